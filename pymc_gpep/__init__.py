@@ -1,7 +1,7 @@
 """Gaussian latent models in PyMC: accurate approximations to the posterior, on the model's own graph.
 
-Importing the package lets `pm.fit` know its methods. All else is imported when first used. The compiled parts need
-numba, which takes longer to import than all of this package; PyMC itself imports it late as well.
+Importing the package adds its methods to `pm.fit`. All other modules are imported when first used. The compiled parts
+need numba, which takes longer to import than all of this package; PyMC itself imports it late as well.
 """
 
 import sys
@@ -99,10 +99,10 @@ patch()
 
 
 def __getattr__(name: str) -> Any:
-    if name in (*_MODULES, "sklearn"):  # the last needs scikit-learn, and is imported where it is asked for
+    if name in (*_MODULES, "sklearn"):  # sklearn needs scikit-learn: imported on demand
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:
-        module = sys.modules[__name__]  # by which Python finds the attribute that was meant
+        module = sys.modules[__name__]  # Python suggests a close attribute of this module.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value

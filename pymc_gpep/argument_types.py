@@ -10,7 +10,7 @@ import numpy as np
 
 def check_whole(name: str, value: Any, least: int | None = 0) -> None:
     """Raise a TypeError unless an argument of this name is a whole number, a ValueError if it is less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral):  # True is 1 to Python, but nobody's number
+    if isinstance(value, bool) or not isinstance(value, Integral):  # bool is an Integral in Python
         raise TypeError(f"{name} must be a whole number, but is {value!r}.")
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, but is {value}.")
@@ -50,7 +50,7 @@ def check_name(option: str, value: Any, known: Iterable[str], of: str = "") -> N
 
 
 def did_you_mean(names: Iterable[Any], known: Iterable[Any]) -> str:
-    """Return a question for the end of a message: the known names closest to unknown ones. Empty without any."""
+    """Return "did you mean" and the valid names closest to the unknown names, for a message; empty without any."""
     there = sorted({each for each in known if isinstance(each, str)})
     meant = (_nearest(name.lower(), there) for name in names if isinstance(name, str))
     found = dict.fromkeys(repr(each) for one in meant for each in one)
@@ -58,12 +58,12 @@ def did_you_mean(names: Iterable[Any], known: Iterable[Any]) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> list[str]:
-    """Return the closest known name, else the first with this prefix, in a list; capitals do not count."""
+    """Return a list with the closest valid name, else the first valid name with this prefix; case is ignored."""
     lower = {each.lower(): each for each in known}
     close = get_close_matches(name, lower, n=1) or [each for each in lower if name and each.startswith(name)][:1]
     return [lower[each] for each in close]
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with NumPy's scalars as Python's, which can be written to a file and look as they do there."""
+    """Return options with NumPy scalars converted to Python numbers, which files can store."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}

@@ -192,7 +192,7 @@ _MAKERS = ((APPROXIMATIONS, _on_dense), (SPARSE_APPROXIMATIONS, _on_inducing), (
 
 @cache
 def _made(name: str, _tables: tuple[Any, ...]) -> Callable[..., Any]:
-    """The function of a name, made once for what the tables hold."""
+    """Return the function of a method's name, made once for the present tables."""
     return next(maker(name) for table, maker in _MAKERS if name in table.names)
 
 
@@ -204,11 +204,11 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 
 def __dir__() -> list[str]:
-    """Names of all methods, those that were registered with them."""
+    """Names of all methods, registered methods included."""
     return sorted(Names(APPROXIMATIONS, SPARSE_APPROXIMATIONS, FURTHER_METHODS))
 
 
-if TYPE_CHECKING:  # they are made when they are asked for
+if TYPE_CHECKING:  # they are made on demand
     nested_ep: Callable[..., Solution]
     qep: Callable[..., Solution]
     ep: Callable[..., Solution]

@@ -18,7 +18,7 @@ class NotedInputs(NamedTuple):
     array: Array
     """The inputs (n, d)."""
     columns: tuple[int, ...] | None
-    """Which of their columns the constant has; None where its values say which, or where nothing does."""
+    """Columns of the inputs that the constant holds; None if its values show them, or if they are unknown."""
 
 
 def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], Any]] = ()) -> None:
@@ -56,7 +56,7 @@ def renew_note(leaf: Constant, former: Any) -> None:
 def own_arrays(made: Any) -> None:
     """Give covariance and mean functions copies of the arrays that they hold, so that later changes do not reach them.
 
-    Sums and products of such functions hold others.
+    Sums and products contain further functions.
     """
     for name, value in list(vars(made).items()):
         several = isinstance(value, list | tuple)
@@ -79,7 +79,7 @@ def _over_points(variables: Any, points: int) -> list[Constant]:
 
 
 def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> list[tuple[int, ...]]:
-    """Which columns of their argument functions make constants of, by an argument that has the same ones nowhere.
+    """Return the columns of the inputs that functions turn into constants, found with an argument of distinct columns.
 
     The rows of column j are the binary digits of j, which any type of numbers can be.
     """

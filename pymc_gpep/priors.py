@@ -14,7 +14,7 @@ _MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude
 def default_priors(
     X: ArrayLike, *, ard: bool = False, names: tuple[str, str] = ("ls", "eta"), **kwargs: Any
 ) -> tuple[TensorVariable, TensorVariable]:
-    """Add priors of length scale and magnitude to the model of the context, for inputs of which nothing else is known.
+    """Add weakly informative priors of length scale and magnitude to the model of the context, fitted to the inputs.
 
     Both are `pm.LogNormal`, as one could write oneself. The median of a length scale is the typical distance between
     points, as the root of the mean square, over √2. For d standardised inputs it is √d. With a length scale for each

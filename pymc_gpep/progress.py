@@ -19,13 +19,13 @@ def progress_bar(shown: bool) -> CustomProgress:
 class RowProgress:
     """How much of the work on rows is done, and the time that is left; a context.
 
-    The first piece of the work also compiles, and counts neither for what is left nor for how long nothing is shown.
-    An interrupt (Ctrl-C) within it is raised again with how much was done.
+    The first piece of the work includes compilation, so it counts neither for the remaining time nor for the delay
+    before the bar appears. An interrupt (Ctrl-C) is raised again with the number of finished rows.
 
     Parameters
     ----------
     what : str
-        What is done, such as "Predicting".
+        Name of the work, such as "Predicting".
     total : int
         Number of rows, once for each node of hyperparameters.
     shown : bool
@@ -51,7 +51,7 @@ class RowProgress:
             raise KeyboardInterrupt(f"{self._what} was interrupted: {self._percent()} was done.") from None
 
     def advance(self, rows: int) -> None:
-        """So many more rows are done."""
+        """Show that `rows` more rows are done."""
         self._done += rows
         self._bar.update(self._task, completed=self._done)
         now = time.monotonic()
@@ -62,7 +62,7 @@ class RowProgress:
             return
         self._next = now + _QUIET
         if self._console is None:
-            self._bar.start()  # nothing happens where it has begun, or is not to be shown
+            self._bar.start()  # no effect if started or hidden
         else:
             before, began = self._first
             left = timedelta(seconds=round((now - began) * (self._total - self._done) / (self._done - before)))

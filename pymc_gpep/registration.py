@@ -1,9 +1,9 @@
 """Changes that importing the package makes to PyMC; nothing else touches its names.
 
 `pm.fit` learns the names of the approximations, and logs the method that fits a model if it is called without one.
-`pm.sample` logs the step that suits the Gaussian processes of a model, and assigns none. `pm.gp.Latent.prior` copies
-the array of its inputs, and notes it. A covariance function selects columns before there is a graph. The graph then has
-neither the array nor the order of its columns. PyTensor learns where to find JAX support.
+`pm.sample` logs the step that suits the Gaussian processes of a model, and does not assign it. `pm.gp.Latent.prior`
+copies the array of its inputs, and notes it. A covariance function selects columns before a graph exists, so that the
+graph lacks the array and the order of its columns. PyTensor is told where to find JAX support.
 """
 
 import functools
@@ -26,14 +26,14 @@ from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
 
 def patch() -> None:
-    """Let PyMC know of the package; a second call does nothing."""
+    """Patch PyMC's functions to use the package; a second call does nothing."""
     _replace((pymc.variational.inference, pymc.variational, pm), "fit", _fit)
     _replace((pm.gp.Latent,), "prior", _prior)
     _replace((pymc.sampling.mcmc, pymc.sampling, pm), "sample", _sample)
 
 
 def _replace(places: Sequence[Any], name: str, wrapper: Callable[[Any, inspect.Signature], Any]) -> None:
-    """Put a wrapper in place of a function of PyMC wherever PyMC keeps it, unless it is one already."""
+    """Replace a function of PyMC by a wrapper in all modules, unless it is already wrapped."""
     original = getattr(places[0], name)
     if getattr(original, "_pymc_gpep", False):
         return
@@ -45,7 +45,7 @@ def _replace(places: Sequence[Any], name: str, wrapper: Callable[[Any, inspect.S
 
 
 def advise(advice: Callable[[pm.Model | None], None], model: pm.Model | None) -> None:
-    """Log advice before a call of PyMC, which goes on whatever stops the reading of the model."""
+    """Log advice before a call of PyMC. Errors while the model is read are ignored."""
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         advice(model)
@@ -70,7 +70,7 @@ def _prior(original: Any, signature: inspect.Signature) -> Any:
     """Return `pm.gp.Latent.prior`, which copies the array of its inputs, and notes it."""
 
     def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
-        # A fit predicts by the process itself, and changes of these arrays must not reach it.
+        # A fit predicts by the process itself: it must not see later changes of these arrays.
         arguments = signature.bind(self, *args, **kwargs).arguments
         if isinstance(arguments.get("X"), np.ndarray):
             arguments["X"] = arguments["X"].copy()
@@ -85,10 +85,10 @@ def _prior(original: Any, signature: inspect.Signature) -> Any:
 
 
 def _fit(original: Any, signature: inspect.Signature) -> Any:
-    """Return `pm.fit`, which knows the names of the approximations.
+    """Return `pm.fit` extended by the names of the approximations.
 
-    `pm.fit` takes an `Inference` in place of a name. The wrapper makes one of ours for our names, and otherwise leaves
-    the call alone. A call without a method runs ADVI, as PyMC does, after a line that names the method of this package.
+    `pm.fit` takes an `Inference` in place of a name. The wrapper creates it for methods of this package and passes
+    other calls on. A call without a method runs ADVI, as PyMC does, after a line that names the method of this package.
     """
 
     def fit(*args: Any, **kwargs: Any) -> Any:

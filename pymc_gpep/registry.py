@@ -1,4 +1,4 @@
-"""Tables of approximations, likelihoods, plots and others, which `register` adds to.
+"""Tables of approximations, likelihoods, plots and so on, which `register` extends.
 
 A table has the package's own entries first, then added entries in the order in which they were registered. An entry may
 be given as its path, "module:name". The path is imported when the table is first read, so that `import pymc_gpep` does
@@ -42,7 +42,7 @@ _LOCK = Lock()  # Held while a list changes, never during an import: a module ma
 
 
 def register(table: str, *entries: Any) -> None:
-    """Add methods, likelihoods or pictures of your own to the package.
+    """Add your own methods, likelihoods or pictures to the package.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def register(table: str, *entries: Any) -> None:
     Raises
     ------
     ValueError
-        If an entry has the name of another one, or no name of a Python variable. A class that is defined again, as in
+        If the name of an entry is taken, or is not a valid Python identifier. A class that is defined again, as in
         a notebook, replaces the first.
     TypeError
         If an entry is not of the kind that the table holds, or lacks an attribute that every entry must have.
@@ -84,13 +84,13 @@ def register(table: str, *entries: Any) -> None:
 
 
 def table_of(name: str) -> "Registry[Any]":
-    """Return one of `TABLES`."""
+    """Return the table of this name in `TABLES`."""
     import_module(f"{__package__}.{TABLES[name]}")
     return _made[name]
 
 
 class Names(Collection[str]):
-    """Names of the entries of tables, each once, as they are when asked for."""
+    """Current names of the entries of tables, without duplicates."""
 
     def __init__(self, *tables: "Registry[Any]") -> None:
         self._tables = tables
@@ -121,13 +121,13 @@ class Registry[T](Collection[T]):
     named : str
         Attribute with the name of an entry.
     together : function of two entries, optional
-        Whether two entries of one name can stand beside each other.
+        Whether two entries may have the same name.
     apart : sequence of Registry
         Tables of other methods of `pm.fit`: an entry has none of their names.
     check : function of an entry, optional
-        Raises a TypeError about an entry.
+        Function that raises a TypeError for an invalid entry.
     check_read : function of an entry, optional
-        Returns a warning about an entry, when the table is read after an entry was added; else an empty string.
+        Function that returns a warning about an added entry when the table is read; else an empty string.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Registry[T](Collection[T]):
 
     @property
     def names(self) -> Names:
-        """The names, as they are when asked for."""
+        """The current names."""
         return Names(self)
 
     def name_of(self, entry: T) -> str:
@@ -163,7 +163,7 @@ class Registry[T](Collection[T]):
         """Add an entry; see `register`."""
         self._check(entry)
         for table in (self, *self._apart):
-            table._all(final=False)  # A path that fails now stays: its module may be the one that calls this.
+            table._all(final=False)  # A failed path stays: it may be the caller's.
         self._append(entry)
 
     def _append(self, entry: T) -> None:
@@ -176,7 +176,7 @@ class Registry[T](Collection[T]):
                     return
 
     def _with(self, entry: T, entries: tuple[T, ...]) -> tuple[T, ...]:
-        """Return the entries with one more, or with one that was defined again."""
+        """Return the entries with a new entry, or with a redefined entry in place of the old."""
         name = self.name_of(entry)
         for i, other in enumerate(entries):
             if self.name_of(other) != name or self._together(entry, other):
@@ -195,7 +195,7 @@ class Registry[T](Collection[T]):
 
         def attribute(name: str) -> Any:
             if name.startswith("__") or name not in self.names:
-                own = import_module(module)  # by which Python finds the attribute that was meant
+                own = import_module(module)  # Python suggests a close attribute of it
                 raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=own)
             return self[name]
 
@@ -211,7 +211,7 @@ class Registry[T](Collection[T]):
             raise TypeError(f"register({self.table!r}, ...) takes {kind}, but {entry!r} is not one.")
         self._check_own(entry)
         if isinstance(entry, tuple):
-            return  # Its name is made of names that were checked before.
+            return  # Its name consists of checked names.
         own = entry if hasattr(entry, "__qualname__") else type(entry)
         name = getattr(entry, self._named, None)
         if not isinstance(name, str):
@@ -298,7 +298,7 @@ _made: dict[str, Registry[Any]] = {}
 
 
 def _source(entry: Any) -> str:
-    """Module and name of an entry, or of its class; those of the members of a tuple."""
+    """Module and name of an entry, or of its class; for a tuple, of its members."""
     if isinstance(entry, tuple):
         of = (_source(x) if hasattr(x, "__qualname__") or isinstance(x, tuple) else repr(x) for x in entry)
         return f"{type(entry).__name__}({', '.join(of)})"

@@ -10,7 +10,7 @@ import pymc as pm
 _NOT_THE_USER = (
     str(Path(__file__).parent) + os.sep,
     str(Path(pm.__file__).parent) + os.sep,
-    str(Path(contextlib.__file__).with_suffix("")),  # of decorators; a whole path does not count as its own prefix here
+    str(Path(contextlib.__file__).with_suffix("")),  # decorators' frames; a full path is not its own prefix here
 )
 
 

@@ -22,7 +22,7 @@ def is_free(lock):
         return True
 
 
-def test_a_kernel_that_fails_leaves_its_lock(tmp_path):
+def test_failed_compilation_releases_its_lock(tmp_path):
     def fail(kernel, signature):
         assert not is_free(tmp_path / "kernel.lock")
         raise TypeError(signature)
@@ -32,7 +32,7 @@ def test_a_kernel_that_fails_leaves_its_lock(tmp_path):
     assert is_free(tmp_path / "kernel.lock")
 
 
-def test_no_other_process_compiles_a_kernel_meanwhile_or_one_within_it(tmp_path):
+def test_kernel_and_inner_kernels_are_compiled_by_one_process(tmp_path):
     """A lock on another handle of the file is refused as one of another process would be."""
     outer, inner = kernel_at(tmp_path / "outer.nbi"), kernel_at(tmp_path / "inner.nbi")
     locks = [tmp_path / "outer.lock", tmp_path / "inner.lock"]

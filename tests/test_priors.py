@@ -17,7 +17,7 @@ def median_of(variable):
     return np.exp(variable.owner.op.dist_params(variable.owner)[0].eval())
 
 
-def test_one_length_scale_is_that_of_distances():
+def test_single_length_scale_follows_distances():
     with pm.Model() as model:
         ls, eta = gpep.default_priors(X)
     assert [rv.name for rv in model.free_RVs] == ["ls", "eta"]
@@ -29,7 +29,7 @@ def test_one_length_scale_is_that_of_distances():
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"dims": "input"}])
-def test_one_for_each_input_has_its_unit(kwargs):
+def test_length_scale_of_each_input_has_its_unit(kwargs):
     with pm.Model(coords={"input": ["a", "b", "c"]}) as model:
         ls, _ = gpep.default_priors(pd.DataFrame(X), ard=True, names=("scale", "size"), **kwargs)
     assert [rv.name for rv in model.free_RVs] == ["scale", "size"]
@@ -54,7 +54,7 @@ def test_inputs_without_a_scale_raise_value_error(inputs, message):
         gpep.default_priors(inputs)
 
 
-def test_a_fit_with_them():
+def test_default_priors_can_be_fitted():
     inputs, y = models.data()
     with pm.Model():
         ls, eta = gpep.default_priors(inputs, ard=True)

@@ -14,7 +14,7 @@ from pymc_gpep.fits import cross_validation, prediction
 from tests import models
 
 
-def test_short_work_is_quiet(capsys):
+def test_short_work_shows_nothing(capsys):
     with progress.RowProgress("Predicting", 10, True) as shown:
         for _ in range(10):
             shown.advance(1)
@@ -45,14 +45,14 @@ def test_first_piece_with_compilation_does_not_count(capsys, monkeypatch, moves)
         assert ("Predicting" if moves else "Predicting: 80%, 0:00:00 left\n") in capsys.readouterr().out
 
 
-def test_nothing_is_shown_unasked(capsys, monkeypatch):
+def test_nothing_is_shown_without_progressbar(capsys, monkeypatch):
     monkeypatch.setattr(progress, "_PATIENCE", 0.0)
     with progress.RowProgress("Predicting", 40, False) as shown:
         shown.advance(10)
     assert capsys.readouterr().out == ""
 
 
-def test_an_interrupted_prediction_says_how_far_it_came_and_can_be_made_again(shared, monkeypatch):
+def test_interrupted_prediction_reports_progress_and_can_be_repeated(shared, monkeypatch):
     inputs = np.random.default_rng(1).uniform(-1.5, 1.5, size=(1200, 2))
     expected = shared.fit.predict(inputs, progressbar=False)
     given, calls = prediction.predict_given, []
@@ -84,7 +84,7 @@ def interrupted_at(monkeypatch, module, name, call):
     return sizes
 
 
-def test_interrupted_predictions_from_draws_can_be_made_again(shared, monkeypatch):
+def test_interrupted_predictions_from_draws_can_be_repeated(shared, monkeypatch):
     inputs = np.random.default_rng(1).uniform(-1.5, 1.5, size=(700, 2))
     draws = shared.fit.sample(3, random_seed=1)
 
@@ -100,7 +100,7 @@ def test_interrupted_predictions_from_draws_can_be_made_again(shared, monkeypatc
     assert_array_equal(predicted().p, expected.p)
 
 
-def test_an_interrupted_leave_one_out_can_be_made_again(shared_ccd, monkeypatch):
+def test_interrupted_leave_one_out_can_be_repeated(shared_ccd, monkeypatch):
     expected = shared_ccd.loo(progressbar=False)
     nodes = len(shared_ccd.hyper_posterior)
     sizes = interrupted_at(monkeypatch, cross_validation, "log_predictive", 5)
@@ -111,7 +111,7 @@ def test_an_interrupted_leave_one_out_can_be_made_again(shared_ccd, monkeypatch)
     assert_array_equal(shared_ccd.loo(progressbar=False).elpd_i, expected.elpd_i)
 
 
-def test_an_interrupted_leave_one_out_by_parts_can_be_made_again(monkeypatch):
+def test_interrupted_leave_one_out_by_parts_can_be_repeated(monkeypatch):
     model, _ = models.probit()
     with model:
         fit = pm.fit(method="sparse_ep", inducing=5, progressbar=False)

@@ -179,7 +179,7 @@ SEARCHED = json.loads((ROOT / "docs" / "searched.json").read_text())
 """Words that people search, with the page that the search of the site has first."""
 
 
-def test_searched_words_are_main_index_entries_of_one_page():
+def test_search_terms_are_main_index_entries_of_one_page():
     """The search of the site has a page with an exact main entry (`!`) first, and pages with other entries last."""
     entries = {
         (entry.strip(), path.relative_to(ROOT / "docs").with_suffix("").as_posix())
@@ -216,7 +216,7 @@ def imports(path: Path) -> list[tuple[str, int]]:
     return imports_among(nodes(path))
 
 
-def test_imports_go_one_way():
+def test_imports_between_rooms_go_one_way():
     upwards = []
     for path in MODULES:
         own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -312,7 +312,7 @@ def brings(name: str) -> set[str]:
     return {each.split(".")[0] for each, _ in imports(path)} if path.exists() else {name.split(".")[0]}
 
 
-def test_only_slow_imports_are_late():
+def test_only_slow_imports_are_inside_functions():
     late = []
     # `registration` is what `import pymc_gpep` runs; all else is imported when it is wanted.
     for path in (path for path in MODULES if path.stem != "registration"):
@@ -353,7 +353,7 @@ def asks_which(nodes: Iterable[ast.AST], classes: set[str]) -> list[int]:
     return [line for types, line in asked.items() if {getattr(n, "id", "") for n in ast.walk(types)} & classes]
 
 
-def test_no_code_asks_for_the_class_of_a_likelihood():
+def test_no_code_checks_the_class_of_a_likelihood():
     names, classes = {likelihood.name for likelihood in LIKELIHOODS}, classes_of(Likelihood)
     assert {"ProbitLikelihood", "RobustMaxLikelihood", "LabelNoise"} <= classes
     room, found = ROOT / "pymc_gpep" / "likelihoods", []
@@ -372,12 +372,12 @@ def test_no_code_asks_for_the_class_of_a_likelihood():
     "code",
     ["isinstance(one, ProbitLikelihood)", "type(one) is ProbitLikelihood", "issubclass(kind, A | ProbitLikelihood)"],
 )
-def test_questions_which_class_something_is_are_seen(code):
+def test_class_checks_are_detected(code):
     assert asks_which(ast.walk(ast.parse(code)), {"ProbitLikelihood"}) == [1]
     assert asks_which(ast.walk(ast.parse(code)), {"LogitLikelihood"}) == []
 
 
-def test_only_their_makers_ask_for_the_class_of_a_prior():
+def test_only_their_makers_check_the_class_of_a_prior():
     classes = classes_of(Prior)
     assert {prior.__name__ for prior, *_ in POSTERIORS} <= classes
     found = [
@@ -445,7 +445,7 @@ def test_import_brings_no_optional_or_heavy_library():
     assert not {"arviz", "jax", "matplotlib", "numba", "nutpie", "sklearn"} & set(added)
 
 
-def test_the_process_that_hands_out_tests_imports_no_pymc():
+def test_process_that_distributes_tests_does_not_import_pymc():
     assert run_python("import sys, tests.conftest; print({'pymc', 'pytensor'} & set(sys.modules))") == "set()\n"
 
 
@@ -463,7 +463,7 @@ def test_version_is_stated_once():
     assert len(matches(re.escape(version))) == 1
 
 
-def test_make_targets_that_are_run_or_spoken_of_exist():
+def test_make_targets_in_scripts_and_pages_exist():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     used = matches(r"(?:`|\b(?:run|entry): )make [a-z-]+")
     assert {".pre-commit-config.yaml: entry: make lint", ".github/workflows/checks.yml: run: make test"} <= set(used)
@@ -505,7 +505,7 @@ def test_make_takes_the_first_python_that_is_recent_enough(machine):
     assert (result.returncode, result.stdout) == (0, "python3.12\n")
 
 
-def test_make_says_which_python_is_too_old(machine):
+def test_make_names_a_python_that_is_too_old(machine):
     result = machine(python3="3.11")
     assert result.returncode != 0
     assert "No suitable Python: one of 3.14 3.13 3.12 is needed" in result.stderr

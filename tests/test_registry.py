@@ -276,7 +276,7 @@ def test_path_is_imported_when_the_table_is_first_read():
 @pytest.mark.parametrize(
     "path", ["tests.test_registry:NoSuchTreatment", "no_such_package.hyper:Mine", f"{__name__}:log_log"]
 )
-def test_path_that_fails_is_left_out_with_one_warning(path):
+def test_failing_path_is_skipped_with_one_warning(path):
     gpep.register("hyper", path, f"{__name__}:Never")
     with pytest.warns(
         UserWarning, match=f"hyper '{re.escape(path)}'.* is left out: .*gpep.register\\('hyper', "
@@ -486,7 +486,7 @@ def test_second_computation_of_a_likelihood_and_type_is_refused():
     gpep.register("computation", Computation("probit", Slope(kernel("first", 1.0))), Computation("logit", Slope(first)))
 
 
-def test_computation_that_no_method_finds_is_warned_of_once():
+def test_unused_computation_causes_one_warning():
     probit = LIKELIHOODS["probit"]
     gpep.register("computation", Computation("probti", Slope(np.tanh)))
     with pytest.warns(UserWarning, match="Slope of probti is for 'probti', which is not .* Did you mean 'probit'"):
@@ -503,7 +503,7 @@ def test_likelihood_may_be_registered_after_its_computation():
     assert LogLog().offers(Slope)
 
 
-def test_names_follow_their_tables():
+def test_names_of_modules_follow_their_tables():
     class Thing:
         def __init__(self, name):
             self.name = name

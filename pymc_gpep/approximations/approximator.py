@@ -30,14 +30,14 @@ class Approximator(ABC):
     Parameters
     ----------
     tolerance : float
-        Of convergence.
+        Tolerance of convergence.
     max_iterations : int
         Limit on iterations.
 
     Raises
     ------
     ValueError
-        If an option has a value that makes no sense.
+        If an option has an invalid value.
     """
 
     tolerance: float
@@ -81,12 +81,12 @@ class Approximator(ABC):
 
     @classmethod
     def takes(cls, form: type[PriorForm]) -> bool:
-        """Whether its solver takes a prior that is given in this form."""
+        """Whether its solver supports this form of prior."""
         return cls.algebra in form.algebras
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:
-        """The first likelihood of the registry that can be approximated, meant where none is given."""
+        """Default likelihood: the first of the registry that can be approximated."""
         return next(likelihood for likelihood in LIKELIHOODS if cls.approximates(likelihood))
 
     @property
@@ -95,7 +95,7 @@ class Approximator(ABC):
         """Form of the sites of the approximation."""
 
     def loosened(self, factor: float) -> Self:
-        """The same approximation with so many times the tolerance."""
+        """The same approximation with a multiple of the tolerance."""
         return self if factor == 1.0 else replace(self, tolerance=factor * self.tolerance)
 
     @property
@@ -136,7 +136,7 @@ class Approximator(ABC):
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """Combine starts of neighbouring problems (s, size), by weights (s,) that sum to 1 and may be negative.
 
-        If the combination is not admissible, the result is the start with the number `nearest`.
+        If the combination is invalid, return the start with index `nearest`.
         """
         return np.asarray(weights @ starts)
 
@@ -166,14 +166,14 @@ class Approximator(ABC):
         likelihood : Likelihood, optional
             `first_likelihood` if not given.
         parameters : array (p, n), optional
-            Parameters that the likelihood takes besides latent values at each point, where it is not bound to them.
+            Parameters of the likelihood at each point, if it is not bound to them.
         prior_type : type, optional
-            `DensePrior`, or another of a form that `takes` says it takes, as `RowPrior` by coefficients (c, n, q).
+            Form of the prior that `takes` supports: `DensePrior`, or `RowPrior` by coefficients (c, n, q).
 
         Returns
         -------
         Solution
-            Converged, or saying in `convergence` that it is not.
+            Its `convergence` states whether the solve converged.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class Approximator(ABC):
         parameters: Array = NO_PARAMETERS,
         prior_type: type[PriorForm] = DensePrior,
     ) -> Solution:
-        """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
+        """Solve from a neighbouring start, if given; repeat from a cold start if that does not converge."""
         return from_start_or_cold(
             lambda begin: self.solve(
                 k, mean, labels, begin, likelihood=likelihood, parameters=parameters, prior_type=prior_type
@@ -259,7 +259,7 @@ class Approximator(ABC):
         )
 
     def _bound(self, likelihood: Likelihood | None, parameters: Array) -> Likelihood:
-        """The likelihood that is meant, with its parameters."""
+        """The given or default likelihood, bound to its parameters."""
         likelihood = likelihood or self.first_likelihood()
         likelihood = likelihood.given(parameters) if parameters.size else likelihood
         if likelihood.has_parameters and not likelihood.parameters.size:
@@ -270,20 +270,20 @@ class Approximator(ABC):
         return likelihood
 
     def response(self, solution: Solution) -> Posterior:
-        """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
+        """The Gaussian whose covariance gives the response of posterior means to a small force on the latent values.
 
-        It has the means of the solution. For EP with all couplings, and for Laplace, it is the posterior itself. An
-        approximation whose means move otherwise than its covariance says must say how: leave-one-out takes the means of
-        cavities from here.
+        It has the means of the solution. For EP with all couplings, and for Laplace, it is the posterior itself. If the
+        means of an approximation respond differently from its covariance, it overrides this method. Leave-one-out takes
+        the means of cavities from here.
         """
         return solution.posterior
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return the rows that a solution takes for outliers, and a start by their sites alone; empty without any."""
+        """Return the rows that look like outliers, and a start with their sites alone; empty without outliers."""
         return np.empty(0, np.intp), np.empty(0)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Cumulants that EP neglects about a solution: its evidence is corrected by them.
+        """Cumulants that EP neglects; they correct the evidence of a solution.
 
         Raises
         ------
@@ -296,8 +296,8 @@ class Approximator(ABC):
                 "numbers, and the correction is for factors of a single one."
             )
         raise TypeError(
-            f"The evidence of {self.name} has no correction: it is not expectation propagation, and the correction is "
-            "for what that neglects."
+            f"The evidence of {self.name} has no correction: the correction sums terms that expectation propagation "
+            f"neglects, and {self.name} is another method. Fit the model with method='ep' to correct its evidence."
         )
 
 
@@ -364,6 +364,6 @@ def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
     precision, location = np.split(start, 2)
     logs = 0.5 * np.log(precisions[:, smooth])
     root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # rounding is to be no more either
+    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # cap rounding errors as well
     location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
     return start

@@ -62,7 +62,7 @@ class TiltedFactors(NamedTuple):
 
     @property
     def _lines(self) -> Iterator[Array]:
-        """Blocks of rows of `lines`, each as large as fits into a processor's cache."""
+        """Blocks of rows of `lines` that fit into a processor's cache."""
         step = max(1, _BLOCK // max(len(self.third), 1))
         for start in range(0, len(self.third), step):
             block = self.correlation[start : start + step].copy()
@@ -137,10 +137,10 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
     return ScalarCavities(whole, (mean.reshape(size) - beta.reshape(size) * variance) / kept, variance / kept)
 
 
-_LOG2_POINTS = 9  # of points without their mirror images
+_LOG2_POINTS = 9  # log2 of the number of points, without mirror images
 _WIDER = 1.5  # s²: variances of cavities are up to three times the posterior variances
-_AT_A_TIME = 1_000_000  # latent values
-_ROUNDING = 1e-12  # of a covariance that is singular
+_AT_A_TIME = 1_000_000  # Number of latent values in a batch.
+_ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
 _SEED = 20_090_401
 
 

@@ -32,8 +32,8 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
-_AT_MODE = 1e-2  # tolerance of the mode that a solve from cold begins at
-# A rough kernel serves a solve with at least this tolerance, and changes of this many times the tolerance of others.
+_AT_MODE = 1e-2  # Tolerance of the mode that starts a cold solve.
+# Use the rough kernel if the tolerance is at least _WIDE, or changes exceed _CLOSE times the tolerance.
 _WIDE, _CLOSE = 1e-5, 1e3
 _WIDEST = 10.0  # variance of a cavity, in units of the prior variance
 _DIGITS = 8.0 * np.finfo(np.float64).eps
@@ -78,7 +78,7 @@ def scalar_ep(
         nonlocal terms, lost
         b, kept = at.of.weights, at.of.kept
         np.divide(at.of.variance, kept, out=width)
-        # Sites of negative precision may leave a cavity that is wider than all distributions.
+        # Negative site precisions may make a cavity improper.
         beyond = ~(width <= widest) | (kept <= 0.0) if signed else nothing
         width[beyond] = widest[beyond]
         np.subtract(at.of.mean, width * b, out=mean)
@@ -87,7 +87,7 @@ def scalar_ep(
         if terms is rough and residual < close:
             terms = average
             residual = changed(at, sites, target, scale)
-        # A prior may have no distribution that is proportional to its tilted density, and a site of 0 there.
+        # If the tilted density of a prior cannot be normalised, its site is 0.
         improper = np.isnan(h[0]) & np.isfinite(h[1:3]).all(axis=0)
         if lost := bool(improper.any()):
             h[0, improper] = 0.0
@@ -96,7 +96,7 @@ def scalar_ep(
         return True, float((h[0] + 0.5 * width * b * b + 0.5 * np.log(stretch)).sum()), residual
 
     if not start.any():
-        # From sites that say nothing EP may leave for good where the prior is wide.
+        # Started from zero sites, EP may diverge under a wide prior.
         start.reshape(2, -1)[:] = sites_at_mode(problem, density or average, _AT_MODE, wide=False)
     ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
     status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
@@ -109,8 +109,8 @@ def scalar_ep(
     return posterior.found(ended._replace(status=status), lambda: parameter_slopes(problem, slopes, mean, width))
 
 
-_ROUGHLY, _FEW = 1e-2, 100  # tolerance of the bound that a solve from cold begins at, and iterations
-_LITTLE = 0.05  # of the precision that a row's site has under the prior, below which the row is taken for an outlier
+_ROUGHLY, _FEW = 1e-2, 100  # Tolerance and iterations of the bound that starts a cold solve.
+_LITTLE = 0.05  # A row is an outlier if its site precision is below this fraction of its value under the prior.
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class EP(AcceleratedEP):
         if likelihood.of_prior and not start.any():
             start.reshape(2, -1)[:] = self._beside_priors(problem, likelihood)
         elif hard and not start.any() and likelihood.offers(AverageLogDensity):
-            # With several fixed points, that near the best Gaussian is a good one.
+            # Of several fixed points, prefer the fixed point near the best Gaussian.
             begin = np.zeros_like(start)
             KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
             start[:] = begin if np.isfinite(begin).all() else 0.0
@@ -154,7 +154,7 @@ class EP(AcceleratedEP):
 
     @staticmethod
     def _beside_priors(problem: Problem, likelihood: Likelihood) -> Array:
-        """Return sites (2, n) at the mode, with the moments of priors of effects in place of their factors."""
+        """Return sites (2, n) at the mode, in which factors of priors have the moments of the priors."""
         terms = likelihood.computation(GaussianAverage).terms
         rows = np.concatenate([each for each, _ in likelihood.given(problem.parameters).priors()])
         mean, variance = (np.ascontiguousarray(each[0]) for each in (problem.prior.mean, problem.prior.variances))
@@ -189,7 +189,7 @@ class EP(AcceleratedEP):
         return np.flatnonzero(taken), np.where(taken, [precision, location], 0.0).ravel()
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """One for each point, of its latent value."""
+        """Return one factor for each point."""
         posterior = solution.posterior
         size = solution.mean.size
         covariance = posterior.covariance_among(np.arange(size)).reshape(size, size)

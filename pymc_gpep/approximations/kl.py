@@ -31,11 +31,11 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import average_target, bound_target, scalar_bound
 
-_DIFFERENCE = 1e-4  # in standard deviations
+_DIFFERENCE = 1e-4  # Step of finite differences, in standard deviations.
 
 
 def curvature_response(solution: Solution) -> Posterior:
-    """For an approximation whose means are the mode of the posterior: Laplace's; the likelihood has `BlockCurvature`.
+    """Response of means at the mode of the posterior (Laplace); the likelihood has `BlockCurvature`.
 
     Its algebra is dense, in O((cn)³).
     """
@@ -48,7 +48,7 @@ def curvature_response(solution: Solution) -> Posterior:
 
 
 def bound_response(solution: Solution) -> Posterior:
-    """For one latent function under a quadratic bound: its curvature in the means, at held variances."""
+    """Response of one latent function under a quadratic bound: its curvature in the means, at fixed variances."""
     terms = solution.likelihood.computation(QuadraticBound).terms
     variance = np.ascontiguousarray(solution.cov[:, 0, 0])
     step = _DIFFERENCE * np.sqrt(variance)

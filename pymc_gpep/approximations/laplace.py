@@ -138,7 +138,7 @@ def laplace_coupled(
     """
     c, n = problem.mean.shape
     b = start.reshape(c, n)
-    b -= b.mean(0)  # the mode has nothing that is common to the functions
+    b -= b.mean(0)  # the mode has no common part of the functions
     ascent = CoupledAscent(problem, log_density, along_line)
     cov = np.full((n, c, c), np.nan)
     x = problem.prior.coordinates(b)
@@ -172,7 +172,7 @@ def evidences_with_new_point(
     log_density: Callable[..., float],
     along_line: Callable[..., tuple[float, float]],
 ) -> Array:
-    """Laplace's log q(y, y* = l) at each of m new points, each on its own; (m, c), NaN where no mode was found.
+    """Laplace's log q(y, y* = l) at each of m new points separately, (m, c); NaN if no mode was found.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def evidences_with_new_point(
     return evidences
 
 
-_TOLERANCE = 1e-7  # of the modes; an evidence is about as accurate
+_TOLERANCE = 1e-7  # Tolerance of the mode; the evidence is about as accurate.
 _MAX_ITERATIONS = 200
 
 
@@ -237,8 +237,8 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
     Returns
     -------
     array (m, c)
-        They sum to 1 at each point; NaN where a mode was not found, as where a prior covariance is not positive
-        semi-definite.
+        Probabilities that sum to 1 at each point; NaN if a mode was not found, for example with an indefinite prior
+        covariance.
 
     Raises
     ------
@@ -295,9 +295,9 @@ class Laplace(NewtonApproximation):
         return laplace_coupled(problem, start, history, **curvature._asdict(), **self.settings)
 
 
-_SUFFICIENT = 1e-4  # part of the increase that the slope at the start promises
+_SUFFICIENT = 1e-4  # Smallest accepted share of the increase predicted by the slope.
 _MAX_HALVINGS = 50
-_CLOSE_TO_MODE = 0.1  # closer to the mode, rounding decides comparisons, and Newton's method needs none
+_CLOSE_TO_MODE = 0.1  # Closer to the mode steps are not compared: rounding would decide.
 
 
 class BlockAscent:
@@ -353,7 +353,7 @@ def laplace_block(
     """
     c, n = problem.mean.shape
     b = start.reshape(c, n)
-    b -= b.mean(0)  # the mode has nothing that is common to the functions
+    b -= b.mean(0)  # the mode has no common part of the functions
     cov = np.full((n, c, c), np.nan)
     if problem.prior.square and c * n > max_size:
         nothing = np.full_like(b, np.nan)
@@ -494,7 +494,7 @@ def fixed_cavity(
     wide: bool,
     tolerance: float,
 ) -> Found:
-    """Laplace's approximation, or naive TAP where cavities are `wide` as the prior.
+    """Laplace's approximation, or naive TAP if cavities are as `wide` as the prior.
 
     `start`, which is overwritten, holds the weights b (1, n); `average` is the kernel of
     `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first of `ParameterSlopes`, for Laplace's.
@@ -519,7 +519,7 @@ def fixed_cavity(
     if status == CONVERGED and not wide and (ascent.h[2] * problem.prior.variances[0] > _CONVEX).any():
         status = NOT_CONCAVE
     if status == CONVERGED:
-        # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
+        # The evidence at the mode: extrapolate over the last step, which is not taken. Its error is of second order.
         prior, x = problem.prior, posterior.coordinates
         right, image = prior.residual(ascent.gradient, x), np.empty((1, n))
         step = posterior.solve(right)

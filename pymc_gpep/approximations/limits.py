@@ -27,17 +27,17 @@ type Metadata = dict[str, _Limit]
 
 
 def at_least(least: float) -> Metadata:
-    """For an option that is at least so much."""
+    """Limit of an option to values of at least `least`."""
     return {_KEY: _Limit(lambda value: value >= least, f"at least {least}")}
 
 
 def positive() -> Metadata:
-    """For an option that is more than 0."""
+    """Limit of an option to positive values."""
     return {_KEY: _Limit(lambda value: value > 0, "positive")}
 
 
 def fraction() -> Metadata:
-    """For an option that is more than 0 and at most 1."""
+    """Limit of an option to (0, 1]."""
     return {_KEY: _Limit(lambda value: 0 < value <= 1, "in (0, 1]")}
 
 
@@ -59,7 +59,7 @@ def check_limits(options: Any) -> None:
     ValueError
         If an option has a value that makes no sense.
     TypeError
-        If it is something that cannot be compared with the limit, or no whole number where that is the field's type.
+        If a value cannot be compared with its limit, or must be an integer and is not.
     """
     for option in fields(options):
         limit = option.metadata.get(_KEY)
@@ -78,7 +78,7 @@ def check_limits(options: Any) -> None:
 
 
 def documented(kind: type, base: type | None = None) -> str | None:
-    """Return the docstring of a class with the options of the class above it, which it need not document again.
+    """Return the docstring of a class extended by the options of its base class.
 
     Options that it documents itself stay as they are. `base` is the class above, if it is not the first one. None where
     Python runs without docstrings.

@@ -52,7 +52,7 @@ class ArrayMethod(NamedTuple):
 
 
 class FurtherMethod(ABC):
-    """A dataclass of options whose method has a plan of its own, without a matrix of all rows."""
+    """Options, as a dataclass, of a method that has its own plan and no matrix of all rows."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: ClassVar[str]
@@ -131,7 +131,7 @@ def approximator(
     options : dict
         Options of the approximation.
     besides : str
-        Words that name other options of the caller, for the message about an unknown option.
+        Text with other options of the caller, for the message about an unknown option.
     others : collection of str
         Names of these options, for a suggestion.
     singular : bool
@@ -185,7 +185,7 @@ def likelihood_named(name: str) -> Likelihood:
 
 
 def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, singular: bool = False) -> None:
-    """Raise a ValueError that says which methods of `pm.fit` there are unless one fits a likelihood.
+    """Raise a ValueError with the methods of `pm.fit` for a likelihood unless this method fits it.
 
     Methods without a matrix of all rows, and methods that invert the prior covariance, are not named for the
     `singular` prior of a sum.

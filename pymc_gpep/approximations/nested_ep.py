@@ -20,7 +20,7 @@ of the iteration is a fixed point. In the end rounding dominates: EP steps are t
 and more damping.
 
 With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If these do not settle, the iteration excludes
-them. Little noise makes factors far from Gaussian. EP then begins at more noise, and comes down by its sites.
+them. With little noise factors are far from Gaussian. EP then starts with more noise, and decreases it step by step.
 
 EP by quadrature for a softmax (`QEPSoftmax`) has sites that couple the classes (Seeger and Jordan 2004).
 """
@@ -134,7 +134,7 @@ class CoupledSitePosterior(SitePosterior):
         return total
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """See `ImpliedPosterior`; of blocks it is by the eigenvalues of `pi`."""
+        """See `ImpliedPosterior`; blocks are scaled by the eigenvalues of `pi`."""
         if self.precision.ndim == 2:
             return super().shrink(sites, factor)
         self._read(sites)
@@ -169,7 +169,7 @@ class InnerSitePosterior(CoupledSitePosterior):
         variances = self.problem.prior.variances
         if sites.any() or not variances.max() < _BEYOND_REASON:
             return super().take(sites)
-        # The prior, as from cold: the factorisations would take as long as for any other sites.
+        # A cold start begins at the prior. Its factorisations take as long as for any other sites.
         self._read(sites)
         self.weights[:], self.mean[:] = 0.0, self.problem.mean
         self.cov[:] = variances.T[:, :, None] * np.eye(len(self.mean))
@@ -177,7 +177,7 @@ class InnerSitePosterior(CoupledSitePosterior):
 
     @property
     def in_single_precision(self) -> Self | None:
-        """The same room, with matrices that have 32 bits a number in the memory of these; None if these are not."""
+        """The same workspace with single-precision matrices in its memory; None if that is impossible."""
         other, algebra = copy(self), self.algebra.in_single_precision
         if algebra is None:
             return None
@@ -186,7 +186,7 @@ class InnerSitePosterior(CoupledSitePosterior):
 
 
 def refused(problem: Problem, max_size: int) -> Found | None:
-    """Return a result without numbers where the covariance of more than `max_size` latent values would be a matrix."""
+    """Return a failed result if more than `max_size` latent values would need a covariance matrix."""
     c, n = problem.mean.shape
     if not problem.prior.square or c * n <= max_size:
         return None
@@ -206,7 +206,7 @@ class _State:
     def __init__(self, sites: Array, posterior: InnerSitePosterior, energies: _Energies) -> None:
         self.sites = sites
         self.moments, self.cavities, self.target = np.empty((3, *sites.shape))
-        self.energy = self.cost = self.residual = np.nan  # the cost is −log Z as EP has it at these sites
+        self.energy = self.cost = self.residual = np.nan  # the cost is EP's −log Z at these sites
         self.ok, gaussian = posterior.take(sites)
         if self.ok:
             flat_moments(posterior.mean, posterior.cov, posterior.problem.labels, sites, self.moments)
@@ -274,29 +274,29 @@ def energy_descent(
         state = trial
         best = min(best, state.residual)
     sites[:] = state.sites
-    posterior.take(sites)  # it may hold a trial that was turned down
+    posterior.take(sites)  # it may hold a rejected trial
     return -state.cost, status
 
 
 NESTED_SCHEMES = ("accelerated EP", "accelerated EP with small steps", "energy descent")
 _SMALL = 0.3  # mixing and damping of the second scheme, in units of the first one's
-# Rounding keeps residuals below this part of the trace of the prior covariance from falling further; where they still
-# are smaller than the other number, the prior variance is not to blame.
+# Residuals below the first number times the trace of the prior covariance stop falling because of rounding. If they are
+# below the second number as well, the prior variance is not the cause.
 _ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
 
 
-_FEW = 200  # points; below, factorisations take little of the time
-_USELESS = 0.03  # error of the sites beyond which too few sweeps are left
-_REACH = 3.0  # residual, in units of this error, that the next sweep has to leave for it to gain on the error
-_RATE = 0.4  # of the residual that a sweep leaves
+_FEW = 200  # With fewer points factorisations take little of the time.
+_USELESS = 0.03  # Error of the sites above which the remaining sweeps cannot suffice.
+_REACH = 3.0  # Largest residual after the next sweep, in units of this error, that counts as progress.
+_RATE = 0.4  # Share of the residual that remains after a sweep.
 _UNIMPROVED = 3  # sweeps that may pass without a smaller residual
 
 
 class SinglePrecision:
-    """The decision before each sweep whether it may be in single precision.
+    """Decide before each sweep whether it runs in single precision.
 
-    The first sweep may from cold alone, since nothing says yet how far from the solution another start is. Once
-    residuals are too small no sweep may.
+    The first sweep does only from a cold start, since the distance of another start from the solution is unknown. Once
+    residuals are small, all sweeps run in double precision.
 
     Rounding changes the sites that match the moments of a posterior by up to ε trace K, in units of their marginals.
     An iteration comes that close to its fixed point, and goes on from there with 64 bits. The final sites and the
@@ -306,7 +306,7 @@ class SinglePrecision:
     ----------
     problem : Problem
     cold : bool
-        Whether the iteration starts from nothing.
+        Whether the iteration starts cold.
     tolerance : float
         Largest residual of a converged iteration.
     """
@@ -329,7 +329,7 @@ class SinglePrecision:
         self.usable = self._possible
 
     def sweep(self, single: Sweep, double: Sweep) -> Sweep:
-        """Return the sweep that is in single precision where it may be."""
+        """Return a sweep that uses single precision if possible."""
 
         def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
             if self.usable:
@@ -414,7 +414,7 @@ class NestedEP(AcceleratedEP):
         return tilted_factors(solution, cavities, average, np.ones(alpha.size, np.int64))
 
 
-_MOST, _LEAST = 0.1, 1e-6  # noise that EP comes down from, and where it ends
+_MOST, _LEAST = 0.1, 1e-6  # Largest and smallest label noise of the sequence.
 
 
 @dataclass(frozen=True)
@@ -430,9 +430,9 @@ class NoisyNestedEP(AcceleratedEP):
     Parameters
     ----------
     ladder : bool
-        Whether to continue with a fallback sequence if the iteration no longer gets closer. Plain steps come first,
-        then smaller ones, then more label noise that becomes less. Last come sites without negative precisions, whose
-        derivatives are approximate.
+        Whether to continue with a fallback sequence if the iteration no longer gets closer. The sequence is: plain
+        steps, smaller steps, label noise that starts large and decreases. The last step forbids negative site
+        precisions; its derivatives are approximate.
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices.
     """
@@ -474,7 +474,7 @@ class NoisyNestedEP(AcceleratedEP):
         return posterior.found(ended, lambda: slopes)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start: between matrices some combinations leave no posterior."""
+        """The nearest start, since combinations of matrices may be improper."""
         return starts[nearest].copy()
 
     def start_size(self, n_functions: int, n_points: int) -> int:
@@ -495,7 +495,7 @@ class NoisyNestedEP(AcceleratedEP):
 _FEW_CLASSES, _ENOUGH_NODES = (
     3,
     600,
-)  # nodes of all of three classes, with errors of 1e-5 under prior standard deviations of 5
+)  # Nodes for three classes; errors are 1e-5 under prior standard deviations of 5.
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Rows that are left out of fits with factors of priors, whose sites depend on these rows.
 
-The site of a prior p(u) resembles it where the rows of u have their posterior. Without one of few rows it has to
-resemble p(u) elsewhere. So EP goes on among the factors of the effects of a row, with all other sites held. The
-density of the row is a quotient of evidences, with q₋ the posterior without the sites of the row and of the factors:
+The site of a prior p(u) resembles it where the rows of u have their posterior. If one of few rows is left out, the
+posterior moves. So EP goes on among the factors of the effects of a row, with all other sites held. The density of the
+row is a quotient of evidences, with q₋ the posterior without the sites of the row and of the factors:
 
     p(y_i | y_-i) = ∫ q₋ p(y_i | f_i) ∏ p(u_k) / ∫ q₋ ∏ p(u_k).
 """
@@ -63,7 +63,7 @@ class LocalEP(NamedTuple):
         return self.base_mean + np.einsum("bij,bj->bi", cov, self.location - self.precision * self.base_mean), cov
 
     def solved(self, factors: Sequence[Factor]) -> tuple["LocalEP", NDArray[np.bool_]]:
-        """Return EP's sites of some factors, and which problems have them, (B,)."""
+        """Return EP's sites of some factors, and a mask (B,) of problems for which EP converged."""
         found, done = self, np.zeros(len(self.base), bool)
         for sweep in range(_SWEEPS):
             mean, cov = found.moments()
@@ -141,7 +141,7 @@ class PriorSites:
 
     @classmethod
     def of(cls, solution: Any, posterior: Posterior) -> "PriorSites | None":
-        """Return them, or None if there are no factors of priors or if sites are not of points."""
+        """Return the factors; None if the model has no priors as factors, or if sites are not of single points."""
         if not solution.likelihood.of_prior or not posterior.sites.pointwise:
             return None
         return cls(solution, posterior)
@@ -152,7 +152,7 @@ class PriorSites:
         return precision, self._posterior.weights[0, points] + precision * self._posterior.mean[0, points]
 
     def moved(self, points: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return numbers (B, K) of the factors that move where a point is left out, −1 beyond them."""
+        """Return indices (B, K) of the factors to update if a point is left out, padded by −1."""
         found = []
         for some in np.array_split(points, max(1, -(-len(points) // _TOGETHER))):
             cross = self._cross(some)
@@ -182,12 +182,12 @@ class PriorSites:
         of: NDArray[np.int64] | None,
         rest: Callable[[NDArray[np.intp]], Sequence[Factor]],
     ) -> LeftOut:
-        """Return rows given others, where sites of factors follow what is left out.
+        """Return leave-one-out moments in which the sites of prior factors are updated for each row left out.
 
         Parameters
         ----------
         found : LeftOut
-            Rows given others with the sites of the fit.
+            Leave-one-out moments with the sites of the fit.
         alike : array (n,) or None
             Numbers of rows, the same for equal rows.
         of : array (n,) or None
@@ -215,7 +215,7 @@ class PriorSites:
     def without(
         self, points: NDArray[np.intp], moved: NDArray[np.intp], rest: Sequence[Factor]
     ) -> tuple[Array, Array, Array]:
-        """Return log densities of rows given others, and means and variances (B,) of their latent values.
+        """Return leave-one-out log densities of rows, and means and variances (B,) of their latent values.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class PriorSites:
         moved : array (B, K)
             Factors that move.
         rest : sequence of Factor
-            Other rows of the points, the latent values of problems being those of points and effects, in this order.
+            Remaining rows of the points. The latent values of a problem are the points first, then the effects.
         """
         solution = self._solution
         base, prior, sites = self._base(points[:, None], moved)
@@ -258,9 +258,9 @@ class PriorSites:
         return LocalEP(centre, outside, nothing, nothing), prior, (precision, location)
 
     def of_group(self, points: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array, Array]:
-        """Return points of the factors that move where some points are left out together, and their sites then.
+        """Return points of the factors to update if some points are left out together, and their new sites.
 
-        Precisions and locations are those of EP, or the fit's where EP does not converge.
+        Precisions and locations result from EP; if it does not converge, the sites of the fit are returned.
         """
         cross = self._cross(points)
         precision, _ = self.natural(points)
@@ -284,5 +284,5 @@ class PriorSites:
 
 
 def _proper(precision: Array, m: int) -> NDArray[np.bool_]:
-    """Return which sites (B, m + K) to begin with: those of factors that narrow, so that no cavity is improper."""
+    """Return a mask (B, m + K) of sites to begin with: positive precisions only, so that every cavity is proper."""
     return np.asarray((np.arange(precision.shape[1]) >= m) & (precision > 0.0))

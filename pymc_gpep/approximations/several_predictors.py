@@ -121,7 +121,7 @@ class _PredictorsAscent(BlockAscent):
 
 
 class _AveragedAscent(_PredictorsAscent):
-    """The same for the log density averaged over normal latent values with covariances (n, c, c) around f."""
+    """Ascent for the log density averaged over normal latent values with covariances (n, c, c) around f."""
 
     def __init__(self, problem: Problem, density: PredictorsDensity, cov: Array) -> None:
         super().__init__(problem, density)
@@ -269,7 +269,7 @@ class BlockSitePosterior(SitePosterior):
         return True, -0.5 * (log_det + length)
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """See `ImpliedPosterior`; by the eigenvalues of the blocks."""
+        """See `ImpliedPosterior`; blocks are scaled by their eigenvalues."""
         precision, location = np.empty_like(self.precision), np.empty_like(self._location)
         unpack_sites(sites, precision, location)
         return bool(np.isfinite(precision).all() and shrink_negative(precision, factor, sites))
@@ -317,7 +317,7 @@ class EPPredictors(AcceleratedEP):
         return n_points * (2 * int(packed_size(n_functions)) + 1)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start: some combinations of blocks have no posterior."""
+        """The nearest start, since combinations of blocks may be improper."""
         return starts[nearest].copy()
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -397,7 +397,7 @@ class KLPredictors(AcceleratedBound):
         return 2 * n_points * int(packed_size(n_functions))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start: some combinations of blocks have no posterior."""
+        """The nearest start, since combinations of blocks may be improper."""
         return starts[nearest].copy()
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

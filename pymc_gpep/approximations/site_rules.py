@@ -25,7 +25,7 @@ from pymc_gpep.solvers.sparse_sweeps import PointSites
 
 
 class SiteRule(ABC):
-    """Takes the likelihood of a point apart."""
+    """Rule that factorises the likelihood of a point."""
 
     name: ClassVar[str]
     """What `sites=` calls it."""
@@ -38,7 +38,7 @@ class SiteRule(ABC):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        """Whether a likelihood can be taken apart like this."""
+        """Whether this rule can factorise a likelihood."""
         follows = cls.follows_parameters or not likelihood.has_parameters
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
@@ -60,7 +60,7 @@ class ScalarSites(SiteRule):
 
     @abstractmethod
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
-        """Which of the c functions each site acts on, (n, d)."""
+        """Position of the function of each site among the c functions, (n, d)."""
 
     @abstractmethod
     def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
@@ -69,9 +69,9 @@ class ScalarSites(SiteRule):
         Parameters
         ----------
         likelihood : Likelihood
-            At these points.
+            Likelihood at these points.
         mean, variance : array (B, d)
-            Moments of the latent values, as the factor of each site sees them.
+            Cavity moments of the latent value of each site.
         labels : array (B,)
         """
 
@@ -96,7 +96,7 @@ class Pairs(ScalarSites):
 
     name: ClassVar[str] = "pairwise"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # by leaving them out
+    follows_parameters: ClassVar[bool] = True  # their derivatives are omitted
     exact: ClassVar[bool] = False
 
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ class Pairs(ScalarSites):
 
 
 class WholePoint(ScalarSites):
-    """With its log normaliser by one integral, to nearly full precision."""
+    """A single factor, whose log normaliser is one integral, nearly exact."""
 
     name: ClassVar[str] = "quadrature"
     needs: ClassVar[tuple[type, ...]] = (PointFactor,)
@@ -166,12 +166,12 @@ class OneFunctionSite(ScalarSites):
         return Tilted(terms[0], terms[1][:, None], -terms[2][:, None])
 
 
-_LARGEST = 4000  # matrix to factorise in each sweep where nobody has asked for it
-_MOST = 6  # functions: products of matrices number c²
+_LARGEST = 4000  # Largest matrix that is factorised in each sweep by default.
+_MOST = 6  # Largest number of functions, since there are c² products of matrices.
 
 
 class Nested(SiteRule):
-    """The sites of nested EP (Riihimäki, Jylänki and Vehtari 2013), of which a point has one, on all its functions."""
+    """The sites of nested EP (Riihimäki, Jylänki and Vehtari 2013): one site for each point, on all its functions."""
 
     name: ClassVar[str] = "nested"
     needs: ClassVar[tuple[type, ...]] = (NoisyDifferenceFactors,)

@@ -13,19 +13,19 @@ from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 
-_REACH = 4.0  # units over which starts are taken to vary
+_REACH = 4.0  # Length scale of the prediction of starts, in units of the hyperparameters.
 _NUGGET = 1e-9
 _NEAREST = 16  # Number of solutions that a prediction combines.
 
 
 class Combines(Protocol):
-    """Combines starts of several problems."""
+    """Function that combines starts of several problems."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array: ...
 
 
 class Neighbours(NamedTuple):
-    """Ends of solves at some places, the latest last."""
+    """Results of solves at some hyperparameters, in order of time."""
 
     places: tuple[Array, ...]
     """Vectors of one length (d,): hyperparameters, or what else tells problems apart."""
@@ -35,7 +35,7 @@ class Neighbours(NamedTuple):
     """Places are root (d, d) @ units in which starts vary smoothly over a distance of a few; one if not given."""
 
     def joined(self, place: Array, start: Array, limit: int) -> "Neighbours":
-        """These and one more, of which the last `limit` are kept."""
+        """The solutions with a new one added; only the last `limit` are kept."""
         return self._replace(places=(*self.places, place)[-limit:], starts=(*self.starts, start)[-limit:])
 
     def predict(self, approximator: Combines, place: Array) -> Array:
@@ -106,7 +106,7 @@ class Convergence:
         return self.status == CONVERGED
 
     def stored(self, table: xr.Dataset) -> xr.Dataset:
-        """Return a table of a file with this as well."""
+        """Return the table of a file with this record added."""
         own = table.assign(evidence=("sweep", self.evidence), residual=("sweep", self.residual))
         return own.assign_attrs(status=self.status, scheme=self.scheme, tolerance=self.tolerance)
 
@@ -117,7 +117,7 @@ class Convergence:
         return cls(int(table.attrs["status"]), history, tolerance, table.attrs["scheme"])
 
     def __str__(self) -> str:
-        """One sentence."""
+        """Return one sentence on the convergence."""
         last = f" (residual {self.residual[-1]:.1e}, tolerance {self.tolerance:.0e})" if self.iterations else ""
         iterations = "1 iteration" if self.iterations == 1 else f"{self.iterations} iterations"
         return f"{MESSAGES[self.status]} after {iterations} of {self.scheme}{last}"
@@ -174,7 +174,7 @@ class Solution:
     def lower_bound(self) -> float:
         """Jensen's lower bound of the log marginal likelihood for this Gaussian q: E_q log p(y | f) − KL(q ‖ prior).
 
-        The bound of `KL` is the largest. It is NaN where the likelihood does not average its log density.
+        The bound of `KL` is the largest. It is NaN if the likelihood has no average of its log density.
 
         References
         ----------
@@ -190,7 +190,7 @@ class Solution:
 
 
 class Correction(NamedTuple):
-    """A better way to predictive probabilities than to average over the Gaussian."""
+    """A more accurate method for predictive probabilities than averages over the Gaussian."""
 
     corrects: str
     """Approximation whose predictions it corrects, in words for messages."""

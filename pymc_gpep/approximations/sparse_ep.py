@@ -26,7 +26,7 @@ from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
 
 class Number(Enum):
-    """Kind of the number; the value says so in words."""
+    """Kind of the objective, with its description as value."""
 
     EVIDENCE = "log evidence {:.4f} (of the model with inducing inputs)"
     """An approximation of the log marginal likelihood of the model with the FITC prior."""
@@ -36,7 +36,7 @@ class Number(Enum):
     """A number by which hyperparameters are chosen, and no more."""
 
     def text(self, value: float) -> str:
-        """A number of this kind in words."""
+        """Description of a value of this kind."""
         return self.value.format(value)
 
 
@@ -79,12 +79,12 @@ class SparseSolution:
 
     @property
     def log_evidence(self) -> float:
-        """The same where it approximates the log marginal likelihood of the sparse model; NaN where it does not."""
+        """The objective if it approximates the log marginal likelihood of the sparse model; otherwise NaN."""
         return self.evidence if self.number is Number.EVIDENCE else np.nan
 
     @property
     def lower_bound(self) -> float:
-        """The same where it is a lower bound of the log marginal likelihood; NaN where it is not."""
+        """The objective if it is a lower bound of the log marginal likelihood; otherwise NaN."""
         return self.evidence if self.number is Number.BOUND else np.nan
 
     @property
@@ -105,7 +105,7 @@ class SitesOfRows(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """A solution, with the features of all rows that its derivatives take as well."""
+    """A solution, with the features of all rows for its derivatives."""
 
     solution: SparseSolution
     points: PointSites
@@ -113,7 +113,7 @@ class Solved(NamedTuple):
     """None where a covariance had no Cholesky factor."""
 
     def bars(self) -> Iterator[Bars]:
-        """Yield the derivatives of the evidence in prior moments with the sites held, block by block.
+        """Yield derivatives of the evidence in prior moments at fixed sites, block by block.
 
         At a fixed point these are the derivatives of the evidence.
         """
@@ -126,7 +126,7 @@ class Solved(NamedTuple):
 
 
 class Iterated(NamedTuple):
-    """How an iteration ended, whose sites are where it began."""
+    """How an iteration ended; its sites were updated in place."""
 
     evidence: float
     status: int
@@ -178,7 +178,7 @@ class InducedArrays:
         for name, (values, shape) in expected.items():
             if values.shape != shape:
                 raise ValueError(
-                    f"{name} must have the shape {shape} that goes with the others, but has {values.shape}."
+                    f"{name} must have the shape {shape}, as the other arrays require, but has {values.shape}."
                 )
         for name, values in (*((name, each) for name, (each, _) in expected.items()), ("mean", m)):
             if bad := np.count_nonzero(~np.isfinite(values)):
@@ -251,7 +251,7 @@ class SparseApproximation(ABC):
 
     @property
     def chosen(self) -> str:
-        """Return the choice in words, with a comma; empty if there is no choice."""
+        """Return the chosen option for a message, after a comma; empty without a choice."""
         return ""
 
     @abstractmethod
@@ -265,7 +265,7 @@ class SparseApproximation(ABC):
     def begin(  # noqa: B027 - there is nothing to do as a rule
         self, features: RowFeatures, team: Team, sites: Array, labels: NDArray[np.int64], likelihood: Likelihood
     ) -> None:
-        """Write where a cold start begins into sites (2, n, d), which are 0."""
+        """Write the cold start into sites (2, n, d), which are 0."""
 
     @abstractmethod
     def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
@@ -273,7 +273,7 @@ class SparseApproximation(ABC):
 
     @abstractmethod
     def one_sweep(self) -> "SparseApproximation":
-        """The same for a single sweep, after which sites are further on."""
+        """Run a single sweep from `start`, and return the objective and updated sites."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """Combine starts of neighbouring problems, see `Approximator.between`."""
@@ -393,10 +393,10 @@ class SparseEP(SparseApproximation):
     sites : {"nested", "quadrature", "pairwise"}, optional
         Factorisation of the likelihood of a point. The default is `"nested"` for three functions or more with up to
         4000 inducing inputs together, and `"quadrature"` otherwise. `"nested"`: a single factor, with sites that couple
-        the functions of a point; with all points as inducing inputs the method is then `"nested_ep"`. `"quadrature"`:
-        not at all either, with sites that leave them independent; with all points it is `"qiep"`, or `"ep"` for a
-        likelihood of one function. `"pairwise"`: the paper's product over the other classes, whose evidence is a lower
-        bound factor by factor and cannot be compared with any other.
+        the functions of a point; with all points as inducing inputs the method is then `"nested_ep"`. `"quadrature"`: a
+        single factor as well, with independent sites; with all points it is `"qiep"`, or `"ep"` for a likelihood of one
+        function. `"pairwise"`: the paper's product over the other classes. Its evidence is a lower bound factor by
+        factor, and cannot be compared with other methods.
     depth : int
         Past steps that Anderson acceleration combines, each as long as two starts; 0 is plain damped EP.
     damping : float
@@ -429,7 +429,7 @@ class SparseEP(SparseApproximation):
         return replace(self, max_iterations=1, depth=0, ladder=False)
 
     def rule(self, likelihood: Likelihood, c: int, size: int) -> SiteRule:
-        """How a likelihood is taken apart; a ValueError if it cannot be."""
+        """Return the rule that factorises a likelihood; raise a ValueError without a rule."""
         return site_rule(self.sites or chosen_rule(likelihood, c, size), likelihood)
 
     def number(self, likelihood: Likelihood, c: int, size: int) -> Number:
@@ -442,7 +442,7 @@ class SparseEP(SparseApproximation):
         """Run the fallback sequence, and continue with negative site precisions if the moments need them."""
         wider = of.points.widening()
         wide = None if wider is None else sweep_of(wider.sweeps(of.features, of.team))
-        if wide is not None and (sites[0] < 0.0).any():  # from a neighbour that has such sites
+        if wide is not None and (sites[0] < 0.0).any():  # the start came from a neighbour with negative precisions
             widened = self._widen(wide, sites, history)
             if widened is not None:
                 return Iterated(widened, CONVERGED, SCHEMES[0])
@@ -475,7 +475,7 @@ class SparseEP(SparseApproximation):
 
 
 def _at_the_floor(sweep: Sweep, sites: Array) -> int:
-    """How many sites go to a precision of 0."""
+    """Number of sites whose precision is set to 0."""
     target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
     sweep(sites.copy(), target, scale)
     return int((target[0] <= 0.0).sum())

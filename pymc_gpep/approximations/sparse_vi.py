@@ -45,7 +45,7 @@ def _terms(likelihood: Likelihood) -> Terms | None:
 
 
 def has_point_averages(likelihood: Likelihood) -> bool:
-    """Whether there are any."""
+    """Whether a likelihood has averages of its logarithm over independent latent values."""
     return _terms(likelihood) is not None
 
 
@@ -81,9 +81,9 @@ def check_label_noise(likelihood: Likelihood) -> None:
 
 
 _SCHEMES = "accelerated ascent", "short steps"
-_SHORT = 0.4  # of a natural gradient step
-_LENGTHS = 0.5 ** np.arange(10)  # of a single step
-_PATIENCE = 60  # sweeps without progress that these may take
+_SHORT = 0.4  # Length of a natural gradient step.
+_LENGTHS = 0.5 ** np.arange(10)  # Lengths tried for a single step.
+_PATIENCE = 60  # Largest number of short sweeps without progress.
 _BEFORE = SparseEP(sites="quadrature", tolerance=1e-2, max_iterations=30)
 """What a bound of several maxima is begun by. Its sites are of a point's functions, as those of the bound."""
 
@@ -94,10 +94,10 @@ class SparseVI(SparseApproximation):
 
     The bound is E_q[log p(y | f)] − KL(q(u) ‖ p(u)), with the exact prior of the latent values given the inducing
     values u. It is a bound for the model with all its latent values (Hensman, Matthews and Ghahramani 2015), and an
-    inducing input more never lowers its maximum. For `gpep.RobustMax`, and for `gpep.MultinomialProbit` with label
-    noise, log p(y | f) is averaged in closed form but for one integral (Villacampa-Calvo and Hernández-Lobato 2017,
-    equations 14 to 17). Without label noise it is averaged by the bound of Girolami and Rogers (2006). With all points
-    as inducing inputs the method is then `"vb"`. With likelihoods of one function that method is `"kl"`.
+    additional inducing input never lowers its maximum. For `gpep.RobustMax`, and for `gpep.MultinomialProbit` with
+    label noise, log p(y | f) is averaged in closed form but for one integral (Villacampa-Calvo and Hernández-Lobato
+    2017, equations 14 to 17). Without label noise it is averaged by the bound of Girolami and Rogers (2006). With all
+    points as inducing inputs the method is then `"vb"`. With likelihoods of one function that method is `"kl"`.
 
     Steps are along the natural gradient, accelerated, and never downwards. Where the bound is that of a step with label
     noise its maximum can take hundreds of them. `pm.fit` with `update="inner"`, one step for each step of the
@@ -175,7 +175,7 @@ class SparseVI(SparseApproximation):
         )
         if status == CONVERGED or not np.isfinite(bound):
             return Iterated(bound, status, self.first_scheme)
-        # So close that the bound tells no step from another: the residual does.
+        # Near the maximum the bound is flat to rounding, so that steps are judged by the residual.
         steps = Steps(self.tolerance, self.depth, _SHORT * self.mixing, _SHORT, np.inf, least_precision=-np.inf)
         moved = sites.copy()
         last, status = iterate(SitesInMemory(sweep, moved, self.depth), history, steps, patience=_PATIENCE)
@@ -187,7 +187,7 @@ class SparseVI(SparseApproximation):
 
 @dataclass(frozen=True)
 class _OneStep(SparseVI):
-    """One step along the natural gradient, halved until the bound does not fall, which it is given after the step."""
+    """One step along the natural gradient, halved until the bound, computed after the step, does not fall."""
 
     first_scheme: ClassVar[str] = "a step"
 

@@ -7,8 +7,8 @@ This bound is
     E_q(v)[Σ_i log p(y_i | v_i) N(v_i | f̃_i, I) − log q(v)] − ½ Σ_k tr S_k − Σ_k KL(N(f̃_k, S_k) ‖ N(m_k, K_k)),
 
 as E_q(f) log N(v | f, I) = log N(v | f̃, I) − ½ tr S. The best q(v) is N(f̃_i, I) truncated to the cone where v_y is
-largest, and makes the first term Σ_i log p(y_i | f̃_i), the multinomial probit. The best S_k is
-(I + K_k⁻¹)⁻¹ = K_k (K_k + I)⁻¹ whatever f̃ is. Then ½ tr S_k (I + K_k⁻¹) = ½ n cancels the n of the divergence:
+largest, and makes the first term Σ_i log p(y_i | f̃_i), the multinomial probit. The best S_k is (I + K_k⁻¹)⁻¹ = K_k
+(K_k + I)⁻¹ for every f̃. Then ½ tr S_k (I + K_k⁻¹) = ½ n cancels the n of the divergence:
 
     bound = Σ_i log p(y_i | f̃_i) − ½ Σ_k (f̃_k − m_k)ᵀ K_k⁻¹ (f̃_k − m_k) − ½ Σ_k log|I + K_k|.
 
@@ -51,10 +51,10 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
-_REDUCTION = 0.1  # of the linear system's residual; near the optimum the root of the gradient, for fast convergence
+_REDUCTION = 0.1  # Reduction of the residual of a linear system; near the optimum the root of the gradient.
 _HALVINGS = 30
-_SUFFICIENT = 1e-4  # part of the rise that the slope promises
-_ROUNDING = 1e-12  # relative change of the bound below which the slope judges a step, and not values
+_SUFFICIENT = 1e-4  # Smallest accepted share of the rise predicted by the slope.
+_ROUNDING = 1e-12  # Steps are judged by the slope if the bound changes by less than this fraction.
 
 
 def variational_bayes(
@@ -134,7 +134,7 @@ def _ascend(
         old_f, old_b, old_value = f.copy(), b.copy(), value
         length = 1.0
         for _ in range(_HALVINGS):
-            # By steps, which shrink: the rounding of K b would be felt where K is large.
+            # Add up steps, which shrink: computing K b at once would lose digits if K is large.
             f[:] = old_f + length * d
             b[:] = old_b + length * pull
             value = terms(y, f, b, prior_mean, r, w)
@@ -165,8 +165,8 @@ class VariationalBayes(Approximator):
     Parameters
     ----------
     tolerance : float
-        For the largest change of a mean utility, and the distance of the means from the optimum in units of the
-        posterior.
+        Tolerance of the largest change of a mean utility, and of the distance of the means from the optimum in units of
+        the posterior.
     max_iterations : int
         Limit on Newton steps.
     max_products : int
@@ -179,7 +179,7 @@ class VariationalBayes(Approximator):
 
     name: ClassVar[str] = "vb"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # the latter for the response
+    needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # BlockCurvature gives the response
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
     bounds: ClassVar[bool] = True
 
@@ -204,5 +204,5 @@ class VariationalBayes(Approximator):
         return float(value) - 0.5 * posterior.log_determinant, mean + slope + weights
 
     def response(self, solution: Solution) -> Posterior:
-        """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""
+        """Laplace's posterior: the means are the mode of the posterior of the latent values."""
         return curvature_response(solution)

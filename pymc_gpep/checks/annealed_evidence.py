@@ -1,8 +1,8 @@
 """Evidence by annealing from a Gaussian with a known normaliser to the posterior.
 
 The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the
-evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs follow it by elliptical
-slice sampling and record u = log ratio. Two estimates come from the same runs:
+evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs follow this path by
+elliptical slice sampling and record u = log ratio. Two estimates come from the same runs:
 
 - annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for the mean of the
   ratio, however badly the transitions mix;
@@ -117,7 +117,7 @@ def anneal(
     u : array (T, runs)
         Log ratio at the end of each temperature; −inf where the likelihood is zero or undefined.
     evaluations : int
-        How often the likelihood was evaluated.
+        Number of evaluations of the likelihood.
     """
 
     def log_ratio(x: Array) -> float:
@@ -146,7 +146,7 @@ def anneal(
 
 
 def importance_weights(u: Array, temperatures: Array) -> Array:
-    """Log weight (runs,) of each run: u at each temperature but the last, times the way to the next."""
+    """Log weight (runs,) of each run: Σ of u at each temperature times the step to the next temperature."""
     weights: Array = np.diff(temperatures) @ u[:-1]
     return weights
 
@@ -170,8 +170,8 @@ def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:
     return Estimate(float(by_run.mean()), float(by_run.std(ddof=1) / np.sqrt(runs)))
 
 
-_FEW = 5.0  # effective runs below which neither the estimate nor its error means anything
-_APART = 4.0  # standard errors between the two estimates that chance does not explain
+_FEW = 5.0  # With fewer effective runs the estimate and its error are meaningless.
+_APART = 4.0  # Difference of the two estimates, in standard errors, that counts as a contradiction.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -187,7 +187,7 @@ class AnnealedEvidence:
     thermodynamic : float
         Estimate by thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
     thermodynamic_error : float
-        Its standard error, without the error of the integration rule.
+        Standard error of `thermodynamic`, without the error of the integration rule.
     effective_runs : float
         (Σw)² / Σw² of the weights: how many runs of equal weight they are worth.
     log_weights : array (runs,)
@@ -197,7 +197,7 @@ class AnnealedEvidence:
     start : str
         "prior", or the approximation that the runs began with.
     evaluations : int
-        How often the likelihood was evaluated.
+        Number of evaluations of the likelihood.
 
     Examples
     --------
@@ -259,8 +259,8 @@ def annealed_evidence(
         "prior", or a method of `pm.fit` that fits the likelihood, such as "nested_ep". An approximation needs far fewer
         temperatures; the prior is the way to be independent of one.
     temperatures : int or array, optional
-        How many, or their values, which increase from 0 to 1. A number T is spread as (j / (T − 1))⁴ from the prior,
-        evenly from an approximation. If not given, it is 100 from the prior and 10 from an approximation.
+        Number of temperatures, or their values, which increase from 0 to 1. A number T is spread as (j / (T − 1))⁴ from
+        the prior, evenly from an approximation. If not given, it is 100 from the prior and 10 from an approximation.
     runs : int
         Number of independent runs.
     sweeps : int
@@ -280,7 +280,7 @@ def annealed_evidence(
     Raises
     ------
     StructureError
-        If the model has neither, or if an approximation cannot start from it.
+        If the model has neither processes nor effects, or if an approximation cannot start from it.
     ValueError
         If an option is invalid, or if the latent values have no prior at these hyperparameters.
 
@@ -291,9 +291,8 @@ def annealed_evidence(
 
     Notes
     -----
-    Which start is best depends on how close its Gaussian is to the posterior, and above all on its not being narrower.
-    The starts "nested_ep" and "qep" are good, "laplace" needs more temperatures, "iep" and "vb" can be worse than the
-    prior.
+    The best start has a Gaussian close to the posterior, and not narrower than it.
+    "nested_ep" and "qep" are good starts, "laplace" needs more temperatures, "iep" and "vb" can lose to the prior.
 
     Examples
     --------
@@ -304,7 +303,7 @@ def annealed_evidence(
     """
     check_name("start", start, ["prior", *METHODS])
     if runs < 2:
-        raise ValueError(f"runs must be at least 2, for there to be a standard error, but is {runs!r}.")
+        raise ValueError(f"runs must be at least 2, so that a standard error exists, but is {runs!r}.")
     if sweeps < 1:
         raise ValueError(f"sweeps must be at least 1, but is {sweeps!r}.")
     path = _temperatures(temperatures, start)
@@ -354,7 +353,7 @@ def _warn_unless_reliable(result: AnnealedEvidence) -> None:
 
 
 def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
-    """The path in full."""
+    """Return all temperatures of the path."""
     if given is None:
         given = 100 if start == "prior" else 10
     if np.ndim(given) == 0:
@@ -362,7 +361,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
         if number != given or number < 2:
             raise ValueError(f"temperatures must be at least 2, the start and the posterior, but is {given!r}.")
         even = np.linspace(0.0, 1.0, number)
-        # The ratio to the prior varies most near it: the lower the temperature, the finer.
+        # The ratio to the prior varies most near the prior, so that steps are finer there.
         return even**4 if start == "prior" else even
     path = np.asarray(given, dtype=np.float64)
     if path.ndim != 1 or len(path) < 2 or path[0] != 0 or path[-1] != 1 or not (np.diff(path) > 0).all():
@@ -371,7 +370,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
 
 
 def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
-    """The initial point of the model, with some hyperparameters elsewhere."""
+    """The initial point of the model, with the given values of some hyperparameters."""
     model = processes.model
     by_name = {rv.name: rv for rv in processes.hyperparameters}
     if unknown := sorted(map(str, set(given) - set(by_name))):

@@ -19,18 +19,18 @@ from pymc_gpep.likelihoods.local_computations import PredictorsDensity
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.sums.row_groups import RowGroups
 
-_LESS = 3.0  # of log evidence: a mode of a twentieth
-_APART = 2.0  # standard deviations of a difference of means
-_ROUGHLY, _FEW = 1e-3, 60  # tolerance of the second solve, and iterations
-_NAMED = 5  # rows
+_LESS = 3.0  # A mode with a log evidence lower by this has a twentieth of the mass.
+_APART = 2.0  # Difference of means, in standard deviations, that counts as another mode.
+_ROUGHLY, _FEW = 1e-3, 60  # Tolerance and iterations of the second solve.
+_NAMED = 5  # Largest number of rows that a message names.
 
 
 def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups | None = None) -> str:
-    """Return in words where another mode is; empty if none is seen.
+    """Return a text on a second mode; empty if none is found.
 
-    Where a density is not log-concave, EP may take some rows for outliers, whose sites say next to nothing. The second
-    solve begins with sites of these rows alone, as they are under the prior. Another fixed point is a mode of its own,
-    and EP's evidence there is about the mass of that mode.
+    If a density is not log-concave, EP may treat some rows as outliers, with nearly zero sites. The second solve begins
+    with sites of these rows alone, as computed under the prior. Another fixed point is another mode, and EP's evidence
+    there is about the mass of that mode.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
 
 
 _SEEN = 1e-3  # Smallest latent value whose sign matters.
-_LITTLE = 2.0  # gain of log evidence over a constant below which nothing is learned
-_SHARE = 0.05  # share of the possible gain, for few points with a small possible gain
-_SHARE_OF_ISLANDS = 0.1  # the same where each point is by itself, and points that occur twice are all that was learned
-_ISLANDS = 0.1  # median correlation between nearest neighbours below which each point is by itself
-_FLAT = 0.98  # median correlation between any two points above which functions are constant
+_LITTLE = 2.0  # Smallest gain of log evidence over a constant function that counts as learning.
+_SHARE = 0.05  # The same as a share of the possible gain, for few points.
+_SHARE_OF_ISLANDS = 0.1  # The same if points are uncorrelated, so that only duplicate points teach anything.
+_ISLANDS = 0.1  # Points are uncorrelated if the median correlation of nearest neighbours is below this.
+_FLAT = 0.98  # Functions are constant if the median correlation of two points is above this.
 _OF_A_SIZE = "Length scales and magnitude are of a size at which there could have been more."
-_QUIET = 0.5  # standard deviation of latent functions, in units of the likelihood's noise, that is drowned by it
+_QUIET = 0.5  # Latent functions below this standard deviation, in units of the noise, drown in it.
 
 
 def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: Solution) -> str:
@@ -110,7 +110,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     """
     classifier, approximator, labels = log_posterior.classifier, log_posterior.approximator, log_posterior.observed()
     counts = np.unique(labels, return_counts=True)[1]
-    if not classifier.observes_classes or counts.size < 2:  # labels that are all the same leave nothing to learn
+    if not classifier.observes_classes or counts.size < 2:  # identical labels contain no information
         return ""
     constant = float(counts @ np.log(counts / labels.size))
     gain = solution.evidence - constant
@@ -125,7 +125,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     if gain >= min(_LITTLE, -_SHARE * constant) and abs(prior.correlation["neighbours"]) >= _ISLANDS:
         return ""
     reason = _reason(log_posterior, prior, *roles(look, theta))
-    if not reason and approximator.bounds:  # it is the bound that says so little
+    if not reason and approximator.bounds:  # the bound is uninformative
         return ""
     doubt = " Or its bound is far below the evidence: see what method='ep' finds, or 'nested_ep'."
     return (
@@ -170,5 +170,5 @@ def _prior_of(names: str) -> str:
 
 
 def _listed(owners: list[str], which: Array) -> str:
-    """Names of hyperparameters of which an element is marked, quoted."""
+    """Quoted names of hyperparameters with a marked element."""
     return " and ".join(dict.fromkeys(repr(name) for name, marked in zip(owners, which, strict=True) if marked))

@@ -47,7 +47,7 @@ class CorrectedEvidence:
     correction : float
         Correction that was added to the log evidence of the fit.
     error : float
-        Estimate of how far `evidence` is from the truth, from the next order.
+        Estimated error of `evidence`, from the next order.
     converged : bool
         Whether the approximation is at its fixed point. Only a fixed point can be corrected.
 
@@ -69,7 +69,7 @@ class CorrectedEvidence:
         return self.converged and self.error <= _RELIABLE
 
     def __str__(self) -> str:
-        """One sentence."""
+        """Return one sentence on the corrected evidence."""
         start = (
             f"{self.method}: log evidence {self.evidence:.3f} ± {self.error:.3f}, {self.correction:+.3f} from its own"
         )
@@ -99,15 +99,14 @@ def corrected_evidence(approximator: Approximator, solution: Solution, *, max_si
 def three_loops(factors: TiltedFactors) -> Array:
     """The four terms of the next order, (4,).
 
-    Two factors and four lines, Σ κ₄ κ₄ ρ⁴ / 48. A triangle of which two sides are double,
-    Σ κ₄(s) κ₃(t) κ₃(u) ρ_st² ρ_su² ρ_tu / 8. A square of which two opposite sides are double,
-    Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st² ρ_tu ρ_uv² ρ_vs / 16. And four factors, each with a line to all others,
-    Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Two factors of a term may be equal if no line joins
-    them.
+    The terms are graphs whose factors are joined by lines. Two factors and four lines, Σ κ₄ κ₄ ρ⁴ / 48. A triangle of
+    which two sides are double, Σ κ₄(s) κ₃(t) κ₃(u) ρ_st² ρ_su² ρ_tu / 8. A square of which two opposite sides are
+    double, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st² ρ_tu ρ_uv² ρ_vs / 16. Four factors, each joined to the other three, Σ κ₃(s)
+    κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Two factors of a term may be equal if no line joins them.
     """
     lines, third, fourth = factors.lines, factors.third, factors.fourth
     double = 0.5 * lines**2
-    path = (double * third) @ (lines * third)  # over a double line and then a single one
+    path = (double * third) @ (lines * third)  # path over a double line, then a single line
     return np.array(
         [
             fourth @ double**2 @ fourth / 12.0,
@@ -138,9 +137,9 @@ def _complete(lines: Array, third: Array) -> float:
 
 
 def _largest_eigenvectors(matrix: Array, start: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues that are largest in size, some or all, and their eigenvectors."""
+    """Return the eigenvalues of largest absolute value and their eigenvectors."""
     if len(matrix) > 2 * _RANK:
-        with contextlib.suppress(ArpackError):  # it may fail where most eigenvalues are the same, as of equal rows
+        with contextlib.suppress(ArpackError):  # may fail if most eigenvalues are equal (equal rows)
             found: tuple[Array, Array] = eigsh(matrix, k=_RANK, v0=start)
             return found
     values, vectors = np.linalg.eigh(matrix)

@@ -27,7 +27,7 @@ from pymc_gpep.log_posteriors.latent_functions import without_common
 
 _SIZES = (16, 8, 4)
 """Points in a block: the first whose weights stand for what they should is taken."""
-_ENTRIES = 1_000_000  # numbers that are held at a time
+_ENTRIES = 1_000_000  # Largest number of entries in memory at a time.
 
 
 class BlockCheck(NamedTuple):
@@ -79,7 +79,7 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
 
 
 def nothing_known(n: int) -> BlockCheck:
-    """A check of n points that says nothing of any."""
+    """Return a check of n points without usable weights."""
     return BlockCheck(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
 
 
@@ -100,11 +100,11 @@ def _near(x: Array, count: int) -> NDArray[np.intp]:
     return near
 
 
-_FEWEST = 100  # with fewer draws the tail, a fifth of them, is too short to fit
+_FEWEST = 100  # With fewer draws the tail, a fifth of the draws, is too short to fit.
 _GOOD = 0.5  # Pareto k below which the variance of the weights is finite
-_MANY = 100.0  # draws of equal weight whose means are worth looking at
-_CLOSE = 0.03  # root mean square error of probabilities
-_KNOWN = 0.75  # smallest share of points with usable weights for a statement about the fit
+_MANY = 100.0  # Smallest effective number of draws for which means are reported.
+_CLOSE = 0.03  # Root mean square error of probabilities that counts as small.
+_KNOWN = 0.75  # Smallest share of points with usable weights for a verdict on the fit.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,10 +118,9 @@ class ImportanceCheck:
     log_weights : array (draws,)
         log p(f) p(y | f) / q(f) of each draw, Pareto-smoothed: the log of their mean is `log_evidence`.
     pareto_k : float
-        How heavy their tail is. −inf if the weights do not vary, inf if all but a few are zero beside the largest.
+        Pareto k of the weights. −inf if the weights are constant, inf if all but a few are negligible.
     log_evidence : float
-        Estimate that is exact but for Monte Carlo error where `pareto_k` is low, and as a rule too low where it is
-        high.
+        Estimate, exact up to Monte Carlo error if `pareto_k` is low, and usually too low if it is high.
     standard_error : float
         Standard error of `log_evidence`, on the log scale, by the delta method: √(1 / effective size − 1 / draws). The
         Monte Carlo error of each `mean_shift` is the same. Both are too small where `pareto_k` is high.
@@ -154,15 +153,15 @@ class ImportanceCheck:
 
     @property
     def usable(self) -> bool:
-        """Whether weighted draws are of use, that is, whether the verdict on them is not "do not use"."""
+        """Whether the verdict on weighted draws is not "do not use"."""
         return self.draws_verdict != "do not use"
 
     @property
     def draws_verdict(self) -> str:
-        """On weighted draws: "good" (Pareto k below 0.5), "look closer" (below 0.7), "few" or "do not use".
+        """Verdict on weighted draws: "good" (Pareto k below 0.5), "look closer" (below 0.7), "few" or "do not use".
 
-        They are "few" where they are usable but worth fewer than a hundred. Where weights are so alike that draws are
-        worth 0.9 of their number, a k below 1 is "good".
+        "few" means that usable draws have an effective size below 100. If the effective size is above 0.9 of the number
+        of draws, a k below 1 is "good".
         """
         draws = len(self.log_weights)
         if not stand_for_posterior(self.pareto_k, self.effective_size, draws):
@@ -184,13 +183,13 @@ class ImportanceCheck:
 
     @property
     def fit_verdict(self) -> str:
-        """On the fit: "close" (`probability_shift` up to 0.03) or "off"; "unknown" if so at a quarter of the points."""
+        """Verdict on the fit: "close" (`probability_shift` up to 0.03) or "off"; "unknown" if weights often fail."""
         if self.known < _KNOWN:
             return "unknown"
         return "close" if self.probability_shift <= _CLOSE else "off"
 
     def __repr__(self) -> str:
-        """Two sentences."""
+        """Return two sentences on the draws and the fit."""
         return str(self)
 
     def __str__(self) -> str:
@@ -270,11 +269,13 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
     """
     count = len(f)
     if count < _FEWEST:
-        raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {count}.")
+        raise ValueError(f"draws must be at least {_FEWEST}, so that their weights have a tail, but is {count}.")
     log_likelihood, log_sites, x = _pointwise(solution, f)
     raw = _log_weights(solution, log_likelihood, x)
     if not np.isfinite(raw).all():
-        raise ValueError(f"{method} has draws without a finite density: {solution.convergence}. None can be weighted.")
+        raise ValueError(
+            f"{method} has draws without a finite density: {solution.convergence}. Their weights are undefined."
+        )
     log_weights, pareto_k = smooth(raw)
     estimate, effective = importance_estimate(log_weights)
     excess = softmax(log_weights) - 1.0 / len(raw)
@@ -306,7 +307,7 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
 
 
 def log_importance_weights(solution: Solution, f: Array) -> tuple[Array, Array]:
-    """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n)."""
+    """Log p(f) p(y | f) / q(f) (draws,), and the latent values minus their mean under q, (draws, c, n)."""
     log_likelihood, _, x = _pointwise(solution, f)
     return _log_weights(solution, log_likelihood, x), x
 
@@ -335,9 +336,9 @@ def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
 
 
 def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Numbers (count,) of the draws to take, in random order.
+    """Indices (count,) of resampled draws, in random order.
 
-    By systematic resampling: of a draw with the share w of all weights there are count · w, up or down to an integer.
+    By systematic resampling, a draw with the share w of all weights occurs count · w times, rounded up or down.
     """
     bounds = np.cumsum(softmax(log_weights))
     marks = (np.arange(count) + rng.random()) / count * bounds[-1]

@@ -6,9 +6,9 @@ E = I − RᵀΠR
 
     r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 
-Weights p r hardly vary among most draws of q, where sites resemble the likelihood. Their tail is heavy all the same,
-with an infinite variance as a rule, since r grows without limit. Half of the draws are therefore draws of q₋. Weights
-under the mixture of both, 2 p r / (1 + r), are at most twice the largest density of the labels.
+Weights p r hardly vary among most draws of q, where sites resemble the likelihood. Their tail is still heavy, usually
+with an infinite variance, since r is unbounded. Half of the draws are therefore draws of q₋. Weights under the mixture
+of both, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.log_posteriors.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.reading import GPClassifier
 
-_SEED = 20_161_018  # the same fit has the same answer
-_EXACT = 1e-5  # relative range of log likelihood less sites, below which sites are the likelihood
+_SEED = 20_161_018  # Seed of the draws: equal fits have equal results.
+_EXACT = 1e-5  # Sites equal the likelihood if the difference of their logarithms varies by less (relative).
 ROUGH = 0.3
 """Excess of the log density of a label, from which cavities of methods without its moments are rough."""
-_NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess
+_NEGLIGIBLE = 0.02  # Negligible excess of the largest weights, as a share of a group's density.
 
 
 def harmonic(log_weights: Array, log_densities: Array) -> Array:
@@ -82,13 +82,13 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         See `Fit.loo`.
     """
     c, m, p = group.root.shape
-    if p > c * m:  # as many normals as there are latent values will do
+    if p > c * m:  # c * m normals suffice
         p = c * m
         group = group._replace(root=np.linalg.qr(group.root.reshape(p, -1).T, mode="r").T.reshape(c, m, p))
     pulls = group.sites.product(group.root.transpose(2, 0, 1))
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)
-    bend, pull = curvature, force  # of mass that draws without the rows lack
+    bend, pull = curvature, force  # derivatives of the mass that draws without the rows miss
     if group.taken is not None:
         bend = np.einsum("mp,m,mq->pq", group.root[0], group.taken[0], group.root[0])
         pull = group.taken[1] @ group.root[0]
@@ -129,7 +129,8 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         within = 0.5 * float(force @ cho_solve((root, True), force)) - float(np.log(root.diagonal()).sum())
         return LeftOutGroup(float(level[0]) + scale, float(level[0]) + within, 0.0, -np.inf)
     log_ratio = scale - (log_sites if group.taken is None else _log_sites(noise, pull, bend))
-    # The density without sites, times this constant, is r / scale of the posterior; draws have 1/2 + r/2 of it.
+    # With this constant, density without sites / posterior = r / scale; the density of draws is (1/2 + r/2) ×
+    # posterior.
     log_weights = level + scale - np.logaddexp(-np.log(2.0), -np.log(2.0) + log_ratio)
     inside = log_own[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
@@ -277,7 +278,7 @@ def summed_up(
 
 
 def _totals(of_each: Callable[[Array], xr.DataArray], lpd: Array, elpd: Array, converged: bool) -> dict[str, Any]:
-    """Fields of a result that follow from log densities of all that was left out."""
+    """Totals of a result, computed from the log densities of its rows or groups."""
     return {
         "elpd": float(elpd.sum()),
         "se": float(np.sqrt(len(elpd) * elpd.var())),

@@ -52,7 +52,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         Whether inducing inputs are part of the flat vector, or stay as they are.
     client : distributed.Client
     parts : int, optional
-        In how many parts the rows are; as many as workers have threads if not given.
+        Number of parts of the rows; by default the number of threads of all workers.
     rows : Rows, optional
         Rows to fit in place of the rows of the model.
 
@@ -96,7 +96,7 @@ class ClusterLogPosterior(SparseLogPosterior):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Labels of all rows; empty where each part reads its own from elsewhere than memory."""
+        """Labels of all rows; empty if each part reads its labels from a file."""
         rows, classifier = self.blocks().rows, self.classifier
         if not isinstance(rows, InMemory):
             return _NONE
@@ -110,8 +110,8 @@ class ClusterLogPosterior(SparseLogPosterior):
         return self._evaluated(theta, prior, *self._by_parts(prior, start, slopes=True))
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
-        """Refused."""
-        raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')
+        """Raise a NotImplementedError."""
+        raise NotImplementedError('update="inner" does not work with client=... yet. Leave out update or client.')
 
     def solve(self, theta: Array, start: Array | None = None) -> SparseSolution:
         """The approximate posterior of the latent functions at one point; `start` as for an evaluation."""
@@ -120,7 +120,7 @@ class ClusterLogPosterior(SparseLogPosterior):
     def _by_parts(
         self, prior: PriorAt, start: Array | None, slopes: bool = False
     ) -> tuple[SparseSolution, tuple[Array, ...] | None]:
-        """From a start, and where that does not converge from none."""
+        """Solve from a start, and repeat from a cold start if that does not converge."""
         return from_start_or_cold(
             lambda begin: self._once(prior, np.empty(0) if begin is None else _expanded(begin), slopes),
             start,
@@ -155,14 +155,14 @@ class ClusterLogPosterior(SparseLogPosterior):
 
 
 class _Combined:
-    """A start is the number of a solve: a combination says of which, and parts combine their sites."""
+    """A start is the index of a solve. A combination has indices and weights, by which parts combine their sites."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         return np.concatenate([[nearest], starts[:, 0], weights])
 
 
 def _expanded(start: Array) -> Array:
-    """The number of one solve as a combination."""
+    """Write the index of one solve as a combination."""
     return np.array([0.0, start[0], 1.0]) if start.size == 1 else start
 
 
@@ -231,7 +231,7 @@ class SitesOnCluster:
         return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
 
     def _over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Iterable[tuple[Array, ...]]:
-        """The sum over all blocks, which is one block for who adds."""
+        """Return the sum over all blocks as one block."""
         return [self._rounds.ask(lambda part: part.over_blocks(work)).added]
 
     def norm(self) -> float:
@@ -267,7 +267,7 @@ class SitesOnCluster:
         self._natural = self._ask(WorkerPart.clear).added
 
     def end(self, number: int) -> Whitened:
-        """Have the sites kept under a number, and return the posterior that they imply."""
+        """Let the parts store their sites under a key, and return the posterior of these sites."""
         self._natural = self._ask(lambda part: part.end(number)).added
         return self._sweeps.implied(*self._natural)
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-_GRAPHS = threading.Lock()  # a graph's function works in storage of its own
-_KEPT = 4  # solves whose sites are kept to start from
-_RECOVERED = 1e-13  # change of a site, in units of its marginal
+_GRAPHS = threading.Lock()  # a graph's function is not thread-safe: it has its own storage
+_KEPT = 4  # Number of solves whose sites are kept as starts.
+_RECOVERED = 1e-13  # Change of a site, in units of its marginal, after which lost sites count as recovered.
 _ATTEMPTS = 200
 
 
 class PartRecipe(NamedTuple):
-    """Ingredients that a part is made of."""
+    """Arguments from which a part is built."""
 
     blocks: InducingBlocks
     """Blocks with the rows of the part."""
@@ -51,7 +51,7 @@ class PartRecipe(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A prior, and where to start from: numbers of former solves and their weights, or nothing."""
+    """A prior and a start: indices of former solves and their weights, or None."""
 
     point: PointType
     z: Array
@@ -60,7 +60,7 @@ class Begin(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Numbers of a part: sums over parts, and a number whose largest value over parts counts."""
+    """Values of a part: values to be summed over parts, and a value whose maximum over parts is taken."""
 
     added: tuple[Any, ...]
     largest: float = 0.0
@@ -76,7 +76,7 @@ class Sums(NamedTuple):
 
 
 def added(*sums: Sums) -> Sums:
-    """The sum of several, in their order."""
+    """Add the sums of several parts, in their order."""
     total = sums[0]
     for each in sums[1:]:
         total = total + each
@@ -87,7 +87,7 @@ type Task = Callable[["WorkerPart"], Sums]
 
 
 class _Prior(PriorAt):
-    """Evaluated by one thread at a time."""
+    """A prior, evaluated by one thread at a time."""
 
     def block(self, rows: slice) -> Block:
         with _GRAPHS:
@@ -104,7 +104,7 @@ class WorkerPart:
     Parameters
     ----------
     number : int
-        Which part it is.
+        Index of the part.
     recipe : PartRecipe
     """
 
@@ -128,7 +128,7 @@ class WorkerPart:
         return vector
 
     def act(self, number: int, task: Task) -> Sums:
-        """Do the thing of this number."""
+        """Run the task of this number."""
         if number == self._done:
             return self._last
         if number != self._done + 1 or self._sweeps is None:
@@ -180,11 +180,11 @@ class WorkerPart:
         return self._sweeps
 
     def natural(self) -> Sums:
-        """S and h."""
+        """Return the sums S and h of this part."""
         return Sums(self.sweeps.natural(self._vector.sites))
 
     def over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Sums:
-        """Results of a function on all blocks, added."""
+        """Add the results of a function over all blocks."""
         found = self.sweeps.over_blocks(self._vector.sites, work)
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
@@ -203,24 +203,24 @@ class WorkerPart:
         return Sums(self._vector.products(used))
 
     def combine(self, gamma: Array, mixing: float, damping: float, interval: tuple[float, float]) -> Sums:
-        """Take an accelerated step, and return S and h."""
+        """Take an accelerated step, and return Return the sums S and h of this part."""
         self._vector.combine(gamma, mixing, damping, interval)
         self._past = True
         return self.natural()
 
     def damp(self, damping: float) -> Sums:
-        """Take a part of the residual, and return S and h."""
+        """Take a part of the residual, and return Return the sums S and h of this part."""
         self._vector.damp(damping)
         self._past = True
         return self.natural()
 
     def clear(self) -> Sums:
-        """Make all sites 0, and return S and h."""
+        """Make all sites 0, and return Return the sums S and h of this part."""
         self._vector.clear()
         return self.natural()
 
     def end(self, number: int) -> Sums:
-        """Keep the sites under a number, and return S and h."""
+        """Keep the sites under a number, and return Return the sums S and h of this part."""
         self._ends[number] = self._vector.sites.ravel().copy()
         for old in list(self._ends)[:-_KEPT]:
             del self._ends[old]
@@ -232,13 +232,13 @@ class WorkerPart:
         return Sums(self._prior.row_slopes(self.sweeps.bars(self._vector.sites, posterior)))
 
 
-_TOGETHER = 8  # sums that are added at a time
-_PATIENCE = 1.0  # seconds after which somebody looks whether workers are still there
+_TOGETHER = 8  # Number of sums that are added in one task.
+_PATIENCE = 1.0  # Seconds between checks that workers still exist.
 _TRIES = 20
 
 
 class LostPartsError(RuntimeError):
-    """Parts whose worker is gone, and that have been made anew."""
+    """Error with the parts whose worker is gone; they have been restarted."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         super().__init__(f"Parts {list(parts)} were lost.")
@@ -257,7 +257,7 @@ class Rounds:
 
     def __init__(self, client: "Client", recipes: Sequence[PartRecipe]) -> None:
         self._client = client
-        # A copy for each part: graphs keep what they compute in storage of their own.
+        # Each part gets a copy, since a compiled graph writes its results into storage of its own.
         self._recipes = [cloudpickle.dumps(recipe) for recipe in recipes]
         self._parts: dict[int, Future[Any]] = {}
         self._homes = [""] * len(recipes)
@@ -266,7 +266,7 @@ class Rounds:
         """Of the last round."""
 
     def _make(self, parts: Sequence[int]) -> None:
-        """Have parts made, by workers in turn, and see where they are."""
+        """Create parts on the workers in turn, and note their workers."""
         workers = sorted(self._workers())
         while not workers:
             self._client.wait_for_workers(1)
@@ -285,7 +285,7 @@ class Rounds:
             self._homes[part] = next(iter(homes.get(self._parts[part].key, ())), "")
 
     def _workers(self) -> set[str]:
-        # `Client.scheduler_info` sometimes names no worker: a client asks for it without them now and then, beside us.
+        # `Client.scheduler_info` is sometimes empty: the client also updates it without workers from time to time.
         return set(self._client.nthreads())
 
     def _wait(self, futures: Sequence["Future[Any]"], homes: Sequence[str] = ()) -> bool:
@@ -304,12 +304,12 @@ class Rounds:
                 return True
 
     def ask(self, task: Task) -> Sums:
-        """Have every part do the next thing.
+        """Let every part run the next task.
 
         Raises
         ------
         LostPartsError
-            If there are parts that could not, and that have been made anew.
+            If parts were lost. They have been restarted.
         """
         self.number += 1
         return self._sum(range(len(self._parts)), _Act(self.number, task))
@@ -324,7 +324,7 @@ class Rounds:
         return len(self._parts)
 
     def _sum(self, parts: Sequence[int], task: Task) -> Sums:
-        # The result of a task, not scattered: a lost result is computed again, without waiting.
+        # Use the result of a task in place of `scatter`: if it is lost, dask computes it again.
         message = self._client.submit(_carried, cloudpickle.dumps(task), pure=False)
         found = [
             self._client.submit(_done, self._parts[part], message, workers=[self._homes[part]], pure=False)

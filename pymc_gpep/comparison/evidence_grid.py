@@ -35,9 +35,9 @@ def evidence_grid(
 ) -> xr.Dataset:
     """Compute the evidence over a grid of hyperparameters, and scores of held-out points if they are given.
 
-    The grid is walked row by row, every second row backwards, so that each solve starts near the last one. Priors
-    of the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested
-    EP paper).
+    The grid is walked row by row, every second row backwards, so that each solve starts near the last one. Priors of
+    the hyperparameters are not included. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested EP
+    paper).
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def evidence_grid(
         Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
         for a softmax, and EP for a likelihood of one latent function.
     at : dict of str to array, optional
-        Values of the other hyperparameters, if there are any: `fit.hyperparameters`, say.
+        Values of the other hyperparameters, for example `fit.hyperparameters`.
     gp : pm.gp.Latent or sequence of them, optional
         Processes that made the latent values of the model, for predictions.
     Xnew : array (m, d), optional
@@ -58,8 +58,7 @@ def evidence_grid(
     ynew : array (m,), optional
         Observations at held-out points.
     data : dict of str to array, optional
-        Values at held-out points of data that the likelihood is given, an exposure for example, as for
-        `Fit.predict`.
+        Data of the likelihood at held-out points, such as an exposure, as for `Fit.predict`.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     progressbar : bool
@@ -70,11 +69,11 @@ def evidence_grid(
     -------
     xarray.Dataset
         A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN where the
-        approximation failed; `converged` and `iterations` stand beside it. Held-out points add `mlpd`, the mean log
+        approximation failed; `converged` and `iterations` describe each solve. Held-out points add `mlpd`, the mean log
         predictive density of the observations. Classes add `accuracy`, the share of points whose most probable class is
         right. They also add `information`, the bits for each label by which predictions exceed the frequencies of
         classes in training (Nickisch and Rasmussen 2008). Ordered classes add `ranked_probability`, the mean ranked
-        probability score, 0 at best. Counts add `squared_error`, that of the predictive mean.
+        probability score, 0 at best. Counts add `squared_error`, the squared error of the predictive mean.
 
     Raises
     ------

@@ -38,7 +38,7 @@ from pymc_gpep.sums.sum_elsewhere import SumElsewhere
 
 
 def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
-    """Return the sum that the latent functions of a model are, for its draws; None where they are processes alone."""
+    """Return the latent functions of a model as a sum, for its draws; None if they are only processes."""
     return DrawnSum(classifier.prior) if isinstance(classifier.prior, LatentSum) else None
 
 
@@ -57,14 +57,16 @@ class DrawnSum:
         return [v for v in (*prior.model.free_RVs, *own) if v in behind]
 
     def at_own_rows(self) -> Callable[[Sequence[Array]], Array]:
-        """Return the function of values of `variables` that makes (c, n) of them, at the rows that were fitted."""
+        """Return the function from values of `variables` to latent functions (c, n) at the fitted rows."""
         function = _function(self.variables, self._prior.argument)
         return lambda values: self._by_function(function(*values), self._prior.n_points)
 
     def at_new_rows(
         self, data: Mapping[str, ArrayLike] | None, count: int = 1
     ) -> tuple[int, Callable[[Sequence[Array]], Array]]:
-        """Return the number of new rows m, and the function that makes (c, m). A single row is repeated `count` times.
+        """Return the number of new rows m, and the function that computes latent functions (c, m).
+
+        A single row is repeated `count` times.
 
         Raises
         ------
@@ -151,8 +153,8 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
                 raise ValueError(f"{name!r} has no posterior draws; the groups of the DataTree are: {groups}.")
         elif not isinstance(result, Result):
             raise TypeError(
-                f"{name!r} must be what pm.fit returned for a Gaussian process, or a DataTree of draws, not a "
-                f"{type(result).__name__}. Give several by name, such as {{'EP': fit}}."
+                f"{name!r} must be a fit, as returned by pm.fit for a Gaussian process, or a DataTree of draws, not a "
+                f"{type(result).__name__}. Give several results by name, such as {{'EP': fit}}."
             )
     return named
 
@@ -163,7 +165,7 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
     Raises
     ------
     ValueError
-        If there is neither.
+        If neither a model nor a fit is given.
     """
     if model is not None:
         return read_classifier(model)
@@ -232,8 +234,8 @@ def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
     posterior = idata["posterior"].to_dataset()
     if missing := [name for name in names if name not in posterior]:
         raise ValueError(
-            f"There are no posterior draws of {', '.join(map(repr, missing))}. Draws from a marginal model need "
-            "gpep.recover_latent first."
+            f"The posterior lacks draws of {', '.join(map(repr, missing))}. If it was sampled from a marginal model, "
+            "add these draws by gpep.recover_latent(idata, marginal)."
         )
     stacked = posterior[list(names)].stack(sample=("chain", "draw"), create_index=False)
     return [stacked[name].transpose("sample", ...).values for name in names]
@@ -269,7 +271,7 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
             return draws.assign_coords(weight=("sample", np.ones(draws.sizes["sample"])))
     names = ", ".join(map(repr, known.data_vars)) or "none"
     raise ValueError(
-        f"There is no hyperparameter {name!r}; the names are: {names}.{did_you_mean([name], known.data_vars)}"
+        f"{name!r} is not a hyperparameter. The hyperparameters are: {names}.{did_you_mean([name], known.data_vars)}"
     )
 
 
@@ -304,8 +306,7 @@ def predict_draws(
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
     data : dict of str to array, optional
-        Values at the new points of data that sums of effects are made of, as for `Fit.predict`. Data that the
-        likelihood is given, an exposure for example, are among them.
+        Data of effects and of the likelihood at the new points, as for `Fit.predict`.
     observed : array (m,), optional
         Observations at the new points, for `log_density`.
     model : pm.Model, optional
@@ -315,7 +316,7 @@ def predict_draws(
     response : str, optional
         Name of the observed variable that is predicted, where several are read together.
     draws : int
-        Use at most so many draws, evenly spaced over all chains. Each costs a factorisation of the prior covariance.
+        Largest number of draws used, evenly spaced over all chains. Each draw factorises the prior covariance.
     tolerance : float
         Error allowed in the probabilities of one draw, where they are computed by quasi-Monte Carlo integration.
     dim : str
@@ -325,9 +326,9 @@ def predict_draws(
     Returns
     -------
     xarray.Dataset
-        The same variables as of `Fit.predict`. They are `p` (new point, class), and `mean` (new point, class) and `cov`
-        (new point, class, class) of the latent functions. Where observations are not classes, their mean and variance
-        take the place of `p`.
+        The same variables as the result of `Fit.predict`. They are `p` (new point, class), and `mean` (new point,
+        class) and `cov` (new point, class, class) of the latent functions. Where observations are not classes, their
+        mean and variance take the place of `p`.
 
     Raises
     ------
@@ -416,7 +417,7 @@ def _sum(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None,
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """The same of sums of effects, which a draw says all of."""
+    """Return the number of new rows, and moments there given a draw, of sums of effects."""
     if gp is not None or x is not None:
         raise TypeError("Latent functions that are sums are predicted from draws at other data: data={...}, not Xnew.")
     m, at = drawn.at_new_rows(data, rows_of_parameters(classifier, data))

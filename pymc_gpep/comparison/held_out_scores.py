@@ -17,7 +17,7 @@ from pymc_gpep.log_posteriors.latent_functions import DenseFunctions
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.classifier import at_new_rows
 
-_NUMBERS = 4_000_000  # weights held at a time: 32 MB
+_NUMBERS = 4_000_000  # Largest number of weights in memory: 32 MB.
 
 
 def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any = None) -> NDArray[np.float64]:
@@ -112,8 +112,8 @@ def scores_at(
         return None
     if ynew is None or (Xnew is None and not data):
         raise ValueError(
-            "Predictions of held-out points need Xnew and ynew, and those of sums data and ynew. They need gp where "
-            "the graph of the model does not say what the prior is at other inputs."
+            "Held-out scores need the new inputs Xnew, or data={...} if the latent function is a sum, and the new "
+            "responses ynew. They also need gp if the graph of the model does not determine the prior at new inputs."
         )
     prior = classifier.prior.elsewhere(as_gps(gp), {})
     x, elsewhere = at_new_rows(classifier, prior.rows(Xnew, data or {}), {}, data, prior.takes)

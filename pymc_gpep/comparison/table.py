@@ -63,8 +63,8 @@ class HeldOutScores:
         """
         if self.probabilities and not self.classifier.observes_classes:
             raise ValueError(
-                f"probabilities are those of classes, and {self.classifier.response!r} does not observe "
-                "classes. Leave them out, and give Xnew and ynew."
+                f"probabilities must be class probabilities, but {self.classifier.response!r} does not observe "
+                "classes. Leave probabilities out, and give Xnew and ynew."
             )
         predicted = {name: self._predicted(name, result) for name, result in results.items()}
         rows = self._differences(predicted, reference)
@@ -169,7 +169,7 @@ def compare_methods(
     prob: float = 0.95,
     random_seed: Any = None,
 ) -> pd.DataFrame:
-    """Put methods side by side in a table.
+    """Compare results of several methods in a table.
 
     Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of the
     observations and by the accuracy. The Bayesian bootstrap gives intervals of these and of the differences to the
@@ -184,7 +184,7 @@ def compare_methods(
     model : pm.Model, optional
         The model; that of the first fit if not given.
     gp : pm.gp.Latent or sequence of them, optional
-        The processes of the model, where its graph does not say what their prior is.
+        The processes of the model. Needed if its graph does not determine their prior at new inputs.
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional
@@ -195,7 +195,7 @@ def compare_methods(
         Values at held-out points of data that sums of effects are made of, or that the likelihood is given, as for
         `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
-        Class probabilities of held-out points that were computed before. Probabilities of other methods are computed:
+        Precomputed class probabilities of held-out points, by result. Other probabilities are computed:
         with `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit
         for example, has a `gp` of its own, so its probabilities must be given.
     checks : dict of str to ImportanceCheck, optional
@@ -208,7 +208,7 @@ def compare_methods(
     Returns
     -------
     pandas.DataFrame
-        One row for each result. Columns, where there is something to say:
+        One row for each result. Columns that apply to the results:
 
         - `log_evidence` of fits at the maximum of the hyperparameters. `log_evidence_integrated` where a fit has
           integrated over them. `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function, and
@@ -234,17 +234,17 @@ def compare_methods(
         - `effective_size` and `pareto_k` of a fit's weighted draws, from the given `checks`. `probability_shift` and
           `known`, the results of the same checks point by point.
 
-        - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
+        - `seconds` that the fit took once it was compiled, or that sampling took, if recorded in the draws.
 
-        The columns on held-out points are there only if `ynew` is given, with `Xnew` or `data` that say where.
+        The columns on held-out points are there only if `ynew` is given, with `Xnew` or `data`.
 
     Raises
     ------
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If `reference` is not among the results, if `probabilities` or `checks` do not fit them, or if something that is
-        needed is missing.
+        If `reference` is not among the results, if `probabilities` or `checks` do not fit them, or if a required
+        argument is missing.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def compare_methods(
     named = by_name(results)
     if not isinstance(reference, str):
         raise TypeError(
-            f"reference is the name of one of the results, not a {type(reference).__name__}. Give results by name: "
+            f"reference must be the name of a result, not a {type(reference).__name__}. Give results by name: "
             "compare_methods({'ep': fit, 'laplace': other}, 'ep')."
         )
     given = {"reference": [reference], "probabilities": list(probabilities or {}), "checks": list(checks or {})}
@@ -281,7 +281,7 @@ def compare_methods(
 
 
 def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
-    """Evidence and hyperparameters."""
+    """Return the evidence and hyperparameters of a result."""
     row = {"log_evidence": np.nan, "lower_bound": np.nan, "log_evidence_integrated": np.nan}
     own = classifier
     if not isinstance(result, xr.DataTree):

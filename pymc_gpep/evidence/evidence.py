@@ -70,7 +70,7 @@ _C_TYPES: dict[Any, Any] = {
     _doubles: ctypes.POINTER(ctypes.c_double),
 }
 
-_MOMENT = 0.01  # seconds
+_MOMENT = 0.01  # Seconds before an interrupt is raised again.
 
 _made: dict[str, Any] = {}
 """Symbol → C function, which must live as long as code that calls it."""
@@ -120,7 +120,7 @@ def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[
             labels = array(labels_, (n, c)[:observed_axes])
             found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
         except KeyboardInterrupt:
-            # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
+            # Compiled code cannot raise: interrupt again after _MOMENT, when it has returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()
             return
         except ValueError:
@@ -136,14 +136,14 @@ def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[
     return call
 
 
-_PROBLEMS = 16  # that are remembered at a time
-_SOLVES = 48  # of each
-_POINTS = 12  # points whose prior moments identify a solve
-_CORRELATION = 3.0  # by so much more than logarithms of variances do correlations count
+_PROBLEMS = 16  # Largest number of problems in memory.
+_SOLVES = 48  # Largest number of solves of each problem.
+_POINTS = 12  # Number of points whose prior moments identify a solve.
+_CORRELATION = 3.0  # Weight of correlations relative to logarithms of variances.
 
 
 class RecentSolves:
-    """For each problem the ends of its last solves."""
+    """Results of the last solves of each problem."""
 
     def __init__(self) -> None:
         self._problems: OrderedDict[Hashable, Neighbours] = OrderedDict()
@@ -155,7 +155,7 @@ class RecentSolves:
             return self._problems.get(self._key(problem))
 
     def add(self, problem: Hashable, place: Array, start: Array) -> None:
-        """Remember one more, and forget the problem that was not seen for longest where there are too many."""
+        """Store a solve. If there are too many problems, drop the least recently used."""
         key = self._key(problem)
         with self._lock:
             near = self._problems.pop(key, Neighbours((), ()))
@@ -195,7 +195,7 @@ _UNUSABLE = (
 
 
 _DIFFERENTIABLE = True, True, False, False, False, True
-"""Which inputs have derivatives."""
+"""True for each input that has derivatives."""
 
 
 def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
@@ -209,18 +209,18 @@ class Evidence(Op):
     """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
     Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels.
-    Labels are (n,), or (n, c) where there is a number for each class. They are followed by a start, which is a vector,
-    a factor on the approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through
-    start and factor, since the fixed point does not depend on them. Without a start it is cold, if the shape of the
-    mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is not checked. The
-    check would take another factorisation.
+    Labels are (n,), or (n, c) if each class has a number. Further inputs are a start (a vector), a factor on the
+    approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through start and
+    factor, since the fixed point does not depend on them. Without a start the solve starts cold, which needs a mean of
+    static shape. With a factor other than 1, as on the way to a maximum, the prior covariance is not checked. The check
+    would take another factorisation.
 
-    Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
+    Outputs: evidence, d evidence / dK, d evidence / d mean, the start of a neighbouring solve, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
-    why (`pymc_gpep.kernels.status`): in a sampler that is a divergence.
+    why (`pymc_gpep.kernels.status`): a sampler counts a divergence.
 
     Without `slopes`, derivatives in the parameters are NaN: a graph whose parameters are constants does not use them.
-    An Op that remembers starts from its last solves of the same problem, wherever they ended near by. It starts from
+    An Op that remembers starts from its last solves of the same problem, if they are close. It starts from
     the input only without such solves, or where these do not lead to convergence: see `pymc_gpep.evidence.evidence`.
 
     At a fixed point the derivatives are closed expressions of the sites. So the pullback multiplies outputs that are
@@ -265,7 +265,7 @@ class Evidence(Op):
         size = None if c is None or n is None else self.approximator.cold(c, n, self.form).size
         if start is None:
             if size is None:
-                raise ValueError("start must be given, np.zeros(start_size), where the shape of the mean is not known.")
+                raise ValueError("mean has no static shape, so start is needed: start=np.zeros(start_size).")
             start = np.zeros(size)
         n = mean.shape[1] if n is None else n
         k = pt.specify_shape(
@@ -303,7 +303,7 @@ class Evidence(Op):
         Raises
         ------
         ValueError
-            If the arrays do not fit each other, or the labels are not legal: kernels read memory by them, unchecked.
+            If arrays do not fit each other, or a label is invalid: kernels use labels as indices without checks.
         """
         c, n = mean.shape
         likelihood = self.likelihood.given(parameters)
@@ -365,7 +365,7 @@ class Evidence(Op):
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        """Cotangent of the evidence times its derivatives."""
+        """Return the cotangent of the evidence times its derivatives."""
         _, gradient_k, gradient_mean, *_, gradient_parameters = outputs
         cotangent, *others = cotangents
         if any(not isinstance(other.type, DisconnectedType) for other in others):

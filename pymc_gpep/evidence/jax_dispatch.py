@@ -1,6 +1,6 @@
 """Likelihood and evidence under JAX: compiled kernels as host callbacks, with derivatives for JAX.
 
-Imported once JAX is in use, and by nothing else.
+It is imported only if JAX is in use.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def _log_probability_jvp(primals: Pair, tangents: Pair) -> tuple[Pair, Pair]:
     y, f = primals
     _, tangent = tangents
     value, gradient = log_probability(y, f)
-    # A callback whose result nothing uses is dropped by the compiler: first derivatives do not pay for the second.
+    # The compiler drops a callback with an unused result, so first derivatives do not cost second derivatives.
     return (value, gradient), (gradient @ tangent, log_probability_hessian(y, f) @ tangent)
 
 

@@ -64,14 +64,14 @@ class MissingValues:
     names : sequence of str
         Names of the value variables.
     function : AtPoint
-        Makes draws of a point and of the parts of x.
+        Function from a point and the parts of x to draws.
     """
 
     def __init__(self, values: SampledValues, names: Sequence[str], function: AtPoint) -> None:
         self._values, self._names, self._function = values, names, function
 
     def seed(self, rng: np.random.Generator) -> None:
-        """Begin a chain."""
+        """Set the seed of a chain."""
         self._function.seed(int(rng.integers(2**63)))
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> PointType:
@@ -80,9 +80,9 @@ class MissingValues:
 
 
 class LatentModel:
-    """The three factors of the joint density: hyperparameters, latent values given them, all else given both.
+    """The three factors of the joint density: hyperparameters; latent values given these; all other terms.
 
-    Samplers move an array x. It is latent values f (c, n), or standard normals (1, q) that make them where they have no
+    Samplers move an array x. It is latent values f (c, n), or standard normals (1, q) that determine f if f has no
     density.
 
     Parameters
@@ -165,7 +165,7 @@ class LatentModel:
         return self.processes.model.replace_rvs_by_values(found)[0]
 
     def log_likelihood_of_white(self, z: TensorVariable) -> TensorVariable:
-        """The same of whitened values z, in the shape of x."""
+        """Return the log likelihood as a function of whitened values z, in the shape of x."""
         found = self.values.by_white([self._by_variables()], z)
         return self.processes.model.replace_rvs_by_values(found)[0]
 
@@ -230,7 +230,7 @@ class LatentModel:
         return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in self.value_vars)])
 
     def with_theta(self, point: PointType, theta: Array) -> PointType:
-        """The point with other hyperparameters."""
+        """Return a point with replaced hyperparameters."""
         values, begin = {}, 0
         for v in self.value_vars:
             size = np.size(point[v.name])
@@ -245,7 +245,7 @@ class LatentModel:
 
 
 def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Log probability of a random variable: by the likelihood that reads it where that has a better one than PyMC."""
+    """Log probability of a random variable, by its likelihood if that is more accurate than PyMC's."""
     for likelihood in LIKELIHOODS:
         reading = likelihood.read(variable)
         if reading is not None and (stable := likelihood.log_probability(value, reading)) is not None:

@@ -96,7 +96,7 @@ def marginalize(
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
 
-    In the new model a Potential, the approximate log evidence, stands for the latent values and for the likelihood. It
+    In the new model a Potential, the approximate log evidence, replaces the latent values and the likelihood. It
     has the name of the likelihood with `_evidence` appended. Deterministics that depend on the latent values are left
     out. All other random variables, Potentials, Deterministics, data, dims and coords are shared with `model`. New data
     (`pm.set_data`) change both models.
@@ -114,8 +114,8 @@ def marginalize(
         Name of the observed variable to read, if further observed variables stay terms of the model.
     warm : bool
         Whether an evaluation starts from recent evaluations nearby in its thread and process, which takes less than
-        half the sweeps. Its value then depends on these, by no more than the tolerance allows. This is enough for
-        chains of one seed to part after some draws.
+        half the sweeps. Its value then depends on these, by no more than the tolerance allows. So chains with equal
+        seeds differ after some draws.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that are not integrated out.
     **options

@@ -163,7 +163,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
         tree = read_tree(path)
     except FileNotFoundError:
         raise ValueError(
-            f"start is {str(path)!r}, but there is no such file; it may be initial values, by name."
+            f"start is the path {str(path)!r}, which does not exist. Give a Checkpoint's file or values by name."
         ) from None
     try:
         return LeftOff.of(tree)
@@ -221,7 +221,7 @@ class EarlyStopping(Callback):
         If `every` or `patience` is not an integer. `pm.fit` raises it if the method is not of this package.
     ValueError
         If there are no rows, or the number of observations differs. `pm.fit` raises it after the first iteration if the
-        columns or classes differ from those of the model.
+        columns or classes differ from the model.
 
     Examples
     --------
@@ -248,7 +248,7 @@ class EarlyStopping(Callback):
         if self._x is not None and (self._x.ndim != 2 or not len(self._x)):
             raise ValueError(f"X must be (rows, columns), with a row or more, but has shape {self._x.shape}.")
         if self._x is None and not data:
-            raise ValueError("X is None and there is no data: give the inputs of the rows, or their data by name.")
+            raise ValueError("X is None and data is empty. Give the inputs of the rows, X, or their data by name.")
         self._data = {name: np.asarray(values) for name, values in (data or {}).items()}
         m = len(self._x) if self._x is not None else self._y.size
         if self._y.shape != (m,) or not m:
@@ -302,7 +302,7 @@ class EarlyStopping(Callback):
             return
         self._score(fit)
         if self._patience is not None and self._since >= self._patience:
-            raise StopIteration(f"No better on rows held out in {self._since} scores")
+            raise StopIteration(f"No improvement on held-out rows in {self._since} scores")
 
     def finish(self, fit: Any) -> None:
         """Score the fit that `pm.fit` returns, unless it was scored already."""

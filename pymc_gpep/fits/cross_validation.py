@@ -84,9 +84,9 @@ def loo(
         computed again with a smaller error.
     pit : bool
         Whether to return probability integral transforms as well: the probability of an observation at most as large as
-        the label, given all others. They are uniform if the model is right. The transform of a count is drawn between
-        the probabilities of a smaller count and of at most this count (Czado, Gneiting and Held 2009). The transform of
-        a censored time is drawn beyond the bound. Classes have no transforms.
+        the label, given all other labels. They are uniform if the model is right. The transform of a count is drawn
+        between the probabilities of a smaller count and of at most this count (Czado, Gneiting and Held 2009). The
+        transform of a censored time is drawn beyond the bound. Classes have no transforms.
     progressbar : bool
         Whether to show progress if the computation takes more than a second.
 
@@ -212,7 +212,7 @@ def _rows_left_out(
 
 
 def _has_moments(fit: Fitted) -> bool:
-    """Return whether sites have the moments of what was observed, or are the likelihood, as of normal noise."""
+    """Return whether sites match moments of the tilted distributions (EP), or equal the likelihood (normal noise)."""
     log_posterior, solution = fit.log_posterior, fit.solution
     if not log_posterior.joint or log_posterior.approximator.matches_moments:
         return True

@@ -111,7 +111,7 @@ class Conditional:
     def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
         """Return by name which entries (size,) of variables have no mean and no variance.
 
-        They depend on effects whose prior has no variance, and of which the data say nothing.
+        They depend on effects whose prior has no variance, and on which the data do not inform.
         """
         return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
 
@@ -495,14 +495,14 @@ def _warn_of_likes(classifier: GPClassifier, joint: Joint, sources: Mapping[str,
         first, second = (
             name + (f"[{', '.join(map(str, place))}]" if place else "") for name, place in (names[a], names[b])
         )
-        others = f", as are those of {len(pairs) - 1} other pairs" * (len(pairs) > 1)
+        others = f" (and {len(pairs) - 1} more pairs are correlated as much)" * (len(pairs) > 1)
         warn(
             f"The posterior correlation of {first} and {second} is {signed[a, b]:.6g}{others}: the data do not "
-            f"tell them apart. {_uncentred(classifier) or _LEAVE_OUT}"
+            f"separate the two effects. {_uncentred(classifier) or _LEAVE_OUT}"
         )
 
 
-_LEAVE_OUT = "Leave one out, give it a tighter prior, or let effects sum to zero, pm.ZeroSumNormal."
+_LEAVE_OUT = "Leave one effect out, give it a tighter prior, or let effects sum to zero, pm.ZeroSumNormal."
 
 
 def _uncentred(classifier: GPClassifier) -> str:

@@ -140,7 +140,7 @@ def load(path: str | os.PathLike[str], model: pm.Model | None = None, *, gp: Any
     FileNotFoundError
         If the file does not exist.
     StructureError, ValueError
-        If the model or the file is not that of the fit; see `from_datatree`.
+        If the model or the file does not match the fit; see `from_datatree`.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def _check_registered(attrs: Mapping[Any, Any]) -> None:
 
 
 def _classifier(kind: type[LogPosterior], model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
-    """Read the model as the fit in a file did: means of processes may be hyperparameters."""
+    """Read the model as for the stored fit, in which means of processes may be hyperparameters."""
     asked = json.loads(attrs.get("asked", "[]"))
     means = kind.takes_means
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
@@ -293,8 +293,8 @@ def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any],
     prior, stored = space.log_prior(theta), float(attrs["log_prior"])
     if np.isfinite(stored) and not _close(prior, stored):
         raise ValueError(
-            "The priors of the hyperparameters are not those that were fitted: their log density at the maximum is "
-            f"{prior:.6g}, and was {stored:.6g}."
+            "The priors of the hyperparameters differ from the fitted model: their log density at the maximum is "
+            f"{prior:.6g}, and was {stored:.6g} in the file. Load the fit with the model that was fitted."
         )
     if (own := named_classes(classifier)) != (was := attrs["classes"]):
         raise ValueError(f"{_OTHER}: its classes are {own}, not {was}.")
@@ -320,7 +320,7 @@ def check_covariance(own: Array, was: Array) -> None:
     apart = ~np.eye(was.shape[-1], dtype=bool)
     if own.shape != was.shape or (np.abs(own - was) > _REFIT_TOLERANCE * np.abs(was).max())[:, apart].any():
         raise ValueError(
-            f"{_OTHER}: at the hyperparameters of the fit the prior covariance of its inputs is another one. Compare "
+            f"{_OTHER}: at the hyperparameters of the fit the prior covariance of its inputs differs. Compare "
             "covariance functions."
         )
 
@@ -341,8 +341,8 @@ def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
         if dim not in stored.dims or not _same_labels(own, was):
             dims = ", ".join(map(repr, stored["mean"].dims))
             raise ValueError(
-                f"{_OTHER}: its latent values have the dim {dim!r} with the coords {own}; those of the fit have the "
-                f"dims {dims}" + (f", with {was}." if was else ".")
+                f"{_OTHER}: its latent values have the dim {dim!r} with the coords {own}; latent values of the fit "
+                f"have the dims {dims}" + (f", with {was}." if was else ".")
             )
     tolerance = fit.log_posterior.approximator.tolerance
     if fit.solution.converged and not _close(fit.log_evidence, evidence, tolerance):

@@ -368,8 +368,8 @@ def predict(
         Whether to predict the rows of the model without a response. Coordinates come from the model, or are positions
         in the data.
     quantiles : float or sequence of k floats, optional
-        Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between those of
-        `[0.05, 0.95]`. Classes have no quantiles.
+        Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between the quantiles
+        0.05 and 0.95. Classes have no quantiles.
     intervals : float, optional
         Posterior probability of the interval of each class probability, such as 0.9. Moments of the latent values at
         all nodes are then in memory.
@@ -423,7 +423,7 @@ def predict(
     if missing and (Xnew is not None or data):
         raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
     if missing and classifier.missing is None:
-        raise ValueError(f"All rows of {classifier.response!r} have a response: there are no missing ones to predict.")
+        raise ValueError(f"All rows of {classifier.response!r} have a response. Leave out missing=True.")
     if whole:
         inputs, data = RowsOfData(np.arange(classifier.n_rows)), {}
     else:
@@ -533,7 +533,7 @@ def predict_at(
     covariances: bool = True,
     done: Callable[[int], None] = lambda rows: None,
 ) -> Prediction:
-    """Predict at given hyperparameters, in chunks of bounded memory; `likelihood` is that at the new rows.
+    """Predict at given hyperparameters, in chunks of bounded memory; `likelihood` is the likelihood at the new rows.
 
     After each chunk `done` is called with its number of rows.
     """
@@ -655,7 +655,7 @@ def labelled(
 
 
 def probabilities_and_moments(classifier: GPClassifier, predicted: xr.Dataset) -> tuple[Array, Array | None]:
-    """Return class probabilities (m, classes) of a dataset of `labelled`, or moments (2, m) if there are no classes."""
+    """Return class probabilities (m, classes) of a dataset of `labelled`; moments (2, m) if classes are absent."""
     if "p" in predicted:
         return predicted["p"].values, None
     moments = np.stack([predicted[f"{classifier.response}_{moment}"].values for moment in ("mean", "variance")])

@@ -46,8 +46,8 @@ def recover_latent(
     Returns
     -------
     DataTree
-        DataTree with all groups of `idata`. `posterior`, `observed_data` and `constant_data` are those of the original
-        model; draws of the warm-up stay as they are.
+        DataTree with all groups of `idata`. `posterior`, `observed_data` and `constant_data` belong to the original
+        model; draws of the warm-up are unchanged.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def recover_latent(
     """
     if not isinstance(marginal, MarginalModel):
         raise TypeError(
-            f"marginal must be what gpep.marginalize returned, not a {type(marginal).__name__}; a copy that PyMC makes "
-            "of it does not know the original model."
+            f"marginal must be the model that gpep.marginalize returned, not a {type(marginal).__name__}. A copy by "
+            "PyMC has lost the original model."
         )
     classifier = marginal.classifier
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()

@@ -48,7 +48,7 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
 
     Draws from the Gaussian are weighted by the ratio of the exact joint density to their density. The tail of the
     weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The Pareto k shows whether weighted draws
-    represent the posterior. If they do, compare their evidence and means with those of the fit (Yao, Vehtari, Simpson
+    represent the posterior. If they do, compare their evidence and means with the fit (Yao, Vehtari, Simpson
     and Gelman 2018). Hyperparameters stay at the values of the fit, and are not checked.
 
     Weights of all latent values together often fail if there are many, even for an accurate fit. Weights on blocks of
@@ -239,9 +239,9 @@ def sample(
         does not compute. The group `sample_stats` has the `log_weight` of each draw, which must not be applied again,
         and the `attrs` `pareto_k`, `effective_size` and `log_evidence`.
     log_likelihood : bool
-        Whether to add the group `log_likelihood`, as `pm.compute_log_likelihood` does. Log densities of observed arrays
-        have the dims of the array, and log densities of correlated entries are those of whole vectors. `az.loo` of the
-        draws is then compared with `fit.loo()`, which needs no draws.
+        Whether to add the group `log_likelihood`, as `pm.compute_log_likelihood` does. Log densities of an observed
+        array have the dims of the array. A vector of correlated entries has one log density. `az.loo` of the draws is
+        then compared with `fit.loo()`, which needs no draws.
     random_seed : int, Generator or None
     return_inferencedata : bool
         Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
@@ -315,7 +315,7 @@ def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
 
 
 def _with_log_likelihood(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Add log densities of observations, and warn if leave-one-out by the draws is not that of the fit."""
+    """Add log densities of observations, and warn if leave-one-out by the draws differs from the fit's."""
     import arviz as az
 
     classifier, space = fit.classifier, fit.log_posterior.space

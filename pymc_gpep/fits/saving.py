@@ -217,7 +217,7 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     try:
         checksum, stored = _checksums(where)
         if stored not in {"", checksum}:
-            raise ValueError("its checksum is another one")
+            raise ValueError("its checksum differs from the stored checksum")
         with xr.open_datatree(where, **options) as opened:
             return opened.load()
     except ImportError:

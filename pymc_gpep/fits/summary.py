@@ -1,9 +1,9 @@
 """Summaries of a fit in the form of `arviz.summary`, with skewed marginals.
 
 At each node a variable t that is affine in the latent values has the mean and variance of the Gaussian posterior. Its
-third cumulant follows from those of the tilted distributions by regression: Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i,
-t) (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The marginal is the
-skew normal distribution with these three cumulants, averaged over the nodes.
+third cumulant follows from the third cumulants of the tilted distributions by regression: Σ_i A_i(k_i, k_i, k_i) with
+k_i = Cov(f_i, t) (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The
+marginal is the skew normal distribution with these three cumulants, averaged over the nodes.
 
 Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added; with
 one function it is
@@ -280,7 +280,7 @@ def _of_priors(hyper: HyperPosterior, labels: Mapping[str, Sequence[str]]) -> di
 
 
 def _looked_at(hyper: HyperPosterior, own: Joint, entries: int, values: int) -> frozenset[int]:
-    """Return the nodes with the largest weights, for skewness and the term of second order.
+    """Return the indices of the nodes with the largest weights, for skewness and second-order terms.
 
     Other nodes use the averages over these nodes.
     """
@@ -471,8 +471,7 @@ def sensitivity(
     prob = checked_prob(ci_prob)
     if len(hyper) < 2:
         raise ValueError(
-            f"hyper={hyper.name!r} has one value of the hyperparameters, which no prior moves. Fit with hyper='grid' "
-            "or hyper='ccd'."
+            f"hyper={hyper.name!r} has a single value of the hyperparameters. Fit with hyper='grid' or hyper='ccd'."
         )
     space = hyper.log_posterior.space
     rvs = {str(rv.name): rv for rv in space.classifier.hyperparameters}

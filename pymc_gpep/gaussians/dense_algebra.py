@@ -59,10 +59,10 @@ from pymc_gpep.solvers.team import ALONE, Team, gather
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
 """Those that take the time of a sweep, with 64 or 32 bits a number."""
 
-_FEWEST_POINTS = 200  # points; below, a triangular system less is not worth its digits
-_DIGITS = 1e-9  # share of the classes' differences that may be lost
-_LONG = 2000  # points; above, all is shared out that can be
-_GAIN = 1.6  # up to there, as many factorisations as make a sweep this much faster by the count of operations
+_FEWEST_POINTS = 200  # With fewer points saving a triangular solve is not worth the lost digits.
+_DIGITS = 1e-9  # Largest relative rounding error of differences between classes.
+_LONG = 2000  # With more points all possible work runs in threads.
+_GAIN = 1.6  # With fewer points, functions are shared out up to this speed-up on two threads (counted operations).
 
 
 @cache
@@ -253,14 +253,14 @@ class SignedBlocks(PosteriorAlgebra):
 
 
 class SignedDiagonal(SignedBlocks):
-    """The same for precisions π (c, n) of any sign, of each function alone."""
+    """The algebra by Λ for precisions π (c, n) of any sign, separate for each function."""
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
         return super().factorise(precision.T[:, :, None] * np.eye(len(precision)))
 
 
 def _root(k: Array) -> Array:
-    """A root of a covariance that may be singular; NaN where it has negative eigenvalues."""
+    """Root of a covariance that may be singular; NaN if it has negative eigenvalues."""
     try:
         return np.asarray(np.linalg.cholesky(k))
     except np.linalg.LinAlgError:
@@ -295,7 +295,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _smooth(self) -> Array:
-        """Room for G, (c, n, n(c − 1))."""
+        """Workspace for G, (c, n, n(c − 1))."""
         return np.empty((*self._image.shape, len(self._lower)))
 
     def marginal_covariances(self) -> Array:
@@ -375,7 +375,7 @@ class DenseCoupled(PosteriorAlgebra):
 
     @cached_property
     def work(self) -> Matrices:
-        """Room for matrices, (c, n, n)."""
+        """Workspace for matrices, (c, n, n)."""
         return np.empty_like(self.inverses)
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
@@ -442,12 +442,12 @@ class DenseCoupled(PosteriorAlgebra):
         return np.asarray(cov)
 
     def _covariance_at_few(self, left: Array, variance: Array) -> Array:
-        """Without the products of matrices that many points share."""
+        """Return covariances at few points, without matrix products that only pay for many points."""
         roots = np.sqrt(self._pi)
         (c, m), n = variance.shape, self.p.shape[0]
 
         def smooth(a: int) -> Array:
-            """K_*a B_a, without B_a: points are predicted in many parts."""
+            """Return K_*a B_a without computing B_a, since points are predicted in many parts."""
             scaled = own_matrix(left, a) * roots[a]
             return np.asarray(dsymm(1.0, self.inverses[a].T, scaled.T).T) * roots[a]
 
@@ -573,7 +573,7 @@ class DenseIndependent(PosteriorAlgebra):
         c, m = variance.shape
         explained = np.empty((max(self._distinct, len(left)), m))
         for a, own in enumerate(explained):
-            rows = np.multiply(own_matrix(left, a), np.sqrt(self._pi[a]), order="C")  # as the kernel reads it
+            rows = np.multiply(own_matrix(left, a), np.sqrt(self._pi[a]), order="C")  # order that the kernel needs
             solve_right_transposed(own_matrix(self._lower, a), rows)
             own[:] = np.einsum("ij,ij->i", rows, rows)
         cov = np.zeros((m, c, c))
@@ -599,7 +599,7 @@ class DenseIndependent(PosteriorAlgebra):
     def kept(self) -> Array:
         if (inverses := vars(self).get("inverses")) is not None:
             own = inverses.diagonal(axis1=1, axis2=2)
-        else:  # half an inverse: sums of squares of L⁻¹, A = L Lᵀ
+        else:  # A = L Lᵀ: the sums of squares of L⁻¹ suffice
             own = np.stack([(dtrtri(matrix.T)[0] ** 2).sum(1) for matrix in map(np.tril, self._lower)])
         found = np.broadcast_to(own, self._pi.shape)
         return np.asarray(found.T[:, :, None] * np.eye(len(found)))

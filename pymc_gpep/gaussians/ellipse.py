@@ -20,11 +20,11 @@ def elliptical_slice(
     Parameters
     ----------
     x : array
-        Current state, of any shape; where the Gaussian has a mean, less that mean.
+        Current state, of any shape, minus the mean of the Gaussian.
     direction : array, shape of x
         A fresh draw from N(0, Σ), independent of x.
     log_ratio : callable
-        Log of the factor of the density besides the Gaussian. States where it is NaN or −inf are rejected.
+        Log of the density without its Gaussian factor. States where it is NaN or −inf are rejected.
     current : float
         Value of `log_ratio` at x.
     rng : Generator
@@ -38,7 +38,7 @@ def elliptical_slice(
     evaluations : int
         Number of its evaluations.
     """
-    # With no density at the current state, which only a starting point can have, any state that has some will do.
+    # A start may have density 0. Then any state with positive density is accepted.
     level = current - rng.standard_exponential() if current > -np.inf else -np.inf
     angle = 2.0 * np.pi * rng.random()
     low, high = angle - 2.0 * np.pi, angle

@@ -26,7 +26,7 @@ class InducingPosterior:
 
     @property
     def size(self) -> int:
-        """How many inducing values each function has."""
+        """Number of inducing values of each function."""
         return self.whitening.size
 
     @property
@@ -40,7 +40,7 @@ class InducingPosterior:
 
     @property
     def as_inducing(self) -> "InducingPosterior":
-        """Itself; a posterior of another form can be written like this."""
+        """Return itself; other posteriors convert to this form."""
         return self
 
     @property

@@ -43,7 +43,7 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaceStructure:
-    """The parts of a prior by rows and places that data fix.
+    """Parts of a prior by rows and places that depend on data only.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class PlaceStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Abilities of the form that flat numbers take away."""
+        """Features of the form that flat coefficients disable."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     @cached_property
@@ -86,7 +86,7 @@ class PlaceRows(Coefficients):
         return numbers[..., : self.size], numbers[..., self.size :]
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Rows J, some at a time."""
+        """Yield blocks of rows J."""
         for some in blocks_of_rows(len(self.entries), self.size):
             yield some, self.rows.some(np.arange(some.start, some.stop))
 
@@ -211,7 +211,7 @@ class PlacePrior(PriorByRows):
         return np.einsum("iq,iq->i", self.array[0], self.array[0])[None]
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`; J Jᵀ + R Rᵀ always is one."""
+        """See `PriorForm`; J Jᵀ + R Rᵀ is always a covariance."""
         return True
 
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
@@ -316,12 +316,12 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Rows J of the prior, some at a time."""
+        """Yield blocks of rows J of the prior."""
         rows = self.prior.array[0, :, :-1]
         return ((some, rows[some]) for some in blocks_of_rows(*rows.shape))
 
     def _seen(self, rows: PlaceRows, some: slice, j: Array) -> Array:
-        """H of some rows, whose J is given, as a new array."""
+        """Return H of some rows from their J, as a new array."""
         if not self._integrated:
             return j.copy()
         places = rows.places[some]
@@ -365,7 +365,7 @@ class PlaceAlgebra(IndependentRows):
         return self.marginal_covariances() if self._integrated else self._squares[:, None, None]
 
     def kept(self) -> Array:
-        """See `SiteAlgebra`; residuals that keep their prior are not of the variance that a site takes."""
+        """See `SiteAlgebra`; the variance excludes residuals that keep their prior."""
         rows, pi = self.prior.rows, self.sites.precision[0]
         if self._integrated and self._alone:  # 1 − π r² / d is 1 / d
             found = 1.0 / self._d[rows.places] - pi * self._squares
@@ -384,7 +384,7 @@ class PlaceAlgebra(IndependentRows):
         return float(self.sites.precision[0] @ self.site_covariances()[:, 0, 0])
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`; of J, and of r in the last column."""
+        """See `SiteAlgebra`; the derivative in J, and in r as last column."""
         rows, pi, b = self.prior.rows, self.sites.precision[0], b[0]
         numbers = self.prior.coordinates(b[None])[0] if x is None else x[0]
         u, change = np.zeros_like(b), np.zeros_like(numbers)

@@ -77,7 +77,7 @@ class Posterior:
 
     @cached_property
     def _taken(self) -> tuple[PosteriorAlgebra, float]:
-        """The algebra that has taken the sites, and log|I + KΠ|."""
+        """The algebra after factorising the sites' precision, and log|I + KΠ|."""
         sites = vars(self).get("sites", None) or self.sites_class.of(self.precision, self.weights, self.prior)
         kind = self.algebra_class.signed if sites.signed else None
         algebra: PosteriorAlgebra = (kind or self.algebra_class)(self.prior, len(self.weights))
@@ -85,7 +85,7 @@ class Posterior:
 
     @property
     def algebra(self) -> PosteriorAlgebra:
-        """The algebra, which has taken the precision of the sites."""
+        """The algebra, with the precision of the sites factorised."""
         return self._taken[0]
 
     @property
@@ -100,7 +100,7 @@ class Posterior:
             return self.weights
         if (mean := vars(self).get("mean")) is None:
             return np.asarray(self.prior.coordinates(self.weights))
-        # In b + Π(μ − m) nothing cancels where the prior is wide.
+        # b + Π(μ − m) loses no digits under a wide prior.
         sites = self.sites_class.of(self.precision, self.weights, self.prior)
         return self.algebra.located(self.weights + sites.product(mean - self.prior.mean))[0]
 
@@ -174,7 +174,7 @@ class Posterior:
         """
         return self.algebra.site_blocks()
 
-    # New points.
+    # Moments at new points.
 
     @one_blas_thread()
     def predict(self, left: Any, variance: Array, prior_mean: Array) -> tuple[Array, Array]:
@@ -185,7 +185,7 @@ class Posterior:
         left : array (1 or c, m, n)
             Prior covariance between the new points and the old; rows of coefficients, if the prior has these.
         variance : array (1 or c, m)
-            Prior variances at the new points, as far as such rows do not say them.
+            Prior variances at the new points, or their part beyond such rows.
         prior_mean : array (c, m)
             Prior mean at the new points.
         """
@@ -198,10 +198,10 @@ class Posterior:
         return *self.predict(*there), self.prior.block(*there)
 
     def at_left_out(self, whole: Any, i: int) -> tuple[Array, Array]:
-        """Mean (c, 1) and covariance (1, c, c) at point i of a prior, of whose other points this is the posterior."""
+        """Mean (c, 1) and covariance (1, c, c) at point i, predicted from the other points of a prior."""
         return self.predict(*whole.point_of(i))
 
-    # Points together.
+    # Joint moments of points.
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         """Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and a prior covariance it belongs to.
@@ -262,7 +262,7 @@ class Posterior:
 
 
 class PosteriorOf(NamedTuple):
-    """The algebra that a form of prior has with a form of sites."""
+    """Entry of the table: the algebra for a form of prior and a form of sites."""
 
     prior: type[PriorForm]
     sites: type[Sites]
@@ -270,7 +270,7 @@ class PosteriorOf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Prior and form, as messages have them."""
+        """Names of prior and site form, for messages."""
         return f"{self.prior.__name__} with {self.sites.form} sites"
 
 
@@ -306,7 +306,7 @@ def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
         if each.prior is prior and each.sites.form == form:
             return each
     known = ", ".join(POSTERIORS.names)
-    raise ValueError(f"There is no posterior of {prior.__name__} with {form} sites; there are those of {known}.")
+    raise ValueError(f"POSTERIORS has no entry for {prior.__name__} with {form} sites. Its entries are: {known}.")
 
 
 def make_posterior(

@@ -8,7 +8,7 @@ Entries of inverses are computed only where a factor has them, so that no matrix
 v = P⁻¹Aᵀ(ν − Πm). Weights b = ν − Π(m + A v) are computed from it: v = Q⁻¹Aᵀb cancels where the prior is wide. The
 derivatives of the log normaliser at fixed sites are
 
-    b vᵀ − Π A P⁻¹ in entries of A,   ½ (Q⁻¹ − P⁻¹ − vvᵀ) in those of Q.
+    b vᵀ − Π A P⁻¹ in entries of A, ½ (Q⁻¹ − P⁻¹ − vvᵀ) in entries of Q.
 
 The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
 
@@ -79,7 +79,7 @@ class PrecisionStructure:
 
     @property
     def q(self) -> int:
-        """How many numbers x there are."""
+        """Number of coefficients x."""
         return self.columns.shape[1]
 
     @property
@@ -105,7 +105,7 @@ class PrecisionStructure:
 
     @cached_property
     def prior(self) -> FactorPattern:
-        """The pattern of Q, where rows have no two places that depend on each other with it unless it is in there."""
+        """Sparsity pattern of Q, extended by the pairs of positions that occur in a row."""
         components = FactorPattern(self.q, self.first, self.second).components
         own, other = _distinct(self.q, [self._pairs])
         alike = components[own] == components[other]
@@ -124,7 +124,7 @@ class PrecisionStructure:
 
     @cached_property
     def posterior_slots(self) -> tuple[Indices, Indices]:
-        """The same in the pattern of the posterior."""
+        """The same slots in the pattern of the posterior."""
         return self.posterior.slots(self.first, self.second), self.posterior.slots(*self._pairs)
 
     @cached_property
@@ -139,7 +139,7 @@ class PrecisionStructure:
 
     @cached_property
     def counted(self) -> Array:
-        """How often an entry (m,) of Q stands in the matrix: off the diagonal on either side of it."""
+        """Number of occurrences of an entry (m,) of Q in the matrix: 1 on the diagonal, else 2."""
         return np.where(self.first == self.second, 1.0, 2.0)
 
 
@@ -230,7 +230,7 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def factor(self) -> SparsePrecision | None:
-        """Q, factorised with 1 on the diagonal at flat numbers; None if that is not positive definite.
+        """Factorised Q, with 1 on the diagonal of flat coefficients; None if it is not positive definite.
 
         A Q that does not depend on hyperparameters, as of a lattice with a scale in front, is factorised once.
         """
@@ -247,7 +247,7 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def precision(self) -> SparsePrecision:
-        """`factor`, where there is one.
+        """The factor of Q.
 
         Raises
         ------
@@ -346,7 +346,7 @@ class PrecisionPrior(PriorByRows):
         s = self.structure
         found = _summed(s.first, self.entries_of_precision * x[s.second], s.q)
         found += _summed(s.second, np.where(s.first == s.second, 0.0, self.entries_of_precision) * x[s.first], s.q)
-        held = s.widths != 0.0  # a width of 0 holds its sum at 0, and adds nothing
+        held = s.widths != 0.0  # a sum with width 0 is fixed at 0
         found += (s.columns[held] @ x / s.widths[held]) @ s.columns[held]
         return np.asarray(found)
 
@@ -604,5 +604,5 @@ class NeighbourPrior(PrecisionPrior):
 
 
 def _summed(places: NDArray[np.int64], values: Array, size: int) -> Array:
-    """Return sums (size,) of the values at each place, also of no values, of which `bincount` returns integers."""
+    """Return sums (size,) of the values at each position as floats, also without values."""
     return np.bincount(places, values, size).astype(np.float64, copy=False)

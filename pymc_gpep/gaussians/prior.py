@@ -35,9 +35,9 @@ from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, SolverPrior
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
-_SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
-_HELD = 2  # matrices of each function, and of all together, at the least: a covariance, and a factor of it
-_LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
+_SYMMETRY = 1e-8  # Largest relative asymmetry that counts as rounding.
+_HELD = 2  # Matrices in memory at least: a covariance and its factor.
+_LEARNED = 4  # The same if the evidence has derivatives with respect to hyperparameters.
 
 
 class DensePrior(PriorForm):
@@ -96,7 +96,7 @@ class DensePrior(PriorForm):
         _ = self.roots
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """The array that a solver takes, and the prior that is made of it; see `NormalsPrior`."""
+        """Return the array for a solver, and the prior built from it; see `NormalsPrior`."""
         return self.array, type(self)
 
     @property
@@ -229,8 +229,7 @@ class DensePrior(PriorForm):
         """
         residual = f - self.mean
         means, variances = np.empty(new_mean.shape), np.empty(new_mean.shape)
-        # One for all functions or one for each; which of the two may differ where they have equal processes of their
-        # own.
+        # One matrix for all functions, or one for each. Functions with equal but separate processes may have either.
         distinct = max(len(self.k), len(k_cross))
         for i in range(distinct):
             own = slice(None) if distinct == 1 else slice(i, i + 1)
@@ -242,15 +241,15 @@ class DensePrior(PriorForm):
 
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # contents of a matrix
-_CERTAIN = 1e-3  # 1 − kept that has the digits of a variance left
-_FEW_ROWS = 4  # rows in which one may lack them, before all of A⁻¹ takes less time than their columns
+_CERTAIN = 1e-3  # Smallest share 1 − kept of a variance that is exact to rounding.
+_FEW_ROWS = 4  # All of A⁻¹ is computed if more than one row in this many is below that share.
 
 
 class DenseFunctionPosterior(FunctionPosterior):
     """The posterior by A = I + π^½ K π^½.
 
     One matrix holds the Cholesky factor of A in its lower triangle, then the inverse of that, and then A⁻¹. Each is
-    computed when it is asked for: a sweep of EP rarely needs A⁻¹.
+    computed on demand: a sweep of EP rarely needs A⁻¹.
     """
 
     def __init__(self, prior: SolverPrior, prior_mean: Array) -> None:
@@ -301,7 +300,7 @@ class DenseFunctionPosterior(FunctionPosterior):
 
     @property
     def kept(self) -> Array:
-        """See `FunctionPosterior`; it is the diagonal of A⁻¹, in which nothing cancels."""
+        """See `FunctionPosterior`; the diagonal of A⁻¹, computed without cancellation."""
         return self._kept
 
     def solve(self, right: Array) -> Array:

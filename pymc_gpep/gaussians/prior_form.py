@@ -23,7 +23,7 @@ _BY_ROW = 12
 
 
 class TakesForms(Protocol):
-    """The part of an approximation's contract that priors use."""
+    """Contract of an approximation, as priors use it."""
 
     def takes(self, form: Any, /) -> bool:
         """Whether its solver takes a prior of this form."""
@@ -59,7 +59,7 @@ class PriorForm(SolverPrior):
         """The maker of priors of the same form, from an array and a mean."""
         return type(self)
 
-    # The memory of a fit, and words about it.
+    # Memory of a fit, and its description.
 
     @classmethod
     @abstractmethod
@@ -81,7 +81,7 @@ class PriorForm(SolverPrior):
 
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Number of values of a solution, without the part of the prior that data fix."""
+        """Number of values of a solution, without the data-only part of the prior."""
         return cls.entries(c, n, q, known) + _BY_ROW * c * n
 
     @classmethod
@@ -89,7 +89,7 @@ class PriorForm(SolverPrior):
         """A sentence about the matrices of the algebra, empty for dense matrices."""
         return ""
 
-    # The covariance.
+    # Covariances.
 
     @abstractmethod
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
@@ -104,7 +104,7 @@ class PriorForm(SolverPrior):
     @property
     @abstractmethod
     def roots(self) -> Array:
-        """The whole matrix J (1 or c, n, q); few callers need it."""
+        """Full matrix J (1 or c, n, q), which few callers need."""
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
@@ -145,7 +145,7 @@ class PriorForm(SolverPrior):
         return Block(left.swapaxes(1, 2), variance, mean)
 
     def draw_at(self, rng: np.random.Generator, f: Array, z: Array, left: Any, variance: Array, mean: Array) -> Array:
-        """Draws (count, c, m) at new points, given draws of f (count, c, n) and of z that make them."""
+        """Draws (count, c, m) at new points, given draws f (count, c, n) and their z."""
         found = np.empty((len(f), *mean.shape))
         for own, values in zip(found, f, strict=True):
             centre, rest = self.conditional(values, left, variance, mean)
@@ -189,12 +189,12 @@ class PriorForm(SolverPrior):
 
 @dataclass(frozen=True, eq=False)
 class BoundForm:
-    """Makes priors that have something in common, which data of a model fix, as a form makes them.
+    """Factory of priors of one form that share parts that depend on data only.
 
     Parameters
     ----------
     kind : type of PriorForm
-        Takes an array, a mean, and the value `known`.
+        Form of prior, called with an array, a mean and `known`.
     known : object
     """
 
@@ -259,7 +259,7 @@ class PosteriorByAlgebra(FunctionPosterior):
         self._algebra, self._signed = algebra, signed
 
     def decompose(self, precision: Array) -> bool:
-        """See `FunctionPosterior`; precisions as before are not factorised again."""
+        """See `FunctionPosterior`; unchanged precisions are not factorised again."""
         if np.isfinite(self.log_det) and np.array_equal(precision, self.precision):
             return True
         self.precision[:], self.log_det = precision, np.nan
@@ -435,7 +435,7 @@ class PosteriorAlgebra(SiteAlgebra):
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
         """See `Posterior.cavities`."""
         if self.sites.signed:
-            # Π annihilates the common part of all functions, whose part of Σ is the same in the cavity.
+            # Π is 0 along the common part of all functions, so that this part of Σ is the same in the cavity.
             wide = np.linalg.solve(np.eye(len(mean)) - cov @ self.sites.blocks, cov)
             wide = 0.5 * (wide + wide.swapaxes(1, 2))
         else:

@@ -12,9 +12,9 @@ b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels
 Some normals may have a flat prior in place of N(0, 1): the density 1. With E = I less the unit vectors of these, Λ is
 E + JᵀΠJ, and the quadratic form z̄ᵀE z̄. The integral over p flat numbers adds ½ p log 2π to log normalisers.
 
-With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
-Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) if rows have k
-entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value alone.
+With c functions J is (cn, q), sorted by function and then by row. Π has a block for
+each point. Functions may share standard normals. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) if
+rows have k entries. The difference 1 − π var f of one function loses digits if a row alone nearly determines f.
 """
 
 from abc import abstractmethod
@@ -44,10 +44,10 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 type Indices = NDArray[np.int64]
 
-# Part of the variance of a cavity that its site leaves at the least under a flat prior. Averages of likelihoods have
-# their digits up to cavities this wide, and errors are as small.
+# Smallest ratio of posterior variance to cavity variance under a flat prior. Averages of likelihoods are accurate for
+# cavities up to this width.
 _WIDE_CAVITY = 1e-8
-# Least pivot of Λ that counts, relative to its diagonal: below it the data leave a flat direction open.
+# Smallest pivot of Λ, relative to its diagonal. Below it the data do not determine a flat coefficient.
 OPEN = 1e-13
 
 
@@ -156,7 +156,7 @@ class RowAlgebra(PosteriorAlgebra):
         return self._rows.covariances(self._root)
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`; twice the derivative in K times J, or the same in B of J = A B."""
+        """See `SiteAlgebra`; twice the derivative in K times J, or its equivalent for B of J = A B."""
         rows, pulled = self._rows, self.prior.coordinates(b)[0] if x is None else x[0]
         inverse = cho_solve((self._factor, True), np.eye(len(self._factor)), check_finite=False)
         gradient = rows.outer((b if moved is None else b + moved.weights).ravel(), pulled)
@@ -171,7 +171,7 @@ class RowAlgebra(PosteriorAlgebra):
         return np.stack([self._left(own, self._solved(self._rows.sums(own.ravel()))) for own in force])
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        """See `PosteriorAlgebra`; of T z + e with a variance (c, m) of e, so that nothing is subtracted."""
+        """See `PosteriorAlgebra`; the covariance of T z + e, with variance (c, m) of e, without subtractions."""
         cov = left.covariances(self._root)
         every = np.arange(len(variance))
         cov[:, every, every] += variance.T
@@ -209,7 +209,7 @@ class RowAlgebra(PosteriorAlgebra):
 
 
 class CoupledRows(RowAlgebra):
-    """That with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants have Σ_i log 1ᵀπ_i with them."""
+    """Row algebra with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants include Σ_i log 1ᵀπ_i."""
 
     kind = CoupledSites
 
@@ -221,13 +221,13 @@ class CoupledRows(RowAlgebra):
 
 
 class BlockRows(RowAlgebra):
-    """That with any symmetric Π_i (n, c, c) for which there is a posterior."""
+    """Row algebra with any symmetric Π_i (n, c, c) for which the posterior is proper."""
 
     kind = SignedSites
 
 
 class IndependentRows(RowAlgebra):
-    """That with Π_i = diag(π_i), of precisions π (c, n) of any sign for which there is a posterior."""
+    """Row algebra with Π_i = diag(π_i), precisions π (c, n) of any sign for which the posterior is proper."""
 
     kind = IndependentSites
 
@@ -250,14 +250,14 @@ class PriorByRows(PriorForm):
 
     @property
     def least_kept(self) -> float:
-        """See `PriorForm`; the cavity of a row that alone informs on a flat number is wide in place of improper."""
+        """See `PriorForm`; if a row alone determines a flat coefficient, its cavity is wide instead of improper."""
         return _WIDE_CAVITY if self.flat.size else super().least_kept
 
     def check_proper(self) -> None:
-        """Raise a ValueError if numbers have a flat prior."""
+        """Raise a ValueError if coefficients have a flat prior."""
         if self.flat.size:
             raise ValueError(
-                f"{self.flat.size} coefficients have a flat prior, of which there are no draws and no prior moments."
+                f"{self.flat.size} coefficients have a flat prior, without draws and moments. Give them a pm.Normal."
             )
 
     @property
@@ -288,7 +288,7 @@ class PriorByRows(PriorForm):
 
     @property
     def own(self) -> Array:
-        """Ones (c, 1): a single number of variance 1 stands for a row."""
+        """Factor (c, 1) of ones: a row is represented by a single normal of variance 1."""
         return np.ones((len(self.mean), 1))
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -316,7 +316,7 @@ class PriorByRows(PriorForm):
         return self.rows.sums(force.ravel())[None]
 
     def coordinates(self, b: Array) -> Array:
-        """See `PriorForm`; z (1, q), with 0 for flat numbers, which weights do not fix."""
+        """See `PriorForm`; z (1, q), with 0 for flat coefficients, which weights do not determine."""
         return self._informed(self.pull(b))
 
     def _informed(self, x: Array) -> Array:
@@ -371,14 +371,14 @@ class PriorByRows(PriorForm):
 
 @dataclass(frozen=True, repr=False)
 class RowStructure:
-    """The parts of a prior by rows that data fix.
+    """Parts of a prior by rows that depend on data only.
 
     Attributes
     ----------
     rows : Coefficients, optional
         A of J = A B; the identity if not given.
     flat : tuple of int
-        Places of the numbers that have a flat prior.
+        Positions of coefficients with a flat prior.
     """
 
     rows: Coefficients | None = None
@@ -386,7 +386,7 @@ class RowStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Abilities of rows that rows with flat numbers do not have."""
+        """Features of rows that flat coefficients disable."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     def __repr__(self) -> str:
@@ -451,7 +451,7 @@ class RowPrior(PriorByRows):
         return self.rows.variances(np.eye(self.n_normals)).reshape(self.rows.functions, -1)
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`; J Jᵀ always is one."""
+        """See `PriorForm`; J Jᵀ is always a covariance."""
         return True
 
     @cached_property
@@ -464,7 +464,7 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        return 1, q  # rows that stand apart from priors take no more
+        return 1, q  # separate rows need no further matrix
 
     @classmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
@@ -498,7 +498,7 @@ class RowPrior(PriorByRows):
 
     @property
     def _apart(self) -> RowStructure | None:
-        """The structure of rows in full."""
+        """The structure of rows given in full."""
         return RowStructure(flat=tuple(self.flat.tolist())) if self.flat.size else None
 
     def variance_gradient(self, of_variance: Array) -> Array:

@@ -1,7 +1,7 @@
-"""Sites: the Gaussian factors exp(νᵀf − ½ fᵀΠf) that stand for a likelihood, in the forms that their precision has.
+"""Sites: the Gaussian factors exp(νᵀf − ½ fᵀΠf) that replace a likelihood, by the form of their precision.
 
-Π is block-diagonal, with a matrix Π_i over the latent functions of each point. Precisions and locations say all of a
-site but its scale.
+Π is block-diagonal, with a matrix Π_i over the latent functions of each point. Precision and location determine a site
+up to its scale.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class Sites(ABC):
     Attributes
     ----------
     precision : array (c, n) or (n, c, c)
-        Array that Π is made of, in the shape of the form.
+        Array that determines Π, in the shape of the form.
     location : array (c, n)
         ν.
     """
@@ -56,7 +56,7 @@ class Sites(ABC):
 
     @classmethod
     def of(cls, precision: Array, location: Array, prior: Any) -> Self:
-        """The sites of these arrays; `prior` is for sites that depend on it."""
+        """Make sites from arrays; `prior` is for sites that depend on it."""
         return cls(precision, location)
 
     @classmethod
@@ -89,14 +89,14 @@ class Sites(ABC):
         Raises
         ------
         TypeError
-            If precisions may have negative eigenvalues, or are not of points.
+            If precisions may have negative eigenvalues, or do not belong to single points.
         """
         raise TypeError(f"Precisions of {self.form} sites have no roots; ask `cavities`.")
 
     @property
     def blocks(self) -> Array:
         """Π_i, (n, c, c)."""
-        raise TypeError(f"Sites of the form {self.form} are not of points.")
+        raise TypeError(f"Sites of the form {self.form} do not belong to single points.")
 
     def block(self, k: int, other: int) -> Array | None:
         """Entries (n,) of Π_i for two functions, None where they are 0."""
@@ -113,10 +113,10 @@ class Sites(ABC):
         Raises
         ------
         TypeError
-            If they are not of points.
+            If they do not belong to single points.
         """
         if not self.pointwise:
-            raise TypeError(f"Sites of the form {self.form} are not of points.")
+            raise TypeError(f"Sites of the form {self.form} do not belong to single points.")
         own = self.precision[:, points] if self.precision.ndim == 2 else self.precision[points]
         return type(self)(own, self.location[:, points])
 
@@ -177,7 +177,7 @@ class CoupledSites(Sites):
         return np.asarray(self.precision * (f - level))
 
     def block(self, k: int, other: int) -> Array:
-        """See `Sites`; nothing is subtracted."""
+        """See `Sites`; computed without subtraction."""
         pi = self.precision
         if k == other:
             others = np.add(pi[:k].sum(axis=0), pi[k + 1 :].sum(axis=0))
@@ -190,7 +190,7 @@ class CoupledSites(Sites):
 
 
 class SignedSites(Sites):
-    """Sites with the Π_i themselves in `precision` (n, c, c), of eigenvalues of any sign."""
+    """Sites with any symmetric Π_i in `precision` (n, c, c)."""
 
     form = SiteForm.SIGNED
 

@@ -38,7 +38,7 @@ from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whiten
 
 
 class NormalsPrior(Prior):
-    """z ~ N(0, I), of which c latent functions f_k = m_k + J_k z are made.
+    """z ~ N(0, I), with c latent functions f_k = m_k + J_k z.
 
     Samplers move z, (1, q), so that covariances of latent values may be singular.
 
@@ -51,7 +51,7 @@ class NormalsPrior(Prior):
     roots : sequence of array, optional
         Cholesky factors of Gaussian processes among functions of z, for callers that compute their values.
     supported : bool
-        Whether hyperparameters are where the model has a density.
+        Whether the hyperparameters are in the support of the model.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class NormalsPrior(Prior):
         return self.rows.sums(np.ravel(slope))[None]
 
     def precision(self, sites: Sites) -> Array:
-        """I + JᵀΠJ (q, q), whose lower triangle counts."""
+        """I + JᵀΠJ (q, q), in the lower triangle."""
         if sites.form is SiteForm.INDEPENDENT:
             total = self.rows.gram(sites.precision.ravel())
         else:
@@ -98,7 +98,7 @@ class NormalsPrior(Prior):
         return total
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """The array that a solver takes, and the prior that is made of it: by rows if that can be had and is smaller.
+        """Return the array for a solver, and the prior built from it: by rows if possible and smaller.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class NormalsPrior(Prior):
     # Samplers move whitened values.
 
     def latent(self, z: Array) -> Array:
-        """Standard normals z as samplers move them, themselves."""
+        """Return the standard normals z themselves, which samplers move."""
         return z
 
     def whitened(self, x: Array) -> Array:
@@ -121,7 +121,7 @@ class NormalsPrior(Prior):
         return x
 
     def whitened_slope(self, slope: Array) -> Array:
-        """The derivative with respect to z, which is that with respect to x."""
+        """Return the derivative with respect to z, equal to the derivative with respect to x."""
         return slope
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
@@ -137,7 +137,7 @@ _NO_POSTERIOR = "The posterior covariance under the sites is not positive defini
 class Whitening(ABC):
     """The map between z and f at one point of the hyperparameters.
 
-    Where latent functions are made of few standard normals x, these take the place of f, (1, q).
+    If latent functions depend on few standard normals x, x (1, q) replaces f.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class PriorWhitening(Whitening):
 
 
 class SiteWhitening(Whitening):
-    """A map under which f has the posterior that sites make of the prior where z is standard normal.
+    """A map under which f has the posterior of prior times sites if z is standard normal.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ _SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
 
 
 def whitens(form: SiteForm) -> bool:
-    """Whether sites of some form have a map from standard normals to sampled values."""
+    """Whether whitening is implemented for a form of sites."""
     return form in _SCALAR
 
 
@@ -392,7 +392,7 @@ def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
         return CoupledWhitening(*given, *(np.asarray(each, np.float64) for each in (algebra.inverses, algebra.p)))
     if isinstance(algebra, DenseIndependent):
         return IndependentWhitening(*given, algebra.full_inverses)
-    raise TypeError(f"No map from standard normals is known for {sites.form} sites; ask `whitens`.")
+    raise TypeError(f"Whitening is not implemented for {sites.form} sites. Check `whitens` first.")
 
 
 class SampledPosterior(NamedTuple):
@@ -419,7 +419,7 @@ def sampled_posterior(posterior: Posterior, prior: Sampled | None = None) -> Sam
 
 
 class GivenUtilities(ABC):
-    """Draws given utilities, from one prior, with all factorised that does not depend on utilities.
+    """Draws given utilities under a prior; factorisations that do not depend on utilities are stored.
 
     Attributes
     ----------
@@ -464,7 +464,7 @@ class _GivenByCovariance(GivenUtilities):
 class _GivenByNormals(GivenUtilities):
     """Standard normals z given v = m + J z + noise: N(Λ⁻¹JᵀP(v − m), Λ⁻¹) with Λ = I + JᵀPJ.
 
-    P is the identity, or takes from the utilities of a point their mean where that is integrated out.
+    P is the identity, or subtracts the mean over the utilities of a point if it is integrated out.
     """
 
     prior: NormalsPrior
@@ -487,7 +487,7 @@ class _GivenByNormals(GivenUtilities):
 
 
 def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
-    """Return q(z) = N(μ, Σ) of z (c, q), with J (1 or c, n, q) the factors that the posterior's prior has.
+    """Return q(z) = N(μ, Σ) of z (c, q), with the factors J (1 or c, n, q) of the posterior's prior.
 
     None where sites are not of single points, or the precision has no Cholesky factor.
     """
@@ -510,6 +510,6 @@ def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
 
 
 def draw_normals(posterior: Posterior, rng: np.random.Generator, count: int) -> Array:
-    """Draw z (count, c, q); by perturbation where `posterior_of_normals` has no answer."""
+    """Draw z (count, c, q); by perturbation if `posterior_of_normals` returns None."""
     normals = posterior_of_normals(posterior)
     return posterior.draw_whitened(rng, count) if normals is None else normals.draw(rng, count)

@@ -102,7 +102,7 @@ class Affinity:
             elif last in self.sources:
                 self._known[last] = frozenset([last])
             elif last.owner is None or isinstance(last.owner.op, Shape | Shape_i):
-                self._known[last] = _NOTHING  # a shape depends on no value, affine or not
+                self._known[last] = _NOTHING  # shapes do not depend on values
             elif missing := [v for v in last.owner.inputs if v not in self._known]:
                 pending.extend(missing)
             else:
@@ -294,7 +294,7 @@ class Lifted:
         return made[0] if isinstance(node.op, ViewOp) else cast(TensorVariable, node.op(*made))
 
     def softmax(self, variable: TensorVariable) -> TensorVariable:
-        """Return the softmax of selected rows in place of rows that are selected of a softmax; else the variable."""
+        """Return softmax(x[rows]) for softmax(x)[rows]; else the variable."""
         node = variable.owner
         if node is None or not isinstance(node.op, Subtensor | AdvancedSubtensor):
             return variable
@@ -306,7 +306,7 @@ class Lifted:
         return cast(TensorVariable, op(self._move(node, cast(TensorVariable, source.owner.inputs[0]))))
 
     def _inside(self, variable: TensorVariable) -> TensorVariable:
-        """Return an operand of a function that was moved, with −x or 2 x moved as well: readers look for x."""
+        """Return an operand of a moved function, with −x or 2 x moved as well, so that readers find x."""
         node = variable.owner
         if node is None or not isinstance(node.op, _MOVES) or not self.affine(variable):
             return self(variable)
@@ -344,7 +344,7 @@ class Lifted:
         return own
 
     def _joined(self, node: Apply, parts: Sequence[TensorVariable]) -> TensorVariable | None:
-        """Return a function of joined arguments in place of joined values of one function; None for other parts."""
+        """Return f(join(a, b)) for join(f(a), f(b)); None for other parts."""
         bare = [_bare(each) for each in parts]
         nodes = [each.owner for each in bare]
         first, *others = nodes
@@ -364,7 +364,7 @@ class Lifted:
         shape : sequence
             Lengths of the axes of rows, to which the variable broadcasts.
         core : int
-            Number of the variable's last axes that are not of rows.
+            Number of the variable's last axes that are not axes of rows.
 
         Returns
         -------
@@ -392,7 +392,7 @@ class Lifted:
         return cast(TensorVariable, variable.reshape((length, *_lengths(variable, range(batch, variable.ndim)))))
 
     def _through(self, variable: TensorVariable, shape: Sequence[Any], core: int) -> TensorVariable | None:
-        """Return an operation of the rows of its inputs; None if the operation stays unchanged."""
+        """Return an operation on the rows of its inputs; None if it stays unchanged."""
         node, batch = variable.owner, len(shape)
         if node is None or (core == 0 and self.affine(variable) and not self._of_one(variable)):
             return None
@@ -452,7 +452,7 @@ def _lengths(variable: TensorVariable, axes: Sequence[int]) -> list[Any]:
 
 
 def _full(variable: TensorVariable, lengths: Sequence[Any], axes: int) -> TensorVariable:
-    """Return a variable with its first axes as long as they are to be."""
+    """Return a variable broadcast to the given lengths of its first axes."""
     if not any(variable.type.broadcastable[:axes]):
         return variable
     return cast(TensorVariable, pt.alloc(variable, *lengths))

@@ -3,10 +3,10 @@
 Rewriting takes nine tenths of the time in which a function is made. Models of one kind have graphs of one structure,
 for any data. Examples are folds of a cross-validation, and fits of one model by several methods.
 
-Constants are in double precision, and copied from the user's arrays. PyMC takes arrays as they come, and PyTensor
-computes with them in the least precision that holds them. A covariance of single-precision inputs with a length scale
-of 1 has single precision. Sums of small integers overflow, and a product of booleans is a boolean. PyTensor does not
-copy the array of a constant, so that later changes of the array would change the model.
+Constants are in double precision, and copied from the user's arrays. PyMC accepts arrays of any type, and PyTensor
+computes in the smallest type that holds their values. A covariance of single-precision inputs with a length scale of 1
+has single precision. Sums of small integers overflow, and a product of booleans is a boolean. PyTensor does not copy
+the array of a constant, so that later changes of the array would change the model.
 """
 
 from collections import OrderedDict
@@ -44,12 +44,12 @@ from scipy.sparse import issparse
 
 from pymc_gpep.noted_inputs import renew_note
 
-_MOST_GRAPHS, _MOST_BYTES = 128, 200_000  # that are kept, and of the constants of each
-_NO_REWRITES = SequentialGraphRewriter()  # a mode without rewrites has only rewrites for its linker
+_MOST_GRAPHS, _MOST_BYTES = 128, 200_000  # Largest number of stored graphs, and bytes of constants of each.
+_NO_REWRITES = SequentialGraphRewriter()  # a mode without rewrites keeps only the rewrites of its linker
 
 
 class _Structure(NamedTuple):
-    """Common part of graphs that are alike."""
+    """Structure that alike graphs share: operations and types without values."""
 
     key: Any
     """Operations, types and constants, which can be compared and hashed."""
@@ -60,7 +60,7 @@ class _Structure(NamedTuple):
 
 
 class _Rewritten(NamedTuple):
-    """A graph after rewriting, of leaves that hold no values."""
+    """A rewritten graph, whose leaves hold no values."""
 
     leaves: list[Variable]
     outputs: list[Variable]
@@ -72,20 +72,20 @@ _one_at_a_time = Lock()
 
 
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
-    """Return a function of a graph, from the rewritten graph of a graph with the same structure, if there is one.
+    """Return a function of a graph. If a graph with the same structure was rewritten before, its result is reused.
 
-    An operation may have an attribute `stands_for`, with all that rewriting depends on besides types. Operations with
-    the same one take each other's place.
+    An operation may have an attribute `stands_for` with everything that rewriting depends on besides types. Operations
+    with equal attributes are interchangeable.
 
     Parameters
     ----------
     make : function
-        Function that rewrites the graph, and makes the function. That may have further outputs, which are made of
-        `outputs` alone.
+        Function that rewrites the graph, and makes the function. The function may have further outputs, computed from
+        `outputs`.
     inputs : sequence of Variable
     outputs : sequence of Variable or Variable
     mode : Mode
-        Mode that the graph is rewritten and linked by. Where it changes, so does its query of rewrites.
+        Mode that the graph is rewritten and linked by. If it changes, so does its query of rewrites.
     *how : hashable
         Further values that rewriting depends on.
 
@@ -223,16 +223,16 @@ def _moved(
     return [now.get(each, each) for each in graph.outputs]
 
 
-# Most numbers of an array, or of an axis, that stay part of the graph.
+# Largest constant (entries of an array or axis) that stays part of the graph.
 _LARGEST = 16
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """Replace arrays that are constants of a graph, and lengths of axes, by shared variables with the same values.
 
-    A function that was rewritten or compiled with a constant serves no other data, and takes longer to make than a fit.
-    Without the arrays it serves the next data set: a fold, a bootstrap sample. The number of its rows may be another
-    one, since axes of more than a few numbers have no length in the graph. Sparse matrices stay constants.
+    A function that contains arrays as constants cannot be reused for other data, and takes longer to make than a fit.
+    With shared variables it can be reused for the next data set, such as a fold or a bootstrap sample. The number of
+    rows may differ, since long axes have no static length in the graph. Sparse matrices stay constants.
     """
     now: dict[Any, Any] = {}
 
@@ -264,7 +264,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
 
 def _lengths(node: Apply) -> slice:
-    """Return the inputs of an operation that are lengths of axes, or whole numbers which serve as well as shared."""
+    """Return the inputs of an operation that are lengths of axes, or integers that may be shared variables."""
     op = node.op
     if isinstance(op, Alloc | SpecifyShape):
         return slice(1, None)  # the first input is repeated, or has the shape
@@ -277,7 +277,7 @@ def _lengths(node: Apply) -> slice:
 
 @lru_cache(1000)
 def _without_lengths(kind: Any) -> Any:
-    """Return the type of arrays whose axes may have any length where it has more than a few numbers."""
+    """Return the type with unknown lengths for all long axes."""
     if not isinstance(kind, TensorType):
         return kind
     return kind.clone(shape=tuple(None if s is not None and s > _LARGEST else s for s in kind.shape))
@@ -358,7 +358,7 @@ def differences(
 
 
 def _stack(leaves: Sequence[TensorVariable]) -> TensorVariable:
-    """Leaves as one variable, at once where they are elements of one vector."""
+    """Return leaves stacked into one variable; elements of one vector are sliced together."""
     owners = [each.owner for each in leaves]
     if all(owner is not None and isinstance(owner.op, Subtensor) and owner.op.idx_list == (0,) for owner in owners):
         vectors, places = zip(*(owner.inputs for owner in owners), strict=True)
@@ -423,7 +423,7 @@ def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Vari
 def _promoted_graph(
     outputs: Sequence[Variable], stop: Collection[Variable], made: dict[Variable, Variable]
 ) -> list[Variable]:
-    """Return the same expressions with variables replaced by `made` ones."""
+    """Return the same expressions with each variable replaced by its entry in `made`."""
 
     def new(variable: Variable) -> Variable:
         if variable not in made:
@@ -450,7 +450,7 @@ def _remade(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
 
 
 def reduced(op: CAReduce, values: Variable) -> TensorVariable:
-    """A sum or the like, which PyTensor has given the type of its first values, of values of another type."""
+    """Return a reduction such as a sum for inputs of another type, since PyTensor fixes its output type."""
     free = op.clone()
     free.dtype = free.acc_dtype = None
     return cast(TensorVariable, free(values))
@@ -462,7 +462,7 @@ def is_bitwise(node: Apply) -> bool:
 
 
 def whole(made: TensorVariable, dtype: str) -> TensorVariable:
-    """Return numbers as integers or booleans of a type; numbers that are not whole raise an error."""
+    """Return numbers cast to an integer or boolean type; raise an error unless they are integers."""
     if made.dtype == dtype:
         return made
     rounded = pt.round(made)
@@ -471,7 +471,7 @@ def whole(made: TensorVariable, dtype: str) -> TensorVariable:
 
 
 def _numbers(node: Apply) -> list[bool]:
-    """Which inputs of a node are numbers to compute with."""
+    """Return the inputs of a node that are numbers to compute with."""
     count = len(node.inputs)
     if isinstance(node.op, Join) or (isinstance(node.op, _ALL_NUMBERS) and not is_bitwise(node)):
         return [True] * count
@@ -479,7 +479,7 @@ def _numbers(node: Apply) -> list[bool]:
 
 
 def _promoted(variable: Variable) -> Variable:
-    """Data or a constant in double precision; lone integers stay, since they are counts and exponents."""
+    """Return data or a constant in double precision; scalar integers stay, since they are counts and exponents."""
     if not isinstance(variable, TensorVariable | SharedVariable | Constant) or not hasattr(variable.type, "dtype"):
         return variable
     low = variable.type.dtype in ("float16", "float32")
@@ -494,12 +494,12 @@ _OWN = "pymc_gpep_own"
 
 
 def own_constants_of_model(model: pm.Model) -> None:
-    """Give the constants of a model copies of their arrays, once."""
+    """Replace the arrays of a model's constants by copies, once."""
     own_constants([*model.basic_RVs, *model.potentials, *model.deterministics, *model.rvs_to_values.values()])
 
 
 def own_constants(variables: Iterable[Variable]) -> None:
-    """Give the constants behind variables copies of their arrays, once."""
+    """Replace the arrays of constants behind variables by copies, once."""
     for each in _constants(list(variables), set()):
         if (isinstance(each.data, np.ndarray) or issparse(each.data)) and not getattr(each.tag, _OWN, False):
             former, each.data = each.data, each.data.copy()

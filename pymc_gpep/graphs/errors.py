@@ -23,13 +23,13 @@ class NotProcessesAloneError(StructureError):
 
 
 def describe(variable: Variable) -> str:
-    """Return the quoted name of a variable and, of a random one, its distribution: `'beta' (Normal)`."""
+    """Return the quoted name of a variable, with the distribution of a random variable: `'beta' (Normal)`."""
     name, which = repr(variable.name or str(variable)), distribution(variable)
     return f"{name} ({which})" if which else name
 
 
 def distribution(variable: Variable) -> str:
-    """Return the name of the distribution of a random variable; nothing for another one."""
+    """Return the name of the distribution of a random variable; empty for other variables."""
     if variable.owner is None or not isinstance(variable.owner.op, RNGConsumerOp):
         return ""
     op = variable.owner.op

@@ -1,7 +1,7 @@
 """PyTensor graphs evaluated in plain Python, one operation after the other, or compiled by a backend.
 
 A graph of a model has hundreds of operations on a few numbers. PyTensor's checks make each of them ten times as slow as
-NumPy. Here known shapes are not compared again, and no operation writes into an existing array. Each operation is a
+NumPy. Here static shapes are not checked again, and no operation writes into an existing array. Each operation is a
 pass over an array. So rewrites join operations, and a sum of matrix products takes one pass.
 
 Machine code for a graph takes ten seconds or more to compile, once for each model and shape. For a step of a fit batch
@@ -53,12 +53,12 @@ from pymc_gpep.graphs.private_names import check_broadcast
 
 
 class Ufunc(Op):
-    """An elementwise operation that is one function of NumPy, or a sum or product of several operands.
+    """An elementwise operation as a single NumPy function, or as a sum or product of several operands.
 
     Parameters
     ----------
     elemwise : Elemwise
-        With such a function, and not in place.
+        Operation with such a function, not in place.
     """
 
     __props__ = ("elemwise",)
@@ -70,7 +70,7 @@ class Ufunc(Op):
         return str(self.elemwise)
 
     def make_node(self, *inputs: Variable) -> Apply:
-        """As of the elementwise operation."""
+        """Return the node of the elementwise operation."""
         made = self.elemwise.make_node(*inputs)
         return Apply(self, made.inputs, [made.outputs[0].type()])
 
@@ -82,7 +82,7 @@ class Ufunc(Op):
         return lambda *values: np.asarray(called(*values), dtype)
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        """Once."""
+        """Compute the result once."""
         with np.errstate(all="ignore"):
             found = _called(self.elemwise, len(inputs))(*inputs)
         output_storage[0][0] = np.asarray(found, node.outputs[0].dtype)
@@ -90,11 +90,11 @@ class Ufunc(Op):
     def make_py_thunk(
         self, node: Apply, storage_map: Any, compute_map: Any, no_recycling: Any, debug: bool = False
     ) -> Any:
-        """A function without arguments, as PyTensor's virtual machine calls it."""
+        """Return a function without arguments, for PyTensor's virtual machine."""
         function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
         cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
         done = [False] if compute_map is None else compute_map[node.outputs[0]]
-        # PyTensor broadcasts no axis that has length 1 without saying so, and only an unknown length can be 1.
+        # PyTensor broadcasts only axes with static length 1, so an axis of unknown length must match.
         unknown = [cell for cell, each in zip(cells, node.inputs, strict=True) if None in each.type.shape]
         unknown = unknown if len(cells) > 1 else []
 
@@ -118,7 +118,7 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
     op = node.op
     if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
         return None
-    # Where one operand has double precision NumPy takes all to it, as PyTensor does.
+    # If an operand has double precision, NumPy promotes all operands, as PyTensor does.
     types = {each.dtype for each in node.inputs}
     truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Sub)
     cast = isinstance(op.scalar_op, Cast)
@@ -128,7 +128,7 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _has_function(op: Elemwise, operands: int) -> bool:
-    """Whether there is a function of NumPy's kind, which returns an array of its own."""
+    """Whether a NumPy function exists that returns a new array."""
     if isinstance(op.scalar_op, Cast) or type(op.scalar_op) in _SPECIAL:
         return True
     name, most, results = op.nfunc_spec or ("", 0, 0)
@@ -147,7 +147,7 @@ _BERNOULLI = (1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.
 
 
 def _trigamma(x: Any) -> Any:
-    """ψ′, for positive numbers by the recurrence and the asymptotic series at x + 10, error 1e-15 of itself."""
+    """ψ′ of positive numbers, by the recurrence and the asymptotic series at x + 10; relative error 1e-15."""
     if not np.all(x > 0.0):
         return polygamma(1, x)
     ahead = sum((1.0 / np.square(x + k) for k in range(_SHIFT)), start=np.zeros(np.shape(x)))
@@ -175,14 +175,14 @@ def _called(op: Elemwise, operands: int) -> Callable[..., Any]:
     return function if operands == op.nfunc_spec[1] else lambda *values: reduce(function, values)
 
 
-_MOST_OPERANDS = 31  # of a function of NumPy, besides the result
+_MOST_OPERANDS = 31  # Largest number of operands of a NumPy function.
 
 
 @node_rewriter([Elemwise])
 def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Clip by minimum and maximum: NumPy has a function for arrays for these, and a Python call a number for `Clip`.
+    """Clip by minimum and maximum, which are vectorised; `Clip` calls Python for each number.
 
-    An infinite bound, as distances have it, bounds nothing and takes no pass over the array.
+    An infinite bound, as for distances, is skipped.
     """
     if not isinstance(node.op.scalar_op, Clip):
         return None
@@ -263,7 +263,7 @@ def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _of_all(op: Any, operands: Sequence[Variable]) -> Variable:
-    """A sum or product of operands, of so many at a time as NumPy's functions take."""
+    """Return a sum or product of operands, as many at a time as a NumPy function accepts."""
     while len(operands) > 1:
         operands = [
             op(*few) if len(few) > 1 else few[0]
@@ -309,10 +309,10 @@ _OF_ASSUMPTIONS = (
 
 INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
-    # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
-    # would gain nothing here, and an operation in place is one that makes an array and copies it. Rewrites by
-    # assumptions take long, and models have few products of matrices that are known to be diagonal or orthogonal. The
-    # search for sums that are simpler when multiplied out takes half of the rewriting of derivatives, and finds few.
+    # Keep the rewrites that make graphs stable and small, so that values equal compiled values up to rounding. Leave
+    # out fusion, which gains nothing here, and operations in place, which make an array and copy it. Leave out rewrites
+    # by assumptions: they are slow, and models have few products of diagonal or orthogonal matrices. Leave out the
+    # search for sums that are simpler when multiplied out: it takes half of the rewriting and finds few.
     RewriteDatabaseQuery(
         include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS, *_MULTIPLIED_OUT]
     ),
@@ -321,7 +321,7 @@ INTERPRETED = Mode(
 
 # The C library returns the memory of freed arrays to the system, above a threshold that follows the largest of them.
 # The system then clears the pages again at each evaluation, for a tenth to a fifth of the time of a fit of some hundred
-# rows. So the largest array that counts, one of 32 MB, is made and freed. Nobody writes to it: it takes no memory.
+# rows. So allocate and free the largest array that raises the threshold, 32 MB. Unwritten, it takes no memory.
 np.empty(2**25 - 2**13, dtype=np.uint8)
 
 
@@ -335,9 +335,9 @@ def without_c_compiler() -> Any:
 
 
 def without_traces() -> Any:
-    """Make variables without a note of the code that made them, which takes as long as a third of all else.
+    """Make variables without a stack trace of the code that made them, which takes a quarter of the time.
 
-    Messages of PyTensor do not name a line then: this is for graphs that no user has written.
+    PyTensor's messages then do not name a line, so this is only for graphs of the package.
     """
     return pytensor.config.change_flags(traceback__limit=0)
 
@@ -354,11 +354,11 @@ class GraphFunction:
             _settle(function)
 
     def copy(self) -> "GraphFunction":
-        """The same function for another thread: one keeps the values of an evaluation."""
+        """Return a copy for another thread, since a function stores the values of an evaluation."""
         return GraphFunction(self._function.copy(), settled=self._settled)
 
     def settled(self) -> "GraphFunction":
-        """The same function, whose operations on data alone are computed once.
+        """Return the same function with operations on data computed once.
 
         Shared variables of the graph must keep their values.
         """
@@ -415,22 +415,22 @@ def graph_function(
     ----------
     model : pm.Model
     inputs : sequence of Variable
-        Its arguments; some may be of no use.
+        Arguments; unused arguments are allowed.
     outputs : sequence of Variable or Variable
     trust_input : bool
-        Whether arguments have the right types, and need not be looked at.
+        Whether to skip checks of the arguments' types.
     draws : bool
-        Whether random variables that are not given may be drawn, at each call.
+        Whether random variables that are not given are drawn at each call.
     further : function, optional
-        Function that makes further outputs, such as derivatives, of `outputs`, which are a sequence then. It is not
-        called where a graph like that of `outputs` has been rewritten with its results.
+        Function from `outputs`, a sequence, to further outputs such as derivatives. It is not called if an alike graph
+        was rewritten before.
     **kwargs
         For `pytensor.function`. Without a `mode` the graph is interpreted.
 
     Raises
     ------
     StructureError
-        If a random variable would be drawn, and may not be.
+        If a random variable would be drawn without `draws`.
     """
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore"} | kwargs
 
@@ -451,7 +451,7 @@ def graph_function(
 
 
 def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
-    """Return the interpreted function of any graph, as PyTensor makes it; some inputs may be of no use."""
+    """Return the interpreted function of any graph; unused inputs are allowed."""
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore", "allow_input_downcast": True}
     make = partial(pytensor.function, list(inputs), list(outputs), **settings)
     with without_c_compiler():
@@ -472,7 +472,7 @@ def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | No
 
 
 def refuse_draws(function: Any) -> None:
-    """Raise a StructureError if a function of PyTensor draws random variables, so that no two calls agree."""
+    """Raise a StructureError if a function of PyTensor draws random variables: its calls would differ."""
     drawn = [
         output
         for node in function.maker.fgraph.toposort()
@@ -495,7 +495,7 @@ def initial_point(
     seed: int = 0,
     rvs: Sequence[TensorVariable] | None = None,
 ) -> PointType:
-    """Return the values of value variables where PyMC begins, by name.
+    """Return PyMC's initial values of value variables, by name.
 
     Parameters
     ----------
@@ -503,10 +503,10 @@ def initial_point(
     overrides : dict, optional
         Initial values by name of the variable or of its value variable.
     seed : int
-        Seed for variables that begin at a draw.
+        Seed of variables whose initial value is a draw.
     rvs : sequence of TensorVariable, optional
-        Free variables whose values are asked for, with all free variables that they depend on. Without it these are all
-        free variables of the model.
+        Free variables whose values are returned, with all free variables that they depend on. The default is all free
+        variables.
 
     Returns
     -------
@@ -577,7 +577,7 @@ class ModelFunctions:
 
     def known(self, outputs: Sequence[Variable], replaced: Mapping[Variable, Variable] | None = None) -> list[Any]:
         """Return expressions in terms of value variables, with data and further variables `replaced`."""
-        # In this order: a random variable may depend on data itself, and would no longer be the model's.
+        # Replace in this order: replacing data first would copy random variables that depend on them.
         found = self.model.replace_rvs_by_values(list(outputs)) if outputs else []
         others = {**self._data, **(replaced or {})}
         return graph_replace(found, others, strict=False) if found and others else found

@@ -15,5 +15,5 @@ check_broadcast = Elemwise._check_runtime_broadcast
 
 
 def share_dims(model: pm.Model, other: pm.Model) -> None:
-    """Give a model the dims of another one, so that coordinates that are set in either are set in both."""
+    """Let two models share their dims, so that coordinates set in either are set in both."""
     model._coords, model._dim_lengths = other._coords, other._dim_lengths

@@ -135,7 +135,7 @@ def check_entries_apart(
     Raises
     ------
     ValueError
-        If the graph computes a number of all entries together, or if values at one position change entries at others.
+        If the graph combines all entries into one number, or if values at one position change other entries.
     """
     if output.type.broadcastable[axis] or not (behind := set(new).intersection(ancestors([output]))):
         return
@@ -241,7 +241,7 @@ def at_point(
 
 
 class _RowData:
-    """Data over rows as points of a graph that is read and not made anew."""
+    """Data over rows as points of a graph that is only read."""
 
     def __init__(self, rows: Collection[Variable]) -> None:
         self._rows = set(rows)
@@ -285,7 +285,7 @@ def _unproven(
 
 
 def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list[TensorVariable]:
-    """Return data whose values count, and not their shapes alone."""
+    """Return data whose values, not only their shapes, are used."""
     pending: list[Variable] = [output]
     behind: set[Variable] = set()
     while pending:
@@ -361,7 +361,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         where = {int(place): i for i, place in enumerate(own)}
         pairs = [(i, where[int(place)]) for i, place in enumerate(places) if int(place) in where]
         if extremes and not np.isfinite(found[len(places) :]).all():
-            return False  # zeros times infinities, as of a diagonal matrix, would reach other rows
+            return False  # 0 × ∞ (diagonal matrix) would spread to other rows
         here, there = (list(each) for each in zip(*pairs, strict=True))
         return not np.allclose(found[here], expected[there], rtol=0.0, atol=same * size + _NEAR_ZERO, equal_nan=True)
 

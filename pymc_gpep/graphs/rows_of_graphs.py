@@ -30,7 +30,7 @@ from pymc_gpep.graphs.alike_graphs import is_bitwise, reduced, whole
 
 
 class Role(Enum):
-    """Which points an axis is to run over."""
+    """The points that an axis runs over."""
 
     ROWS = 0
     COLUMNS = 1
@@ -43,7 +43,7 @@ type Roles = tuple[Role | None, ...]
 
 
 class RowPoints(Protocol):
-    """Variables that stand for data (n, ...) at the points of rows, or of columns."""
+    """Variables that replace data (n, ...) at the points of rows, or of columns."""
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
         """Return the data at these points."""
@@ -73,17 +73,17 @@ class MixedRowsError(CannotSplitError):
 
 
 class Walk:
-    """Makes variables over other points.
+    """Rebuild variables over other points.
 
     Parameters
     ----------
     points : RowPoints
     lengths : dict of Role to variable
-        How many rows and columns there are.
+        Numbers of rows and columns.
     same : TensorVariable, shape (rows, columns)
-        One where row and column are the same point of the data, else zero.
+        Matrix with 1 if row and column are the same point, else 0.
     stop : collection of Variable
-        Random variables of the model, of which nothing is looked at.
+        Random variables of the model, whose graphs are not followed.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Walk:
         Raises
         ------
         CannotSplitError
-            If it cannot be had.
+            If it cannot be built.
         """
         key = variable, tuple(roles)
         if key not in self._made:
@@ -141,13 +141,13 @@ class Walk:
 
 
 class Leaves:
-    """Points that only take note of which data they are asked for; a first walk."""
+    """Points that only record the requested data, for a first walk."""
 
     def __init__(self) -> None:
         self.found: dict[Variable, None] = {}
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
-        """The data themselves."""
+        """Return the data themselves."""
         self.found[data] = None
         return cast(TensorVariable, data)
 
@@ -158,7 +158,7 @@ class Leaves:
 
 @singledispatch
 def through(op: Op, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """The result of an operation over other points; None where it has none of its own kind."""
+    """The result of an operation over other points; None if the operation has no rule."""
     return None
 
 
@@ -237,7 +237,7 @@ def _(op: CAReduce, node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
 
 @through.register
 def _(op: Reshape, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """A vector as a column or a row, and back."""
+    """Turn a vector into a column or a row, and back."""
     source = node.inputs[0]
     (before, after) = (_long(variable) for variable in (source, node.outputs[0]))
     if len(before) != 1 or len(after) != 1:
@@ -314,7 +314,7 @@ def _where_same(roles: Roles, walk: Walk) -> TensorVariable:
 
 
 def _where_long(operand: Variable, roles: Sequence[Role | None]) -> Roles:
-    """Roles of the first axes of an operand, which broadcasts where it is not long."""
+    """Roles of the first axes of an operand; axes of length 1 broadcast."""
     return tuple(None if one else role for role, one in zip(roles, operand.type.broadcastable, strict=False))
 
 

@@ -98,8 +98,8 @@ class Adaptive(HyperMethod):
     tolerance : float
         Root mean square error of the log density at random draws.
     evaluations : int, optional
-        Limit on evaluations after those for the second derivatives. The default is 40 plus 12 for each hyperparameter.
-        With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
+        Largest number of evaluations after the evaluations for the second derivatives. The default is 40 plus 12 for
+        each hyperparameter. With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
     corrected : bool
         Whether EP's evidence of a sum of effects gets its correction of second order, up to 5000 rows. With few binary
         rows in a group EP's evidence makes scales too small.
@@ -224,12 +224,12 @@ class _Known:
 
     @property
     def count(self) -> int:
-        """How many evaluations were made."""
+        """Number of evaluations."""
         return len(self.all) - 1
 
     @property
     def failed(self) -> int:
-        """At how many points the approximation failed."""
+        """Number of points at which the approximation failed."""
         return self.all.count(None)
 
     def evaluate(self, z: Array) -> Array:
@@ -344,14 +344,14 @@ class _Known:
         return [i for i in range(len(z)) if value[i] > -_FAR or (not nodes[i].usable and beside[i] > -_STEEP)]
 
     def _far(self, z: Array) -> list[Evaluation]:
-        """Evaluate at points (m, d) as accurately as a log density needs that is far below the maximum."""
+        """Evaluate at points (m, d) with the lower accuracy that suffices far below the maximum."""
         order = np.argsort((stretched(z) ** 2).sum(axis=1), kind="stable")
         rough: Any = self.log_posterior.loosely().roughly()
         found = evaluated(rough, self.scales.at(z[order]), self._near)
         return [found[place] for place in np.argsort(order)]
 
     def atcentres(self, chosen: NDArray[np.int64]) -> list[Evaluation]:
-        """Return evaluations at centres by their numbers."""
+        """Return evaluations at centres by their indices."""
         return [node for node in (self.centres[s] for s in chosen) if node is not None]
 
     def points(self) -> Points:

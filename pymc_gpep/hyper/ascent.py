@@ -17,13 +17,13 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.log_posteriors.quasi_newton import Curvature, Metric, line_search
 
-_STEP = 0.03  # of differences of gradients, in units of the unconstrained space
-_PRODUCTS = 6  # of the matrix of second derivatives, at most
-_UPWARDS = 1e-3  # least curvature that is looked along
-_REACHES = (0.1, -0.1, 1.0, -1.0)  # of the moves that are tried
-_MARGIN = 1e-5  # relative, by which a log posterior is higher
-_NO_SLOPE = 1e-7  # relative to the largest
-_STILL = 1e-3  # of a hyperparameter that has not moved
+_STEP = 0.03  # Step of differences of gradients, in the unconstrained space.
+_PRODUCTS = 6  # Largest number of products with the matrix of second derivatives.
+_UPWARDS = 1e-3  # Smallest positive curvature that counts as an escape direction.
+_REACHES = (0.1, -0.1, 1.0, -1.0)  # Lengths of the trial moves.
+_MARGIN = 1e-5  # Smallest relative increase of the log posterior that counts.
+_NO_SLOPE = 1e-7  # A slope below this fraction of the largest counts as zero.
+_STILL = 1e-3  # Largest move of a hyperparameter that counts as unmoved.
 
 type Evaluate = Callable[..., Evaluation]
 
@@ -39,7 +39,7 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
     Parameters
     ----------
     evaluate : callable
-        From a vector and neighbours.
+        Function of a vector and neighbours that evaluates.
     history : sequence of Evaluation
         The points of the search.
     size : int
@@ -154,16 +154,16 @@ class Sharpness:
 
     @property
     def unbounded(self) -> bool:
-        """Whether the search rises and sharpens for long, to a point for half of the digits."""
+        """Whether the search has long risen and sharpened, to a standard deviation near rounding."""
         if len(self._looks) <= _WINDOWS or self._looks[-1][0] > _POINT:
             return False
         sharpness, heights = np.transpose(self._looks[-1 - _WINDOWS :])
         return bool(sharpness[-1] < _SHARPER * sharpness[0] and (np.diff(heights) > _HIGHER).all())
 
 
-_WINDOW, _WINDOWS = 10, 3  # steps in a window, and windows in a row that are compared
+_WINDOW, _WINDOWS = 10, 3  # Steps of a window, and number of consecutive windows that are compared.
 _SHARPER, _HIGHER = 0.1, 1.0  # shrinkage of the standard deviation over these windows, and least rise in each
-_POINT = 1e-8  # standard deviation, in units of the way from the start, that counts as a point
+_POINT = 1e-8  # Standard deviation, relative to the distance from the start, that counts as 0.
 
 
 FLAT = 1e-8
@@ -218,7 +218,7 @@ class HyperAscent:
         self._sharpness = Sharpness(here.theta)
 
     def begin(self, curvature: Curve, units: Array | None) -> None:
-        """Take first curvatures, and steps of Newton's method in the hyperparameters that these belong to.
+        """Set the first curvatures, and take Newton steps in the hyperparameters that they belong to.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class HyperAscent:
                 return
 
     def run(self) -> tuple[bool, str]:
-        """Iterate to the end; returns whether that is a maximum, and why the iteration ended."""
+        """Iterate to the end; return whether the end is a maximum, and why the iteration ended."""
         ended = self._iterate()
         if self._metric.units is not None and self._steep and not self._full:
             self.begin(self._curvature, None)
@@ -286,7 +286,7 @@ class HyperAscent:
         return self._large or self._is_close
 
     def go_to(self, there: Evaluation) -> None:
-        """Go on from another point."""
+        """Continue from another point."""
         self._metric.forget()
         self._record(there, False)
 
@@ -348,7 +348,7 @@ class HyperAscent:
         return max(self.history, key=lambda evaluation: evaluation.log_posterior)
 
     def _step(self, step: Array) -> bool:
-        """Take a step as far as it leads higher; returns whether it does."""
+        """Take a step as far as it leads higher; return whether it does."""
         here, slope = self._here, float(step @ self._here.gradient)
         found: dict[float, tuple[Evaluation, bool]] = {}
         rises = self._rough is not self._evaluate and self._gain > _GAIN
@@ -378,12 +378,12 @@ class HyperAscent:
         if rough:
             self._roughly.add(there.theta.tobytes())
         self.history.append(there)
-        top = self.highest()  # starts can be long: that of the last one is kept, and of the highest
+        top = self.highest()  # starts are large: keep only the last and the highest
         self.history[:-1] = [each if each is top else each._replace(start=_NO_START) for each in self.history[:-1]]
         self._callback(tuple(self.history))
 
     def _refined(self) -> bool:
-        """Go to the highest point, evaluated accurately; returns whether that is news."""
+        """Move to the highest point, evaluated accurately; return whether anything changed."""
         news = False
         # A rough evaluation may be higher than its neighbours.
         while (top := self.highest()).theta.tobytes() in self._roughly:
@@ -395,7 +395,7 @@ class HyperAscent:
         return news
 
     def _look_around(self) -> bool:
-        """Begin again with second derivatives by differences of gradients; returns whether they show a maximum."""
+        """Restart with second derivatives by differences of gradients; return whether they show a maximum."""
         here, size = self._here, self._here.theta.size
         if self._large:
             return False
@@ -416,22 +416,22 @@ class HyperAscent:
 
 
 def is_close(decrement: float, size: int) -> bool:
-    """Whether so much of the log posterior is next to nothing, for so many parameters."""
+    """Whether a change of the log posterior is negligible for this number of parameters."""
     return decrement < _CLOSE * size
 
 
-_GAIN = 0.1  # log posterior that an iteration gains, above which the next one is evaluated roughly
-_TRIALS = 2  # points of a line search that are evaluated roughly at most
-_NEWTON, _AS_PROMISED = 6, 0.3  # first steps by given curvatures; relative error of a step's gain that is acceptable
-_ENOUGH = 1e-7  # log posterior that is still to be gained where a search ends
-_LAST, _DIGITS = 2, 1e-13  # last steps by accurate evaluations, and the remaining gain without them
-_CLOSE = 1e-3  # the same, for each parameter, where a search that cannot go on has converged
-_ROUNDING = 1e-10  # relative change of the log posterior that rounding makes
-_FEW = 30  # parameters whose second derivatives are taken by differences where a search is stuck
-_PART = 0.1  # step of these, in standard deviations
+_GAIN = 0.1  # If an iteration gains more, the next evaluation is rough.
+_TRIALS = 2  # Largest number of rough evaluations in a line search.
+_NEWTON, _AS_PROMISED = 6, 0.3  # Number of first steps with given curvatures; largest relative error of their gain.
+_ENOUGH = 1e-7  # Expected gain of the log posterior below which a search ends.
+_LAST, _DIGITS = 2, 1e-13  # Last steps with accurate evaluations, and gain below which they are skipped.
+_CLOSE = 1e-3  # The same for each parameter, for a search that cannot continue.
+_ROUNDING = 1e-10  # Relative rounding error of the log posterior.
+_FEW = 30  # Largest number of parameters for second derivatives by differences in a stuck search.
+_PART = 0.1  # Step of these differences, in standard deviations.
 _CURVED = 1e-6  # smallest eigenvalue, relative to the diagonal, that counts as curvature
-_NEIGHBOURS = 3  # that a start is predicted from
-_SLOPE, _SMALL = 1e-3, 1e-2  # slopes that count as none before steps have shown curvatures, and after
-_STEEP = 0.1  # slope on which a search does not end in the units of another one
+_NEIGHBOURS = 3  # Number of solutions from which a start is predicted.
+_SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero before and after curvatures are estimated.
+_STEEP = 0.1  # With a larger slope a search in another search's units does not end.
 _NO_START = np.empty(0)
 _CONVERGED = "nothing is left to gain"

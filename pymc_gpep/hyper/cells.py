@@ -40,8 +40,8 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_ITERATIONS = 50  # of the climb to the maximum in the coordinates, at most
-_SMALLEST = 1e-10  # 1 − z² of a partial correlation z
+_ITERATIONS = 50  # Largest number of iterations to the maximum in the coordinates.
+_SMALLEST = 1e-10  # Smallest 1 − z² of a partial correlation z.
 _BY_ROW = 2000  # Numbers in matrices whose cost is that of averages of a row without a formula.
 
 
@@ -61,7 +61,7 @@ class Coordinates:
 
     @property
     def trivial(self) -> bool:
-        """Whether φ is θ, up to the order of one."""
+        """Whether φ is θ up to order."""
         return all(len(row) < 2 for row in self._rows)
 
     def theta(self, phi: Array) -> Array:
@@ -90,7 +90,7 @@ class Coordinates:
         return np.append(scale[:-1] * z, log_sd + log_rest.sum()), z, scale[:-1]
 
     def pulled(self, phi: Array, evaluation: Evaluation) -> Evaluation:
-        """Return an evaluation at θ as one at φ: of the density of φ, with its derivatives."""
+        """Return an evaluation at θ as an evaluation of the density of φ, with its derivatives."""
         value, gradient = evaluation.log_posterior, evaluation.gradient.copy()
         for row in self._rows:
             _, z, scale = self._row(phi[row])
@@ -148,7 +148,7 @@ class MovedLogPosterior:
         return self._coordinates.pulled(phi, prior).log_posterior
 
     def original(self, evaluation: Evaluation) -> Evaluation:
-        """Return an evaluation in the coordinates as one in θ."""
+        """Return an evaluation in the coordinates as an evaluation in θ."""
         return self._found.get(evaluation.theta.tobytes(), evaluation)
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -185,14 +185,14 @@ class MovedLogPosterior:
         return top[0]
 
 
-_MOST = 5000  # latent values, beyond which matrices of all pairs are too large
-_AT, _BEYOND = 1.7, 1.5  # standard deviations of the points, and how much farther parabolas go on
-_SHARE, _SMALL = 0.5, 0.01  # the next order as a share of this one, and as a number, at most
-_LARGEST = 2.0  # difference between two points beyond which the series says nothing
+_MOST = 5000  # Largest number of latent values for matrices of all pairs.
+_AT, _BEYOND = 1.7, 1.5  # Distance of the points (standard deviations), and factor by which parabolas extend it.
+_SHARE, _SMALL = 0.5, 0.01  # Largest next order, relative to this order and absolute.
+_LARGEST = 2.0  # Difference between two points above which the series is unreliable.
 
 
 def has_correction(log_posterior: LogPosterior) -> bool:
-    """Whether a sum of effects has a correction that does not take too long."""
+    """Whether a sum of effects has an affordable correction."""
     if not log_posterior.joint:
         return False
     classifier, approximator = log_posterior.classifier, log_posterior.approximator
@@ -226,7 +226,7 @@ def correction_at(log_posterior: LogPosterior, z: Array, nodes: Sequence[Evaluat
 
 
 def _beside(z: Array, axis: int) -> list[int]:
-    """Numbers of a place on each side along one axis, as far from the maximum as most of the mass."""
+    """Indices of a place on each side along one axis, at the distance of most of the mass."""
     on_axis = (z != 0.0).sum(axis=1) == 1
     sides = (np.flatnonzero(on_axis & (side * z[:, axis] > 0.0)) for side in (-1.0, 1.0))
     return [int(own[np.argmin(np.abs(np.abs(z[own, axis]) - _AT))]) for own in sides if own.size]
@@ -292,7 +292,7 @@ class Cells:
     count : int
         Number of evaluations.
     lost : list of float
-        Log masses that cells would have whose centres were left out, since the approximation failed there.
+        Estimated log masses of cells at whose centres the approximation failed.
     """
 
     def __init__(self, low: Array, high: Array, evaluate: Evaluate) -> None:

@@ -14,8 +14,8 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _FIRST_STEP = 0.03  # first step in units of the unconstrained space, before its scale is estimated
-_STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square
-_RANGE = 2.5  # factor by which a step may be off
+_STEP = 0.1  # Step in conditional standard deviations. Central differences have an error of the order of its square.
+_RANGE = 2.5  # Largest factor between a step and its target.
 _CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as curvature
 _FLAT = 0.02  # smallest eigenvalue of a scaled precision that is taken for one
 _SLOPES = 1000  # numbers beyond which slopes at nodes are left out of an interpolation
@@ -71,7 +71,7 @@ class Scales(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many coordinates there are."""
+        """Number of coordinates."""
         return len(self.axes)
 
     @property
@@ -177,7 +177,7 @@ def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
     if not axes.size:
         raise ValueError(
             "The log posterior does not fall along any hyperparameter, so that it cannot be integrated. Give "
-            "hyperparameters priors that hold them, or keep them at their maximum, hyper='map'."
+            "hyperparameters informative priors, or keep them at their maximum, hyper='map'."
         )
     precision = -second[np.ix_(axes, axes)] * np.outer(scale[axes], scale[axes])
     precision[np.diag_indices(len(axes))] = 1.0

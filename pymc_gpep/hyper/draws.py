@@ -24,18 +24,18 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 @dataclass(frozen=True)
 class ImportanceSampling(HyperMethod):
-    """Draws of a Student t distribution at the maximum, weighted by the posterior density over their own.
+    """Draws of a Student t distribution at the maximum, weighted by the posterior density over the t density.
 
     The scale of the proposal is that of the Gaussian with the second derivatives of the log posterior, in the
     unconstrained space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The log of
     their mean is log p(y), exact but for Monte Carlo error and the error of the approximate evidence. Draws are
-    quasi-random, a scrambled Halton sequence: for a few hyperparameters the error is well below the standard error,
-    which is that of independent draws.
+    quasi-random, a scrambled Halton sequence: for a few hyperparameters the error is well below the reported standard
+    error of independent draws.
 
     Parameters
     ----------
     draws : int
-        At least 100, for their weights to have a tail.
+        At least 100, so that their weights have a tail.
     dof : float
         Degrees of freedom of the proposal. The fewer, the heavier its tails.
     """
@@ -56,7 +56,7 @@ class ImportanceSampling(HyperMethod):
         good = self.usable(nodes)
         logs = np.array([node.log_posterior for node in good]) - self._log_density(z[found], gaussian)
         smoothed, pareto_k = smooth(logs)
-        # A draw at which the approximation fails counts as one, of no weight.
+        # A draw at which the approximation fails has weight 0.
         weighing = Weighing.of(np.append(smoothed, np.full((~found).sum(), -np.inf)), pareto_k)
         weights = np.exp(smoothed - smoothed.max())
         kept = worth_keeping(weights)
@@ -76,7 +76,7 @@ class ImportanceSampling(HyperMethod):
         chains = "sample with hyper='nuts', or " if joint else ""
         return (
             "the posterior has heavier tails than the proposal, and these estimates cannot be relied on: "
-            f"{chains}give hyperparameters that the data say little about priors that hold them"
+            f"{chains}give hyperparameters that the data say little about informative priors"
         )
 
     def _standard_draws(self, d: int, random_seed: int) -> Array:
@@ -89,7 +89,7 @@ class ImportanceSampling(HyperMethod):
         return np.asarray(z[np.argsort((z**2).sum(axis=1), kind="stable")])
 
     def _log_density(self, z: Array, gaussian: GaussianAtMaximum) -> Array:
-        """Log density of the proposal at hyperparameters that are z (s, d), standardised."""
+        """Log density of the proposal at standardised hyperparameters z (s, d)."""
         d, dof = z.shape[1], self.dof
         constant = gammaln(0.5 * (dof + d)) - gammaln(0.5 * dof) - 0.5 * d * np.log(dof * np.pi)
         volume = np.linalg.slogdet(gaussian.root)[1]
@@ -101,17 +101,17 @@ _MIXED = 1.05  # largest R-hat that counts as convergence of short chains
 
 @dataclass(frozen=True)
 class MarkovChain(HyperMethod):
-    """Equally weighted draws of PyMC's NUTS from the marginal model, every so many of them, started at the maximum.
+    """Equally weighted, thinned draws of PyMC's NUTS from the marginal model, started at the maximum.
 
     Parameters
     ----------
     draws, tune : int
-        Per chain.
+        Numbers of draws and tuning steps of each chain.
     chains : int
     cores : int, optional
         As PyMC chooses if not given.
     nodes : int
-        How many of the draws become nodes, equally spaced.
+        Number of equally spaced draws that become nodes.
     """
 
     draws: int = field(default=250, metadata=at_least(4))

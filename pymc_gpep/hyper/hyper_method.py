@@ -25,12 +25,12 @@ _ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum
 
 @dataclass(frozen=True)
 class HyperMethod(ABC):
-    """A way from the maximum of the hyperparameters' posterior to nodes and weights.
+    """Method that integrates over the hyperparameters by nodes and weights, from the maximum.
 
     Raises
     ------
     ValueError
-        If an option has a value that makes no sense.
+        If an option has an invalid value.
     """
 
     name: ClassVar[str]
@@ -42,7 +42,7 @@ class HyperMethod(ABC):
         check_limits(self)
 
     def check(self, approximator: Any, method: str) -> None:
-        """Raise a ValueError if this is not for an approximation, which `pm.fit` calls `method`."""
+        """Raise a ValueError if this does not support an approximation, the `method` of `pm.fit`."""
         if not isinstance(approximator, self.only_for[0]):
             raise ValueError(
                 f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={method!r} as it "
@@ -80,7 +80,7 @@ class HyperMethod(ABC):
         nodes : sequence of Evaluation
         weights : array (s,)
         complaints : sequence of str
-            Words for each fault; empty words for absent faults.
+            Texts of faults; empty texts are ignored.
         about : str
             Words that come before them.
         doubt : str
@@ -139,7 +139,7 @@ def evaluated(
 
 
 def failures(nodes: Iterable[Evaluation | None]) -> str:
-    """How many nodes had to be left out, in words; empty if none."""
+    """Return a text with the number of failed nodes; empty without failures."""
     found = list(nodes)
     failed = found.count(None)
     return f"the approximation failed at {failed} of {len(found)} points, which were left out" if failed else ""
@@ -158,7 +158,7 @@ def rough(nodes: Sequence[Evaluation | None], expected: Array) -> str:
 
 
 def above_maximum(top: float, best: Evaluation) -> str:
-    """Return by how much a node is above the maximum that the search found, in words; empty if it hardly is."""
+    """Return a text if a node is clearly above the maximum of the search; else empty."""
     above = top - best.log_posterior
     if above < _ABOVE:
         return ""

@@ -18,10 +18,10 @@ from pymc_gpep.hyper.weights import Weighing, along_curve, with_marginals
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_TOGETHER = 16  # solutions that do not wait for each other
-_NEAR = 3  # hyperparameters up to which a draw is near another one
-_SOLVES = 1000  # solutions that draws are made of, at most
-_WORK = 200_000_000  # numbers in the matrices of all of them
+_TOGETHER = 16  # Number of solves that run in parallel.
+_NEAR = 3  # Largest number of hyperparameters for which draws reuse neighbours' solutions.
+_SOLVES = 1000  # Largest number of solutions behind draws.
+_WORK = 200_000_000  # Largest total size of their matrices.
 _ENTRIES = 32_000_000  # Numbers of all solutions that are kept: 256 MB.
 
 
@@ -29,8 +29,8 @@ _ENTRIES = 32_000_000  # Numbers of all solutions that are kept: 256 MB.
 class HyperPosterior:
     """Σ_s w_s δ(θ − θ_s): nodes θ_s in the unconstrained space, their weights, and a solution at each.
 
-    Given a node, the latent values have the Gaussian of the approximation there. Everything else about the joint
-    posterior, moments, draws and predictions, is that of this mixture.
+    Given a node, the latent values have the Gaussian of the approximation there. Moments, draws and predictions are
+    computed from this mixture.
 
     Parameters
     ----------
@@ -39,17 +39,17 @@ class HyperPosterior:
     log_posterior : LogPosterior
     nodes : sequence of Evaluation
     weights : array (s,)
-        Positive; they are normalised.
+        Positive weights; they are normalised.
     log_evidence : float
-        log p(y) with the hyperparameters integrated out, NaN where the method does not give it.
+        log p(y) with the hyperparameters integrated out, NaN if the method does not compute it.
     converged : bool
         Whether the method computed all its nodes.
     message : str
-        How it went, in words.
+        Text on the convergence.
     weighing : Weighing, optional
         Reliability of weights of importance sampling: effective size, Pareto k, and the standard error of log p(y).
     draws : DataTree, optional
-        The Markov chains that nodes were taken from.
+        Markov chains whose draws are the nodes.
     density : array (m, d), optional
         Draws of equal weight from a continuous density of θ, where the method makes one. Nodes have its averages.
     doubt : str
@@ -88,7 +88,7 @@ class HyperPosterior:
         self._keep = max(1, len(self._kept), _ENTRIES // self.log_posterior.kept)
 
     def __repr__(self) -> str:
-        """How it came about, how many nodes there are, and the integral."""
+        """Return the method, the number of nodes and the integral."""
         evidence = "" if np.isnan(self.log_evidence) else f", log evidence {self.log_evidence:.4f}"
         plural = "" if len(self) == 1 else "s"
         return f"HyperPosterior({self.name!r}, {len(self)} node{plural}{evidence})"
@@ -126,7 +126,7 @@ class HyperPosterior:
         return self._solution(self.nodes[s], len(self._kept) < self._keep)
 
     def solution_at(self, best: Evaluation) -> Any:
-        """The approximate posterior of the latent values at the maximum, which may be a node or not."""
+        """The approximate posterior of the latent values at the maximum, also if the maximum is not a node."""
         return self._solution(best, keep=True)
 
     def _solution(self, evaluation: Evaluation, keep: bool) -> Any:
@@ -139,7 +139,7 @@ class HyperPosterior:
         return solution
 
     def solutions(self) -> Iterator[tuple[Evaluation, Any]]:
-        """All of them in turn, with the node of each."""
+        """Yield all solutions with their nodes."""
         wanted = [node for node in self.nodes if node.theta.tobytes() not in self._kept]
         for first in range(0, len(wanted), _TOGETHER):
             together = wanted[first : first + min(_TOGETHER, max(0, self._keep - len(self._kept)))]
@@ -159,7 +159,7 @@ class HyperPosterior:
 
         A fixed amount of work limits the number of solutions. A draw has the solution at its own θ, or at the nearest θ
         that was solved for. With more than three hyperparameters the nearest θ is too far: several draws share one θ.
-        Without a density, and without a joint posterior of all rows, θ is that of a node, drawn by its weight.
+        Without a density, or without a joint posterior of all rows, θ is a node drawn by its weight.
         """
         if self.density is None or not self.log_posterior.joint:
             chosen = rng.choice(len(self), size=draws, p=self.weights)
@@ -202,14 +202,14 @@ class HyperPosterior:
         return np.where(spread > 0.0, spread, 1.0)
 
     def _neighbours(self) -> Neighbours | None:
-        """Ends at the nodes that starts are predicted from; None in a fit from a file without them."""
+        """Solutions at nodes, from which starts are predicted; None if a fit from a file lacks them."""
         known = [node for node in self.nodes if node.start.size]
         if not known:
             return None
         return Neighbours(tuple(n.theta for n in known), tuple(n.start for n in known), np.diag(self._spread))
 
     def _near(self, theta: Array, near: Neighbours | None) -> Evaluation:
-        """An evaluation at θ that only says where a solve may start."""
+        """Return an evaluation at θ that only contains a start for a solve."""
         start = np.empty(0) if near is None else near.predict(self.log_posterior.approximator, theta)
         return self.nodes[0]._replace(theta=theta, start=start)
 

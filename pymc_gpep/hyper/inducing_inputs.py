@@ -27,7 +27,7 @@ from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.rows.rows import Rows, chunks, inputs_at, sample_inputs, sample_numbers
 from pymc_gpep.tables.table import of_size_one
 
-_DEFAULT = 50  # where their number is not given
+_DEFAULT = 50  # Default number of inducing inputs.
 
 
 def initial_inducing(
@@ -45,23 +45,23 @@ def initial_inducing(
     Parameters
     ----------
     given : int or array (M, d) or (c, M, d), or None
-        How many there are to be for each function; or the inputs. If None `default`, or as many as rows.
+        Number of inducing inputs of each function, or the inputs. None is `default`, at most the number of rows.
     rows : Rows
         The data.
     functions : int
         c.
     shared : bool
-        Whether all functions have them in common.
+        Whether all functions share the inducing inputs.
     random_seed : int
     default : int
     centre_scales : array (d,), optional
-        Factors of columns in distances. Inputs that all functions have in common are centres of classes if given, and
-        else rows of the data (k-means++).
+        Factors of columns in distances. Factors of columns for k-means. Shared inputs are centres of classes with these
+        factors, else rows (k-means++).
 
     Raises
     ------
     TypeError
-        If `given` is something else.
+        If `given` has another type.
     ValueError
         If there are more than rows, or fewer than one, or if an array has a wrong shape or values that are not finite.
     """
@@ -100,9 +100,9 @@ def initial_inducing(
     return np.broadcast_to(z, (sets, *z.shape[-2:])).copy()
 
 
-_CANDIDATES = 4_000  # rows that are drawn from, of more of them
+_CANDIDATES = 4_000  # Largest number of rows that are candidates.
 _OF_A_CLASS = 2_000
-_ROUNDS = 5  # of k-means
+_ROUNDS = 5  # Rounds of k-means.
 _DISTANCE_ROUNDING = 1e-13  # rounding of a distance of 0, relative to squared norms
 
 
@@ -119,14 +119,14 @@ def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
 
 
 def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Generator) -> Array:
-    """Centres (count, d) that k-means finds in each class; as many of each, where there are so many rows.
+    """Centres (count, d) of classes by k-means, equally many for each class if it has enough rows.
 
     Parameters
     ----------
     data : Rows
-        With labels.
+        Rows with labels.
     count : int
-        At most the number of rows.
+        Number of centres, at most the number of rows.
     scales : array (d,)
         Factors of columns in distances.
     rng : Generator
@@ -192,20 +192,20 @@ def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) ->
 
 
 class Direction(Protocol):
-    """Makes steps of gradients, one after the other."""
+    """Rule that turns gradients into steps."""
 
     def __call__(self, gradient: Array) -> Array:
         """Return the step to add to the parameters."""
 
     def shorten(self) -> None:
-        """Go on with shorter steps, since the last one led down, or where nothing can be computed."""
+        """Shorten the steps after a step that led down or failed."""
 
     def forget(self) -> None:
-        """Let steps before have no part in the next one, which then goes up if it is short enough."""
+        """Reset the momentum, so that a short enough next step leads up."""
 
 
 class SignedSteps:
-    """Steps of a length that each parameter has for itself, by the sign of its slope (Riedmiller and Braun 1993).
+    """Steps by the signs of slopes, with a step length for each parameter (Riedmiller and Braun 1993).
 
     A length grows while the slope keeps its sign, and is halved when that changes.
     """
@@ -233,7 +233,7 @@ class SignedSteps:
 class OptimiserSteps:
     """Steps of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
 
-    They grow a little with every one, and are halved where one was refused.
+    Each success lengthens the steps slightly, and a refused step halves them.
 
     Parameters
     ----------
@@ -278,19 +278,19 @@ def climb(
     flat: float,
     bounded: bool = False,
 ) -> Optimum:
-    """Go up by a sweep and a step in turns, and solve at the end.
+    """Alternate a sweep of EP and a step of the parameters, and solve at the end.
 
     Parameters
     ----------
     log_posterior : SparseLogPosterior
     theta : array
-        Where to begin; EP is solved there first.
+        First hyperparameters; EP is solved there first.
     max_iterations : int
     callback : callable
         Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the climb.
     direction : Direction
     flat : float
-        Relative change of the log posterior in ten steps that counts as none.
+        Relative change of the log posterior in ten steps that counts as zero.
     bounded : bool
         Whether unconverged log posteriors can be compared, since each is a lower bound. A step that lowers it is
         refused then.
@@ -329,7 +329,7 @@ def climb(
                 if refused % _SEVERAL == 0:
                     direction.forget()
                     step = direction(here.gradient)
-                if np.abs(step).max() < _LEAST:  # a maximum, unless nothing can be computed beside it
+                if np.abs(step).max() < _LEAST:  # at a maximum, unless evaluations nearby fail
                     converged, message = there, "No step leads on from here."
                     break
             history[-1:] = [history[-1]._replace(start=_NO_START), here]
@@ -359,7 +359,7 @@ def _is_flat(values: Sequence[float], flat: float) -> bool:
 
 _NO_START = np.empty(0)
 _PATIENCE = 10
-_FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # in the unconstrained space, and in deviations of a column of inputs
+_FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # First, smallest and largest step, unconstrained or in deviations of a column.
 _LONGER, _SHORTER = 1.1, 0.5
-_GROWTH = 1.03  # of all steps of an optimiser
-_SEVERAL = 4  # steps refused one after the other, half as long each: the direction is to blame
+_GROWTH = 1.03  # Growth of the optimiser's steps after a success.
+_SEVERAL = 4  # After this many refused steps, each half as long, the direction is wrong.

@@ -25,14 +25,14 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 @dataclass(frozen=True)
 class LaplaceNodes(HyperMethod):
-    """Equally weighted points that have mean and covariance of the Gaussian at the maximum.
+    """Equally weighted points with the mean and covariance of the Gaussian at the maximum.
 
-    It is that of the unconstrained space, with mode and second derivatives of the log posterior.
+    The Gaussian has the mode and second derivatives of the log posterior in the unconstrained space.
 
     Parameters
     ----------
     nodes : int
-        How many; at least two more than there are hyperparameters.
+        Number of nodes, at least the number of hyperparameters plus two.
     """
 
     nodes: int = field(default=64, metadata=at_least(1))
@@ -79,17 +79,17 @@ _SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
 class CentralComposite(HyperMethod):
     """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
 
-    The sphere is one in standardised coordinates along the principal axes of the Gaussian at the maximum. Each of the
-    two sides of an axis has units of its own, by how fast the density falls on it. A point's weight is the posterior
-    density relative to the standard normal one, times the stretch of the volume (which Rue et al. leave out), times a
-    design weight. The design weight makes mean and covariance of a standard normal distribution come out.
+    The sphere is in standardised coordinates along the principal axes of the Gaussian at the maximum. Each side of an
+    axis has its own unit, by the fall of the density on that side. A point's weight is the posterior density relative
+    to the standard normal one, times the stretch of the volume (which Rue et al. leave out), times a design weight. The
+    design weight reproduces mean and covariance of a standard normal distribution.
 
     Parameters
     ----------
     f0 : float, optional
         Radius of the sphere over the square root of the number d of hyperparameters. If not given, it is √(1 + 2 / d),
-        so that the fourth moment of a normal distribution's radius comes out as well. Rue et al. and Vanhatalo,
-        Pietiläinen and Vehtari (2010) have 1.1, which is that for d = 10.
+        which also reproduces the fourth moment of a normal distribution's radius. Rue et al. and Vanhatalo, Pietiläinen
+        and Vehtari (2010) use 1.1, the value for d = 10.
     resolution : int, optional
         Resolution of the fraction of a cube's corners that are among the points: no product of fewer different
         coordinates has a mean over them. If not given, it is 5, and 4 for more than 8 hyperparameters: 14 of them take
@@ -148,8 +148,8 @@ class CentralComposite(HyperMethod):
 def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:
     """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
 
-    Each is that of a normal density that falls by as much as the posterior does over two of the Gaussian's standard
-    deviations. It is 1 where the posterior cannot be computed, or does not fall. Starts for nodes are returned as well.
+    Each is the standard deviation of a normal density with the posterior's fall over two of the Gaussian's standard
+    deviations. It is 1 if the posterior cannot be computed, or does not fall. Starts for nodes are returned as well.
     """
     log_posterior = log_posterior.loosely(gradients=False)
     d = gaussian.mean.size
@@ -189,7 +189,7 @@ def sphere_design(d: int, resolution: int = 5) -> Array:
     if d == 1:
         return axes
     columns: list[int] = []
-    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # of so many columns
+    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # index = number of columns multiplied
     while len(columns) < d:
         column = 1 + max(columns, default=0)
         while any(column in found for found in products):
@@ -202,17 +202,17 @@ def sphere_design(d: int, resolution: int = 5) -> Array:
     return np.concatenate([corners, axes])
 
 
-_MOST = 3  # hyperparameters
-_FURTHEST = 20  # steps from the maximum in each direction
-_FEW_NODES = 4  # nodes along an axis, below which they come closer
-_FINEST = 0.2  # of the step, about as close as they come
-_NODES = 5000  # evaluations at which the grid ends
-_NEIGHBOURS = 64  # that a start is predicted from
+_MOST = 3  # Largest number of hyperparameters of a grid.
+_FURTHEST = 20  # Largest number of steps from the maximum in each direction.
+_FEW_NODES = 4  # With fewer nodes along an axis the step shrinks.
+_FINEST = 0.2  # Smallest step, relative to the first.
+_NODES = 5000  # Largest number of evaluations of a grid.
+_NEIGHBOURS = 64  # Number of solutions from which a start is predicted.
 
-_MARGIN = 3  # cells around nodes
-_MANY = 150  # nodes that are too many for a surrogate
-_PROPOSALS, _INSIDE = 40_000, 16_384  # Numbers of points of which draws are some, by a spline and by a surrogate.
-_CONVEX = 0.25  # Excess over a tangent that a log density may have, in squares of the distance.
+_MARGIN = 3  # Number of cells around the outer nodes.
+_MANY = 150  # With more nodes a surrogate is too slow.
+_PROPOSALS, _INSIDE = 40_000, 16_384  # Numbers of proposals of draws, for a spline and for a surrogate.
+_CONVEX = 0.25  # Largest excess of a log density over its tangent, per squared distance.
 _LOWEST = 25.0  # Fall of a log density, beyond which a spline would swing.
 _PARTS = 6  # Number of parts of a cell along each axis.
 
@@ -231,10 +231,10 @@ class Grid(HyperMethod):
     Parameters
     ----------
     step : float, optional
-        Distance of nodes, in standard deviations of the Gaussian. Where fewer than four fit along an axis, it is halved
-        there.
+        Distance of nodes, in standard deviations of the Gaussian. If fewer than four fit along an axis, its step is
+        halved.
     drop : float, optional
-        The grid ends where the log density is so much below its maximum.
+        Fall of the log density below its maximum at which the grid ends.
     """
 
     step: float = field(default=1.5, metadata=positive())
@@ -267,7 +267,7 @@ class Grid(HyperMethod):
             narrow = np.array([len({place[axis] for place in kept}) < _FEW_NODES for axis in range(d)])
             narrow &= spacing > _FINEST * self.step
             if not edge and kept and narrow.any():
-                # The density is narrower than the Gaussian, and takes nodes that are closer.
+                # The density is narrower than the Gaussian and needs closer nodes.
                 spacing = np.where(narrow, 0.5 * spacing, spacing)
                 found = {_finer(place, narrow): node for place, node in found.items()}
                 kept = self._kept(found, best)
@@ -295,19 +295,19 @@ class Grid(HyperMethod):
 
 
 def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) -> str:
-    """Return where the grid ends before the density is negligible, in words; empty if nowhere."""
+    """Return a text on axes along which the grid ends too early; else empty."""
     if edge:
         return f"the grid ended at {_NODES} points, before the density is negligible. Take hyper='ccd'"
     if (spacing * np.abs(list(kept))).max() < _FURTHEST:
         return ""
     return (
         f"the density is not negligible {_FURTHEST} steps from the maximum, where the grid ends. Give hyperparameters "
-        "priors that hold them, or take hyper='nuts'"
+        "informative priors, or take hyper='nuts'"
     )
 
 
 class _Cells(NamedTuple):
-    """Cells about the nodes of a grid, with those at its edge, whose density is negligible."""
+    """Cells around the nodes of a grid, also of nodes at its edge, whose density is negligible."""
 
     places: NDArray[np.int64]
     """Nodes in steps of the grid, (s, d)."""
@@ -328,9 +328,9 @@ class _Cells(NamedTuple):
         return cls(np.array(list(known)), spacing, list(known.values()), logs, slopes)
 
     def limited(self, values: Array, points: Array, cell: NDArray[np.intp]) -> Array:
-        """Return interpolated log densities (m,) at standardised points (m, d), at most so far above tangents.
+        """Return interpolated log densities (m,) at standardised points (m, d), limited to an excess above tangents.
 
-        The tangent is that at the node of the cell of a point. A log density that is concave is below its tangents.
+        A point has the tangent at the node of its cell. A log density that is concave is below its tangents.
         Between nodes, an interpolation of a steep density may have modes that no node shows.
         """
         apart = points - self.spacing * self.places[cell]
@@ -378,18 +378,18 @@ class _Cells(NamedTuple):
 
 
 def _beside(place: _Place) -> list[_Place]:
-    """Return the places beside one, along each axis."""
+    """Return the neighbours of a place along each axis."""
     steps = np.concatenate([np.eye(len(place), dtype=int), -np.eye(len(place), dtype=int)])
     return [tuple(map(int, each)) for each in np.array(place) + steps]
 
 
 def _edge(found: dict[_Place, Evaluation | None], kept: dict[_Place, Evaluation], spacing: Array) -> list[_Place]:
-    """Return the places of the grid where it grows: beside kept nodes, and beyond one point that fails."""
+    """Return the next places of the grid: neighbours of kept nodes, and places beyond a single failure."""
     gaps = [place for place, node in found.items() if node is None and not kept.keys().isdisjoint(_beside(place))]
     around = {each for place in (*kept, *gaps) for each in _beside(place)} - found.keys()
     return sorted(place for place in around if (spacing * np.abs(place)).max() <= _FURTHEST)
 
 
 def _finer(place: _Place, narrow: NDArray[np.bool_]) -> _Place:
-    """Return a place where steps along some axes are half as long."""
+    """Return a place after steps along some axes are halved."""
     return tuple(map(int, np.where(narrow, 2, 1) * place))

@@ -51,13 +51,13 @@ AGREE = 0.1
 
 
 def why_stopped(stopped: BaseException) -> str:
-    """The reason that an interrupt, or the StopIteration of a callback, gives for the end of a search."""
+    """Return the reason for the end of a search from an interrupt or a callback's StopIteration."""
     return str(stopped) or ("Interrupted." if isinstance(stopped, KeyboardInterrupt) else "Stopped by a callback.")
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where an optimisation ended: the best point seen, whether it is a maximum, and how it went."""
+    """Result of an optimisation: the best point, whether it is a maximum, and the history."""
 
     best: Evaluation
     converged: bool
@@ -95,7 +95,7 @@ class Optimum:
 
     @property
     def ended_by(self) -> BaseException | None:
-        """An exception like that which ended the search before its end; None where it came to its end."""
+        """Return an exception like the one that stopped the search early; None if it ended by itself."""
         kind = KeyboardInterrupt if self.interrupted else StopIteration
         return kind(self.message) if self.stopped else None
 
@@ -155,7 +155,7 @@ class Optimum:
 
     @property
     def agreement(self) -> str:
-        """How many of several searches ended here, in words; empty if there was one."""
+        """Return a text with the number of searches that ended here; empty for a single search."""
         if len(self.ends) < 2:
             return ""
         below = self.best.log_posterior - np.array([end.log_posterior for end in self.ends])
@@ -195,7 +195,7 @@ def maximise(
     ----------
     log_posterior : LogPosterior
     theta : array
-        Where to begin, unconstrained.
+        First point, unconstrained.
     max_iterations : int
     callback : callable
         Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the search, and
@@ -205,7 +205,7 @@ def maximise(
     search : LogPosterior, optional
         Log posterior to evaluate on the way; if not given, `log_posterior` at a loose tolerance.
     flat : float
-        Relative change of the log posterior in an iteration that counts as none.
+        Relative change of the log posterior in an iteration that counts as zero.
     units : array (d, d), optional
         Units in which the search takes its first steps, such as `Optimum.units`.
     curvature : function of an Evaluation
@@ -221,9 +221,9 @@ def maximise(
     rough = evaluate.roughly() if searching and not search else evaluate
     best = rough(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS, IMPROPER):
-        return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
+        return Optimum(best, True, _NOTHING, (best,))  # the solution's status describes the failure
     if searching and best.status == OUT_OF_ITERATIONS:
-        best = rough(theta, best.start)  # a first solve has the longest way
+        best = rough(theta, best.start)  # the first solve is the farthest from its start
     size, remark = how_many(log_posterior, theta), ""
     if searching and not np.isfinite(best.log_posterior):
         best, remark = off_start(evaluate, best, size)
@@ -247,13 +247,13 @@ def maximise(
         if converged:
             exact = climb.polished(exact, log_posterior)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None:
-            # On the way nobody looked whether the covariances were any.
+            # Covariances were not checked during the search.
             return maximise(
                 log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units, curvature
             )
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message, ended_by = False, "", stopped
-        best = exact = climb.highest()  # the solution is found to the tolerance when somebody asks for it
+        best = exact = climb.highest()  # the solution is refined to the tolerance on demand
     found = Optimum(
         exact if exact.usable else best, converged, message, tuple(climb.history), remark=remark, **climb.judgement()
     )
@@ -280,7 +280,7 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
 
 
 def too_wide(log_posterior: LogPosterior, x: Array) -> str:
-    """Advice where prior variances are too large for the digits of a covariance matrix; empty if they are not."""
+    """Return advice if prior variances are too large for a covariance matrix in double precision; else empty."""
     covariance = getattr(log_posterior, "covariance", None)  # a function of θ alone has none
     largest = 0.0 if covariance is None else float(np.max(covariance(x)[0], initial=0.0))
     if not largest > _LARGE:
@@ -292,7 +292,7 @@ def too_wide(log_posterior: LogPosterior, x: Array) -> str:
 
 
 def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
-    """Raise a ValueError that says why a search cannot start where it was evaluated."""
+    """Raise a ValueError with the reason why a search cannot start."""
     theta = best.theta
     size = how_many(log_posterior, theta)
     values = log_posterior.point(theta)
@@ -314,7 +314,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
             f"{name} cannot start: the log posterior is {best.log_posterior} {at}, but its derivatives with respect to "
             f"{of} are not finite there{everywhere}. A covariance function, a mean or a prior takes the root, a power "
             "or the logarithm of 0. The squared distance between a point and itself is 0, for example. Add a small "
-            "number to what is under it: pm.math.sqrt(squared + 1e-12)."
+            "number under the root: pm.math.sqrt(squared + 1e-12)."
         )
     advice = (
         "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance, of the mean "
@@ -341,8 +341,8 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
 
 
 _NO_START = np.empty(0)
-_LARGE = 1e9  # prior variance, beside which rounding hides variances of the order of 1e-6
-_SADDLES = 5  # stationary points that are left, at most
+_LARGE = 1e9  # Prior variance at which rounding hides variances of about 1e-6.
+_SADDLES = 5  # Largest number of saddles from which a search escapes.
 _SADDLE = "having left a point that is stationary and no maximum"
 _AGAIN = "having begun again at a higher node of the integral over hyperparameters"
 _BORDER = " ran to "  # part of the message of `looked_at`
@@ -351,16 +351,16 @@ _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
-_SHOWN = 1e-4  # log posterior that a step gains, above which it shows a curvature
+_SHOWN = 1e-4  # A step with a larger gain shows curvature.
 
 
-_STEEP = 0.5  # slope, per unit of the unconstrained space, above which a point without curvature is not a maximum
+_STEEP = 0.5  # A point without curvature and with a larger slope (unconstrained) is not a maximum.
 _FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
-_VERY_FAR = 7.0  # the same of a search that has not ended
-_SOME_WAY = 2.0  # the same of a search with noise
-_FURTHER = 3  # steps of one at the end of the way in that direction, over which priors rise where they have no bound
-_BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope, in standard deviations, at which a border is looked for
-_MUCH = 0.05  # slope per standard deviation, above which a hyperparameter is named
+_VERY_FAR = 7.0  # The same for an unfinished search.
+_SOME_WAY = 2.0  # The same for a search with noise.
+_FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior must rise.
+_BEYOND = (1e-3, 1e-2, 1e-1)  # Steps along the slope, in standard deviations, that search for a border.
+_MUCH = 0.05  # Messages name hyperparameters with a larger slope per standard deviation.
 
 
 def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPosterior | None = None) -> Optimum:
@@ -457,7 +457,7 @@ def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
 
 
 def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, deviations: Array | None) -> str:
-    """The reason why nothing can be computed a short way along the slope; empty where it can."""
+    """Return why evaluations fail a short step along the slope; empty if they succeed."""
     units = np.ones_like(slope) if deviations is None else deviations
     length = np.linalg.norm(units * slope)
     for reach in _BEYOND:
@@ -499,8 +499,8 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
 
 
 _TINY_LOG_SPREAD = -6.0  # logarithm of a standard deviation too small for data
-_NEARER = 0.5  # a step towards 0, in logarithms
-_FALLS = 1e-3  # of the log posterior over this step, and much more at a maximum
+_NEARER = 0.5  # Step of the logarithm towards −∞.
+_FALLS = 1e-3  # Fall of the log posterior over this step; at a maximum it is much larger.
 
 
 def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluation) -> str:

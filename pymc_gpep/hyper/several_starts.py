@@ -19,9 +19,9 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.solvers.problem import watching
 
-_STEPS = (1.0, 4.0)  # unconstrained; the second where the first shows nothing
-_ROWS = 200  # points whose pairs with all other points suffice for a median
-_EFFECT = 1e-6  # least change that counts as one
+_STEPS = (1.0, 4.0)  # Unconstrained steps; the second is used if the first has no effect.
+_ROWS = 200  # Number of points that suffice for a median of pair distances.
+_EFFECT = 1e-6  # Smallest change that counts as an effect.
 
 
 class PriorView(NamedTuple):
@@ -48,7 +48,7 @@ def correlations(k: Array, rows: slice = slice(None)) -> Array:
 
 
 def view(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> PriorView:
-    """View of covariances (1 or c, n, n), over all functions; of many points, pairs with some of them."""
+    """Summarise covariances (1 or c, n, n) over all functions; for many points, use a subset of pairs."""
     rows = slice(None, None, -(-k.shape[1] // _ROWS))
     r = correlations(k, rows)
     chosen = {kind: which[rows] for kind, which in pairs.items()}
@@ -81,7 +81,7 @@ _SUGGESTED = (("neighbours", 0.5), ("between", 0.9), ("between", 0.5), ("within"
 
 _MAGNITUDE = 3.0  # standard deviation of the latent functions, in units of the probit's noise
 _PATH = np.linspace(-9, 9, 37)  # steps along which a correlation is sought, unconstrained
-_CORRELATED = 0.5  # correlation above which points are the same, at scales far too short for further points
+_CORRELATED = 0.5  # Points with a larger correlation at tiny scales are duplicates.
 
 
 def starting_points(log_posterior: LogPosterior, first: Array, count: int, random_seed: int = 0) -> Array:
@@ -116,7 +116,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
     magnitudes, scales = roles(look, first)
     if not scales.any():
         return []
-    # Points that are the same stay alike on any scale, and say nothing of one.
+    # Duplicate points are correlated at every scale, so that they do not inform on it.
     same = correlations(log_posterior.covariance(first + _PATH[0] * scales)[0]).max(axis=0) > _CORRELATED
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
@@ -135,7 +135,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
 
 
 def _crossing(correlation: Array, target: float) -> float | None:
-    """The least step along `_PATH` at which a correlation has a value, between its points; none if it never has."""
+    """Return the first step along `_PATH` at which a correlation crosses a value; NaN if it never does."""
     above = correlation > target
     places = np.flatnonzero(above[1:] != above[:-1])
     if not places.size:
@@ -145,7 +145,7 @@ def _crossing(correlation: Array, target: float) -> float | None:
     return float(_PATH[i] + share * (_PATH[i + 1] - _PATH[i]))
 
 
-_MOMENT = 0.5  # seconds after which somebody who waits looks whether all is over
+_MOMENT = 0.5  # Seconds between checks of a waiting thread.
 
 
 class Listener:
@@ -171,15 +171,12 @@ class Listener:
         self.ended_by: BaseException | None = None
 
     def check(self) -> None:
-        """In any thread: raise a KeyboardInterrupt if the work has been ended."""
+        """Raise a KeyboardInterrupt if the work has been ended; callable from any thread."""
         if self._over.is_set():
             raise KeyboardInterrupt
 
     def call(self, *arguments: Any) -> None:
-        """In another thread: have `answer(*arguments)` called, and raise a KeyboardInterrupt where that ends the work.
-
-        A StopIteration of the answer's is raised as such.
-        """
+        """Let the listener call `answer`; raise its StopIteration, or a KeyboardInterrupt if it ends the work."""
         answered: Future[None] = Future()
         self.check()
         self._calls.put((arguments, answered))
@@ -189,11 +186,11 @@ class Listener:
         answered.result()
 
     def during[R](self, work: Callable[[], R]) -> R:
-        """Run `work` in another thread and answer its calls; it may share itself out over more threads.
+        """Run `work` in another thread and answer its calls; the work may use further threads.
 
         Returns
         -------
-        Return value of the work, which is to come to an end where a call or `check` raises.
+        Return value of the work. The work must end if a call or `check` raises.
 
         Raises
         ------
@@ -205,7 +202,7 @@ class Listener:
             done = thread.submit(copy_context().run, work)
             done.add_done_callback(lambda _: self._calls.put(None))
             while True:
-                # An interrupt can come between any two steps, and leave a call without an answer; `call` sees to that.
+                # An interrupt may arrive between any two statements and leave a call unanswered; `call` handles this.
                 try:
                     while not done.done():
                         self._listen()
@@ -217,7 +214,7 @@ class Listener:
         return done.result()
 
     def end(self, by: BaseException) -> None:
-        """In any thread: end the work, unless it has been."""
+        """End the work, unless it has ended; callable from any thread."""
         if self.ended_by is None:
             self.ended_by = by
         self._over.set()
@@ -242,8 +239,8 @@ class Listener:
             answered.set_result(None)
 
 
-_CLOSE = 0.2  # largest difference of a hyperparameter at which a search has come to the end of an earlier one
-_TOGETHER = 8  # searches that do not wait for each other, with any number of processors: results must not depend on it
+_CLOSE = 0.2  # A search within this distance of an earlier end stops.
+_TOGETHER = 8  # Number of parallel searches, fixed so that results do not depend on processors.
 
 type Callback = Callable[[tuple[Evaluation, ...], int], None]
 type Follow = Callable[[tuple[Evaluation, ...]], None]
@@ -265,7 +262,7 @@ def maximise_from(
     units: Array | None = None,
     curvature: Curve = no_curvature,
 ) -> Optimum:
-    """Find the maximum from each of several points; the best is kept, and where all of them ended.
+    """Find the maximum from each of several points; return the best, with the ends of all searches.
 
     The first search is alone. The searches that follow run side by side, eight at a time, on the available threads. A
     search that comes near the end of a search of an earlier group stops, and counts as ended there. So the result does
@@ -275,7 +272,7 @@ def maximise_from(
     ----------
     log_posterior : LogPosterior
     points : array (k, d)
-        Where to begin, unconstrained.
+        First points, unconstrained.
     max_iterations : int
         Limit on iterations of each search.
     callback : callable
@@ -283,7 +280,7 @@ def maximise_from(
         StopIteration or KeyboardInterrupt from it end all searches, and the best point so far is kept. So does an
         interrupt.
     start, flat, units, curvature
-        As of `maximise`, of which start and units are for the first search.
+        See `maximise`; start and units are for the first search.
 
     Raises
     ------
@@ -359,7 +356,7 @@ def _side_by_side(
     before: Sequence[_Search],
     how: dict[str, Any],
 ) -> tuple[list[_Search], BaseException | None]:
-    """Return searches from some of the points, those started, and the exception that ended them early."""
+    """Return the searches from the points in `which` that were started, and the exception that stopped them."""
     listener = Listener(callback)
 
     def search(number: int) -> _Search | None:
@@ -373,7 +370,7 @@ def _side_by_side(
                 raise StopIteration
 
         def watch(*_: object) -> None:
-            if not log_posterior.compiled:  # through compiled code nothing can be raised
+            if not log_posterior.compiled:  # compiled code cannot raise
                 listener.check()
 
         try:
@@ -382,7 +379,7 @@ def _side_by_side(
                 found = maximise(log_posterior, points[number], max_iterations, follow, **how)
         except ValueError:
             return _Search(None, Evaluation.failed(points[number], NOT_FINITE))
-        except KeyboardInterrupt as interrupt:  # before the search had anything to keep
+        except KeyboardInterrupt as interrupt:  # before the first evaluation
             listener.end(interrupt)
             return None
         if found.interrupted:

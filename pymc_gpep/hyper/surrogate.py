@@ -23,25 +23,25 @@ DRAWS = 4096
 """Number of draws that represent a density."""
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
-_FEW = 3  # axes for which the longest would extrapolate without bounds
-_PAIRS_FROM, _PAIRS = 3, 0.7  # axes from which the covariance has a share that is a sum over pairs of axes
-_HELD = 200_000  # numbers of arrays that are held at a time
-_LARGE = 700  # numbers for which one length scale is tried, that of the surrogate before
-_NUGGET = 1e-8  # variance of the noise of values and slopes, relative to their own
+_FEW = 3  # With so few axes the longest scale is left out: it would extrapolate without bounds.
+_PAIRS_FROM, _PAIRS = 3, 0.7  # From this number of axes, the share of the covariance that is a sum over pairs of axes.
+_HELD = 200_000  # Largest size of arrays in memory.
+_LARGE = 700  # With more numbers only the previous length scale is tried.
+_NUGGET = 1e-8  # Relative variance of the noise of values and slopes.
 _COMPRESSED = 12.0  # fall of the log density at which compression begins, and one more for each axis
-_DEEPEST = 30.0  # lowest compressed log density, in units of c, that is distinguished
-_MARGIN = 1.0  # of the log density above the highest point
+_DEEPEST = 30.0  # Lowest compressed log density, in units of c.
+_MARGIN = 1.0  # Largest log density above the highest computed value.
 _STEEPEST = 0.05, 20.0  # limits of dx / dt
-_TABLE = 400  # entries of a table of a warp
+_TABLE = 400  # Entries of the table of a warp.
 _FURTHEST = 12.0  # warped coordinate where a table ends
-_PROPOSALS, _FEWEST = 2, 12  # 2 to the power of them: weighted proposals of a draw, and of a density at least
+_PROPOSALS, _FEWEST = 2, 12  # log2 of the number of proposals for each draw, and for a density at least.
 _WIDER, _DEGREES = 1.1, 6.0  # scale of proposals over that of the quadratic form, and their degrees of freedom
-_WORTH = 0.1  # effective share of weighted draws, below which chains go on from these
+_WORTH = 0.1  # With a smaller effective share of weighted draws, chains continue from them.
 _CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6
 
 
 class Points(NamedTuple):
-    """Evaluated points with log densities relative to the centre, which is among them."""
+    """Evaluated points, the centre included, with log densities relative to the centre."""
 
     z: Array
     """(n, d)."""
@@ -188,8 +188,8 @@ class Surrogate:
     def draws(self, count: int, seed: int, chains: int = _CHAINS) -> tuple[Array, float]:
         """Draws (count, d) of equal weight from the density, and the log of its integral.
 
-        Quasi-random draws of a Student t density in warped coordinates are weighted. Where few of them count, chains
-        go on from these, all together, by Hamiltonian Monte Carlo.
+        Quasi-random draws of a Student t density in warped coordinates are weighted. If few of them have weight, chains
+        of Hamiltonian Monte Carlo continue from them.
         """
         rng = np.random.default_rng(seed)
         root = _WIDER * np.linalg.cholesky(np.linalg.inv(self._precision))
@@ -250,7 +250,7 @@ def _blocks(k: Array, rate: Array, second: Array) -> Array:
 
 
 def _root(covariance: Array) -> Array:
-    """Cholesky factor of a covariance with as little noise as rounding asks for."""
+    """Cholesky factor of a covariance plus the smallest noise that makes it positive definite."""
     noise, diagonal = _NUGGET, covariance.diagonal().copy()
     while True:
         covariance[np.diag_indices(len(covariance))] = diagonal * (1.0 + noise)

@@ -19,12 +19,12 @@ ENOUGH_ALIKE = 0.9
 ALL_ALIKE = 0.99
 """The same, where not even the Pareto k says otherwise."""
 
-_NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
-_TAIL = 5  # draws at least that a tail can be fitted to
-_CONSTANT = 1e-8  # a spread of log weights that is rounding
-_GRID = 30  # shapes of a tail that are averaged over, at the least
-_BITS = 62  # bits of a place on a curve through all points
-_ENTRIES = 2_000_000  # numbers that are held at a time
+_NEGLIGIBLE = 1e-4  # Total weight of the draws that are dropped.
+_TAIL = 5  # Smallest number of draws in a tail that can be fitted.
+_CONSTANT = 1e-8  # Spread of log weights that counts as rounding.
+_GRID = 30  # Smallest number of tail shapes in the average.
+_BITS = 62  # Bits of a position on the space-filling curve.
+_ENTRIES = 2_000_000  # Largest number of entries in memory.
 
 
 class Estimate(NamedTuple):
@@ -86,18 +86,18 @@ def excess_of_tail(log_weights: Array) -> float:
 
 
 def _in_tail(count: int) -> int:
-    """How many of so many weights are the tail, as in the paper."""
+    """Number of weights in the tail, as in the paper."""
     return int(min(0.2 * count, 3.0 * np.sqrt(count)))
 
 
 def smooth(log_weights: Array) -> tuple[Array, float]:
-    """Pareto-smooth log weights (draws,), their normaliser kept; and the Pareto k."""
+    """Return Pareto-smoothed log weights (draws,) with the same normaliser, and the Pareto k."""
     smoothed, pareto_k = smooth_each(log_weights[:, None])
     return smoothed[:, 0], float(pareto_k[0])
 
 
 def smooth_each(log_weights: Array) -> tuple[Array, Array]:
-    """Smooth the log weights (draws, m) of m sets of draws, each as `smooth` does; and the Pareto k (m,).
+    """Return the smoothed log weights (draws, m) of m sets of draws, as `smooth`, and the Pareto k (m,).
 
     The tail of each has a generalised Pareto distribution fitted by the estimate of Zhang and Stephens (2009).
     """
@@ -114,7 +114,7 @@ def smooth_each(log_weights: Array) -> tuple[Array, Array]:
 
 
 def _smoothed_tails(log_weights: Array, tail: int) -> tuple[Array, Array]:
-    """`smooth_each` of sets that are looked at together."""
+    """Return the result of `smooth_each` for one batch of sets."""
     top = log_weights.max(axis=0)
     order = np.argsort(log_weights, axis=0)[-tail - 1 :]
     largest = np.take_along_axis(log_weights, order, axis=0) - top
@@ -147,13 +147,13 @@ def _pareto_fits(x: Array) -> tuple[Array, Array]:
     weight[weight < 10.0 * np.finfo(float).eps] = 0.0
     best = (b * weight).sum(axis=0) / weight.sum(axis=0)
     shape = np.log1p(-best * x).mean(axis=0)
-    apart = quartile > x[0]  # else it is far from such a distribution
+    apart = quartile > x[0]  # otherwise the tail is far from a generalised Pareto
     shrunk = (n * shape + 5.0) / (n + 10.0)
     return np.where(apart, shrunk, np.nan), np.where(apart, -shape / best, np.nan)
 
 
 def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limit: float = USABLE) -> bool:
-    """Whether weighted draws can be trusted: k below the limit, or weights all but alike.
+    """Whether weighted draws can be trusted: k is below the limit, or weights are nearly equal.
 
     The Pareto k does not depend on the scale of the tail. If the effective size is above 0.9 of the number of draws, a
     tail of any finite mean (k below 1) carries little. Weights of a proper density have a finite mean. An estimate of 1
@@ -164,7 +164,7 @@ def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limi
 
 
 def worth_keeping(weights: Array) -> NDArray[np.bool_]:
-    """Which draws are worth keeping by their weights (draws,): all but the lightest, a ten thousandth together."""
+    """Mask of draws worth keeping: all but the lightest, whose weights sum to a ten-thousandth."""
     light_first = np.argsort(weights, kind="stable")
     kept = np.ones(len(weights), dtype=bool)
     kept[light_first[np.cumsum(weights[light_first]) < _NEGLIGIBLE * weights.sum()]] = False

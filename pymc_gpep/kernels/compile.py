@@ -2,7 +2,7 @@
 
 numba's own cache depends on the text of the function's file, and on no other file. A kernel that calls a kernel in
 another file would be stale after a change there. A new docstring would cause a file to be compiled again. PyTensor's
-cache never looks at the source at all. Both get the same remedy: a digest of code without docstrings and comments. The
+cache never looks at the source at all. The remedy for both is a digest of code without docstrings and comments. The
 digest covers a file and all files of this package that it imports, directly or indirectly.
 """
 
@@ -39,7 +39,7 @@ def _imported(tree: ast.AST, path: Path) -> Iterator[Path]:
             for alias in node.names:
                 yield from _files(alias.name)
         elif isinstance(node, ast.ImportFrom):
-            # A relative import counts folders from that of its own file.
+            # A relative import starts at the folder of its own file.
             here = (_PACKAGE.name, *path.parts[len(_PACKAGE.parts) : -node.level]) if node.level else ()
             parts = (*here, *([node.module] if node.module else []))
             for alias in node.names:
@@ -91,7 +91,7 @@ class _Notes:
             part.write_text(json.dumps(self._known), encoding="utf-8")
             part.replace(self._file)
         except OSError:
-            pass  # as where nobody may write; the next process parses the files again
+            pass  # the folder is read-only: the next process parses the files again
 
 
 _notes = functools.cache(_Notes)
@@ -141,10 +141,10 @@ def kernel(
     options |= {"no_cfunc_wrapper": True}
     dispatcher: Any = numba.njit(**options)(function)
     template = dispatcher.get_call_template
-    # numba would compile a function once more for each integer that is written into a call.
+    # numba would compile a function again for each literal integer in a call.
     dispatcher.get_call_template = lambda args, kws: template([types.unliteral(each) for each in args], kws)
     cache = dispatcher._cache
-    # A docstring moves the functions below it, so that a name on disk holds no line number.
+    # Names on disk contain no line number, since an edited docstring moves the functions below it.
     name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base)
     stamp = _digest(Path(function.__code__.co_filename))
     cache._cache_file = IndexDataCacheFile(cache._cache_path, filename_base=name, source_stamp=stamp)
@@ -159,7 +159,7 @@ def summing_kernel(function: Callable[..., Any]) -> Any:
 def inlined_kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` as part of its callers only.
 
-    LLVM goes over the functions that a kernel calls once more for every kernel on the way up. A large function with a
+    LLVM compiles called functions again for every caller, at each level. A large function with a
     single caller takes seconds less this way.
     """
     return kernel(function, inline="always")

@@ -1,7 +1,7 @@
 """Compiled functions of SciPy (special functions, BLAS, LAPACK) made callable from numba kernels, and cacheable.
 
-Kernels refer to a symbol by name and every process tells LLVM where the name points, so that machine code on disk
-holds no address. Kernels call SciPy's own OpenBLAS, with the user's thread limits.
+Kernels refer to a symbol by name, and every process registers the address of the name with LLVM. So machine code on
+disk holds no address. Kernels call SciPy's own OpenBLAS, with the user's thread limits.
 """
 
 import llvmlite.binding

@@ -1,8 +1,8 @@
 """Draws of utilities and latent values for the inner loop of samplers.
 
-The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest,
-or of one alone its sign. Given f they are independent between points (`draw_in_cone`, `draw_by_sign`); given v the
-latent values of each class are Gaussian (`draw_latent_values`).
+The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest
+utility, or the sign of a single utility. Given f they are independent between points (`draw_in_cone`, `draw_by_sign`);
+given v the latent values of each class are Gaussian (`draw_latent_values`).
 
 With one utility a point, these are independent normals with given signs (Albert and Chib 1993). With several, the
 utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
@@ -50,14 +50,14 @@ from pymc_gpep.kernels.linalg.lapack import (
 from pymc_gpep.kernels.scalar.probit import class_sign
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 
-_NAIVE_ABOVE = -0.4  # bound above which trying normals is the fastest way to a truncated one
+_NAIVE_ABOVE = -0.4  # Above this bound rejection from normals is the fastest sampler of a truncated normal.
 
 
 @kernel
 def draw_below(rng, mean, top):
     """A draw of N(mean, 1) truncated to lie below `top`; both are finite.
 
-    Far out by Robert's (1995) rejection from an exponential, in terms of the distance to `top`, which keeps its digits.
+    In the tail, Robert's (1995) rejection from an exponential draws the distance to `top` without loss of digits.
     """
     if top - mean > _NAIVE_ABOVE:
         while True:
@@ -65,7 +65,7 @@ def draw_below(rng, mean, top):
             if x <= top:
                 return x
     least = mean - top
-    excess = 2.0 / (least + math.sqrt(least * least + 4.0))  # of the exponential's rate over `least`
+    excess = 2.0 / (least + math.sqrt(least * least + 4.0))  # excess of the exponential's rate over `least`
     while True:
         distance = rng.standard_exponential() / (least + excess)
         if 0.5 * (distance - excess) ** 2 <= rng.standard_exponential():
@@ -93,7 +93,7 @@ def draw_by_sign(rng, f, labels, v):
 
 
 _NEWTON_STEPS = 6
-_FLAT = 0.1  # slope at which a tangent is good enough: it costs less than one draw in a hundred
+_FLAT = 0.1  # Slope below which a tangent is efficient: it wastes less than 1 % of draws.
 _MOST_PROPOSALS = 10_000  # far above the need; it ends loops caused by rounding
 
 
@@ -138,7 +138,7 @@ def _below_tangent(z, hazard, step):
 
 @kernel
 def _draw_largest(rng, f, y, i, hazards):
-    """The utility of the observed class, NaN where rounding or values that are not finite leave nothing to accept."""
+    """Draw the utility of the observed class; NaN if rounding or non-finite values prevent acceptance."""
     t, slope = _tangent(f, y, i, hazards)
     if not math.isfinite(slope):
         return np.nan
@@ -227,7 +227,7 @@ def _common_shift(d, precisions, total):
 
 @kernel
 def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
-    """Draw latent values given utilities, after shifting the utilities of every point if these may be.
+    """Draw latent values given utilities, after drawing a common shift of the utilities of each point if `shifted`.
 
     Parameters
     ----------

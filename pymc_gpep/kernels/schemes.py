@@ -22,7 +22,7 @@ from pymc_gpep.kernels.linalg.lapack import cholesky, copy_into, multiply_functi
 from pymc_gpep.kernels.moments.inner_ep import matched_site
 from pymc_gpep.kernels.special.normal import LOG_2PI, probit_moments
 
-_RIDGE = 1e-12  # relative to the trace: residuals of a converged iteration are parallel to rounding
+_RIDGE = 1e-12  # Ridge relative to the trace, since residuals of a converged iteration are parallel.
 _BISECTIONS = 90
 
 
@@ -55,7 +55,7 @@ def residual_products(weight, f, df, used):
 
 @kernel
 def combination(gram, rhs):
-    """How much of each past change makes the residual smallest; `gram` is overwritten."""
+    """Weights of past changes that minimise the residual; `gram` is overwritten."""
     used = rhs.shape[0]
     trace = 0.0
     for a in range(used):
@@ -95,9 +95,9 @@ def inner_product(x, y):
 def newton_direction(k, w, r, reduction, limit, d, pull, left):
     """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately: any number of steps gives an ascent.
 
-    The method is conjugate gradients with the preconditioner K. The residuals it goes through are then K⁻¹ d as they
-    stand, and the spectrum that decides the speed is that of I + KW. W all but vanishes at the points that are
-    classified with certainty, so that a large prior variance does little harm.
+    The method is conjugate gradients with the preconditioner K. The residuals of the iteration are then K⁻¹ d, and the
+    spectrum of I + KW determines the speed. W nearly vanishes at points that are classified with certainty, so that a
+    large prior variance matters little.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def site_energies(sites, moments, cavities, target):
 
 @kernel
 def safe_step(sites, moments, cavities, step, trial):
-    """Go by `step` towards the sites that the matching cavities leave over."""
+    """Take a `step` towards the sites implied by the matching cavities."""
     _, n, others = sites.shape
     for i in range(n):
         for j in range(others):

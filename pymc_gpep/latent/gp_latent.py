@@ -6,13 +6,13 @@ PyMC keeps no record of the Gaussian processes of a model, only the variables th
 
 - `reparameterize=False`: a free `f ~ MvNormal(mean, cov)`, with a leading axis if there are several outputs.
 
-Both are recognised by these expressions, never by the names of the variables. Where PyMC has rebuilt the model
-(`pm.do`, `model.copy`), the expression itself stands in place of the Deterministic.
+Both are recognised by these expressions, never by the names of the variables. In a model that PyMC has rebuilt
+(`pm.do`, `model.copy`), the expression itself replaces the Deterministic.
 
-Between the priors and the likelihood only operations may stand that move numbers about: transposing, stacking,
-indexing, reshaping. The reader numbers the cells of the latent values and does to them what the model does to latent
-values (`read_assembly`). The resulting numbers show which latent function feeds which class. No combination of such
-operations needs code of its own.
+Between the priors and the likelihood only operations that move entries are allowed: transposing, stacking, indexing,
+reshaping. The reader replaces the latent values by the numbers of their cells and evaluates the model's operations
+(`read_assembly`). The resulting numbers show which latent function feeds which class. No combination of such operations
+needs code of its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ class LatentGP:
     cov : TensorVariable, shape (n, n)
         Prior covariance of each output with PyMC's jitter on the diagonal, a function of hyperparameters.
     classes : tuple of int
-        Number of the function that each output is, in a classifier its class; empty until the whole model is read.
+        Index of the function (class) of each output; empty until the whole model is read.
     """
 
     f: TensorVariable
@@ -107,7 +107,7 @@ def refuse_common_variables(latents: Sequence[LatentGP]) -> None:
 
 
 def without_jitter(latent: LatentGP) -> TensorVariable:
-    """The prior covariance as the covariance function has it, of a prior that `is_process`."""
+    """The prior covariance without jitter, as computed by the covariance function, of a prior that `is_process`."""
     terms = _operands(latent.cov, Add)
     return terms[0] if len(terms) == 2 and _is_jitter(terms[1]) else latent.cov
 
@@ -143,7 +143,7 @@ def _read_centred(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
         return None
     mean, cov = cast(list[TensorVariable], node.op.dist_params(node))
     matrix, axes = _moved_axes(cov)
-    if axes == ("x", 0, 1):  # PyMC gives the parameters as many axes as the variable has
+    if axes == ("x", 0, 1):  # PyMC pads the parameters' axes
         cov = matrix
     if cov.ndim != 2 or variable.ndim > 2:
         return None
@@ -172,7 +172,7 @@ def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVari
         return None
     factor, operand = product.owner.inputs
     free, inner = _moved_axes(operand)
-    # Two axes: transposed before and after. One: made a column before, and a vector again after.
+    # Two axes are transposed before and after. A vector becomes a column before, and a vector again after.
     if (free.ndim, inner, outer) not in ((2, (1, 0), (1, 0)), (1, (0, "x"), (0,))):
         return None
     if factor.owner is None:
@@ -286,8 +286,8 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
     n = sizes[0]
     if n == 0:
         raise StructureError(
-            f"The latent functions of {likelihood.name!r} have no points. Declare the model with one row at least; a "
-            "fit with inducing inputs takes others in its place, data=(inputs, labels)."
+            f"The latent functions of {likelihood.name!r} have no points. Declare the model with at least one row. A "
+            "fit with inducing inputs can replace the rows by data=(inputs, labels)."
         )
 
     # Number the cells: cell i of function r, counted over all outputs of all priors, is r * n + i.
@@ -331,7 +331,7 @@ def _walk(
             _check_fixed(how, source, likelihood, model)
             pending.append(source)
         else:
-            raise NotProcessesAloneError(f"{likelihood.name!r} is given more than latent values in another order.")
+            raise NotProcessesAloneError(f"{likelihood.name!r} is not given latent values as they are or reordered.")
     return latents, named
 
 
@@ -375,7 +375,7 @@ def _functions_of_classes(
                 f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class "
                 "one function, at all points."
             )
-    raise NotProcessesAloneError(f"{name} is given latent values at other points than those of their priors.")
+    raise NotProcessesAloneError(f"The argument of {name} has other points than the priors of its latent values.")
 
 
 def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:
@@ -386,7 +386,7 @@ def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:
 def _check_one_function_per_class(
     functions: NDArray[np.int64], latents: Sequence[LatentGP], ends: Sequence[int], likelihood: TensorVariable
 ) -> None:
-    """Refuse functions that feed no class, or several; `ends` counts the functions up to and with each prior."""
+    """Refuse functions that feed no class, or several; `ends` are cumulative numbers of functions of the priors."""
     for function, used in enumerate(np.bincount(functions, minlength=ends[-1])):
         if used == 1:
             continue
@@ -397,8 +397,8 @@ def _check_one_function_per_class(
         fed = ", ".join(map(str, np.flatnonzero(functions == function)))
         raise StructureError(
             f"{output} feeds {f'the classes {fed}' if fed else 'no class'} of {likelihood.name!r}, which has "
-            f"{len(functions)} classes for {ends[-1]} latent functions. Every class needs one of its own: give the "
-            "priors as many outputs (n_outputs) as there are classes."
+            f"{len(functions)} classes for {ends[-1]} latent functions. Every class needs a latent function of its "
+            f"own: give the priors {len(functions)} outputs, n_outputs={len(functions)}."
         )
 
 
@@ -407,8 +407,7 @@ def _read_dims(
 ) -> Dims:
     """Return the names of the axes of the first variable, from the likelihood backwards, that holds all classes.
 
-    Without this variable there is no class axis to name. Names may be missing, or each class may have a variable of its
-    own.
+    Without this variable the class axis has no name. Names may be missing, or each class may have its own variable.
     """
     point_dim = None
     for variable, code in codes.items():
@@ -425,12 +424,12 @@ def _read_dims(
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
-    """Return one `pm.gp.Latent` or several, as a user gives them, as a tuple; None stays None.
+    """Return a user's `pm.gp.Latent`, or a sequence of them, as a tuple; None stays None.
 
     Raises
     ------
     TypeError
-        If it is something else.
+        If it has another type.
     """
     if gp is None:
         return None

@@ -32,7 +32,7 @@ def known_data(model: pm.Model, expressions: Sequence[TensorVariable]) -> dict[s
 
 
 class PosteriorFunctions(Protocol):
-    """Latent functions at one point of the hyperparameters, as far as moments of variables need them."""
+    """Latent functions at one point of the hyperparameters, for moments of variables."""
 
     def whitened(self) -> tuple[Array, Array]:
         """Return means and variances of the standard normals, (c, q)."""
@@ -50,9 +50,9 @@ class Joint:
     Parameters
     ----------
     means : dict of str to array
-        By name, in the shape of the variable.
+        Means by name, in the shape of the variable.
     slopes : mapping of str to array (q, ...)
-        By name.
+        Slopes by name.
     cov : array (q, q), or what columns (q, s) can be multiplied by
         Covariance of z.
     noise : mapping of str to array, optional
@@ -142,14 +142,14 @@ class IntegratedVariables(ABC):
     def elsewhere(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
-        """Return the function that computes the same at other inputs and data, and the axis over rows of each variable.
+        """Return the function for the posterior of variables at new inputs and data, and their row axes.
 
-        Entries have variances alone there, and no joint covariance.
+        Entries have only variances there, and no joint covariance.
 
         Raises
         ------
         ValueError
-            As `affine`, or if a variable cannot be had there.
+            As `affine`, or if a variable cannot be computed there.
         """
 
     @abstractmethod
@@ -160,8 +160,7 @@ class IntegratedVariables(ABC):
 class SampledValues(ABC):
     """The values that samplers move in place of integrated variables, at given hyperparameters.
 
-    They are an array x with a Gaussian prior: latent values if these have a density, and their standard normals
-    otherwise.
+    They are an array x with a Gaussian prior: latent values if these have a density, else their standard normals.
 
     Attributes
     ----------
@@ -190,21 +189,21 @@ class SampledValues(ABC):
 
     @abstractmethod
     def parts(self) -> list[TensorVariable]:
-        """Return new symbols for x, as far as the likelihood is computed from it without factors of a covariance."""
+        """Return new symbols for the parts of x from which the likelihood is computed without covariance factors."""
 
     @abstractmethod
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return expressions in terms of such symbols, in place of integrated variables.
+        """Return expressions in terms of these symbols in place of integrated variables.
 
         Raises
         ------
         StructureError
-            If an expression depends on a variable in another way than by way of latent values.
+            If an expression depends on a variable other than through latent values.
         """
 
     @abstractmethod
     def parts_of(self, x: Array, prior: Sampled) -> list[Array]:
-        """Return values of the parts."""
+        """Return values of the parts of x."""
 
     @abstractmethod
     def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
@@ -243,7 +242,7 @@ class RowsOfNormals(NamedTuple):
 
 
 class RowsBeside(Protocol):
-    """Effects at rows of a table, whose first columns are the inputs of the processes."""
+    """Effects at rows of a table whose first columns are the inputs of the processes."""
 
     n_effects: int
     """Number of standard normals, p."""
@@ -269,7 +268,7 @@ class RowsBeside(Protocol):
         """Refuse rows of a table with levels outside the model; row numbers begin at `first`."""
 
     def check_names(self, given: Sequence[str]) -> None:
-        """Refuse names of the columns of a table of which one stands where the model has other data."""
+        """Refuse column names of a table if the name of model data is at another position."""
 
 
 class Elsewhere(ABC):
@@ -305,7 +304,7 @@ class Elsewhere(ABC):
         ValueError
             If all rows have a response.
         """
-        raise ValueError("All rows of the model have a response, so that there are no missing ones to predict.")
+        raise ValueError("All rows of the model have a response: no row is missing. Leave out missing=True.")
 
     @abstractmethod
     def __call__(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
@@ -331,10 +330,10 @@ class Elsewhere(ABC):
         TypeError
             If latent functions are not made of few standard normals.
         """
-        raise TypeError(f"{type(self).__name__} knows no coefficients of standard normals.")
+        raise TypeError(f"{type(self).__name__} cannot express its rows by standard normals. Predict by moments.")
 
     def at(self, point: PointType, x: Any, by_normals: bool) -> tuple[Any, Array, Array]:
-        """Return m new rows in the words of a form of prior: by standard normals, or moments."""
+        """Return m new rows in the form that a prior needs: by standard normals, or by moments."""
         return self.by_normals(point, x) if by_normals else self(point, x)
 
 
@@ -352,7 +351,8 @@ class LatentPrior(ABC):
     n_functions : int
         c.
     latents : tuple of LatentGP
-        The Gaussian processes that the latent functions are. A StructureError says so where they are something else.
+        The Gaussian processes of the latent functions. A StructureError is raised if the functions are not only
+        processes.
     processes : tuple of LatentGP
         The Gaussian processes among integrated variables.
     recipes : mapping of TensorVariable to Recipe
@@ -372,7 +372,7 @@ class LatentPrior(ABC):
     """Whether samplers move latent values, and not the standard normals that these are made of."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself: it never changes, and its expressions belong to the model."""
+        """Return itself: it never changes, and its expressions belong to the model."""
         return self
 
     @property
@@ -397,7 +397,7 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """The argument of the likelihood, and means of integrated variables, as far as these are not such variables."""
+        """The argument of the likelihood, and means of integrated variables unless themselves integrated."""
 
     @property
     @abstractmethod
@@ -406,7 +406,7 @@ class LatentPrior(ABC):
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """Sentences that say why variables stay hyperparameters, by name, in the order of the model."""
+        """Reasons why variables stay hyperparameters, by name, in the order of the model."""
         behind = set(ancestors(list(self.predictor), blockers=self.sources))
         found = {}
         for rv in self.hyperparameters:
@@ -439,7 +439,7 @@ class LatentPrior(ABC):
 
     @property
     def flat(self) -> tuple[int, ...]:
-        """Places of the numbers that have a flat prior, among the standard normals of the latent functions."""
+        """Positions of coefficients with a flat prior among the standard normals of the latent functions."""
         return ()
 
     @property
@@ -449,16 +449,16 @@ class LatentPrior(ABC):
 
     @property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
-        """Types of priors and the makers of their arrays, in the order of their suitability for the problem's size.
+        """Types of priors and the makers of their arrays, the most suitable for the problem's size first.
 
-        An array has three axes. Each approximation finds the first type whose form it takes. All approximations take
-        the form of `DensePrior`, which flat priors do not have.
+        An array has three axes. Each approximation uses the first type that it supports. All support `DensePrior`,
+        which flat priors do not have.
         """
         return {DensePrior: self.covariances}
 
     @cached_property
     def made(self) -> dict[str, Any]:
-        """Other things that were made of it, by name; each is made once."""
+        """Cache of objects derived from the prior, by name."""
         return {}
 
     def bound(
@@ -472,7 +472,7 @@ class LatentPrior(ABC):
 
     @property
     def n_normals(self) -> int:
-        """How many standard normals the latent functions are made of, q."""
+        """Number of standard normals of the latent functions, q."""
         return self.n_functions * self.n_points
 
     def roots(self) -> TensorVariable | None:
@@ -485,21 +485,21 @@ class LatentPrior(ABC):
     def supported(self) -> TensorVariable | None:
         """Return whether the model's density of integrated variables is positive, True or False.
 
-        None where it is for all hyperparameters for which there is a covariance.
+        None if it is positive for all hyperparameters with a proper covariance.
         """
         return None
 
     @abstractmethod
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
-        """Return how integrated variables are made of latent functions, with data of the model as given."""
+        """Return integrated variables as functions of latent functions, with the given data of the model."""
 
     @abstractmethod
     def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        """Return the values that samplers move for the integrated variables, with data of the model as given."""
+        """Return the values that samplers move for the integrated variables, with the given data of the model."""
 
     @abstractmethod
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        """Return the prior at new rows, with data of the model as given; `gps` are the Gaussian processes, if given.
+        """Return the prior at new rows, with the given data of the model and Gaussian processes.
 
         Raises
         ------
@@ -510,9 +510,9 @@ class LatentPrior(ABC):
         """
 
     def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "RowsBeside | None":
-        """Return effects beside the processes at any rows, with inputs (n, d) of these and data of the model as given.
+        """Return the effects in addition to the processes at any rows, with inputs (n, d) and data of the model.
 
-        None where latent functions are the processes alone.
+        None if the latent functions are only processes.
         """
         return None
 
@@ -523,7 +523,7 @@ class LatentPrior(ABC):
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables whose values a posterior does not hold one by one, so that fits name no moments."""
+        """Integrated variables without separate values in a posterior, so that fits return no moments."""
         return ()
 
     @property

@@ -88,7 +88,7 @@ def rebuilt(
     plain: Collection[Variable] = (),
     kinds: Mapping[Variable, str] | None = None,
 ) -> pm.Model:
-    """Return a model of other variables in the places of those of a model, with the same names, dims and data.
+    """Return a copy of a model with its variables replaced; names, dims and data are the same.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def rebuilt(
     """
     lists = "free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"
     kinds = {v: kind for kind in lists for v in getattr(model, kind)} | dict(kinds or {})
-    made = pm.Model(model=None)  # not part of a model around it
+    made = pm.Model(model=None)  # not nested in an outer model
     share_dims(made, model)
     for variable in model.named_vars.values():
         own, dims = found[variable], None if variable in flat else model.named_vars_to_dims.get(variable.name)
@@ -196,7 +196,7 @@ def _in_order(variable: TensorVariable, name: str) -> TensorVariable | None:
 
 
 def _censored(variable: TensorVariable, lower: TensorVariable, upper: TensorVariable) -> TensorVariable:
-    """The distribution that PyMC makes of a variable that is clipped."""
+    """Return PyMC's distribution of a clipped variable."""
     bounds = [None if each is variable else each for each in (lower, upper)]
     return cast(TensorVariable, pm.Censored.dist(variable, lower=bounds[0], upper=bounds[1]))
 
@@ -230,7 +230,7 @@ def _transform(transform: Transform | None, dims: tuple[str, ...], name: str) ->
 
 
 def _bound(bound: Any, dims: tuple[str, ...]) -> Any:
-    """A bound with an axis for each of some dims; None if it is infinite."""
+    """Return a bound with the given dims as axes; None if it is infinite."""
     values = bound.data
     if np.isinf(values).all():
         return None
@@ -263,7 +263,7 @@ class MissingResponses:
 
     @property
     def missing(self) -> NDArray[np.bool_]:
-        """Which rows have no response."""
+        """Mask of rows without a response."""
         return self.mask.ravel()
 
     @property
@@ -294,13 +294,13 @@ class MissingResponses:
         return Reading(argument, parameters, everywhere=found, likelihood=found.likelihood, names=found.names)
 
     def drawn(self) -> TensorVariable:
-        """Return a random variable like the unobserved one outside of the model, where no value takes its place."""
+        """Return a copy of the unobserved variable outside the model, which can be drawn."""
         node = self.unobserved.owner
         made: TensorVariable = node.clone().outputs[node.outputs.index(self.unobserved)]
         return made
 
     def check(self, model: pm.Model) -> None:
-        """Refuse terms of a model that depend on responses that are missing, and one without any response.
+        """Refuse models with terms that depend on missing responses, or without any response.
 
         Raises
         ------
@@ -319,14 +319,14 @@ class MissingResponses:
 
 
 def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]:
-    """Find the observed variables of a model that have missing responses, by the variable of the rows that have one."""
+    """Find the observed variables with missing responses, by the variable of the rows with a response."""
     found = {}
     observed = {rv.name: rv for rv in model.observed_RVs}
     for rv in model.free_RVs:
         name = rv.name.removesuffix("_unobserved")
         if name == rv.name or f"{name}_observed" not in observed or name not in model.named_vars:
             continue
-        # PyMC puts the unobserved values where a mask says. One value has its shape specified before.
+        # PyMC places the unobserved values by a mask. For a single value the shape is specified before.
         behind = list(ancestors([model[name]]))
         nodes = [each.owner for each in behind if each.owner]
         alike = {rv, *(node.outputs[0] for node in nodes if isinstance(node.op, SpecifyShape) and rv in node.inputs)}
@@ -341,12 +341,12 @@ def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]
 
 
 def unobserved_responses(model: pm.Model) -> frozenset[TensorVariable]:
-    """Return the free variables of a model that are responses which are missing."""
+    """Return the free variables of a model that are missing responses."""
     return frozenset(each.unobserved for each in missing_responses(model).values())
 
 
 def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> TensorVariable:
-    """Return the random variable of all rows of which one is some, or itself if its parameters have no rows."""
+    """Return the variable of all rows, given the variable of some; the same variable if parameters have no rows."""
     node = observed.owner
     op = node.op
     if isinstance(op, PartialObservedRV):  # for mixtures and similar distributions of several random variables

@@ -2,8 +2,8 @@
 
 A normal density times p may have several modes. Its range is divided into cells on either side of each mode. A cell has
 Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is also an end of
-cells. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails are felt from
-afar.
+cells. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails reach one of
+these places.
 
 If the density is log-concave, there is one mode, which is not searched for among places. A single cell with the
 trapezoid rule in τ takes half of the time.
@@ -45,7 +45,7 @@ _HALVINGS = 50  # in search of a bend
 
 
 class CellDensity(Protocol):
-    """A density of latent values, given columns (q, m) of its further arguments."""
+    """A density as a function of latent values and columns (q, m) of further arguments."""
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
         """Return log p and two derivatives (3, m)."""
@@ -93,7 +93,7 @@ class CellRule(NamedTuple):
         return type(self)(points.take(chosen), *(array[:, chosen] for array in arrays))
 
     def nodes(self, count: int) -> tuple[Array, Array]:
-        """Nodes, less the mean, and weights (nodes of all cells, n) of ∫ · df."""
+        """Return nodes relative to the mean, and weights (nodes of all cells, n) of ∫ · df."""
         x, w = _legendre(count)
         half = 0.5 * (self.high - self.low)
         tau = self.low + half * (1.0 + x[:, None, None])
@@ -104,10 +104,10 @@ class CellRule(NamedTuple):
 
 
 class OneCell(CellRule):
-    """The trapezoid rule from end to end, arrays (1, n): for smooth integrands with one mode."""
+    """The trapezoid rule over a single cell, arrays (1, n), for smooth unimodal integrands."""
 
     def nodes(self, count: int) -> tuple[Array, Array]:
-        """Nodes, less the mean, and weights (nodes, n); ends, where the integrand is zero, weigh like the rest."""
+        """Return nodes relative to the mean, and weights (nodes, n), equal at the ends, where the integrand is 0."""
         steps = 4 * count // 3  # 16, 32, 64, ...: most averages agree at 64
         length = self.high - self.low
         tau = self.low + length * np.arange(steps + 1)[:, None] / steps
@@ -121,7 +121,7 @@ def _legendre(count: int) -> tuple[Array, Array]:
 
 
 def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """A mode between bounds (n,) with a slope that is positive at the lower one, negative at the upper one."""
+    """Return a mode between bounds (n,), with a positive slope at the lower and a negative slope at the upper bound."""
     at, left = 0.5 * (low + high), np.full(low.shape, True)
     for _ in range(_STEPS):
         _, slope, curvature = function(at)
@@ -144,7 +144,7 @@ def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray
     The first part has one pair of each point with any, the second part the second pairs, and so on.
     """
     rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
-    # Slopes at p = 0 do not exist: the rise to a positive number counts.
+    # At p = 0 the slope is undefined: use the rise to the next positive value.
     rises |= np.isneginf(values[:-1]) & (slopes[1:] < 0.0) & np.isfinite(values[1:])
     rises |= (slopes[:-1] > 0.0) & np.isneginf(values[1:])
     height = np.where(rises, np.maximum(values[:-1], values[1:]), -np.inf)
@@ -159,7 +159,7 @@ def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray
 
 
 def _range(points: DensityPoints) -> tuple[Array, Array]:
-    """Ends, less the mean, beyond which N(f) p(f) does not count."""
+    """Ends, relative to the mean, beyond which N(f) p(f) is negligible."""
     sd = np.sqrt(points.variance)
     top = points.tilted(0.0 * sd)[0]
     ends = []
@@ -239,7 +239,7 @@ def _cells(
 
 
 def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
-    """Modes of p (modes, n) to either side of which it falls at once: points, modes and widths."""
+    """Return modes of p (modes, n) at kinks: points, modes and widths."""
     found = []
     for mode, width in zip(modes, widths, strict=True):
         with np.errstate(invalid="ignore"):
@@ -261,7 +261,7 @@ def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
 
 
 def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDArray[np.intp]:
-    """Numbers of the points for which nothing was found."""
+    """Indices of the points without a result."""
     every = np.full(count, True)
     for chosen, *_ in found:
         every[chosen] = False
@@ -275,8 +275,8 @@ type _Rules = list[tuple[NDArray[np.intp], CellRule]]
 def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, high: Array) -> _Rules:
     """A single cell with ends in τ, about a centre (n,) or about the bend of a log-concave density.
 
-    Nodes so far apart that they would miss a bend are dense about it. There log p turns from a rise to a fall, or
-    begins to be flat beside the width of the rule. The bend is taken to be a few units wide.
+    Nodes so far apart that they would miss a bend are dense about it. At a bend log p turns from rising to falling, or
+    becomes flat relative to the width of the rule. The bend is assumed to be a few units wide.
     """
     ends = centre + scale * np.sinh(low), centre + scale * np.sinh(high)
     width = (ends[1] - ends[0]) / (2.0 * _REACH)
@@ -299,7 +299,7 @@ def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, hi
 
 
 def _one_tilted(points: DensityPoints) -> _Rules:
-    """The cell of N(f) p(f) about its mode."""
+    """Return the cell of N(f) p(f) around its mode."""
     reach = np.sqrt(points.variance) * np.sign(points.tilted(0.0 * points.mean)[1])
     for _ in range(_LONGEST):
         uphill = reach * points.tilted(reach)[1] > 0.0
@@ -322,7 +322,7 @@ def _one_tilted(points: DensityPoints) -> _Rules:
 
 
 def tilted_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """For integrals of N(f) p(f)."""
+    """Rules for integrals of N(f) p(f)."""
     return _one_tilted(points) if concave else _tilted_cells(points)
 
 
@@ -351,7 +351,7 @@ def _tilted_cells(points: DensityPoints) -> _Rules:
 
 
 def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """For integrals of N(f) log p(f): next to even, and dense about modes of p."""
+    """Rules for integrals of N(f) log p(f): nearly equidistant, and dense around modes of p."""
     sd, ends = np.sqrt(points.variance), _plain_ends(points)
     if concave:
         return _one_cell(points, 0.0 * sd, _EVEN * sd, *(np.arcsinh(end / (_EVEN * sd)) for end in ends))
@@ -359,7 +359,7 @@ def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
 
 
 def _plain_ends(points: DensityPoints) -> list[Array]:
-    """Ends, less the mean, beyond which N(f) log p(f) does not count."""
+    """Ends, relative to the mean, beyond which N(f) log p(f) is negligible."""
     sd = np.sqrt(points.variance)
     ends = []
     least = np.log1p(np.abs(points.log_density(0.0 * sd)[0])) - _DROP
@@ -390,12 +390,12 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
     return _cells(points, found, even[[0, -1]], np.zeros((2, len(sd))))
 
 
-_FEWEST, _MOST = 12, 1536  # nodes of a cell
+_FEWEST, _MOST = 12, 1536  # Smallest and largest number of nodes of a cell.
 _AGREEMENT = 1e-7  # largest difference between a rule and the rule of half its nodes; the error is about its square
-_POINT = 1e-10  # variance below which a normal density is a point, for a density of unit curvature
-_NARROW = 1e-3  # variance in units of a curvature, below which derivatives of log p serve
-_SMOOTH = 1e-9  # error of a second derivative, of the inverse variance, that rounding may have
-_POINTS = 2048  # that are worked on at a time
+_POINT = 1e-10  # A normal density with a smaller variance counts as a point, for unit curvature.
+_NARROW = 1e-3  # Below this variance, in units of the curvature, derivatives of log p are used.
+_SMOOTH = 1e-9  # Rounding error of a second derivative, relative to the inverse variance.
+_POINTS = 2048  # Number of points of a batch.
 
 
 def _floor(variance: Array, rows: int) -> Array:
@@ -406,7 +406,7 @@ def _floor(variance: Array, rows: int) -> Array:
 
 
 def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) -> Array:
-    """Terms (rows, n) by more and more nodes, until all of a point's agree; NaN where they never do."""
+    """Return terms (rows, n) with doubled nodes until they agree at each point; NaN without agreement."""
     n = sum(len(group) for group, _ in rules)
     out = np.full((rows, n), np.nan)
     for group, begun in rules:
@@ -426,7 +426,7 @@ def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) 
 
 
 def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Array]:
-    """Nodes, less the mean, weights that sum to 1, log ∫ N p, and log p with derivatives at the nodes."""
+    """Return nodes relative to the mean, normalised weights, log ∫ N p, and log p with derivatives at the nodes."""
     points = rule.points
     deviation, measure = rule.nodes(count)
     density = points.log_density(deviation)
@@ -441,8 +441,9 @@ def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Ar
 def _log_average(rule: CellRule, count: int) -> Array:
     """h and four derivatives in the mean.
 
-    With s = (f − μ)/D they are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), which holds at kinks too. Where N is
-    narrow, of which powers are divided by D, the last two are Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
+    With s = (f − μ)/D they are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), which holds at kinks too. If N is
+    narrow, the last two would be divided by powers of a small D; then they are Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its
+    derivative.
     """
     variance = rule.points.variance
     deviation, weights, value, (_, slope, curvature) = _tilted_weights(rule, count)
@@ -462,7 +463,7 @@ def _log_average(rule: CellRule, count: int) -> Array:
         average(c * ss) + average(gs * gs) - spread * of_s - 2.0 * second**2,
     ]
     small = variance * (average(np.abs(curvature)) + spread) < _NARROW
-    # Beside a kink derivatives of log p do not say how its slope changes.
+    # Near a kink derivatives of log p miss the change of its slope.
     small &= np.abs(average(curvature) + spread - second) * variance < _SMOOTH
     return np.stack([value, first, second, *np.where(small, narrow, wide)])
 
@@ -475,7 +476,7 @@ def _by_blocks(
     rows: int,
     terms: Callable[[DensityPoints], Array],
 ) -> Array:
-    """Terms (rows, n) of the points that have any, some at a time."""
+    """Compute terms (rows, n) for blocks of valid points."""
     out = np.full((rows, len(mean)), np.nan)
     usable = np.isfinite(mean) & (variance >= 0.0) & (variance < np.inf)
     at_mean = np.full(len(mean), np.nan)
@@ -491,7 +492,7 @@ def _by_blocks(
 
 
 def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bool_]]:
-    """Return points with at least the rules' least variance, log p at the mean, and a mask of raised points."""
+    """Return points with variances raised to the rules' minimum, log p at the mean, and a mask of raised points."""
     at_mean = points.log_density(0.0 * points.mean)
     least = _POINT / (1.0 + np.abs(at_mean[2]) + at_mean[1] ** 2)
     return points._replace(variance=np.maximum(points.variance, least)), at_mean, points.variance < least
@@ -512,7 +513,7 @@ def log_average_terms(
 
 
 def _plain_weights(rule: CellRule, count: int) -> tuple[Array, Array]:
-    """Nodes, less the mean, and weights of the average over N, which sum to 1."""
+    """Return nodes relative to the mean, and normalised weights of the average over N."""
     deviation, measure = rule.nodes(count)
     weights = np.exp(-0.5 * deviation**2 / rule.points.variance) * measure
     return deviation, weights / weights.sum(axis=0)
@@ -556,12 +557,12 @@ def average_slopes(
     *,
     tilted: bool = True,
 ) -> Array:
-    """Slopes (count, n) of h, averages over N p; slopes of g, averages over N, if not `tilted`."""
+    """Return slopes (count, n) of h as averages over N p if `tilted`, else slopes of g as averages over N."""
     rules_of = tilted_rules if tilted else plain_rules
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
 
     class Numbered:
-        """The density, with the numbers of points as a last column."""
+        """Return the density with indices of points as last column."""
 
         def two_derivatives(self, f: Array, given: Array) -> Array:
             return density.two_derivatives(f, given[:-1])
@@ -623,7 +624,7 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
 
 
 class KernelDensity:
-    """A density that a kernel computes, with observations and parameters as columns."""
+    """A density computed by a kernel, with observations and parameters as columns."""
 
     def __init__(self, density: ScalarDensity, y: Observed) -> None:
         self._kernel, self._dtype = density.derivatives, y.dtype
@@ -635,7 +636,7 @@ class KernelDensity:
 
 
 def average_log_density(density: ScalarDensity) -> AverageLogDensity:
-    """g of a log-concave density that a kernel computes."""
+    """Return g of a log-concave density computed by a kernel."""
 
     def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = average_log_terms(KernelDensity(density, y), mean, variance, columns_of(y, parameters), True)

@@ -76,21 +76,21 @@ class Probit(Discrete):
     Parameters
     ----------
     f : tensor_like
-        Latent values, one for each label: those from ``pm.gp.Latent(...).prior(...)`` as they are.
+        Latent values, one for each label, as ``pm.gp.Latent(...).prior(...)`` returns them.
 
     Raises
     ------
     TypeError
-        If there is an argument that neither this distribution nor PyMC has, such as `epsilon`.
+        If an argument is unknown to this distribution and to PyMC, such as `epsilon`.
     ValueError
         If `observed` labels are all missing, not 0 or 1 (or bool), or of a shape that does not fit `f`. Labels in
-        ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
-        shape only. Nothing has been added to the model then.
+        ``pm.Data`` are checked by their present values, labels in other symbolic expressions (``pm.Minibatch``) by
+        their shape only. The model is unchanged after an error.
 
     Notes
     -----
-    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model. But its log probability is −∞ from f = 8.3 on, where the
-    label is 0, and its derivatives are not numbers there. Here they are right far into both tails.
+    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model. But for the label 0 its log probability is −∞ for f ≥
+    8.3, with NaN derivatives. Here both are accurate far into both tails.
 
     Examples
     --------
@@ -155,7 +155,7 @@ class ProbitLikelihood(TwoClasses):
     )
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:
-        # That of pm.Bernoulli(p=pm.math.invprobit(f)) is −∞ from f = 8.3 on.
+        # PyMC's log density with p=pm.math.invprobit(f) is −∞ for f ≥ 8.3.
         return cast(TensorVariable, Probit.logp(value, reading.argument))
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable:
@@ -165,7 +165,7 @@ class ProbitLikelihood(TwoClasses):
         return np.asarray(ndtr(f))
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read gpep.Probit, or pm.Bernoulli with a probability that is Φ of something, however it is written."""
+        """Read gpep.Probit, or pm.Bernoulli with a probability Φ(argument) in any spelling."""
         op = variable.owner.op
         if isinstance(op, ProbitRV):
             (latent,) = op.dist_params(variable.owner)

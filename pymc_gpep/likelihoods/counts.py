@@ -45,10 +45,9 @@ def _slopes_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class PoissonLikelihood(StandardLikelihood):
-    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter.
+    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as parameter.
 
-    For an exposure of 0 the offset is `NO_EXPOSURE`. A row with a count of 0 then says as much as a row that is left
-    out.
+    For an exposure of 0 the offset is `NO_EXPOSURE`. A row with a count of 0 then equals a removed row.
     """
 
     name: ClassVar[str] = "poisson"
@@ -81,8 +80,8 @@ class PoissonLikelihood(StandardLikelihood):
             )
         if observed is not None and (bad := (offset <= NO_EXPOSURE) & (observed > 0)).any():
             raise ValueError(
-                f"The exposure of {name} is 0 in {rows_text(bad)}, where the count is more than 0, which cannot be. "
-                "Put the exposure right, or leave those rows out, of the latent function's inputs as well."
+                f"The exposure of {name} is 0 in {rows_text(bad)}, but the count is more than 0. Correct the exposure, "
+                "or remove these rows from the counts and from the inputs of the latent function."
             )
 
     def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -94,7 +93,7 @@ class PoissonLikelihood(StandardLikelihood):
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         variance = cov[:, 0, 0]
         log_rate = mean[:, 0] + self.parameters[0] + 0.5 * variance
-        with np.errstate(over="ignore"):  # a mean beyond all numbers is infinite
+        with np.errstate(over="ignore"):  # an overflowing mean is infinite
             first = np.exp(log_rate)
             return np.stack([first, first + np.exp(2.0 * log_rate + variance)])
 
@@ -115,7 +114,7 @@ def _slopes_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class BinomialLikelihood(StandardLikelihood):
-    """p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y), with the number of trials N, which is data, as its one parameter."""
+    """p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y), with the number of trials N, which is data, as parameter."""
 
     name: ClassVar[str] = "binomial"
     written: ClassVar[str] = "pm.Binomial(n=trials, logit_p=f)"
@@ -136,7 +135,7 @@ class BinomialLikelihood(StandardLikelihood):
         return np.asarray(expit(f))
 
     def failure(self, f: Array) -> Array:
-        """Probability of a failure, with all digits where it is small."""
+        """Probability of a failure, accurate also if small."""
         return np.asarray(expit(-f))
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
@@ -162,7 +161,7 @@ class BinomialLikelihood(StandardLikelihood):
     def cumulative_given(self, y: Array, f: Array) -> Array:
         (trials,) = self.parameters
         count = np.floor(y)
-        # By the regularised beta function of the probability to fail.
+        # The regularised beta function at the probability of failure.
         below = betainc(np.maximum(trials - count, 1e-300), count + 1.0, self.failure(f))
         return np.where(count >= trials, 1.0, np.where(count < 0.0, 0.0, below))
 
@@ -255,7 +254,7 @@ class ComplementaryLogLogTrialsLikelihood(BinomialLikelihood):
 
 def _form_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
     offset, alpha = parameters
-    # Γ(y + α) / (Γ(α) y!), by the beta function, whose digits do not cancel where α is large.
+    # Γ(y + α) / (Γ(α) y!) by the beta function, which does not cancel for large α.
     constant = np.where(y >= 0, -np.log(y + alpha) - betaln(alpha, y + 1.0), np.nan)
     return StandardForm(np.ones(len(y)), offset, np.stack([y.astype(np.float64), alpha]), constant)
 
@@ -308,7 +307,7 @@ class NegativeBinomialLikelihood(StandardLikelihood):
         super().check_parameters(observed, name)
         if observed is not None and (bad := (self.row("offset") <= NO_EXPOSURE) & (observed > 0)).any():
             raise ValueError(
-                f"The exposure of {name} is 0 in {rows_text(bad)}, where the count is more than 0, which cannot be."
+                f"The exposure of {name} is 0 in {rows_text(bad)}, but the count is more than 0. Correct the exposure."
             )
 
     def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:

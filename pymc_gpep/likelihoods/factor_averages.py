@@ -24,10 +24,10 @@ from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 FEWEST = 5
 """Classes from which on rules over factors are worth while."""
 
-_SEED = 20_130_101  # the same input has the same answer
-_CONFIDENCE = 0.99  # of the errors reported
-_PIECE = 8  # points that a thread takes at a time
-_FINEST = 1e-5  # tolerance: below it, errors of tables and mixtures are felt
+_SEED = 20_130_101  # Seed of the points: equal input has equal results.
+_CONFIDENCE = 0.99  # Confidence level of reported errors.
+_PIECE = 8  # Number of points that a thread takes at once.
+_FINEST = 1e-5  # Smallest tolerance: errors of tables and mixtures are of this order.
 
 
 def normal_rule(count: int, k: int) -> tuple[Array, Array]:
@@ -45,7 +45,7 @@ def normal_rule(count: int, k: int) -> tuple[Array, Array]:
 
 
 class UtilityNoise(NamedTuple):
-    """Noise added to latent values to make utilities, of which the largest is observed: the same for every class."""
+    """Noise, equal for every class, that turns latent values into utilities; the largest utility is observed."""
 
     common: float
     """Variance of a normal part."""
@@ -69,7 +69,7 @@ def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def _fifth(dimension: int, rng: np.random.Generator, *, least: int, points: int) -> tuple[Array, Array]:
-    """As many rules as have about so many points, which in few dimensions is many rules."""
+    """Return as many rules as have about the given number of points in total."""
     return fifth_degree(dimension, max(least, points // (2 * (dimension + 1) * (dimension + 2) + 1)), rng)
 
 
@@ -92,7 +92,7 @@ DEAR = (
 def over_factors(
     mean: Array, cov: Array, noise: UtilityNoise, tolerance: float, rules: tuple[_Rules, ...] = CHEAP
 ) -> tuple[Array, Array]:
-    """Return probabilities (m, c) that each utility is the largest, and the error (m,) of the least certain one.
+    """Return probabilities (m, c) that each utility is the largest, and the error (m,) of the least certain class.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def over_factors(
         Covariances of the latent values, which may be singular.
     noise : UtilityNoise
     tolerance : float
-        Absolute error to aim for. Where classes move together too much, no rule reaches it. Look at the estimated
-        errors, which are NaN where no rule was tried, as with tolerances below 1e-5.
+        Target absolute error. With strongly correlated classes no rule reaches it: check the estimated errors. They are
+        NaN if no rule was tried, as with tolerances below 1e-5.
     rules : tuple
         `CHEAP`, of third and fifth degree, hundreds of points, or `DEAR`, four to sixteen thousand.
     """
@@ -145,7 +145,7 @@ def _points(rules: _Rules, dimension: int) -> tuple[Array, Array]:
 def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Rules of degree 3: points (rules, 2 dimension + 1, dimension) and their weights (rules, 2 dimension + 1).
 
-    Their radii are stratified, so that their average is better than their spread says; they come in random order.
+    Their radii are stratified, so that their average is more accurate than their spread suggests. The order is random.
     """
     points, weights = [], []
     for squared in chi2.ppf((np.arange(rules) + rng.random(rules)) / rules, dimension + 2):

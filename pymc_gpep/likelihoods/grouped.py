@@ -39,7 +39,7 @@ _TOGETHER = 20_000  # factors whose averages are computed at a time
 
 
 class Factors(NamedTuple):
-    """Factors of groups as arrays, or as graphs where they depend on hyperparameters."""
+    """Factors of groups as arrays, or as graphs if they depend on hyperparameters."""
 
     of: NDArray[np.int64]
     """The group of each factor, (e,)."""
@@ -115,7 +115,7 @@ class GroupedLikelihood(OneFunction):
     inner : Likelihood
         The likelihood of a factor.
     count : int
-        Number of its parameters.
+        Number of parameters of the inner likelihood.
     located : bool
         Whether observations of factors depend on hyperparameters, as for a density of y − f.
     largest : float
@@ -146,12 +146,12 @@ class GroupedLikelihood(OneFunction):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """The same as of a factor."""
+        """Equal to the factor's."""
         return self.own.method
 
     @property
     def guide(self) -> str:  # type: ignore[override]
-        """The same as of a factor."""
+        """Equal to the factor's."""
         return self.own.guide
 
     @property
@@ -161,7 +161,7 @@ class GroupedLikelihood(OneFunction):
 
     @property
     def log_concave(self) -> bool:  # type: ignore[override]
-        """Whether factors are."""
+        """Whether the factors are log-concave."""
         return self.own.log_concave
 
     def takes_rows(self, count: int) -> bool:
@@ -169,7 +169,7 @@ class GroupedLikelihood(OneFunction):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Local computations that factors offer, of products of these."""
+        """Local computations of products, for each computation that factors offer."""
         own = self.own
         if not own.offers(ScalarDensity):
             return ()
@@ -213,7 +213,7 @@ class GroupedLikelihood(OneFunction):
         kernels: tuple[Kernel, Kernel],
         slopes: bool = False,
     ) -> None:
-        """Write averages: by one kernel where a group is one factor, by another where it is a product.
+        """Write averages: by one kernel for groups of a single factor, by another for products.
 
         Products with a similar number of factors are computed together. Slopes have a row for each of the parameters.
         """
@@ -256,7 +256,7 @@ class GroupedLikelihood(OneFunction):
     def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
         """Return derivatives of the log density as a function of latent values and numbers of groups, and these (1, g).
 
-        Averages ask for them at many latent values of the same groups.
+        Averages evaluate them at many latent values of the same groups.
         """
         members, table, weights = self._table(parameters)
         slots, n = table.shape
@@ -305,7 +305,7 @@ class GroupedLikelihood(OneFunction):
         out[:, left] = found
 
     def _standard(self, mean: Array, variance: Array, members: _Members, out: Array) -> NDArray[np.bool_]:
-        """Write averages of groups whose product is in standard form again, without c, and return which these are."""
+        """Write averages, without c, of groups whose product has standard form, and return a mask of these groups."""
         density, form = self.own.computation(StandardProduct)
         n, columns, weights = len(mean), members.columns, members.weights
         scale, offset, shapes, constant = form(members.y, members.parameters)
@@ -407,7 +407,7 @@ class GroupedLikelihood(OneFunction):
         self._one_average_slopes("average_log", mean, variance, y, parameters, out)
 
     def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
-        """Return None, since no variable has it."""
+        """Return None, since variables do not have this likelihood."""
         return None
 
     def n_classes(self, n_functions: int) -> int:

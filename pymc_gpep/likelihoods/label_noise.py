@@ -60,11 +60,11 @@ class LabelNoise(OneFunctionPerClass, ABC):
 
     @abstractmethod
     def probabilities_without(self, mean: Array, cov: Array, how: str | None, tolerance: float) -> tuple[Array, Array]:
-        """Predictive probabilities and errors, as of `probabilities`, without label noise."""
+        """Predictive probabilities and errors without label noise; see `probabilities`."""
 
     @abstractmethod
     def log_tail_without(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
-        """As of `log_tail`, without label noise."""
+        """Log tail probabilities without label noise; see `log_tail`."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         if not self.may_be(variable):
@@ -132,8 +132,8 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 _NARROW = 1e-5
 """Noise that makes a step a probit, in units of the largest standard deviation of a point's latent values ..."""
-_CLOSE = 1e-8  # ... or of the largest difference of their means, where they have none,
-_NONE = 1e-150  # or nothing
+_CLOSE = 1e-8  # ... or of the largest difference of their means, if their variance is 0,
+_NONE = 1e-150  # or this number, if that is 0 as well
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class RobustMaxLikelihood(LabelNoise):
 
 
 def _as_utilities(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Moments of latent values with unit noise of which the largest has the same class, but for a part in 1e10."""
+    """Moments of scaled latent values with unit noise, whose largest has the same class up to 1e-10."""
     mean, cov = np.asarray(mean, np.float64), np.asarray(cov, np.float64)
     apart = mean - mean.max(axis=1, keepdims=True)
     widest = np.sqrt(cov.diagonal(axis1=1, axis2=2).max(axis=1))

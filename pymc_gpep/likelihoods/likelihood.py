@@ -54,7 +54,7 @@ def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least
 
 
 def independent_classes(cov: Array) -> NDArray[np.bool_]:
-    """At which points (m,) the covariance (m, c, c) is diagonal: all else in it exactly zero."""
+    """Mask (m,) of points whose covariance (m, c, c) is exactly diagonal."""
     c = cov.shape[1]
     off_diagonal: NDArray[np.bool_] = (cov.reshape(len(cov), c * c) != 0.0) & ~np.eye(c, dtype=bool).ravel()
     alone: NDArray[np.bool_] = ~off_diagonal.any(axis=1)
@@ -101,7 +101,7 @@ class Likelihood(LocalLikelihood, ABC):
         return how or self.ways[0]
 
     def takes_rows(self, count: int) -> bool:
-        """Whether parameters may have so many rows."""
+        """Whether the parameters may have this number of rows."""
         return count == len(self.rows)
 
     def checked_parameters(self, parameters: ArrayLike | None, n_points: int) -> Array:
@@ -136,7 +136,7 @@ class Likelihood(LocalLikelihood, ABC):
         return np.zeros(len(observed), dtype=bool)
 
     def draw_noise(self, rng: np.random.Generator, f: Array, observed: Observed) -> NDArray[np.bool_]:
-        """Draw at which points (n,) the observation has nothing to do with the latent values f (c, n)."""
+        """Draw a mask (n,) of points whose observation is independent of the latent values f (c, n)."""
         return np.zeros(len(observed), dtype=bool)
 
     def may_be(self, variable: TensorVariable) -> bool:
@@ -162,7 +162,7 @@ class Likelihood(LocalLikelihood, ABC):
         return None
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable | None:
-        """Log probability (n,) of a random variable that was read, where PyMC's own loses its digits; else None."""
+        """Log probability (n,) of a variable if PyMC's own loses digits; else None."""
         return None
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable | None:
@@ -276,11 +276,11 @@ class Likelihood(LocalLikelihood, ABC):
 
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) where it is so small that an absolute error says nothing."""
+        """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) for tiny integrals, with a small relative error."""
 
 
-_RELATIVE = 1e-2  # error of a probability to accept
-_TINY = 1e-7  # below this, absolute errors of 1e-10 would be felt
+_RELATIVE = 1e-2  # Largest accepted relative error of a probability.
+_TINY = 1e-7  # Smallest probability for which absolute errors of 1e-10 are negligible.
 
 
 def log_predictive(

@@ -50,7 +50,7 @@ _GRID = np.linspace(-6.0, 6.0, 41)
 _LINK_TOLERANCE = 1e-6
 _SCALE = 1.7  # Scale of latent values and cutpoints in a check of probabilities.
 _POWERS = {Reciprocal: -1.0, Sqr: 2.0, Sqrt: 0.5}
-_PLAIN = Mode(linker="py", optimizer=None)  # nothing is worth compiling
+_PLAIN = Mode(linker="py", optimizer=None)  # compiling would take longer
 
 
 def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> TensorVariable | None:
@@ -67,7 +67,7 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
     innermost = None
     for argument in _arguments(value):
         if argument.ndim > value.ndim:
-            continue  # a product of matrices gives its vectors a second axis
+            continue  # matrix products add a second axis to vectors
         found = _on_grid(value, argument)
         if found.shape == expected.shape and np.abs(found - expected).max() < _LINK_TOLERANCE:
             innermost = argument
@@ -77,7 +77,7 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
 
 
 def behind(value: TensorVariable) -> list[str]:
-    """Names of the nearest variables with names that a variable is made of, in alphabetical order."""
+    """Names of the nearest named variables on which a variable depends, in alphabetical order."""
     names: set[str] = set()
     pending: list[Variable] = [value]
     while pending:
@@ -90,14 +90,14 @@ def behind(value: TensorVariable) -> list[str]:
 
 
 def _arguments(value: TensorVariable) -> Iterator[TensorVariable]:
-    """Variables that `value` is a function of, point by point, of nothing else; from the outside inwards."""
+    """Variables of which `value` is an elementwise function alone, from the outside inwards."""
     for frontier in _frontiers(value):
         if len(frontier) == 1 and frontier[0] is not value:
             yield cast(TensorVariable, frontier[0])
 
 
 def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
-    """Sets of variables that with numbers make up `value`, each by looking into one variable of the last."""
+    """Sets of variables that determine `value` together with numbers; each expands a variable of the last set."""
     nodes = list(toposort([value]))
     numbers: set[Variable] = set()
     for node in nodes:
@@ -126,7 +126,7 @@ def _is_number(variable: Variable) -> bool:
 
 
 def _on_grid(value: TensorVariable, argument: TensorVariable) -> Array:
-    """Values of the function of `argument` that `value` is."""
+    """Values of `value` as a function of `argument`."""
     axes = argument.ndim
     grid = pt.tensor("grid", dtype=_GRID.dtype, shape=(None,) * axes)
     on_grid = clone_replace([value], {argument: grid.astype(argument.dtype)}, rebuild_strict=False)
@@ -202,7 +202,7 @@ def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> Ten
 
 
 def _depends(latents: Collection[Variable]) -> Callable[[Variable], bool]:
-    """Whether a variable is made of latent values."""
+    """Whether a variable depends on latent values."""
     return lambda variable: not set(latents).isdisjoint(ancestors([variable]))
 
 
@@ -219,7 +219,7 @@ def _of_terms(terms: list[tuple[float, TensorVariable]], depends: Callable[[Vari
 
 
 def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, TensorVariable]]:
-    """Terms of which none stands twice."""
+    """Merge equal terms."""
     merged: list[tuple[float, TensorVariable]] = []
     for factor, term in terms:
         for i, (other, same) in enumerate(merged):
@@ -238,9 +238,9 @@ class _NotExponentialError(Exception):
 def _of_logarithm(
     sign: float, rate: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Terms, with their factors, that so many times the logarithm of a rate is the sum of."""
+    """Return the terms, with factors, whose sum is `times` the logarithm of a rate."""
     if not depends(rate):
-        exposure = rate.astype("float64")  # PyTensor keeps numbers in as few digits as show them
+        exposure = rate.astype("float64")  # PyTensor stores constants in the smallest exact type
         none = pt.eq(exposure, 0.0)
         usable = pt.ge(exposure, 0.0)  # neither negative nor NaN
         logarithm = pt.log(pt.switch(none | ~usable, 1.0, exposure))  # with a derivative also at exposure 0
@@ -282,7 +282,7 @@ def _number(variable: Variable) -> float | None:
 def _of_sum(
     sign: float, variable: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Terms, with their factors, that so many times a variable is the sum of."""
+    """Return the terms, with factors, whose sum is `times` a variable."""
     if variable in latents or variable.owner is None or not depends(variable):
         yield sign, variable
         return
@@ -408,7 +408,7 @@ def _gives(
     classes: Callable[[Array], Array],
     scale: TensorVariable | None = None,
 ) -> bool:
-    """Whether p are the probabilities of latent values with cutpoints, both in units of a scale."""
+    """Whether p equals the probabilities of latent values with cutpoints, both in units of a scale."""
     known = cut.type.shape[1] or (p.type.shape[1] or 3) - 1
     cuts = np.arange(known) - 0.5 * known + 0.3
     inputs = [pt.tensor("latent", dtype="float64", shape=(None, 1)), pt.tensor("cut", dtype="float64", shape=(1, None))]
@@ -420,6 +420,6 @@ def _gives(
             (found,) = pytensor.function(inputs, outputs, mode=_PLAIN, on_unused_input="ignore")(
                 _LATENT_GRID[:, None], cuts[None]
             )
-    except (ValueError, IndexError):  # shapes of the data are in the way
+    except (ValueError, IndexError):  # the data have incompatible shapes
         return False
     return found.shape == expected.shape and bool(np.abs(found - expected).max() < _LINK_TOLERANCE)

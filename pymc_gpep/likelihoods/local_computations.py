@@ -1,4 +1,4 @@
-"""Local computations: compiled functions of each point by itself, one type for each question of a method.
+"""Local computations: compiled functions of single points, with a type for each need of a method.
 
 A likelihood offers some of these, and an approximation names the types that it needs. A package adds further types as a
 `pymc_gpep.likelihoods.local_likelihood.Computation`. Arrays: latent values `f` (c, n), labels `y` (n,), covariances
@@ -106,7 +106,7 @@ class DifferenceFactors(NamedTuple):
 
 
 class NoisyDifferenceFactors(NamedTuple):
-    """The same where latent values have independent normal noise of their own."""
+    """`DifferenceFactors` with independent normal noise of the latent values."""
 
     update: Kernel
     """New scalar sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
@@ -115,7 +115,7 @@ class NoisyDifferenceFactors(NamedTuple):
 
 
 class MixedDifferenceFactors(NamedTuple):
-    """A density that is a mixture of such a product, or of steps, integrated by inner EP, and of a constant."""
+    """A mixture of a constant and of such a product, or of steps, integrated by inner EP."""
 
     update: Kernel
     """New sites of any sign, see `pymc_gpep.kernels.methods.label_noise.nested_label_noise_update`."""
@@ -130,7 +130,7 @@ class PointFactor(NamedTuple):
 
 
 class TabulatedFactor(NamedTuple):
-    """`PointFactor` of a likelihood without parameters, to some ten digits in a tenth of the time: for many points."""
+    """`PointFactor` of a likelihood without parameters, to about ten digits in a tenth of the time, for many points."""
 
     derivatives: Kernel
     """`(mean, variance, y, log_z, rho, gamma)`, see
@@ -138,7 +138,7 @@ class TabulatedFactor(NamedTuple):
 
 
 class PointAverage(NamedTuple):
-    """The log density of a point averaged under independent latent values, or a lower bound of that."""
+    """Average of a point's log density under independent latent values, or a lower bound of it."""
 
     terms: Kernel
     """`(mean, variance, y, parameters, value, of_mean, of_variance)`, see
@@ -169,7 +169,7 @@ class ColumnDensity(NamedTuple):
 
 
 class PlainDensity(NamedTuple):
-    """Density of one latent value with a kink, which has no curvature that Newton's method could use."""
+    """Density of one latent value with a kink, unsuitable for Newton's method."""
 
     derivatives: Kernel
     """As that of `ScalarDensity`, one-sided where the slope jumps."""
@@ -233,7 +233,7 @@ class LogisticResponse(NamedTuple):
 class LargestUtility(NamedTuple):
     """The probability that the class has the largest utility, latent values with independent normal noise.
 
-    A likelihood with parameters has one, the part ε of labels that are drawn from all classes alike.
+    A parameter, if any, is the share ε of labels drawn uniformly from all classes.
     """
 
     noise: float

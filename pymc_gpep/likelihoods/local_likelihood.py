@@ -28,7 +28,7 @@ _SHOWN = 5  # offending labels that an error message lists
 
 
 def recoding(labels: np.ndarray, n_classes: int) -> str:
-    """Return code that makes 0 ... c−1 of labels that are as many classes by other numbers; empty for other labels."""
+    """Return code that recodes labels of c classes as 0 ... c−1; empty for other labels."""
     found = np.unique(labels)
     if n_classes == 2 and found.size == 2:
         return f"(labels == {found[1]})"
@@ -46,9 +46,9 @@ def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: b
     n_points : int
         Number n of points.
     name : str
-        Name that the caller has for them.
+        Name of the observations, for messages.
     classes : bool
-        Whether they are classes.
+        Whether the observations are classes.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: b
 
 
 def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
-    """How labels of a shape get one axis, as sentences with a space before them; nothing if they have one."""
+    """Advice on how to reshape labels to one axis, after a space; empty if they have one axis."""
     if len(shape) < 2:
         return ""
     if sum(size != 1 for size in shape) < 2:
@@ -81,7 +81,7 @@ def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
 
 
 def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
-    """The message about observations, called by `name`, that are missing, and how to leave them out."""
+    """Message about missing observations `name`, and how to leave them out."""
     where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
     more = "; ..." if missing.sum() > _SHOWN else ""
     return (
@@ -109,7 +109,7 @@ def _plain(values: Any) -> NDArray[Any]:
 
 
 def _missing(values: Any) -> NDArray[np.bool_]:
-    """Which of the values are missing."""
+    """Mask of missing values."""
     missing = np.asarray(pd.isna(_plain(values)), bool)
     return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
 
@@ -136,7 +136,7 @@ class Computation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Type and likelihood, as messages have them."""
+        """Names of type and likelihood, for messages."""
         return f"{type(self.local).__name__} of {self.likelihood}"
 
     def check(self) -> None:
@@ -212,14 +212,14 @@ class LocalLikelihood(ABC):
 
     @property
     def computations(self) -> Iterator[object]:
-        """Its own local computations, then computations registered for its name, imported on demand."""
+        """Built-in local computations, then computations registered for its name, imported on demand."""
         yield from self.bound
         yield from self.local
         # A likelihood made of another one shares its name, but not its arrays: the class has no name.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:
-        """Whether the likelihood has a local computation of this type, of its own or added."""
+        """Whether the likelihood has a local computation of this type, built in or registered."""
         return any(isinstance(one, kind) for one in self.computations)
 
     def computation[T](self, kind: type[T]) -> T:
@@ -237,25 +237,25 @@ class LocalLikelihood(ABC):
         raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
 
     def given(self, parameters: Array) -> Self:
-        """The same with parameters (p, n)."""
+        """Return the likelihood with parameters (p, n)."""
         return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
 
     @property
     def refused(self) -> str:
-        """Why some methods do not fit it, as sentences after a space; empty if there is nothing to say."""
+        """Text, after a space, on methods that do not fit the likelihood; may be empty."""
         return ""
 
     @property
     def effects(self) -> list[str]:
-        """Names of effects whose priors some rows are factors of."""
+        """Names of effects whose priors are factors among the rows."""
         return []
 
     def priors(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield rows that are factors of a prior, and the likelihood of each prior with its parameters."""
+        """Yield the rows of each prior that is a factor, and its likelihood with parameters."""
         return iter(())
 
     def bound_to(self, observed: Observed, parameters: Array) -> Self:
-        """The same for a solve with these very arrays: their constants are computed once, and live as long as this."""
+        """Return the likelihood for a solve with fixed arrays, whose constants are computed once."""
         if not self.offers(RowConstants):
             return self
         one = copy(self)
@@ -263,7 +263,7 @@ class LocalLikelihood(ABC):
         return one
 
     def at(self, points: Any) -> Self:
-        """The same at some of the points, by their index."""
+        """Return the likelihood at some points."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
     @abstractmethod
@@ -272,7 +272,7 @@ class LocalLikelihood(ABC):
 
     @abstractmethod
     def check_functions(self, n_functions: int) -> None:
-        """Raise a ValueError unless a point may have so many latent functions."""
+        """Raise a ValueError unless a point may have this number of latent functions."""
 
     @abstractmethod
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
@@ -286,7 +286,7 @@ class LocalLikelihood(ABC):
         n_points : int
             Number n of points.
         name : str
-            Name that the caller has for them.
+            Name of the observations, for messages.
 
         Raises
         ------

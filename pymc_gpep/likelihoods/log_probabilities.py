@@ -1,7 +1,7 @@
 """Log probabilities of observations, and of ranges of observations, as graphs of a model's variables.
 
-`pm.Censored` and `pm.Truncated` have probabilities of ranges. PyMC's copy the variables of a model, and lose digits
-where a distribution function is close to 1. They have no derivatives by an infinite bound.
+`pm.Censored` and `pm.Truncated` have probabilities of ranges. PyMC's versions copy the model's variables, lose digits
+if a distribution function is close to 1, and have no derivatives at infinite bounds.
 """
 
 from typing import cast
@@ -35,11 +35,11 @@ from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
 _SQRT_HALF = np.sqrt(0.5)  # a Python float would become single precision
 _CHANGE = np.float64(-1.0)
-_FAR = np.float64(26.0)  # from here on the series of the scaled complement has all digits
+_FAR = np.float64(26.0)  # Above this value the series of the scaled complement is exact to rounding.
 
 
 def scaled_erfc(x: TensorVariable) -> TensorVariable:
-    """exp(x²) erfc(x), by its asymptotic series where x is large: JAX 0.11 has no number from 26.55 to 26.64."""
+    """exp(x²) erfc(x), by its asymptotic series for large x: JAX 0.11 returns NaN from 26.55 to 26.64."""
     is_far = x > _FAR
     near, far = pt.switch(is_far, _FAR, x), pt.switch(is_far, x, _FAR)
     u = 0.5 / (far * far)
@@ -50,16 +50,16 @@ def scaled_erfc(x: TensorVariable) -> TensorVariable:
 def log_ndtr(z: TensorVariable) -> TensorVariable:
     """log Φ(z), with first and second derivatives right far into both tails.
 
-    PyMC's own is right to single precision only, as its √2 is.
+    PyMC's version is accurate to single precision only.
     """
-    # Each form sees values that it is good for alone, or derivatives of the other would be infinity times zero.
+    # Each form gets only values in its range: elsewhere its derivatives would be ∞ × 0.
     in_tail = z < _CHANGE
     low, high = pt.switch(in_tail, z, _CHANGE), pt.switch(in_tail, _CHANGE, z)
     tail = pt.log(0.5 * scaled_erfc(-low * _SQRT_HALF)) - 0.5 * low**2
     return cast(TensorVariable, pt.switch(in_tail, tail, pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))))
 
 
-_SMALL_PROBABILITY = np.float64(1e-280)  # probability below which its logarithm is computed by another form
+_SMALL_PROBABILITY = np.float64(1e-280)  # A smaller probability's logarithm is computed by another form.
 _ZERO = np.float64(-1e-290)
 _UNBOUNDED = np.float64(UNBOUNDED)
 
@@ -70,13 +70,13 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
     Raises
     ------
     NotImplementedError
-        If PyMC has no log density, or no distribution function where bounds need one.
+        If PyMC has no log density, or no distribution function for bounds.
     """
     op, *others = distribution_parts(variable)
     if isinstance(op, CensoredRV):
         distribution, lower, upper = others
         above, below = pt.ge(value, upper), pt.le(value, lower)
-        # Where nothing is censored, bounds stand apart, which have no derivative.
+        # Bounds of uncensored rows are infinite: keep them out of the derivative.
         beyond = log_above(distribution, _before(distribution, pt.switch(above, upper, value)))
         short = log_below(distribution, pt.switch(below, lower, value))
         inside = pt.switch(above, beyond, pt.switch(below, short, log_probability(distribution, value)))
@@ -90,7 +90,7 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
 
 
 def uncensored(variable: TensorVariable) -> TensorVariable:
-    """Return the distribution behind censoring, which is the variable itself without any."""
+    """Return the distribution behind censoring; the variable itself if it is not censored."""
     op, *others = distribution_parts(variable)
     return others[0] if isinstance(op, CensoredRV) else variable
 
@@ -137,7 +137,7 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability of more than a value, with its digits where the distribution function rounds to 1."""
+    """Return the log probability of more than a value, accurate also if the distribution function rounds to 1."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
@@ -181,7 +181,7 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def distribution_parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
-    """Return the Op of a random variable and its parameters; of a bounded one, the distribution and finite bounds."""
+    """Return the Op of a random variable and its parameters; for a bounded one, distribution and finite bounds."""
     node = variable.owner
     while isinstance(node.op, SpecifyShape):
         node = node.inputs[0].owner
@@ -210,14 +210,14 @@ def _bound(bound: TensorVariable) -> TensorVariable | None:
 
 
 def _clipped(bound: TensorVariable) -> TensorVariable:
-    """A bound in numbers that solvers take."""
+    """Return a bound clipped to finite numbers."""
     if isinstance(bound, TensorConstant):
         return pt.constant(np.clip(bound.data.astype("float64"), -_UNBOUNDED, _UNBOUNDED))
     return cast(TensorVariable, pt.clip(bound.astype("float64"), -_UNBOUNDED, _UNBOUNDED))
 
 
 def _before[Number: TensorVariable | None](distribution: TensorVariable, value: Number) -> Number:
-    """The number with all that is less than `value` up to it."""
+    """Return the largest number below `value` in the support."""
     if value is None or distribution.dtype.startswith("float"):
         return value
     return cast(Number, pt.ceil(value) - 1.0)
@@ -228,7 +228,7 @@ def _log_between(
 ) -> TensorVariable:
     """Return the log probability of values above `lower` and at most `upper`; None means unbounded.
 
-    Without any probability beyond a bound, `inside` replaces it, so that all derivatives are finite.
+    If the probability beyond a bound is zero, `inside` replaces the bound, so that derivatives stay finite.
     """
     if lower is None and upper is None:
         return cast(TensorVariable, pt.zeros_like(inside, dtype="float64"))
@@ -254,24 +254,24 @@ def _log_between(
 
 
 def _at_least(value: TensorVariable, least: float) -> TensorVariable:
-    """The larger of two numbers, with a derivative that PyTensor's rewrites take."""
+    """Return the larger of two numbers, with a derivative that PyTensor's rewrites support."""
     return cast(TensorVariable, pt.switch(pt.gt(value, least), value, least))
 
 
 def _of_counts(count: TensorVariable, last: TensorVariable | float, found: TensorVariable) -> TensorVariable:
-    """The log probability of more than a count: all of it below 0, and no more from the last one on."""
+    """Return the log probability of more than a count: 0 below 0, and −∞ from the last count on."""
     return cast(TensorVariable, pt.switch(pt.lt(count, 0.0), 0.0, pt.switch(pt.ge(count, last), -np.inf, found)))
 
 
 def _log_gamma_above(a: TensorVariable, x: TensorVariable) -> TensorVariable:
-    """log Γ(a, x)/Γ(a), by the first term of its series for large x where it is too small for a number."""
+    """log Γ(a, x)/Γ(a), by the first term of its series for large x if it underflows."""
     p = pt.gammaincc(a, x)
     far = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(far) - far - pt.gammaln(a) - pt.log(far - a + 1.0))
 
 
 def _log_gamma_below(a: TensorVariable, x: TensorVariable) -> TensorVariable:
-    """log γ(a, x)/Γ(a), by the first terms of its series for small x where it is too small for a number."""
+    """log γ(a, x)/Γ(a), by the first terms of its series for small x if it underflows."""
     p = pt.gammainc(a, x)
     near = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(near) - near - pt.gammaln(a + 1.0) - pt.log(1.0 - near / (a + 1.0)))

@@ -171,7 +171,7 @@ def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[
 def _flat_points(
     y: np.ndarray, moments: Sequence[np.ndarray], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """Batch shape of labels (...,) and moments with so many axes of a point, and all of them with one batch axis."""
+    """Return the batch shape of labels (...,) and moments, and all of them with a single batch axis."""
     arrays = [np.asarray(y, np.int64), *(np.asarray(each, np.float64) for each in moments)]
     axes = (0, *axes)
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip(arrays, axes, strict=True)))
@@ -188,7 +188,7 @@ class LabelAverages(Op):
     """Operation on labels and on moments of latent values.
 
     The first output is the log of an average of the likelihood. The last outputs are its derivatives in the moments.
-    Neither they nor the outputs between have derivatives.
+    Only the first output has derivatives.
     """
 
     __props__ = ()
@@ -378,7 +378,7 @@ def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariabl
             f"{name} {shape_text(shape)}" for name, shape in zip(("y", "mean", "cov"), static, strict=True)
         )
         raise ValueError(f"inner_ep: the batch dimensions do not broadcast: {shapes}.") from None
-    except TypeError:  # some lengths are known only at evaluation
+    except TypeError:  # Some lengths are symbolic until evaluation.
         batch = pt.broadcast_shape(*(x[(..., *(0,) * k)] for k, x in enumerate(given)))
     c = mean.shape[-1] if mean.type.shape[-1] is None else mean.type.shape[-1]
     ends = [(c,) * k for k in range(3)]
@@ -450,7 +450,7 @@ class UnequalNoiseProbit(Discrete):
 
     Notes
     -----
-    The integral is that of class-independent EP by quadrature, right to about 14 digits. There are first derivatives.
+    The integral is computed as in class-independent EP by quadrature, to about 14 digits, with first derivatives.
     """
 
     rv_op = unequal_noise_probit
@@ -467,7 +467,7 @@ class UnequalNoiseProbit(Discrete):
         return _log_average(pt.as_tensor_variable(value).astype("int64"), mean, variance)[0]
 
 
-_SEED = 20_130_107  # the same input has the same answer
+_SEED = 20_130_107  # Seed of the points: equal input has equal results.
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
 _WIDEST = 1e100  # variance whose square is a number
 
@@ -491,8 +491,8 @@ def class_probabilities(
         covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
         have an error of `tolerance`, by randomised rules over common factors of the classes. If these do not reach it,
         quasi-Monte Carlo rules integrate each class. The random numbers are fixed. The method "inner_ep" is the nested
-        EP paper's own way: inner EP computes the normalisers of the tilted distributions (appendix A). It is fast with
-        many classes, with an error of its own that nothing reduces.
+        EP paper's approximation: inner EP computes the normalisers of the tilted distributions (appendix A). It is fast
+        with many classes, with an error that does not depend on `tolerance`.
     tolerance : float
         Target absolute error of each probability by "orthant". The work is bounded, so look at the errors returned.
 
@@ -503,8 +503,8 @@ def class_probabilities(
     errors : (m,) array
         Estimated error of the least certain probability of each point. With five classes or more, "orthant" returns
         half a confidence interval of 99 per cent. Where there is one integral or a closed form, it returns how far from
-        1 the probabilities summed before they were normalised. For "inner_ep" it is always the latter, which is
-        not a bound on the error.
+        1 the probabilities summed before they were normalised. For "inner_ep" it is always that distance, which is not
+        a bound on the error.
 
     Raises
     ------
@@ -513,7 +513,7 @@ def class_probabilities(
         `method` is unknown.
     """
     mean, cov = gaussian_moments(mean, cov, tolerance)
-    # Beside the widest the unit noise is nothing, so that all may be narrower in proportion.
+    # At this width the unit noise is negligible, so that all variances may be scaled down.
     wider = np.maximum(np.abs(cov).max(axis=(1, 2), initial=0.0) / _WIDEST, 1.0)
     mean, cov = mean / np.sqrt(wider)[:, None], cov / wider[:, None, None]
     if method == "inner_ep":
@@ -540,7 +540,7 @@ def class_probabilities(
 
 
 def _normalised(probabilities: Array) -> tuple[Array, Array]:
-    """Made to sum to 1, and how far from it they summed."""
+    """Return probabilities normalised to sum to 1, and the distance of their sum from 1 before."""
     total = probabilities.sum(axis=1)
     return probabilities / total[:, None], np.abs(total - 1.0)
 
@@ -563,7 +563,7 @@ def _orthants(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
 
 
 def _two_classes(mean: Array, cov: Array) -> Array:
-    """Probabilities (m, 2), each without regard to the other."""
+    """Return probabilities (m, 2), each computed independently."""
     difference = mean[:, 0] - mean[:, 1]
     variance = 2.0 + cov[:, 0, 0] + cov[:, 1, 1] - cov[:, 0, 1] - cov[:, 1, 0]
     return ndtr(difference[:, None] * np.array([1.0, -1.0]) / np.sqrt(variance)[:, None])

@@ -195,7 +195,7 @@ def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
     Raises
     ------
     TypeError, ValueError
-        If it is neither, or a number that is not from 0 to below 1.
+        If it is neither a number nor a variable, or not from 0 to below 1.
     """
     if isinstance(epsilon, Variable) and not isinstance(epsilon, Constant):
         free = pt.as_tensor_variable(epsilon)
@@ -220,7 +220,7 @@ def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
 
 
 def with_label_noise(log_p: TensorVariable, epsilon: TensorVariable, c: TensorVariable) -> TensorVariable:
-    """log((1 − ε) p + ε / c), −∞ where p is that of no class."""
+    """log((1 − ε) p + ε / c), −∞ for a label outside the classes."""
     noisy = pt.logaddexp(pt.log1p(-epsilon) + log_p, pt.log(epsilon / c))
     return pt.switch(pt.eq(epsilon, 0.0), log_p, noisy)
 
@@ -269,7 +269,7 @@ noisy_multinomial_probit = NoisyMultinomialProbitRV()
 def largest_label(
     rv: TensorVariable, size: Variable | None, f: TensorVariable, *others: TensorVariable
 ) -> TensorVariable:
-    """Return the label of the largest latent value, which is where variables of such distributions begin."""
+    """Return the label of the largest latent value, the initial value of such variables."""
     largest = pt.argmax(f, axis=-1)
     return largest if rv_size_is_none(size) else pt.full(size, largest)
 
@@ -350,7 +350,7 @@ class MultinomialProbit(Discrete):
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float or TensorVariable
-        Part of the labels that have nothing to do with `f`, but are drawn from all classes, from 0 to below 1. The
+        Share of labels that are drawn from all classes independently of `f`, from 0 to below 1. The
         probability is then :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. Such a model is fitted by
         ``pm.fit(method="nested_ep" | "sparse_ep" | "sparse_vi")`` and sampled by NUTS. It may have a prior, such as
         ``pm.Beta("epsilon", 1, 19)``, for ``"nested_ep"`` and for NUTS.
@@ -360,15 +360,15 @@ class MultinomialProbit(Discrete):
     ValueError
         If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
         labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Labels in
-        ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
-        shape only. Nothing has been added to the model then.
+        ``pm.Data`` are checked by their present values, labels in other symbolic expressions (``pm.Minibatch``) by
+        their shape only. The model is unchanged after an error.
     TypeError
         If `epsilon` is not a number.
 
     Notes
     -----
-    Log probabilities are right to about 15 digits for any `f`. Second derivatives are available, third derivatives are
-    not.
+    Log probabilities are accurate to about 15 digits for any `f`. Second derivatives are available, third derivatives
+    are not.
 
     Examples
     --------
@@ -473,7 +473,7 @@ robust_max = RobustMaxRV()
 
 
 class RobustMax(Discrete):
-    r"""Class labels of the largest of c latent values, but for a part ε of them, which are drawn from all classes.
+    r"""Class labels of the largest of c latent values, except a share ε of labels drawn from all classes.
 
     .. math:: p(y \mid f) = (1 - \varepsilon) \, [y = \arg\max_k f_k] + \varepsilon / c
 
@@ -487,16 +487,16 @@ class RobustMax(Discrete):
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float or variable of the model
-        Part of the labels that have nothing to do with `f`, from 0 to below 1. The class of the largest value has the
-        probability 1 − ε + ε/c, each other one ε/c. With a prior, such as ``pm.Beta("epsilon", 1, 19)``, it is learned
-        by ``"nested_ep"`` and ``"qiep"``.
+        Share of labels that are independent of `f`, from 0 to below 1. The class of the largest value has the
+        probability 1 − ε + ε/c, each other class ε/c. With a prior, such as ``pm.Beta("epsilon", 1, 19)``, it is
+        learned by ``"nested_ep"`` and ``"qiep"``.
 
     Raises
     ------
     ValueError
         If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
-        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Nothing has
-        been added to the model then.
+        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. The model
+        is unchanged after an error.
     TypeError
         If `epsilon` is neither a number nor a variable.
 
@@ -506,9 +506,9 @@ class RobustMax(Discrete):
     Hernández-Lobato (2017), equation 13. Some authors write 1 − ε for the largest and ε/(c − 1) for each other class:
     their ε is (c − 1)/c times this ε.
 
-    Nothing changes with `f` but by jumps: the derivative of the log probability is zero wherever there is one. Samplers
-    that go by gradients (NUTS) thus learn nothing from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average
-    over `f`, and so do fits with inducing inputs. :class:`EllipticalSlice` needs no gradients.
+    The log probability is piecewise constant in `f`: its derivative is zero except at jumps. Samplers based on
+    gradients (NUTS) thus do not learn from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average over `f`,
+    and so do fits with inducing inputs. :class:`EllipticalSlice` needs no gradients.
 
     Noise of the utilities belongs into the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
     is that of :class:`MultinomialProbit` with the same `epsilon`.

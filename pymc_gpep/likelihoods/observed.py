@@ -30,7 +30,7 @@ _OF_PYMC = {"shape", "size", "rng", "dtype", "name", "return_next_rng"}
 
 
 def refuse_others(keywords: Collection[str], written: str, advice: str = "") -> None:
-    """Raise a TypeError that names keywords that neither PyMC nor a distribution accepts, with advice."""
+    """Raise a TypeError with the unknown keywords of a distribution, and advice."""
     others = sorted(set(keywords) - _OF_PYMC)
     if others:
         raise TypeError(f"{written} has no argument {', '.join(map(repr, others))}.{advice and ' '}{advice}")
@@ -62,7 +62,7 @@ def observed_classes(
     more: str,
     shaping: str,
 ) -> np.ndarray | Variable:
-    """Check labels and return them; as int64 where they are not symbolic, and masked where some are missing.
+    """Check labels and return them; as int64 unless symbolic, and masked if some are missing.
 
     Labels in `pm.Data` are checked by their present values, labels in other symbolic expressions by their shape only.
 
@@ -76,7 +76,7 @@ def observed_classes(
     name : str
         Name of the variable, for messages.
     given : str
-        Argument that the distribution has for each label, in words.
+        Description of the argument of the distribution for each label.
     coding, more, shaping : str
         Advice about labels out of range, where {top} is the last class. Advice about more classes than f has, where
         {count} is the number that labels up to the largest would need. Advice about a shape that does not fit.
@@ -170,7 +170,7 @@ def _check_shape(
 
 
 _LARGEST = 2**53
-_NAMED = 5  # rows in a message
+_NAMED = 5  # Largest number of rows in a message.
 
 
 def checked_counts(given: NDArray[Any], name: str) -> NDArray[np.int64]:
@@ -198,7 +198,7 @@ def checked_numbers(given: NDArray[Any], name: str, *, positive: bool = False) -
     Raises
     ------
     ValueError
-        If they are not finite, or not positive where they must be.
+        If they are not finite, or not positive if required.
     """
     numbers = given.dtype.kind in "biuf"
     wrong = ~np.isfinite(given) if numbers else np.full(len(given), True)
@@ -212,7 +212,7 @@ def checked_numbers(given: NDArray[Any], name: str, *, positive: bool = False) -
 
 
 def rows_text(bad: NDArray[np.bool_]) -> str:
-    """Rows by their numbers, as a message names them."""
+    """Return a text that lists rows, for messages."""
     rows = np.flatnonzero(bad)
     named = ", ".join(map(str, rows[:_NAMED]))
     return f"row{'s' * (rows.size > 1)} {named}" + (f" and {rows.size - _NAMED} more" if rows.size > _NAMED else "")

@@ -21,10 +21,10 @@ from pymc_gpep.likelihoods.links import Reading, argument_of, behind
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PlainDensity, ScalarDensity
 from pymc_gpep.likelihoods.local_likelihood import one_for_each_point, recoding, some_of, without_marks
 
-_FEWEST, _MOST = 32, 2048  # nodes of the rule for distribution functions
-_RANGE = 8.5  # standard deviations that it reaches
-_EDGE = 1e-13  # distance from 0 and 1 at which a distribution function is taken to be there
-_STEPS = 50  # of halving
+_FEWEST, _MOST = 32, 2048  # Smallest and largest number of nodes of the rule for distribution functions.
+_RANGE = 8.5  # Range of the rule, in standard deviations.
+_EDGE = 1e-13  # Distance from 0 and 1 at which a distribution function counts as 0 or 1.
+_STEPS = 50  # Number of bisections.
 _PROBABILITY_TOLERANCE = 1e-8  # Largest change of a probability with twice the nodes that counts as converged.
 
 
@@ -73,8 +73,8 @@ class OneFunction(Likelihood, ABC):
         raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
     def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
-        # An observation grows with its latent value, so that the integrand falls from 1 to 0: where it does, and
-        # where the normal distribution is, are found by halving, however narrow the fall is.
+        # An observation grows with its latent value, so that the integrand falls from 1 to 0. Bisection finds the fall,
+        # however narrow, and the range of the normal distribution.
         location, sd = mean[:, 0], np.sqrt(cov[:, 0, 0])
 
         def given(z: Array) -> Array:
@@ -97,7 +97,7 @@ class OneFunction(Likelihood, ABC):
         return np.asarray(found)
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # Exact in the tails and everywhere else.
+        # Exact everywhere, tails included.
         means, variance = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(cov[:, 0, 0])
         terms = np.empty((5, len(means)))
         labels = np.ascontiguousarray(observed, self.observed_dtype)
@@ -110,7 +110,7 @@ class OneFunction(Likelihood, ABC):
 
 
 def _fall(values: Callable[[Array], Array], edge: float, m: int) -> Array:
-    """Where each of m falling functions, (1, m) of numbers (1, m), goes below an edge, within the range of a rule."""
+    """Return the place at which each of m decreasing functions falls below an edge, within the range of a rule."""
     low, high = np.full((1, m), -_RANGE), np.full((1, m), _RANGE)
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
@@ -139,7 +139,7 @@ class TwoClasses(OneFunction, ABC):
         """Return F(f), which identifies the likelihood in a Bernoulli variable."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read pm.Bernoulli with a probability that is F of something, however it is written."""
+        """Read pm.Bernoulli with a probability F(argument) in any spelling."""
         op = variable.owner.op
         if not isinstance(op, BernoulliRV):
             return None
@@ -168,7 +168,7 @@ class TwoClasses(OneFunction, ABC):
         )
 
     def n_classes(self, n_functions: int) -> int:
-        """Two."""
+        """Return 2."""
         return 2
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
@@ -193,7 +193,7 @@ class OneFunctionPerClass(Likelihood, ABC):
     sees_common: ClassVar[bool] = False
 
     def n_classes(self, n_functions: int) -> int:
-        """As many as functions."""
+        """Return the number of functions."""
         return n_functions
 
     def check_functions(self, n_functions: int) -> None:
@@ -215,7 +215,7 @@ class OneFunctionPerClass(Likelihood, ABC):
             )
         numbers = given.astype(np.float64)
         if (odd := np.flatnonzero(numbers != np.round(numbers))).size:
-            raise ValueError(f"{classes}, but {odd.size} are no whole numbers: that at {odd[0]} is {given[odd[0]]}.")
+            raise ValueError(f"{classes}, but {odd.size} are not integers: label {odd[0]} is {given[odd[0]]}.")
         if not ((given >= 0) & (given < n_functions)).all():
             found = f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0"
             if how := recoding(given, n_functions):

@@ -86,7 +86,7 @@ class OrderedLikelihood(OneFunction, ABC):
             )
 
     def n_classes(self, n_functions: int) -> int:
-        """One more than cutpoints."""
+        """Return the number of cutpoints plus one."""
         return len(self.parameters) + 1
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
@@ -101,7 +101,7 @@ class OrderedLikelihood(OneFunction, ABC):
         return np.ascontiguousarray(given, np.int64)
 
     def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
-        """Accuracy, and the ranked probability score, Σ_k (p(y ≤ k) − [y ≤ k])² (Epstein 1969)."""
+        """Return the accuracy, and the ranked probability score, Σ_k (p(y ≤ k) − [y ≤ k])² (Epstein 1969)."""
         reached = observed[:, None] <= np.arange(p.shape[1])
         ranked = ((p.cumsum(axis=1) - reached) ** 2).sum(axis=1)
         return super().scores(observed, p, moments) | {"ranked_probability": ranked}
@@ -165,7 +165,7 @@ class StoppingRatioLikelihood(OrderedLikelihood, ABC):
     """p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)): each class stops, or is passed for the next class."""
 
     rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
-    largest_precision: ClassVar[float] = np.inf  # Each class that is passed adds to it.
+    largest_precision: ClassVar[float] = np.inf  # Each class that is passed adds a precision.
 
     def of_bounds(self, x: Array) -> Array:
         stops = self.distribution(x)

@@ -1,8 +1,8 @@
-"""Rows of groups as factors: the fewest that have the same product, by sufficient statistics where there are any.
+"""Rows of groups as the fewest factors with the same product, by sufficient statistics if available.
 
-Binomial rows are one with the sum of trials. Poisson rows are one with the sum of exposures, and normal rows a normal
-about their mean. Other rows are one factor if they are equal. Rows of two classes make two factors, whose product is a
-binomial.
+Binomial rows are one factor with the sum of trials. Poisson rows are one factor with the sum of exposures, and normal
+rows a normal density of their mean. Other rows are one factor if they are equal. Rows of two classes make two factors,
+whose product is a binomial.
 """
 
 import math
@@ -43,7 +43,7 @@ class PooledRows(NamedTuple):
         return int(self.of.max()) + 1
 
     def merged(self, observations: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first of rows that are equal, (e,), and which of these each row is like, (n,).
+        """Return the first row of each set of equal rows, (e,), and the index of its set for each row, (n,).
 
         Rows of a group are equal if they have the same parameters and, if these count, observations.
         """
@@ -137,7 +137,7 @@ def _normal(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood
     sigma = rows.parameters(first)[0]
     precision = n / sigma**2
     total = _summed(precision, of, rows.n_groups)
-    # Without a shift the sum would lose digits to a mean that is far from 0.
+    # Shift the values: the sum would lose digits if the mean is far from 0.
     shift = _sums(rows, y) / _sums(rows, np.ones(len(y)))
     location = shift + _summed(precision * (mean - shift[of]), of, rows.n_groups) / total
     apart = squares / n + (mean - location[of]) ** 2

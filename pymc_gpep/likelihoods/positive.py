@@ -156,7 +156,7 @@ class WeibullLikelihood(StandardLikelihood):
         return np.asarray(-np.expm1(-np.exp(alpha * (np.log(np.maximum(y, 0.0)) - f - offset))))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Moments of times, whether or not they would be censored."""
+        """Moments of times without censoring."""
         log_scale, variance, alpha = mean[:, 0] + self.row("offset"), cov[:, 0, 0], self.row("alpha")
         powers = (1.0, 2.0)
         return np.stack([gamma(1.0 + k / alpha) * log_normal_moments(log_scale, variance, k) for k in powers])

@@ -99,7 +99,7 @@ class LocationScale(StandardLikelihood, ABC):
 
     @abstractmethod
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Moments of numbers, whether or not they would be censored."""
+        """Moments of numbers without censoring."""
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from pymc_gpep.likelihoods.local_likelihood import shape_text
 from pymc_gpep.likelihoods.observed import checked_counts
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
-_LATTICE = 5  # dimensions from which on a lattice needs too many points
-_WIDEST = 8.0  # radius, in standard deviations
-_FINEST = 0.1  # distance of points
+_LATTICE = 5  # From this dimension a lattice needs too many points.
+_WIDEST = 8.0  # Radius of the lattice, in standard deviations.
+_FINEST = 0.1  # Smallest distance of lattice points.
 _SEED = 20_040_661
 
 
@@ -48,7 +48,7 @@ class Nodes(NamedTuple):
 
 @lru_cache(maxsize=8)
 def class_nodes(d: int, most: int) -> Nodes:
-    """Return about `most` nodes at most, or the few that are enough, for d classes.
+    """Return at most about `most` nodes for d classes; fewer if they suffice.
 
     Up to five dimensions, six classes, they are a lattice A*, ℤᵈ projected along 1, in a ball. That is the trapezoidal
     rule of its kind. Its error for smooth functions that fall like a normal density is exponentially small in both the
@@ -57,8 +57,8 @@ def class_nodes(d: int, most: int) -> Nodes:
     In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic orders of their
     coordinates.
 
-    Both are scaled to the covariance that they are to have. Otherwise sites are off where evidences are not. Gradients
-    take sites as constants: with 2000 nodes for seven classes they would be off by five percent.
+    Both are scaled to exactly the covariance I − 11ᵀ/d. Otherwise sites would be inaccurate, even if evidences are
+    accurate. Gradients take sites as constants: with 2000 nodes for seven classes they would be off by five percent.
     """
     e = d - 1
     if e == 0:
@@ -78,7 +78,7 @@ def class_nodes(d: int, most: int) -> Nodes:
     points, squares = points[inside], squares[inside]
     log_weights = -0.5 * squares
     log_weights -= logsumexp(log_weights)
-    if spread := float(np.exp(log_weights) @ squares):  # 0 where the origin is the only point
+    if spread := float(np.exp(log_weights) @ squares):  # 0 if the origin is the only point
         points *= math.sqrt(e / spread)
     return Nodes(points, log_weights)
 
@@ -89,19 +89,19 @@ def _sobol(d: int, most: int) -> Nodes:
     normals = ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
     normals -= normals.mean(axis=1, keepdims=True)
     points = np.concatenate([sign * np.roll(normals, shift, axis=1) for sign in (1.0, -1.0) for shift in range(d)])
-    # Their covariance made what it should be: what is nearly normal is then averaged with less noise.
+    # Give the points exactly the covariance I − 11ᵀ/c: averages of nearly quadratic functions then have less noise.
     values, vectors = np.linalg.eigh(points.T @ points / len(points))
-    roots = 1.0 / np.sqrt(values[1:])  # the first is that along 1, zero
+    roots = 1.0 / np.sqrt(values[1:])  # The first eigenvalue, of the constant vector, is zero.
     points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T
     return Nodes(np.ascontiguousarray(points), np.full(len(points), -math.log(len(points))))
 
 
-_SEED_OF_SAMPLE = 19_980_112  # the same input has the same answer
-_LAST_LEVEL = 14  # log2 of the most points of a sequence
-_BITS = 30  # of a Sobol point
-_NEARLY = 20.0  # tolerances: from so large an error, dearer rules over factors do not reach it
-_NARROW = 0.1  # variance between classes up to which integration over latent values is quick
-_WIDE = 5e5  # times classes and over the tolerance, from which on factors come before it
+_SEED_OF_SAMPLE = 19_980_112  # Seed: equal input has equal results.
+_LAST_LEVEL = 14  # log2 of the largest number of points of a sequence.
+_BITS = 30  # Bits of a Sobol point.
+_NEARLY = 20.0  # If the error exceeds this many tolerances, more expensive rules over factors do not help.
+_NARROW = 0.1  # Up to this variance between classes integration over latent values is fast.
+_WIDE = 5e5  # Above this number, times classes over tolerance, factors are tried first.
 
 
 def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
@@ -136,10 +136,10 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     if mean.shape[1] < FEWEST:
         return _averages(mean, cov, tolerance)
     probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
-    variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # of differences between classes
+    variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # variance between classes
     varied = np.flatnonzero(variance > _NARROW)
     probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
-    # Where classes move together a little and latent values vary much, factors are the smoother thing to average over.
+    # With a small common part and a large variance, the integrand is smoother as a function of the factors.
     wide = variance * mean.shape[1] > _WIDE * tolerance
     for average, worth_it in ((_over_factors, wide & (errors <= _NEARLY * tolerance)), (_averages, True)):
         at = np.flatnonzero(worth_it & ~(errors <= tolerance))
@@ -154,7 +154,7 @@ def _over_factors(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Arr
 
 
 def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
-    """By closed form, quadrature or quasi-Monte Carlo integration of the softmax."""
+    """Average the softmax by closed form, quadrature or quasi-Monte Carlo integration."""
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     softmax_average(mean, cov, _normals(mean.shape[1]), tolerance, probabilities, errors)
     return probabilities, errors
@@ -173,8 +173,8 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 _COMPONENTS = 20
 _NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # standard deviations of the components
-_FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8  # their means, denser where the distribution function rises
-_ERROR = 1.2e-5  # of probabilities
+_FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8  # Range of their means, denser where the distribution function rises.
+_ERROR = 1.2e-5  # Error of probabilities.
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +194,7 @@ def gumbel_noise() -> UtilityNoise:
     return UtilityNoise(_NARROWEST**2, weights, means, sds**2 - _NARROWEST**2, _ERROR)
 
 
-_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # the same input has the same answer
+_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # Seed: equal input has equal results.
 _NEWTON_STEPS = 100
 
 
@@ -344,7 +344,7 @@ class VotesLikelihood(SoftmaxLikelihood):
         return {"squared_error": ((share - p) ** 2).sum(axis=1)}
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # Exact in the tails and everywhere else.
+        # Exact everywhere, tails included.
         mean, cov = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
         out = np.empty(len(mean))
         votes_log_normalisers(mean, cov, np.ascontiguousarray(observed), *class_nodes(mean.shape[1], _VOTES_NODES), out)

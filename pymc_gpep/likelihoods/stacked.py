@@ -1,7 +1,7 @@
 """The likelihoods of several observed variables together, one after another along the rows.
 
-The first parameter of each row is the number of its likelihood. So a row stays with its likelihood wherever rows are
-selected, repeated or shared out. Everything at rows is computed by the likelihood that they belong to.
+The first parameter of each row is the number of its likelihood. So a row keeps its likelihood if rows are selected,
+repeated or distributed. Each likelihood computes the values at its rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.one_function import OneFunction
 
-_UNUSED = 1.0  # value of parameters that a likelihood does not have
+_UNUSED = 1.0  # Value for parameters that a likelihood lacks.
 
 
 class _Part:
@@ -38,11 +38,11 @@ class _Part:
         self.number, self.likelihood, self.own = number, likelihood, slice(1, 1 + count)
 
     def observed(self, y: Observed, rows: Any) -> Observed:
-        """Observations at rows, in the type that the likelihood has them in."""
+        """Observations at rows, in the likelihood's type."""
         return np.ascontiguousarray(y[rows], self.likelihood.observed_dtype)
 
     def parameters(self, parameters: Array, rows: Any) -> Array:
-        """Parameters at rows that are its own."""
+        """Parameters of this likelihood at its rows."""
         return np.ascontiguousarray(parameters[self.own, rows])
 
 
@@ -55,7 +55,7 @@ class StackedLikelihood(OneFunction):
     parts : tuple of Likelihood
         The likelihoods.
     counts : tuple of int
-        How many parameters each has.
+        Number of parameters of each likelihood.
     """
 
     parts: tuple[Likelihood, ...] = ()
@@ -105,7 +105,7 @@ class StackedLikelihood(OneFunction):
 
     @property
     def log_concave(self) -> bool:  # type: ignore[override]
-        """Whether all likelihoods are."""
+        """Whether all likelihoods are log-concave."""
         return all(part.log_concave for part in self.parts)
 
     @property
@@ -160,7 +160,7 @@ class StackedLikelihood(OneFunction):
                 yield rows, own, None if observed is None else part.observed(observed, rows)
 
     def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
-        """Return None, since no single variable has it."""
+        """Return None, since single variables do not have this likelihood."""
         return None
 
     def n_classes(self, n_functions: int) -> int:

@@ -59,7 +59,7 @@ def no_bounds() -> tuple[TensorVariable, TensorVariable]:
 
 
 def observable_of(variable: TensorVariable) -> Observable | None:
-    """The distribution behind a random variable, and its bounds; None where these are random themselves."""
+    """Return the distribution behind a random variable, and its bounds; None if the bounds are random."""
     lower, upper = ends = no_bounds()
     if isinstance(variable.owner.op, CensoredRV):
         variable, lower, upper = variable.owner.inputs[:3]
@@ -69,7 +69,7 @@ def observable_of(variable: TensorVariable) -> Observable | None:
     op = variable.owner.op
     told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
     if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
-        return None  # other densities do not distinguish their parameters
+        return None  # other densities have no separate location
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
 
 
@@ -108,7 +108,7 @@ ASYMMETRIC_LAPLACE = StandardDensity(
 class StandardForm(NamedTuple):
     """Observations in standard form, or the slopes of that form in p parameters, with an axis for these in front.
 
-    Observations that cannot be have a constant of NaN.
+    Impossible observations have the constant NaN.
     """
 
     scale: Array
@@ -141,9 +141,9 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
     ----------
     density : StandardDensity
     form : callable
-        From observations (n,) and parameters (p, n) to their standard form.
+        Function from observations (n,) and parameters (p, n) to their standard form.
     slopes : callable, optional
-        The same for the slopes of that in the parameters: arrays (p, n), and (p, k, n) of shapes.
+        Function that returns the slopes of the standard form in the parameters: arrays (p, n), and (p, k, n) of shapes.
     """
 
     def derivatives(f: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
@@ -276,12 +276,12 @@ class StandardLikelihood(OneFunction, ABC):
         return np.where(side < 0.0, 0.0, below), np.where(side > 0.0, 1.0, at)
 
     def row(self, name: str) -> Array:
-        """A row of the parameters (n,), by its name."""
+        """Return a row of the parameters (n,), by name."""
         return self.parameters[self.rows.index(name)]
 
 
 def log_normal_moments(mean: Array, variance: Array, power: float = 1.0) -> Array:
-    """E exp(power · f) for f ~ N(mean, variance); infinite beyond all numbers."""
+    """E exp(power · f) for f ~ N(mean, variance); infinite on overflow."""
     with np.errstate(over="ignore"):
         moment: Array = np.exp(power * mean + 0.5 * power**2 * variance)
     return moment

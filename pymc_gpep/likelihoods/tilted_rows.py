@@ -6,7 +6,7 @@ is quadratic in inner predictors. Otherwise one inner number has nodes of its ow
 location is.
 
 Nodes are placed by means and covariances (Naylor and Smith 1982). These come from modes at first, and then from the
-moments themselves, until they agree. The number of nodes grows where a larger rule has another result.
+moments themselves, until they agree. The number of nodes grows for rows whose result changes with a larger rule.
 
 J. C. Naylor and A. F. M. Smith (1982). Applications of a method for the efficient computation of posterior
 distributions. *Applied Statistics* 31 (3), 214–225.
@@ -36,14 +36,14 @@ type Rows = NDArray[np.intp]
 # Nodes along each outer number and along the inner one, by the number of outer numbers.
 _NORMAL = {1: ((15, 1), (31, 1), (91, 1), (181, 1)), 2: ((9, 1), (15, 1), (25, 1)), 3: ((7, 1), (11, 1), (15, 1))}
 _OTHERS = {1: ((11, 9), (17, 15), (31, 25)), 2: ((9, 7), (13, 11), (19, 17)), 3: ((7, 7), (9, 9), (11, 11))}
-_EQUIDISTANT, _END = 50, 9.0  # Fewest equidistant nodes, and the last of these.
+_EQUIDISTANT, _END = 50, 9.0  # Smallest number of equidistant nodes, and the place of the last.
 MOST_OUTER = max(_NORMAL)
 """Largest number of outer predictors."""
 _AT_A_TIME = 16_384  # Nodes whose log densities are computed together.
 _PASSES = 12  # Placements of the nodes of a row.
 _MOVED, _STRETCHED = 0.3, 1.5  # Change of mean and of standard deviation, in their units, after which nodes are moved.
 _SAME = 1e-7  # Difference of log averages and of moments, up to which a larger rule is not needed.
-# Fewest predictors of which the inner predictor is chosen by trial, and rows of a trial.
+# Smallest number of predictors for choosing the inner predictor by trial, and rows of a trial.
 _FEWEST_CHOSEN, _LOOKED_AT = 3, 24
 _STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
 # Smallest precision of a distribution at its mode, in units of the cavity's.
@@ -62,7 +62,7 @@ class Split(NamedTuple):
 
     @property
     def inner(self) -> NDArray[np.int64]:
-        """Numbers of the inner predictors."""
+        """Indices of the inner predictors."""
         return self.order[self.outer :]
 
 
@@ -151,7 +151,7 @@ class TiltedRows:
         self._divide(density.split(y, parameters))
 
     def _divide(self, split: Split) -> None:
-        """Take a division of the predictors, with nodes that are not yet placed."""
+        """Set the division of the predictors, with nodes that are not yet placed."""
         self.split, n, o = split, len(self._y), split.outer
         self._rules = (_NORMAL if split.normal else _OTHERS)[o]
         self._centre, self._scale = np.full((n, o), np.nan), np.full((n, o, o), np.nan)

@@ -53,14 +53,14 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 
-_FEW, _ROUGHER = 200, 20.0  # rows below which a wider tolerance saves little; times the tolerance of a search
-_SOME = 2000  # rows whose prior shows the effect of hyperparameters on the prior of all rows
-_DIFFERENCE = 1e-4  # of a hyperparameter, which means depend on by a line
+_FEW, _ROUGHER = 200, 20.0  # Up to this number of rows searches use the exact tolerance; with more, this many times it.
+_SOME = 2000  # Number of rows that show the effect of hyperparameters on the prior.
+_DIFFERENCE = 1e-4  # Step of a hyperparameter on which means depend linearly.
 # Largest relative difference of the slopes in a parameter and in the latent value that it moves.
 _NO_SHIFT = 1e-3
-_CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
+_CLEARLY = 1e-3  # Smallest difference of printed numbers that is not rounding.
 
-_one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
+_one_at_a_time = Lock()  # a graph's function stores the values of one evaluation
 
 
 class DenseLogPosterior(LogPosterior):
@@ -118,12 +118,12 @@ class DenseLogPosterior(LogPosterior):
         return cls(classifier, approximator(file.attrs["approximation"], classifier.likelihood_model, file.options))
 
     def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
-        """Return the classifier with its prior in the form that is fitted."""
+        """Return the classifier with its prior in the form of the fit."""
         return classifier if self.compiled else suited(classifier, approximator)
 
     @property
     def compiled(self) -> bool:
-        """Whether it is evaluated by compiled code, and not interpreted."""
+        """Whether it is evaluated by compiled code."""
         return "mode" in self._kwargs
 
     @property
@@ -188,7 +188,7 @@ class DenseLogPosterior(LogPosterior):
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         lower, evidence = solution.lower_bound, solution.log_evidence
         bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
-        if lower - evidence > _CLEARLY:  # a bound of the method's own, or an approximation that is too low
+        if lower - evidence > _CLEARLY:  # the method's own bound, or an approximation below the bound
             bound += " (the exact log evidence is above both)"
         return f"{self.name}: log evidence {evidence:.4f}{bound}, {self.state(converged)}."
 
@@ -203,14 +203,14 @@ class DenseLogPosterior(LogPosterior):
         )
 
     def prepare(self, threads: int = 1) -> None:
-        """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""
+        """Compile graphs before the first evaluation, for a number of parallel evaluations."""
         while len(self._idle) < threads:
             self._idle.append(self._function.copy())
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`function(item)` of each item, in their order: evaluations that need not wait for each other.
+        """Return `function(item)` of each item in order, computed in parallel.
 
-        They are shared out over as many threads as BLAS was allowed. Results are the same for any number of them.
+        The number of threads is BLAS's limit, and does not change results.
         """
         # Compilation takes too long to do it twice.
         with one_blas_thread(), ALONE if self.compiled else self._team() as team:
@@ -228,7 +228,7 @@ class DenseLogPosterior(LogPosterior):
         return self._loosened(self.approximator.looseness ** (1 if gradients else 2))
 
     def roughly(self) -> Self:
-        """See `LogPosterior`: with a tolerance that is wider again where an evaluation takes long."""
+        """See `LogPosterior`: an even wider tolerance if evaluations are slow."""
         return self if self.n_points < _FEW else self._loosened(_ROUGHER * self._looseness)
 
     def _loosened(self, looseness: float) -> Self:
@@ -241,7 +241,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _idle(self) -> deque[GraphFunction]:
-        # Functions keep the values of an evaluation: a thread takes one and puts it back.
+        # Functions store the values of an evaluation: each thread borrows one function.
         return deque([self._function])
 
     @cached_property
@@ -283,7 +283,7 @@ class DenseLogPosterior(LogPosterior):
             return self._moments(self.point(theta))
 
     def curvature(self, here: Evaluation) -> Curvature | None:
-        """See `LogPosterior`; of real numbers without a transform, as coefficients of a linear predictor are."""
+        """See `LogPosterior`; for untransformed parameters, such as coefficients of a linear predictor."""
         which = self.space.in_graphs([self.classifier.prior.mean(), self.classifier.parameters])
         if not which.any():
             return None
@@ -329,14 +329,14 @@ class DenseLogPosterior(LogPosterior):
 
     @one_blas_thread()
     def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Solution]:
-        """Solutions at several points, from where their evaluations ended, shared out like these."""
+        """Return solutions at several points, started from their evaluations, in parallel."""
         problems = [(self.moments(evaluation.theta), evaluation.start) for evaluation in evaluated]
         with self._team() as team:
             return team.each(lambda problem: self._solve(*problem), problems)
 
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
-        if start is not None and start.size != self._cold.size:  # of a file that had a point for each row
+        if start is not None and start.size != self._cold.size:  # stored before rows were grouped
             start = None
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
@@ -445,10 +445,10 @@ class NeighbourLogPosterior(DenseLogPosterior):
 
 
 def _shifts(solution: Solution) -> Array | None:
-    """How far a latent value is to move where a parameter of its row does (p, n), so that its slope stays.
+    """Shift of a latent value (p, n) that has the same effect as a unit change of a parameter of its row.
 
     It is 1 for the logarithm of an exposure. It is NaN for a parameter that does not move the density along the latent
-    value, such as a scale. None without parameters, or where the likelihood does not say.
+    value, such as a scale. None without parameters, or if the likelihood has no slopes.
     """
     likelihood, mean = solution.likelihood, solution.mean
     known = likelihood.log_concave and likelihood.offers(ParameterSlopes) and likelihood.offers(ScalarDensity)
@@ -463,5 +463,5 @@ def _shifts(solution: Solution) -> Array | None:
     found = np.where(np.isfinite(found), found, 0.0)
     size = np.abs(slopes[:, 0]) + np.abs(found) * (np.abs(own[1]) + np.sqrt(np.abs(own[2])))
     other = np.abs(slopes[:, 0] - found * own[1]) > _NO_SHIFT * size
-    # A parameter that adds a constant to the log density, as of groups of counts, moves no latent value.
+    # A parameter may only add a constant to the log density (groups of counts).
     return np.where(other & (slopes[:, 1:] != 0.0).any(axis=1), np.nan, found)

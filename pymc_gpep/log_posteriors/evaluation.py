@@ -55,11 +55,11 @@ def evaluations_of(table: xr.Dataset, dim: str) -> tuple[Evaluation, ...]:
 
 
 class Trace(Protocol):
-    """How hyperparameters were found."""
+    """Record of the search for hyperparameters."""
 
     @property
     def best(self) -> Evaluation:
-        """Where the search ended."""
+        """Evaluation at the end of the search."""
 
     @property
     def converged(self) -> bool:
@@ -87,7 +87,7 @@ class Trace(Protocol):
 
     @property
     def per_epoch(self) -> int:
-        """How many iterations go through all rows once."""
+        """Number of iterations of an epoch."""
 
     @property
     def first(self) -> Evaluation:
@@ -99,11 +99,11 @@ class Trace(Protocol):
 
     @property
     def agreement(self) -> str:
-        """How many of several searches ended alike, in words; empty if there was one."""
+        """Text with the number of searches with equal ends; empty for a single search."""
 
     @property
     def ends(self) -> tuple[Evaluation, ...]:
-        """Where searches from several points ended."""
+        """Ends of the searches from several points."""
 
     @property
     def units(self) -> Array | None:
@@ -116,7 +116,7 @@ class Trace(Protocol):
         """Return the description of the search for a file."""
 
     def broken_off(self, why: str) -> Self:
-        """Return the same, as one whose integral over hyperparameters was interrupted."""
+        """Return a copy marked as interrupted during integration over hyperparameters."""
 
     def ended_as(self, why: str) -> Self:
         """Return a copy that has ended for a reason."""

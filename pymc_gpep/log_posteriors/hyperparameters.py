@@ -35,7 +35,7 @@ def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArra
     Raises
     ------
     RowError
-        For the first label that the likelihood, of so many functions, does not have.
+        For the first invalid label.
     """
     found = np.empty(rows.n_rows, np.int64)
     for chunk, labels in checked_chunks(rows, likelihood, functions):
@@ -56,7 +56,7 @@ def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterat
 
 
 def _different(rows: Rows) -> NDArray[np.int64]:
-    """The labels that there are, of which the advice in a message is; none where some cannot be read."""
+    """Return the distinct labels, for advice in a message; empty if some cannot be read."""
     found = np.empty(0, np.int64)
     try:
         for chunk in chunks(rows):
@@ -91,9 +91,9 @@ def _name(rows: Rows) -> str:
 def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Log priors of the hyperparameters, log Jacobians and the model's other terms, in terms of value variables.
 
-    It is minus infinity where the density of an integrated variable is zero, as of a negative standard deviation.
-    Otherwise it equals `model.logp(vars=...)`. That function rewrites the whole model. It computes every matrix of the
-    size of the data that does not depend on a hyperparameter, such as distances between inputs.
+    It is minus infinity where the density of an integrated variable is zero, for example with a negative standard
+    deviation. Otherwise it equals `model.logp(vars=...)`. That function rewrites the whole model. It computes every
+    matrix of the size of the data that does not depend on a hyperparameter, such as distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
@@ -109,12 +109,12 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     return pt.add(*(factor.sum() for factor in factors)) if len(factors) > 1 else pt.sum(factors[0] if factors else 0.0)
 
 
-_STEP = 1e-3  # of differences of slopes of log priors
+_STEP = 1e-3  # Step of differences of slopes of log priors.
 _MANY = 100  # Number of points from which on one graph computes them all.
 
 
 def _computed(outputs: Sequence[Variable]) -> list[Variable]:
-    """Return the variables behind some outputs, and these, that an operation computes."""
+    """Return the computed variables among some outputs and their ancestors."""
     return [v for v in ancestors(outputs) if v.owner is not None]
 
 
@@ -136,7 +136,7 @@ class Hyperparameters:
         Data of the model at construction, as constants that replace them. Later `pm.set_data` does not change this
         object.
     value_vars : list of TensorVariable
-        Unconstrained, in the order of flat vectors.
+        Unconstrained value variables, in the order of flat vectors.
     """
 
     def __init__(self, classifier: GPClassifier) -> None:
@@ -149,7 +149,7 @@ class Hyperparameters:
 
     @cached_property
     def variables(self) -> IntegratedVariables:
-        """How the integrated variables of the model are made of its latent functions."""
+        """Integrated variables of the model as functions of its latent functions."""
         return self.classifier.prior.variables(self.data)
 
     @cached_property
@@ -159,7 +159,7 @@ class Hyperparameters:
         return prior
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself: it never changes, and graphs that were read from a model belong to that model."""
+        """Return itself: it never changes, and its graphs belong to the model."""
         return self
 
     @property
@@ -169,7 +169,7 @@ class Hyperparameters:
         return labels
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
-        """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
+        """Return the model's initial point, overridden by `start` (names of variables → values)."""
         check_start(start)
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
@@ -193,7 +193,7 @@ class Hyperparameters:
         return np.asarray(self._layout.data, dtype=np.float64)
 
     def point(self, theta: Array) -> PointType:
-        """The values of the model's value variables that a flat vector stands for."""
+        """Return the values of value variables for a flat vector."""
         return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
 
     def flat(self, point: Mapping[str, Any]) -> Array:
@@ -214,12 +214,12 @@ class Hyperparameters:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers the hyperparameters are."""
+        """Number of elements of the flat vector of hyperparameters."""
         return len(self.owners)
 
     @property
     def parameters(self) -> list[str]:
-        """Name of each element of a flat vector: that of the value variable, with its place where there are several."""
+        """Name of each element of a flat vector: the value variable's name, with the position if it is an array."""
         return [
             name + (f"[{', '.join(map(str, place))}]" if place else "")
             for name, shape, *_ in self._point_map
@@ -278,7 +278,7 @@ class Hyperparameters:
         return self.functions([self.prior])
 
     def log_prior_and_slope(self, theta: Array) -> tuple[float, Array]:
-        """The same with its derivatives, flat."""
+        """Return the log prior with its derivatives (d,)."""
         value, slope = self._log_prior_and_slope(self.point(theta))
         return float(value), np.asarray(slope)
 
@@ -311,7 +311,7 @@ class Hyperparameters:
     def draw_prior(self, count: int, random_seed: int = 0) -> Array:
         """Draws (count, d) from the priors of the hyperparameters, unconstrained.
 
-        Where a prior cannot be drawn from, such as `pm.HalfFlat`, of a standard normal around the initial point.
+        If a prior such as `pm.HalfFlat` cannot be sampled, draws are standard normal around the initial point.
         """
         rng = np.random.default_rng(random_seed)
         initial = self.initial_point()

@@ -97,7 +97,7 @@ class LatentFunctions(ABC):
     size: int
 
     def of(self, response: str) -> Self:
-        """Return the same functions with new rows of an observed variable of the model, by its name."""
+        """Return latent functions whose new rows belong to an observed variable, by its name."""
         return self
 
     def at_rows_of(self, elsewhere: Elsewhere) -> Self:
@@ -130,17 +130,17 @@ class LatentFunctions(ABC):
         ValueError
             If all rows have a response.
         """
-        raise ValueError("All rows of the model have a response, so that there are no missing ones to predict.")
+        raise ValueError("All rows of the model have a response: no row is missing. Leave out missing=True.")
 
     @property
     @abstractmethod
     def likelihood(self) -> Likelihood:
-        """At the rows that were fitted."""
+        """Likelihood at the fitted rows."""
 
     @property
     @abstractmethod
     def labels(self) -> Observed:
-        """Observations there, (n,)."""
+        """Observations at the fitted rows, (n,)."""
 
     @property
     @abstractmethod
@@ -159,7 +159,7 @@ class LatentFunctions(ABC):
         TypeError
             If the values at fitted rows do not determine the posterior.
         """
-        raise TypeError(f"{type(self).__name__} knows no covariances with all rows that were fitted.")
+        raise TypeError(f"{type(self).__name__} does not compute covariances with the fitted rows.")
 
     @abstractmethod
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
@@ -188,7 +188,7 @@ class LatentFunctions(ABC):
         NotImplementedError
             If the rows have no joint posterior, or if sites do not belong to rows.
         """
-        raise NotImplementedError("Groups of rows are left out of posteriors of all rows together, which this has not.")
+        raise NotImplementedError("Leaving out groups needs the joint posterior of all rows, which this fit lacks.")
 
     @abstractmethod
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
@@ -230,11 +230,11 @@ class LatentFunctions(ABC):
         NotImplementedError
             If the rows have no joint posterior.
         """
-        raise NotImplementedError("Latent values of all rows together are not made of standard normals here.")
+        raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
 
     def gram(self, weights: Array) -> Array:
         """Return JᵀwJ (q, q) of w (n,), with one function; `of_normals` has J and the error."""
-        raise NotImplementedError("Latent values of all rows together are not made of standard normals here.")
+        raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """Return the covariance (c, m, c, m) of f at some of the model's points, by their positions."""
@@ -246,7 +246,7 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
-        """Return draws (count, c, B) of f at inputs (m, d), part by part; at the rows that were fitted if None.
+        """Return draws (count, c, B) of f at inputs (m, d), in parts; at the fitted rows if None.
 
         Numbers that the draws of all parts share are drawn first: the same generator gives the same functions at any
         inputs. Given these, values at new inputs are independent.
@@ -254,7 +254,7 @@ class LatentFunctions(ABC):
 
 
 def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Mean (m, c) and covariance (m, c, c) of latent values less their mean over functions, at each of m points."""
+    """Return mean (m, c) and covariance (m, c, c) of latent values minus their mean over functions, at m points."""
     centred = np.eye(mean.shape[1]) - 1.0 / mean.shape[1]
     found = centred @ cov @ centred
     places = np.arange(mean.shape[1])
@@ -262,7 +262,7 @@ def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
     return mean @ centred, found
 
 
-_SOME = 200  # fitted rows that are looked at for all
+_SOME = 200  # Number of fitted rows that are checked in place of all.
 _ROWS = 500  # rows between updates of the progress and checks for an interrupt
 
 
@@ -287,7 +287,7 @@ class DenseFunctions(LatentFunctions):
     Attributes
     ----------
     posterior : Posterior
-        The posterior of the solution, which is asked for all that depends on the form of the prior.
+        The posterior of the solution, which computes everything that depends on the form of the prior.
     """
 
     posterior: Posterior
@@ -370,12 +370,12 @@ class DenseFunctions(LatentFunctions):
         return PriorSites.of(self.solution, self._response)
 
     def _following(self, found: LeftOut, of: NDArray[np.int64] | None = None) -> LeftOut:
-        """Return rows given others, where sites of factors of priors follow what is left out.
+        """Return leave-one-out moments in which the sites of prior factors are updated for each row left out.
 
         Parameters
         ----------
         found : LeftOut
-            Rows given others with the sites of the fit.
+            Leave-one-out moments with the sites of the fit.
         of : array (n,), optional
             The point of each row; rows are points if not given.
         """
@@ -454,7 +454,7 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _normals(self) -> CoupledWhitened | None:
-        """The posterior of the standard normals that the model's variables belong to, where these are given."""
+        """The posterior of the standard normals of the model's variables, if the prior has them."""
         return None if self._roots is None else posterior_of_normals(self._factorised)
 
     def whitened(self) -> tuple[Array, Array]:
@@ -532,8 +532,8 @@ def _refuse_improper(prior: PriorForm, cov: Array, without: Array) -> None:
         )
 
 
-_NODES = 64  # of a Gauss-Hermite rule, for marginals without one row of a group
-_ROWS_AT_A_TIME = 2_000_000  # rows of groups without one of them, that are worked on at a time
+_NODES = 64  # Nodes of the Gauss-Hermite rule for the marginal of a group with a row left out.
+_ROWS_AT_A_TIME = 2_000_000  # Largest number of pairs (row left out, row of its group) that are computed in one batch.
 
 
 class GroupedFunctions(DenseFunctions):
@@ -612,7 +612,7 @@ class GroupedFunctions(DenseFunctions):
             centre, spread = mean[group, 0] + variance * terms[1], variance * (1.0 + variance * terms[2])
             row_mean[:, 0] = np.where(places >= 0, centre[places], row_mean[:, 0])
             row_cov[:, 0, 0] = np.where(places >= 0, spread[places], row_cov[:, 0, 0])
-        # A prior with heavy tails may leave no cavity of a group, where other rows leave that of a row.
+        # With heavy-tailed priors the cavity of a group may be improper even if cavities of its rows are proper.
         improper = ~(cov[of, 0, 0] > 0.0) & (np.bincount(of)[of] > 1)
         if (rows := np.flatnonzero(improper)).size:
             log_density[rows], row_mean[rows, 0], row_cov[rows, 0, 0] = self._divided(rows)
@@ -693,7 +693,7 @@ class GroupedFunctions(DenseFunctions):
 
 
 def _averages(likelihood: Likelihood, labels: Observed, mean: Array, variance: Array) -> Array:
-    """Terms (5, n) of `GaussianAverage`."""
+    """Return terms (5, n) of `GaussianAverage`."""
     terms = np.empty((5, len(mean)))
     given = np.ascontiguousarray(mean), np.ascontiguousarray(variance), labels, likelihood.parameters
     likelihood.computation(GaussianAverage).terms(*given, terms)

@@ -30,7 +30,7 @@ type Gps = tuple[pm.gp.Latent, ...] | None
 
 @dataclass(frozen=True)
 class StoredFit:
-    """A file of a fit, and the parts of it and of the model that were read before.
+    """A file of a fit, with the parts of file and model that were already read.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class StoredFit:
 
     @cached_property
     def blocks(self) -> InducingBlocks | None:
-        """Prior moments by blocks of the processes that were given; None where the model says them."""
+        """Prior moments in blocks, by the given processes; None if the model determines them."""
         if self.gps is None:
             return None
         return InducingBlocks(self.space.classifier, self.gps, self.space.data, rows=self.rows)
@@ -87,11 +87,11 @@ class LogPosterior(ABC):
     kind : str
         Name of its kind in a file.
     by : str
-        Values that determine the posterior of the latent functions, in words.
+        Text that names the values that determine the posterior of the latent functions.
     joint : bool
-        Whether there is a joint posterior of all latent values at the rows.
+        Whether all latent values at the rows have a joint posterior.
     learns : str
-        Quantities that a search finds, in words that begin a sentence.
+        Text that names the learned quantities, at the beginning of a sentence.
     """
 
     kind: ClassVar[str]
@@ -116,7 +116,7 @@ class LogPosterior(ABC):
 
     @property
     def own_trace(self) -> Trace | None:
-        """The trace of the search, where the log posterior keeps it; else None."""
+        """The trace of the search, if the log posterior stores it; else None."""
         return None
 
     @property
@@ -148,7 +148,7 @@ class LogPosterior(ABC):
         return x[: self.space.size]
 
     def point(self, x: Array) -> PointType:
-        """The values of the model's value variables that a flat vector stands for."""
+        """Return the values of value variables for a flat vector."""
         return self.space.point(self.theta(x))
 
     def flat(self, theta: Array) -> Array:
@@ -157,19 +157,19 @@ class LogPosterior(ABC):
 
     @property
     def number(self) -> str:
-        """Kind of its evidence, in words."""
+        """Name of the kind of its evidence."""
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
-        """Return the same, as accurate as a search needs; without `gradients` as weights of points need."""
+        """Return a copy with the accuracy that a search needs; without `gradients`, that weights of points need."""
         return self
 
     def roughly(self) -> Self:
-        """Return the same, as accurate as a search needs while it rises."""
+        """Return a copy with the accuracy that a rising search needs."""
         return self
 
     def weighing(self) -> Self:
-        """Return the same, as accurate as nodes of an integral need; gradients may be left out."""
+        """Return a copy with the accuracy that nodes of an integral need; it may omit gradients."""
         return self.loosely()
 
     def curvature(self, here: Evaluation) -> Curvature | None:
@@ -181,30 +181,30 @@ class LogPosterior(ABC):
         return None
 
     def held(self, best: Evaluation) -> "LogPosterior":
-        """Return the log posterior of θ alone, with all else where a search ended, to integrate over."""
+        """Return the log posterior of θ alone for integration, with other parameters fixed at the end of the search."""
         return self
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return `function(item)` of each item in order: evaluations that need not wait for each other."""
+        """Return `function(item)` of each item in order, possibly in parallel."""
         return [function(item) for item in items]
 
     def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Any]:
-        """Return the approximate posteriors where several evaluations were."""
+        """Return the approximate posteriors at several evaluations."""
         return [self.solve(evaluation.theta, evaluation.start) for evaluation in evaluated]
 
     @property
     def compiled(self) -> bool:
-        """Whether compiled code evaluates it, through which nothing can be raised."""
+        """Whether compiled code evaluates it, which cannot raise."""
         return False
 
     @property
     @abstractmethod
     def entries(self) -> int:
-        """How many numbers the matrices of one solution hold."""
+        """Number of entries of the matrices of one solution."""
 
     @property
     def kept(self) -> int:
-        """How many numbers a solution keeps in memory."""
+        """Number of values that a solution keeps in memory."""
         return self.entries
 
     @abstractmethod
@@ -221,7 +221,7 @@ class LogPosterior(ABC):
             A flat vector.
         start : array or Neighbours, optional
             `Evaluation.start` of a neighbouring point, or of several. It saves iterations; where the solve fails from
-            there, it is tried once more from cold.
+            there, it is repeated from a cold start.
         """
 
     @abstractmethod
@@ -229,7 +229,7 @@ class LogPosterior(ABC):
         """Return the approximate posterior of the latent functions at one point; `start` as for an evaluation."""
 
     def from_cold(self, x: Array) -> Convergence:
-        """Return how a solve at one point converges that begins at nothing.
+        """Return the convergence of a cold solve at one point.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class LogPosterior(ABC):
         """Return the prior covariance (1 or c, m, m) of rows, or of a sample of many rows, with their observations."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior of a fit that ended with a solution at x, where that makes another one."""
+        """Return the log posterior of a fit that ended with a solution at x, which may differ from this."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:
@@ -272,7 +272,7 @@ class LogPosterior(ABC):
         return xr.Dataset()
 
     def restored(self, x: Array, table: xr.Dataset) -> Any:
-        """Return the solution that a file has."""
+        """Return the solution stored in a file."""
         raise NotImplementedError(f"A fit by {self.by} is solved again.")
 
     def few_prior(self, x: Array) -> Array:
@@ -289,7 +289,7 @@ class LogPosterior(ABC):
 
     @staticmethod
     def state(converged: bool) -> str:
-        """Return in words whether a fit converged."""
+        """Return a text on whether a fit converged."""
         return "converged" if converged else "NOT converged"
 
     def anchors(self, x: Array, solution: Any = None) -> Array:

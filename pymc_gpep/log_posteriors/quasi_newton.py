@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-_PAIRS = 10  # least number of pairs that are kept; as many as there are parameters, up to the next
+_PAIRS = 10  # Smallest number of stored pairs; with more parameters, one pair for each.
 _MOST_PAIRS = 50
-_SIGNIFICANT = 1e-10  # cosine of a step and the fall of the gradient, below which rounding decides on the curvature
-_COLLINEAR = 1e-10  # smallest eigenvalue of a curvature with a unit diagonal
-_UNKNOWN = 1e-4  # the same of a curvature that steps of a search have shown
+_SIGNIFICANT = 1e-10  # A curvature is rounding if step and change of the gradient have a smaller cosine.
+_COLLINEAR = 1e-10  # Smallest eigenvalue of a curvature with unit diagonal.
+_UNKNOWN = 1e-4  # The same for a curvature estimated from the steps of a search.
 
 
 class Curvature(NamedTuple):
@@ -72,7 +72,7 @@ class Metric:
         return self._known
 
     def begin(self, curvature: Curvature) -> None:
-        """Begin at the curvature of some parameters."""
+        """Set the curvature of some parameters."""
         self._known, self._root = curvature.which, root_of_inverse(curvature.matrix)
 
     def forget(self) -> None:
@@ -81,7 +81,7 @@ class Metric:
         self._factor = None
 
     def times(self, gradient: Array) -> Array:
-        """H g (d,), the step that the gradient g (d,) asks for."""
+        """Return the quasi-Newton step H g (d,) for the gradient g (d,)."""
         left, weights = gradient.copy(), []
         for step, fall, share in reversed(self._pairs):
             weights.append(share * float(step @ left))
@@ -123,7 +123,7 @@ class Metric:
 
 
 def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
-    """Return units (d, d) in which steps and falls of the gradient show a curvature of about 1; None without any."""
+    """Return units (d, d) in which steps show a curvature of about 1; None without steps."""
     if not steps:
         return None
     curvature = min(step @ fall / (step @ step) for step, fall in steps) * np.eye(steps[0][0].size)
@@ -133,11 +133,11 @@ def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
     return root_of_inverse(curvature, _UNKNOWN)
 
 
-_RISE, _FLATTER = 1e-3, 0.9  # parts of the slope at the start: least rise of a step, and largest slope at its end
+_RISE, _FLATTER = 1e-3, 0.9  # Wolfe conditions: smallest rise and largest final slope, relative to the first slope.
 _TRIALS, _FEW_TRIALS = 20, 4
-_LEAST, _MOST = 2.0, 100.0  # times that a step which is too short may be lengthened
-_INSIDE = 0.1  # part of a bracket that the next trial keeps from its ends
-_BEFORE_WALL = 0.3  # part of a bracket at which a trial goes on that ended where nothing can be computed
+_LEAST, _MOST = 2.0, 100.0  # Smallest and largest factor by which a short step grows.
+_INSIDE = 0.1  # Smallest distance of a trial from the ends of its bracket (share of the bracket).
+_BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end failed to evaluate.
 
 type Look = Callable[[float], tuple[float, float]]
 """Rise of the log posterior and slope at a part of a step; not finite where it cannot be computed."""
@@ -152,7 +152,7 @@ def line_search(look: Look, slope: float, few: bool = False) -> float:
     slope : float
         Slope at the start, which is positive.
     few : bool
-        Whether to try few parts, as where little can be gained.
+        Whether to try few step lengths, if little can be gained.
     """
     left, right = (0.0, 0.0, slope), (np.inf, np.nan, np.nan)
     at = 1.0
@@ -172,14 +172,14 @@ def line_search(look: Look, slope: float, few: bool = False) -> float:
 
 
 def _longer(left: tuple[float, float, float], slope: float) -> float:
-    """A longer step, by the secant of the slopes."""
+    """Return a longer step, by the secant of the slopes."""
     at, _, there = left
     wanted = at * slope / (slope - there) if there < slope else np.inf
     return float(np.clip(wanted, _LEAST * at, _MOST * at))
 
 
 def _between(left: tuple[float, float, float], right: tuple[float, float, float]) -> float:
-    """A step between two ends, at the maximum of the cubic through both."""
+    """Return a step between two ends, at the maximum of the cubic through both."""
     (a, rise_a, slope_a), (b, rise_b, slope_b) = left, right
     width, share = b - a, 0.5
     if not np.isfinite(rise_b + slope_b):

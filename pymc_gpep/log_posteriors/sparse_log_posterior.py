@@ -51,8 +51,8 @@ OVER_FITTED = (
 FEW = 6
 """Inputs whose prior covariance is kept in files, to know the model by."""
 
-_PLACES, _MANY = 20, 400  # rows whose covariances stand for all
-_SOME = 200  # fitted rows that are looked at for all
+_PLACES, _MANY = 20, 400  # Numbers of places and rows whose covariances represent all rows.
+_SOME = 200  # Number of fitted rows that are checked in place of all.
 _INDEPENDENT = (
     "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by a tenth and "
     'more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, sites="coupled" of "ivm"), '
@@ -61,22 +61,22 @@ _INDEPENDENT = (
 
 
 class AnchoredPosterior(Protocol):
-    """A posterior that is asked for blocks of points."""
+    """A posterior that predicts blocks of points."""
 
     @property
     def size(self) -> int:
-        """How many values each function has."""
+        """Number of values of each function."""
 
     @property
     def as_inducing(self) -> InducingPosterior:
-        """The same by way of inducing values."""
+        """Return the posterior by inducing values."""
 
     def predict(self, block: Block) -> tuple[Array, Array]:
         """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
 
 
 class BlockFunctions(LatentFunctions):
-    """Latent functions by a posterior of M values of each, at inputs of their own.
+    """Latent functions determined by the posterior of M values of each, at separate inputs.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class BlockFunctions(LatentFunctions):
         z = self._prior.z
         try:
             some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
-        except ValueError:  # a fit that was read from a file has none
+        except ValueError:  # a fit from a file has no sites
             some = z[0]
         block = self._block(some)
         same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
@@ -185,7 +185,7 @@ class BlockFunctions(LatentFunctions):
         return posterior.whitened.mean[:, own], posterior.whitened.root[0][:, own].T
 
     def whitened(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`: with effects beside a process, of these alone."""
+        """See `LatentFunctions`: for a process plus effects, only of the effects."""
         if self._blocks.beside:
             centre, root = self._effects()
             return centre, (root * root).sum(axis=1)[None]
@@ -200,7 +200,7 @@ class BlockFunctions(LatentFunctions):
         return mean, cov.diagonal(axis1=1, axis2=2).T
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """See `LatentFunctions`: with effects beside a process, of these alone."""
+        """See `LatentFunctions`: for a process plus effects, only of the effects."""
         if self._blocks.beside:
             _, root = self._effects()
             return (root @ root.T)[None, :, None]
@@ -211,7 +211,7 @@ class BlockFunctions(LatentFunctions):
         return joint
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """See `LatentFunctions`: with effects beside a process, no values of f, and z of these alone."""
+        """See `LatentFunctions`: for a process plus effects, no values of f, and only z of the effects."""
         if self._blocks.beside:
             v = self._posterior.as_inducing.whitened.draw(rng, count)
             return np.empty((count, self.n_functions, 0)), v[..., self._posterior.as_inducing.whitening.n_inducing :]
@@ -298,7 +298,7 @@ class BlockLogPosterior(LogPosterior):
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         rows = self.blocks().rows
-        # As many rows from each of a few places: rows may come in an order.
+        # Take equally many rows from each of a few places: rows may be sorted.
         places = np.linspace(0, rows.n_rows, _PLACES + 1).astype(int)
         some = [slice(a, min(a + _MANY // _PLACES, b)) for a, b in pairwise(places) if a < b]
         inputs = np.concatenate([rows.inputs(each) for each in some])
@@ -325,14 +325,14 @@ class BlockLogPosterior(LogPosterior):
         return own.rows.inputs(slice(0, own.rows.n_rows))
 
     def count(self, anchors: Array) -> str:
-        """How many anchors there are, in words."""
+        """Return the number of anchors in words, for a message."""
         sets, size, _ = anchors.shape
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return f"{size} {self.by}{shared}"
 
 
 class SparseLogPosterior(BlockLogPosterior):
-    """log p(θ, Z | y) up to a constant, with gradient, as EP with the inducing inputs Z has it; Z has a flat prior.
+    """log p(θ, Z | y) up to a constant, with gradient, by EP with the inducing inputs Z; Z has a flat prior.
 
     A flat vector is θ, unconstrained, and, where they are learned, the inducing inputs. These are in units of the
     standard deviation of their column of the model's inputs.
@@ -342,9 +342,9 @@ class SparseLogPosterior(BlockLogPosterior):
     space : Hyperparameters
     approximator : SparseApproximation
     blocks : InducingBlocks or None
-        None in a fit that was read without `gp`, which asks the model.
+        None in a fit that was read without `gp`, which uses the model.
     inducing : array (1 or c, M, d)
-        Inducing inputs to begin with.
+        Initial inducing inputs.
     learn : bool
         Whether inducing inputs are part of the flat vector, or stay as they are.
     rows : Rows, optional
@@ -438,7 +438,7 @@ class SparseLogPosterior(BlockLogPosterior):
     def posterior(self, solution: SparseSolution) -> InducingPosterior:
         if solution.posterior is None:
             raise ValueError(
-                f"There is no posterior to predict from: {self.approximator.title} {solution.convergence}."
+                f"The fit has no posterior and cannot predict: {self.approximator.title} {solution.convergence}."
             )
         return solution.posterior
 
@@ -455,7 +455,7 @@ class SparseLogPosterior(BlockLogPosterior):
     def stored(self, x: Array, solution: SparseSolution) -> xr.Dataset:
         posterior = solution.posterior
         if posterior is None:
-            raise ValueError(f"There is no posterior to store: {self.approximator.title} {solution.convergence}.")
+            raise ValueError(f"The fit has no posterior to save: {self.approximator.title} {solution.convergence}.")
         white, whitened, found = posterior.whitening, posterior.whitened, solution.convergence
         square = "inducing", "inducing_other"
         value = "value" if white.n_effects else "inducing"
@@ -555,9 +555,9 @@ class SparseLogPosterior(BlockLogPosterior):
         return self._solve(self.prior_at(theta), start if start is not None and start.size else None).solution
 
     def _solve(self, prior: PriorAt, start: Array | None) -> Solved:
-        """From a start, and where that does not converge from none.
+        """Solve from `start`; if that does not converge, solve without a start.
 
-        But a bound that has not got to its maximum is one, and higher than where an iteration from nothing would be.
+        A bound below its maximum is accepted: it is higher than a solve without a start would find.
         """
 
         def is_good(found: Solved) -> bool:

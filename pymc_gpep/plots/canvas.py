@@ -80,7 +80,7 @@ def diagonal(ax: Axes, linestyle: str = "-") -> None:
     """Draw the line on which both coordinates are equal; no frame grows for it."""
     drawn = ax.dataLim.frozen()
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=linestyle, zorder=0)
-    ax.dataLim.set(drawn)  # which need not reach to the origin
+    ax.dataLim.set(drawn)  # limits need not include the origin
 
 
 def same_frame(axes: Sequence[Axes]) -> None:
@@ -106,12 +106,12 @@ def point_position(classifier: GPClassifier, point: Any) -> int:
     labels = list(range(classifier.n_points) if coords is None else coords)
     if point not in labels:
         meant = did_you_mean([point], labels)
-        raise ValueError(f"There is no point {point!r}; their labels run from {labels[0]} to {labels[-1]}.{meant}")
+        raise ValueError(f"{point!r} is not a point; the labels run from {labels[0]} to {labels[-1]}.{meant}")
     return labels.index(point)
 
 
 def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str, str]:
-    """How two points are called on axes."""
+    """Return the labels of two points for axes."""
     what = label_of(classifier.point_dim or "point")
     first, second = points
     return f"{what} {first}", f"{what} {second}"
@@ -120,9 +120,9 @@ def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Probability inside each contour, those of the nested EP paper."""
 
-_SHOWN = 1000  # draws that are drawn
-_SMOOTHED = 4000  # draws that a density is made of
-_SIDE = 80  # points of a density in each direction
+_SHOWN = 1000  # Largest number of draws in a picture.
+_SMOOTHED = 4000  # Largest number of draws of a smoothed density.
+_SIDE = 80  # Grid points of a density in each direction.
 
 
 def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
@@ -147,7 +147,7 @@ def draw_density(
     low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)
     if scatter:
         shown = _thinned(values, _SHOWN)
-        shown = shown[((low < shown) & (shown < high)).all(axis=1)]  # a few far draws would make all else small
+        shown = shown[((low < shown) & (shown < high)).all(axis=1)]  # clip the axes: outliers would hide the rest
         ax.scatter(*shown.T, **{"s": 3, "color": "#a6a6a6", "linewidth": 0, "zorder": 0} | draws_style)
     smoothed = _thinned(values, _SMOOTHED)
     density = gaussian_kde(smoothed.T)

@@ -70,7 +70,7 @@ def plot_convergence(
             distance = result.trace.slopes
             labels.add(result.log_posterior.number if "evidence" in columns else "log posterior, estimated")
         else:
-            raise _refusal(name, result, "pm.fit returned")
+            raise _refusal(name, result, "a fit by pm.fit")
         style = {
             "color": colour, "linestyle": LINE_STYLES[i % len(LINE_STYLES)], "marker": MARKERS[i % len(MARKERS)],
             "markersize": 4, "label": name,
@@ -97,9 +97,9 @@ def _convergence(name: str, result: Any) -> Convergence:
         return result.convergence
     if isinstance(result, Convergence):
         return result
-    raise _refusal(name, result, "pm.fit or an approximation's solve returned, or the convergence of either")
+    raise _refusal(name, result, "a fit, a solution, or the convergence of either")
 
 
 def _refusal(name: str, result: Any, wanted: str) -> TypeError:
     which = repr(name) if name else "results"
-    return TypeError(f"{which} must be what {wanted}, not a {type(result).__name__}.")
+    return TypeError(f"{which} must be {wanted}, not a {type(result).__name__}.")

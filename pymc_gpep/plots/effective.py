@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PRIOR_MASS = 0.9
-_REACH = 3.3  # standard deviations of the prior that are shown on either side of its mean
-_SIDE = 200  # points of the likelihood in each direction
+_REACH = 3.3  # Half width of the picture, in standard deviations of the prior.
+_SIDE = 200  # Grid points of the likelihood in each direction.
 
 
 def plot_effective_likelihoods(
@@ -72,11 +72,11 @@ def plot_effective_likelihoods(
     fits = {name: fit for name, fit in named.items() if isinstance(fit, Fit) and fit.log_posterior.joint}
     if others := [name for name in named if name not in fits]:
         raise TypeError(
-            f"{others[0]!r} has no sites on latent values, which would stand for the likelihood. Give fits of all "
+            f"{others[0]!r} has no sites on latent values to draw for the likelihood. Give fits of all "
             "latent values alone."
         )
     if points[0] == points[1]:
-        raise ValueError(f"points must be two different ones, but are {points[0]!r} twice.")
+        raise ValueError(f"points must be two different points, but are {points[0]!r} twice.")
     axes = panels(axes, 1, len(fits), (3.2, 3.2))[0]
     for ax, (name, fit), colour in zip(axes, fits.items(), colours(len(fits)), strict=True):
         classifier, solution = fit.classifier, fit.solution

@@ -17,7 +17,7 @@ from pymc_gpep.plots.canvas import MARKERS, colours, label_of, panels, single
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROW = 0.22  # inches for an entry
+_ROW = 0.22  # Height of an entry, in inches.
 _MOST_LABELS = 60
 _MOST_SERIES = 10
 _NEW = "new_point"

@@ -110,8 +110,8 @@ def _summary(relevance: xr.DataArray, prob: float) -> xr.DataArray:
     return xr.DataArray(relevance.weighted(relevance["weight"]).quantile(levels, dim="sample"))
 
 
-_ROW = 0.45  # inches for a variable
-_SPREAD = 0.6  # of the height of a row, over which priors are apart
+_ROW = 0.45  # Height of a variable, in inches.
+_SPREAD = 0.6  # Share of a row's height over which priors are spread.
 
 
 def plot_sensitivity(

@@ -257,7 +257,7 @@ def _pair(
 def _check_different(name: str, pair: tuple[Any, Any]) -> None:
     first, second = pair
     if first == second:
-        raise ValueError(f"{name} must be two different ones, but are {first!r} twice.")
+        raise ValueError(f"{name} must be two different {name}, but are {first!r} twice.")
 
 
 def _moments(name: str, fit: Fit, pair: _Pair) -> tuple[Array, Array]:
@@ -280,7 +280,7 @@ def _class(classifier: GPClassifier, label: Any) -> int:
     labels = list(classifier.class_labels or range(classifier.n_functions))
     if label not in labels:
         listed = ", ".join(map(str, labels))
-        raise ValueError(f"There is no class {label!r}; the classes are {listed}.{did_you_mean([label], labels)}")
+        raise ValueError(f"{label!r} is not a class; the classes are {listed}.{did_you_mean([label], labels)}")
     return labels.index(label)
 
 
@@ -293,7 +293,7 @@ def plot_latent_comparison(
     legend: bool = True,
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw means and standard deviations of all latent values by each method against those by a reference.
+    """Draw means and standard deviations of all latent values by each method against the reference's.
 
     If a likelihood depends only on differences between functions, the mean over the functions of a point is subtracted.
     Labels do not change the common part of all functions.

@@ -66,7 +66,7 @@ def input_grid(
             return names.index(str(column))
         if isinstance(column, int | np.integer) and 0 <= column < len(names):
             return int(column)
-        raise ValueError(f"There is no input {column!r}; their names are {names}.{did_you_mean([column], names)}")
+        raise ValueError(f"{column!r} is not an input; the inputs are {names}.{did_you_mean([column], names)}")
 
     if columns is None and data.shape[1] > 2:
         raise ValueError(
@@ -100,7 +100,7 @@ def column_names(X: Any) -> list[str]:
 
 
 def varying(x: Array) -> list[int]:
-    """Which one or two columns of new inputs (m, d) differ between points.
+    """Return the columns, at most two, of new inputs (m, d) that differ between points.
 
     Raises
     ------
@@ -286,10 +286,10 @@ def _over_two_inputs(
 
     first, second, grid = regular(x, p.values)
     palette = np.array([to_rgb(colour) for colour in colours(p.shape[1])])
-    light = 1.0 - 0.6 * (1.0 - palette)  # so that points of the same colours stand out
+    light = 1.0 - 0.6 * (1.0 - palette)  # lighter than the points of the same colours
     step = (first[-1] - first[0]) / (len(first) - 1) / 2, (second[-1] - second[0]) / (len(second) - 1) / 2
     extent = (first[0] - step[0], first[-1] + step[0], second[0] - step[1], second[-1] + step[1])
-    # White where all classes are equally probable, so that no mixture is taken for the colour of another class.
+    # Equally probable classes give white, so that a mixture does not resemble another class's colour.
     share = 1.0 / p.shape[1]
     weight = np.maximum(grid - share, 0.0) / (1.0 - share)
     ax.imshow(
@@ -331,7 +331,7 @@ def plot_probability_comparison(
     legend: bool = True,
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw class probabilities of each method against those of a reference, as in Figure 5 of the nested EP paper.
+    """Draw class probabilities of each method against a reference's, as in Figure 5 of the nested EP paper.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def plot_probability_comparison(
     arrays = {name: class_probability_array(p) for name, p in probabilities.items()}
     if reference not in arrays or len(arrays) < 2:
         meant = did_you_mean([reference] if reference not in arrays else [], arrays)
-        raise ValueError(f"{reference!r} must be one of at least two methods, but they are {list(arrays)}.{meant}")
+        raise ValueError(f"{reference!r} must be among at least two methods, but they are {list(arrays)}.{meant}")
     if len({p.shape for p in arrays.values()}) > 1:
         shapes = {name: p.shape for name, p in arrays.items()}
         raise ValueError(f"Class probabilities must be at the same points, but have shapes {shapes}.")

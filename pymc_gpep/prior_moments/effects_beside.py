@@ -50,8 +50,8 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
     instead = f"{_ALL_ROWS} fit it."
     if not whole.processes:
         raise StructureError(
-            "Inducing inputs are those of a Gaussian process, and the latent function is a sum of effects without one. "
-            f"{instead} They know it by its rows, and take a million of these."
+            "Inducing inputs need a Gaussian process, and the latent function is a sum of effects without a process. "
+            f"{instead} They take the rows as they are, up to a million."
         )
     if whole.n_functions > 1 or len(whole.processes) > 1:
         several = "latent functions" if whole.n_functions > 1 else "processes"
@@ -160,8 +160,8 @@ class ProcessPlusEffects(SumInForm):
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> NoReturn:
         raise NotImplementedError(
-            "Effects at other inputs or data are not known to a fit by inducing inputs. fit.predict(Xnew, data={...}) "
-            "returns the whole latent function there."
+            "A fit with inducing inputs cannot predict single effects at new inputs or data. Predict the whole latent "
+            "function there: fit.predict(Xnew, data={...})."
         )
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:

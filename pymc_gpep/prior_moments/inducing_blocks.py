@@ -114,7 +114,7 @@ class MomentFunctions:
         return stationary(self._model, [*self._values, *self._numbers], graphs, self._z, self._x, points)
 
     def with_numbers(self, found: Stationary, numbers: Sequence[TensorVariable]) -> Stationary:
-        """The same form of a prior that has these numbers."""
+        """Return `found` with the graphs of `numbers` in place of this prior's own numbers."""
         places = dict(zip(self._numbers, numbers, strict=True))
         return Stationary(found.profile, *graph_replace(list(found[1:]), places, strict=False))
 
@@ -306,7 +306,7 @@ class InducingBlocks:
         If `gps` are not the processes that made the latent values, or if inputs of the model are not finite. It is
         raised as well if `rows` have another number of columns than these inputs, or names in another order.
     StructureError
-        If there are no `gps`, and the graph does not determine the prior at new inputs.
+        If `gps` is None, and the graph does not determine the prior at new inputs.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class InducingBlocks:
         if self.beside:
             self.beside.check_names(getattr(self.rows, "columns", ()))
         self._moments = moment_functions(classifier, matched, data, self._columns, self.beside, compile_kwargs or {})
-        self._of = {  # the prior that each function has, and which of its outputs that is
+        self._of = {  # function → its prior and output
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
         }
         self._outputs = [len(latent.classes) for latent, _ in matched]
@@ -344,13 +344,13 @@ class InducingBlocks:
         self._alike = [0] * self.n_functions if self._shared else list(range(self.n_functions))
 
     def on(self, rows: Rows) -> "InducingBlocks":
-        """The same with other rows."""
+        """Return a copy of these blocks with other rows."""
         other = copy(self)
         other.rows = rows
         return other
 
     def by_group(self) -> "InducingBlocks":
-        """The same with q as the number of groups of functions, of which `grouped` has one for each covariance."""
+        """Return a copy whose axis q counts groups of functions; `grouped` has one group for each covariance."""
         other = copy(self)
         other._alike = self.covariance_of
         return other
@@ -399,7 +399,7 @@ class InducingBlocks:
         for group in grouped(self._alike, len(z)):
             k = group.functions[0]
             prior, _ = self._of[k]
-            own = z[group.inputs, :, : self._columns]  # a table has other data after these
+            own = z[group.inputs, :, : self._columns]  # the columns of inputs come first in a table
             yield self._moments.functions[prior], [*values, *numbers[prior]], group, own
 
     def inducing(self, point: PointType, z: Array) -> Array:
@@ -425,7 +425,7 @@ class InducingBlocks:
         )
 
     def block_slopes(self, point: PointType, z: Array, x: Array, bars: Block) -> tuple[Array, Array]:
-        """Return the same from derivatives in `block`."""
+        """Return derivatives in hyperparameters and in z from derivatives in `block`."""
         values = self._values(point)
         found = []
         for q, (part, of, group, own) in enumerate(self._parts(values, z)):
@@ -492,7 +492,7 @@ class PriorAt:
         return total
 
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
-        """Return the same from derivatives in the covariance of the inducing values."""
+        """Return derivatives in hyperparameters and in z from derivatives in the covariance of the inducing values."""
         return self._blocks.inducing_slopes(self.point, self.z, bar)
 
 

@@ -99,7 +99,7 @@ def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
 class InducingSum(SumInForm):
     """A sum whose process is W v + r e by inducing inputs.
 
-    Standard normals are those of effects, then v (M,) of the process, then e (p,) of its places.
+    Standard normals stand in this order: effects, v (M,) of the process, e (p,) of its places.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ class InducingSum(SumInForm):
 
     @property
     def n_probed(self) -> int:
-        """Length of the vector that `by_normals` takes in place of all normals: common ones and three `probes` of e."""
+        """Length of the vector that `by_normals` takes in place of normals: shared normals and three `probes` of e."""
         return self.n_common + 3
 
     def along_units(self, slopes: Array) -> PlaceRows | None:

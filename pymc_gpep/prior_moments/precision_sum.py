@@ -49,7 +49,7 @@ from pymc_gpep.sums.new_data import NOT_ALIKE, NewData, RowsOfData
 from pymc_gpep.sums.sum_elsewhere import ARGUMENT, SumElsewhere
 from pymc_gpep.sums.sum_values import SumVariables
 
-# Largest number of coefficients of a value that directions distinguish.
+# Largest number of coefficients of a value that the directions can separate.
 _MOST_COEFFICIENTS = 8
 
 
@@ -140,7 +140,7 @@ class SparseSlopes:
         colours = _colours(self.entries, q)
         k = cells.shape[1]
         if k <= _MOST_COEFFICIENTS and colours.max() >= k + 2:
-            # A value of k coefficients has them from its slopes along a few directions.
+            # The coefficients of a value follow from its slopes along a few directions.
             directions = np.random.default_rng(SEED).standard_normal((k + 2, q))
             apart = np.linalg.pinv(np.where(there, directions[:, cells], 0.0).swapaxes(0, 1))
             centre, moved = self._along(directions)
@@ -293,7 +293,7 @@ def _numbers(functions: PosteriorFunctions) -> Numbers:
     return Numbers(posterior.coordinates[0], posterior.algebra.factor)
 
 
-_DIRECTIONS = 3  # along which rows are compared
+_DIRECTIONS = 3  # Number of directions along which rows are compared.
 
 
 class PrecisionElsewhere(SumElsewhere):
@@ -354,7 +354,7 @@ class PrecisionElsewhere(SumElsewhere):
         return found
 
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> NoReturn:
-        raise TypeError("Covariances with all fitted rows are not known by a sparse precision.")
+        raise TypeError("A prior by a sparse precision cannot compute covariances with all fitted rows.")
 
     def _rows_at(self, point: PointType, affine: AffineMap, values: Sequence[Any], m: int) -> tuple[Array, Entries]:
         """Return means (c, m) and coefficients at m rows."""
@@ -364,10 +364,10 @@ class PrecisionElsewhere(SumElsewhere):
 
 
 _MANY = 60  # Number of standard normals below which matrices of them are as fast.
-_PAIRS = 40_000_000  # of entries of rows, at most: 160 MB of their places
+_PAIRS = 40_000_000  # Largest number of pairs of entries of rows: 160 MB.
 _DENSE = 1.0 / 3.0  # Work of a dense factorisation of q numbers, in units of q³.
 _ORDER = 2  # Largest number of times that numbers are summed up.
-_ROUNDING = 1e-11  # Value, in units of the largest along a direction, that differences leave of zero.
+_ROUNDING = 1e-11  # A difference below this fraction of the largest along a direction counts as zero.
 
 type Fields = Mapping[TensorVariable, Field]
 

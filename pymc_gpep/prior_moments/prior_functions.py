@@ -148,7 +148,7 @@ def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
             raise ValueError(
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
                 "inputs of the model, and at the hyperparameters it starts from. A precision, tau=, must be positive "
-                "definite: add to the diagonal of one that has no inverse."
+                "definite: if it is singular, add a small number to its diagonal."
             )
     likelihood.check(labels, *prior_type.checked(k, mean).shape)
     likelihood.check_parameters(labels, "the labels")

@@ -22,16 +22,16 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PlainDensity, ScalarDensity
 from pymc_gpep.recipes.recipe import Recipe, shape_of
 
-# Latent values so far away that a density which falls to 0 is well on its way; the first that has a finite density.
+# Latent values so far out that a density that falls to 0 is small. The first with a finite density is used.
 _FAR = 10.0 ** np.r_[80.0:2.0:-10.0, 2.0, 1.5]
-# Fall of a log density from half of such a value to the value, below which the density stays where it is.
+# A density counts as constant if its logarithm falls by less from half of such a value to the value.
 _FALL = 1e-3
-# Rows of the first linear programme, and most rows that each further one has in addition.
+# Rows of the first linear programme, and largest number of rows added to each further programme.
 _ROWS = 500
-# Slope along a direction in units of the largest of its row that counts as 0.
+# A slope below this fraction of the largest of its row counts as 0.
 _SLOPE = 1e-9
-_NAMED = 4  # columns that a message names
-# Least singular value of columns, relative to the largest, with which flat coefficients have digits.
+_NAMED = 4  # Largest number of columns in a message.
+# Smallest singular value of columns, relative to the largest, for which flat coefficients are accurate.
 _NEAR = 1e-6
 # Least eigenvalue of the inner products of columns, relative to the largest, above which they are clearly independent.
 _CLEAR = 1e-6

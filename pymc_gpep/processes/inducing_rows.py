@@ -38,7 +38,7 @@ from pymc_gpep.solvers.step_algebra import InducingMoments, Profile, RowMoments,
 
 JITTER = 1e-6
 """Number on the diagonal of the covariance of inducing values, relative to its mean."""
-# Least variance of a residual in units of the prior variance; below it the residual has no derivative.
+# Smallest variance of a residual, in units of the prior variance. Smaller residuals have no derivative.
 _LEAST = 1e-12
 
 

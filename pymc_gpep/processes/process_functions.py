@@ -96,7 +96,7 @@ class OfGraph:
         row = pt.tensor("row", dtype=a.dtype, shape=(1, None))
         column = pt.tensor("column", dtype=a.dtype, shape=(1, None))
         one = self._walk(row, column, pt.ones((1, 1)))(self._covariance, (ROWS, COLUMNS))
-        # As themselves: PyTensor would make random variables that it meets on the way anew, no longer the model's.
+        # Keep random variables themselves: PyTensor would copy them, and a copy is not the model's.
         kept = {variable: variable for variable in ancestors([one], blockers=self._stop) if variable in self._stop}
         each = vectorize_graph(one, {**kept, row: a[:, None], column: a[:, None]})
         return pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
@@ -133,7 +133,7 @@ class _Columns:
         known: dict[Variable, tuple[int, ...] | None] = {}
         if not isinstance(leaves[0], SharedVariable):
             noted = noted_inputs(leaves[0])
-            # A constant with a name was data: PyMC gives constants their place in freeze_dims_and_data.
+            # A constant with a name was data: freeze_dims_and_data replaces data by constants.
             if noted is None and leaves[0].name is None and _width(leaves[0]) > 1:
                 raise CannotSplitError(
                     f"has the inputs as an array of {_width(leaves[0])} columns, whose order the model may have "
@@ -159,8 +159,8 @@ class _Columns:
                     raise CannotSplitError(f"depends on {named(leaf)} besides {named(base)}")
                 if not all(len(where) == 1 for where in places):
                     raise CannotSplitError(
-                        f"has columns of {named(base)} that are the same at all points, so that which of them it takes "
-                        "is not known"
+                        f"depends on columns of {named(base)} that are equal at all points, so that the reader cannot "
+                        "match them"
                     )
                 self._of[leaf] = [number for (number,) in places]
         self._base = base
@@ -234,7 +234,7 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
             else "Make it by a covariance function of inputs: pm.gp.Latent(cov_func=...).prior('f', X=pm.Data('X', X))."
         )
         raise StructureError(
-            f"The prior of {latent.f.name!r} cannot be had at other inputs from the graph of the model: it {why}. "
+            f"The prior of {latent.f.name!r} cannot be computed at other inputs from the graph of the model: it {why}. "
             f"{advice}"
         ) from None
     return list(functions)
@@ -266,7 +266,7 @@ def _is_in_order(noted: NotedInputs) -> bool:
 
 
 def _columns_noted(leaves: Iterable[Variable], array: Array) -> dict[Variable, tuple[int, ...] | None]:
-    """Which columns of the inputs `array` data in the graph have, where that was noted of these inputs."""
+    """Return the columns of the inputs `array` that data in the graph hold, where they were noted."""
     noted = {leaf: noted_inputs(leaf) for leaf in leaves}
     return {leaf: own.columns for leaf, own in noted.items() if own is not None and np.array_equal(own.array, array)}
 
@@ -358,7 +358,7 @@ class MovedSum:
             if array.ndim > 2 or not all(places):
                 raise CannotSplitError(f"has {named(leaf)} besides the inputs")
             if any(len(where) > 1 for where in places):
-                raise CannotSplitError("takes one of several columns of the inputs that are the same at all points")
+                raise CannotSplitError("depends on a column of the inputs that equals another column at all points")
             columns = [number for (number,) in places]
         return self._x[:, columns[0]] if array.ndim == 1 else self._x[:, columns]
 

@@ -58,8 +58,8 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
         values = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Xnew must be numbers, as the model's inputs are: {error}. Rows of a table are encoded as those of the "
-            "model were, by encode of gpep.columns."
+            f"Xnew must be numbers, as the model's inputs are: {error}. Encode new rows of a table with the columns "
+            "of the model: columns.encode(table)."
         ) from None
     if values.ndim != 2:
         advice = ""
@@ -91,7 +91,7 @@ def inputs_by_name(
     if variable is None or variable.name not in new:
         return new_inputs(x, columns)
     if x is not None:
-        raise TypeError(f"Xnew and data[{variable.name!r}] are the same inputs. Give one of them.")
+        raise TypeError(f"Xnew and data[{variable.name!r}] are the same inputs. Leave out one.")
     given = np.asarray(new[variable.name])
     if variable.ndim == 1 and given.ndim <= 1:
         return new_inputs(given.reshape(-1, 1), columns)
@@ -130,7 +130,7 @@ def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list
     """
     makers = None if gps is None else dict(match_priors(prior, gps))
     found = list(zip(prior.latents, process_functions(prior, makers), strict=True))
-    if makers is not None:  # graphs are split by rows; functions of a maker may do anything
+    if makers is not None:  # graphs can be split by rows, a maker's functions cannot
         for _, functions in found:
             _check_apart(prior.model, functions)
     return found
@@ -367,7 +367,7 @@ class ProcessValues(SampledValues):
 class GPModel(LatentPrior):
     """Latent functions that are Gaussian processes, all at the same number of points.
 
-    Besides what any `LatentPrior` has.
+    It has all attributes of `LatentPrior`, and these.
 
     Attributes
     ----------
@@ -551,8 +551,8 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
     for latent in latents:
         if (transform := model.rvs_to_transforms[latent.free]) is not None:
             raise StructureError(
-                f"{describe(latent.free)} has the transform {type(transform).__name__}, so its prior is no longer the "
-                "Gaussian process. Declare the prior without `transform`."
+                f"{describe(latent.free)} has the transform {type(transform).__name__}, so its prior is not a Gaussian "
+                "process. Declare the prior without `transform`."
             )
         behind = list(ancestors([latent.mean, latent.cov]))
         others = [other for other in latents_among(behind, model) if other.free in own or is_process(other)]

@@ -1,8 +1,8 @@
 """Stationary covariances in graphs: length scales moved outside of products, and the profile of scaled distances.
 
 Covariance functions of PyMC divide inputs by length scales and then compute distances. If a length scale is a scalar,
-`scales_outside` divides the distances of the inputs instead. So there is no array of points × columns for each
-function, nor for the derivative in a length scale.
+`scales_outside` divides the distances of the inputs instead. This avoids an array of points × columns for each function
+and for each derivative in a length scale.
 
 Squared distances are clipped at 0, below which rounding may take them. The derivative of a clipped number is 0. The
 terms of a squared distance must agree on that, or they no longer cancel between a point and itself. XLA computes the
@@ -12,7 +12,7 @@ for any distance.
 `stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ in `PROFILES`, plus noise of each row.
 The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. A step over a batch
 uses written formulas for such a covariance. Scales are read from the product of inputs in the distances. A comparison
-of values then shows whether the covariance has a known profile. It is at points with distances of all sizes, for
+of values then shows whether the covariance has a profile of the table. It is at points with distances of all sizes, for
 several values of the hyperparameters.
 """
 
@@ -50,7 +50,7 @@ def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
     Parameters
     ----------
     graphs : sequence of TensorVariable
-        Graphs of covariances and means with a known number of input columns.
+        Graphs of covariances and means with a static number of input columns.
 
     Returns
     -------
@@ -141,8 +141,8 @@ def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
     return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
 
 
-_SPREADS = 0.01, 0.3, 1.0, 3.0  # of points, in length scales over root 2 d
-_POINTS = 8  # for each of these
+_SPREADS = 0.01, 0.3, 1.0, 3.0  # Spreads of points, in length scales over √(2d).
+_POINTS = 8  # Number of points for each spread.
 # Largest relative difference of equal covariances: PyMC adds 1e-12 to squared distances before it takes their root.
 _TOLERANCE = 3e-6
 
@@ -175,7 +175,7 @@ def stationary(
     values : sequence of Variable
         The hyperparameters.
     graphs : sequence of TensorVariable
-        Results of `moment_graphs` for inputs z (M, d) and x (B, d) with a known number of columns.
+        Results of `moment_graphs` for inputs z (M, d) and x (B, d) with a static number of columns.
     z, x : TensorVariable
     points : sequence of sequence of array
         Values of the hyperparameters for the comparison, in the order of `values`.
@@ -213,7 +213,7 @@ def stationary(
         return None
     if noisy:
         return Stationary(possible[0], scales, variance, of_row - variance)
-    # The variance is that of a row: inducing values have PyMC's 1e-12 in its distances.
+    # Use the variance at a row: between inducing values PyMC adds 1e-12 to distances.
     return Stationary(possible[0], scales, of_row, pt.zeros(()))
 
 

@@ -160,7 +160,7 @@ class GPClassifier:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of the data, those without a response among them."""
+        """Number of rows of the data, rows without a response included."""
         return self.rows.stop - self.rows.start if self.missing is None else self.missing.n_rows
 
     @property
@@ -185,7 +185,7 @@ class GPClassifier:
 
     @property
     def response(self) -> str:
-        """Name that the user gave to what was observed; of several, their names together."""
+        """Name of the observed variable in the model; names of several are joined."""
         if self.parts:
             return "_and_".join(part.response for part in self.each)
         return str(self.observed[0].name) if self.missing is None else self.missing.name
@@ -201,7 +201,7 @@ class GPClassifier:
         Raises
         ------
         ValueError
-            If there is no such variable, or if there are several and none is named; `asks` is what wants the name.
+            If no observed variable has this name, or if there are several and the name is None; `asks` is the caller.
         """
         found = [each for each in self.each if response in (None, each.response)]
         if response is None and len(found) > 1:
@@ -223,7 +223,7 @@ class GPClassifier:
         return replace(own, prior=prior, groups=self.groups)
 
     def responses_of_points(self) -> NDArray[np.str_] | None:
-        """Return the name of what was observed at each point (n,), where that is one of several variables."""
+        """Return the name of the observed variable at each point (n,), if the model has several."""
         if len(self.each) == 1:
             return None
         return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.each])
@@ -280,9 +280,9 @@ class GPClassifier:
         if self.parts:
             names = " and ".join(repr(each.response) for each in self.each)
             raise StructureError(
-                f"This works on one observed variable, and the model has {names}. Methods on all rows "
-                'together fit several: "ep", "laplace", "kl" and their like. To fit one, with others as terms '
-                f"beside it, name it: likelihood={self.each[0].response!r}."
+                f"This works on a single observed variable, and the model has {names}. Methods on all rows "
+                'together fit several: "ep", "laplace", "kl" and their like. To fit one variable and keep the rest as '
+                f"terms of the log density, name it: likelihood={self.each[0].response!r}."
             )
 
     @property
@@ -297,7 +297,7 @@ class GPClassifier:
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """Return reasons by name of variable: those of the prior, and of further parameters of the likelihood.
+        """Return why variables are not integrated, by name: reasons of the prior and of further likelihood parameters.
 
         Thresholds have an order or no density, and say nothing.
         """
@@ -320,7 +320,7 @@ class GPClassifier:
 
     @property
     def observes_classes(self) -> bool:
-        """Whether an observation is one of the classes."""
+        """Whether an observation is a class."""
         return self.likelihood_model.observes_classes(self.n_functions)
 
     @property
@@ -385,7 +385,7 @@ class LikelihoodElsewhere:
     n_points : int
         m.
     data : dict
-        Data of the model and what takes their place, as `frozen_data` returns them; other data are as they are now.
+        Data of the model → replacements, as `frozen_data` returns them. Other data keep their present values.
     new : dict of str to array_like, optional
         Data at the new points by name, with a row for each, or one number for all of them.
     others : collection of str
@@ -396,7 +396,7 @@ class LikelihoodElsewhere:
     Raises
     ------
     ValueError
-        If `new` has what the likelihood does not depend on, or values that do not fit.
+        If `new` has data that the likelihood does not depend on, or values of a wrong shape.
     """
 
     def __init__(
@@ -450,8 +450,8 @@ class LikelihoodElsewhere:
         Raises
         ------
         ValueError
-            If parameters of the likelihood differ between points, and are not known at the new ones. It is raised as
-            well if no model can have such parameters, or not where these numbers (m,) were observed.
+            If parameters of the likelihood differ between points and are missing at the new points. It is raised as
+            well if the parameters are invalid, or contradict the observations (m,).
         """
         if not self._likelihood.has_parameters:
             return self._likelihood
@@ -461,7 +461,7 @@ class LikelihoodElsewhere:
         try:
             parameters = self._parameters(self._function, point)
         except ValueError:
-            # Bounds say nothing of an observation that nobody has seen.
+            # Bounds do not restrict an unseen observation.
             if self._unbounded is None or observed is not None:
                 raise
             parameters = self._parameters(self._unbounded, point)

@@ -73,7 +73,7 @@ class Gaussians:
     def settle(
         self, read: Callable[[Collection[Variable]], Reading | None], observed: Sequence[TensorVariable]
     ) -> Reading:
-        """Keep what is in the way until the argument of a likelihood is affine in all that is left.
+        """Make variables hyperparameters until the argument of the likelihood is affine in the remaining variables.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Gaussians:
         Returns
         -------
         Reading
-            `processes` and `recipes` are then those that the argument is made of.
+            Afterwards `processes` and `recipes` hold exactly the variables of the argument.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Gaussians:
                 raise StructureError(self._nothing(observed, *observed))
             if reading is None:
                 raise StructureError(
-                    f"The argument of {quoted(observed)} cannot be told from its other parameters. "
+                    f"The reader cannot separate the argument of {quoted(observed)} from its other parameters. "
                     f"{self._how_to_keep()}"
                 )
             if reading.parameters is not None and self.keep(
@@ -171,7 +171,7 @@ class Gaussians:
             pass
 
     def _needed(self, observed: Sequence[TensorVariable]) -> Iterable[tuple[frozenset[Variable], str]]:
-        """Yield variables that something other than the argument and means depends on, and what."""
+        """Yield variables on which more than the argument and means depends, each with the dependent term."""
         model = self.model
         affinity = Affinity(self.sources)
         for latent in self.processes.values():
@@ -199,11 +199,11 @@ class Gaussians:
         if not sides:
             raise StructureError(
                 f"The argument of {quoted(observed)} must be affine in latent values, but {operation} of {names} is "
-                "not. Sums, products with what is known, selections and products of matrices are read. "
+                "not. Sums, selections, and products with data, hyperparameters or their matrices can be read. "
                 f"{as_it_is(self.model)}"
             )
         flat = [side for side in sides if all(self.recipes[v].flat for v in side)]
-        if len(flat) == 1:  # a factor with a flat prior is a hyperparameter, as the slope of an item is
+        if len(flat) == 1:  # a factor with a flat prior is a hyperparameter, such as an item's slope
             sides, sizes = flat, [0]
         least = sides[sizes.index(min(sizes))]
         others = [v for side in error.sides if side is not least for v in side]
@@ -218,8 +218,8 @@ class Gaussians:
         operations = " and ".join(dict.fromkeys(operation for operation, _ in choices))
         names = list(dict.fromkeys(name for _, name in choices))
         raise StructureError(
-            f"The argument of {quoted(observed)} contains {operations}, of which one can be integrated. Name those "
-            f"that are to stay hyperparameters: pm.fit(..., hyperparameters={names})."
+            f"The argument of {quoted(observed)} contains {operations}. Only one factor can be integrated. Name the "
+            f"variables that stay hyperparameters: pm.fit(..., hyperparameters={names})."
         )
 
     def _how_to_keep(self) -> str:
@@ -227,7 +227,7 @@ class Gaussians:
         return f"Name those that are to stay hyperparameters: pm.fit(..., hyperparameters=[{name!r}])."
 
     def _nothing(self, observed: Sequence[TensorVariable], *arguments: TensorVariable) -> str:
-        """Say why nothing is left to integrate."""
+        """Return the reason why nothing is left to integrate."""
         behind = [v for v in ancestors(list(arguments)) if v in self.model.free_RVs]
         whys = [(v, self.kept[v]) for v in behind if v in self.kept]
         kept = "; ".join(f"{describe(v)} stays a hyperparameter, since {why}" for v, why in whys)
@@ -253,10 +253,10 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     Raises
     ------
     StructureError
-        If there is no free variable of such a name, or if PyMC has a false density of a variable.
+        If no free variable has this name, or if PyMC's density of a variable is wrong.
     """
     for variable in model.free_RVs:
-        # PyMC's density lacks a power of sigma. Beside other variables this one would stay a hyperparameter.
+        # PyMC's density lacks a power of sigma. In a sum this variable would be a hyperparameter.
         if isinstance(variable.owner.op, ICARRV) and is_random(parameters(variable)[1]):
             raise StructureError(why_no_recipes([variable], model))
     latents = [
@@ -300,7 +300,7 @@ def _words(error: NotAffineError) -> str:
 _EIGENVALUE_ROUNDING = 1e-6
 # Largest matrix whose eigenvalues are computed for a message.
 _LARGEST = 2000
-# Loss of relative precision of squared distances that a message names, and that a warning is given for.
+# Relative error of squared distances that a message names, and that causes a warning.
 _NAMED, LOST = 1e-9, 1e-7
 _EPSILON = float(np.finfo(np.float64).eps)
 _CONSTANT = 1e-13  # relative spread of a column below which it is constant
@@ -363,7 +363,7 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
         for _, array in columns_by_row(latent.cov, length):
             spread, largest = array.std(axis=0), np.abs(array).max(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                # A spread of rounding is that of a constant column.
+                # A column whose spread is rounding is constant.
                 varies = spread > _CONSTANT * largest
                 lost = np.where(varies, _EPSILON * (largest / spread) ** 2, 0.0)
             if (lost > least).any():
@@ -377,7 +377,7 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
 
 
 def _missing_inputs(processes: Iterable[LatentGP]) -> str:
-    """Return the rows of inputs that are not finite, and what to do with them; empty without such rows."""
+    """Return a text with the rows of inputs that are not finite and the remedy; empty without such rows."""
     for latent in processes:
         length = next((each for each in latent.cov.type.shape if each is not None), None)
         for name, array in columns_by_row(latent.cov, length, finite=False):
@@ -451,7 +451,7 @@ def _of_sparse(prior: LatentPrior, variable: TensorVariable, point: PointType) -
 
 
 def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: str = "np.eye") -> str:
-    """Return what is wrong with a covariance or a precision of a variable; empty if it is proper."""
+    """Return why the covariance or precision of a variable is invalid, for a message; empty if valid."""
     n = matrix.shape[-1]
     what = f"The {'precision' if inverted else 'covariance'} {called} of {name}"
     if not np.isfinite(matrix).all():
@@ -476,7 +476,7 @@ def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: 
 
 
 def _of_processes(processes: Sequence[LatentGP], k: Array) -> str:
-    """Return what is wrong with prior covariances (c, n, n) of functions that are made of Gaussian processes."""
+    """Return why prior covariances (c, n, n) of functions of Gaussian processes are invalid; empty if valid."""
     found = large_offset(processes)
     if not np.isfinite(k).all() or k.shape[-1] > _LARGEST or k.shape[-1] != k.shape[-2]:
         return found

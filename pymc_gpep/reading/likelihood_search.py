@@ -84,7 +84,7 @@ def with_rows(model: pm.Model) -> pm.Model:
     if not made:
         return model
     given = variables_of(model)
-    # A variable that is made of an observed array is given the rows in the shape of the array.
+    # A variable derived from an observed array gets the rows in the shape of the array.
     arrays = {
         rv: own if own.ndim == rv.ndim else own.reshape(model.rvs_to_values[rv].shape) for rv, (own, _) in made.items()
     }
@@ -104,7 +104,7 @@ def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable
 
 
 def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> TensorVariable | None:
-    """Return an observed variable as one of rows; None if it is one, and its links stand where they are read."""
+    """Return an observed variable rewritten with rows first; None if it already has rows and readable links."""
     support = getattr(rv.owner.op, "ndim_supp", 0)
     if rv.ndim < support + (support > 0) or (rv.ndim == 0 and any(getattr(rv.owner.op, "ndims_params", ()))):
         return None
@@ -115,7 +115,7 @@ def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> Tenso
 
 
 def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None:
-    """Return the variable of rows with a response, whose parameters are those of all rows cut to its own."""
+    """Return the observed variable of the rows with a response, whose parameters are cut from all rows."""
     node = missing.observed.owner
     parameters = _Parameters(lifted, pt.constant(missing.mask), missing.mask.ndim)
     if not isinstance(node.op, RandomVariable) or missing.whole is missing.observed:
@@ -185,7 +185,7 @@ class _Parameters:
             case SymbolicRandomVariable() if op.extended_signature is not None and not inner:
                 try:
                     return cast(TensorVariable, type(op).rv_op(*self._all(op.dist_params(node), op.ndims_params)))
-                except (AttributeError, TypeError, ValueError):  # classes of other packages have no such maker
+                except (AttributeError, TypeError, ValueError):  # a class of another package may lack `dist`
                     raise _NotMadeError from None
         raise _NotMadeError
 
@@ -286,7 +286,7 @@ def array_elsewhere(
     if moved := [each for each in new if known[each] in ancestors(inputs)]:
         raise ValueError(
             f"{moved[0]!r} is an input of a Gaussian process, whose values stay at their inputs in an observed array. "
-            "Have new inputs among these when the model is fitted, and give the new index: f[pm.Data('week', ...)]."
+            "Include new inputs when the model is fitted, and give the new index: f[pm.Data('week', ...)]."
         )
     behind = DataBehind(model, outputs, known, data, classifier.n_rows, free=True)
     x = behind.read(new)
@@ -380,7 +380,7 @@ def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> Tens
     made: dict[Variable, Variable] = {**random, **data}
     for node in io_toposort([*made], [array]):
         inputs = [made.get(each, each) for each in node.inputs]
-        sized = isinstance(node.op, RNGConsumerOp)  # has the length of the fit, which is not used
+        sized = isinstance(node.op, RNGConsumerOp)  # its length, the fit's, is not used
         new = node.clone_with_new_inputs(inputs, strict=False) if sized else node.op.make_node(*inputs)
         made |= zip(node.outputs, new.outputs, strict=True)
     return cast(TensorVariable, made[array])
@@ -418,7 +418,7 @@ class FoundLikelihood(NamedTuple):
 
 
 def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
-    """Return the likelihoods that can be read, or the one of the given name; `gaussian` may be integrated.
+    """Return the likelihoods that can be read, or only the likelihood of the given name; `gaussian` may be integrated.
 
     Raises
     ------
@@ -461,9 +461,9 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
     if by_class and len(found) > 1:
         names = ", ".join(map(repr, found))
         raise StructureError(
-            f"The model has several observed variables that can be read, {names}. They are fitted together where each "
-            f"has one latent function, but {listing(each.variable for each in by_class)} has one for each class. "
-            f"Choose one, likelihood={next(iter(found))!r}, or take the others out of the model. {as_it_is(model)}"
+            f"The model has several observed variables that can be read, {names}. To be fitted together each needs a "
+            f"single latent function, but {listing(each.variable for each in by_class)} has several. Choose a "
+            f"variable, likelihood={next(iter(found))!r}, or take the rest out of the model. {as_it_is(model)}"
         )
     return [found[rv.name] for rv in model.basic_RVs if rv.name in found]
 
@@ -498,7 +498,7 @@ def _first_reading(
 ) -> FoundLikelihood | None:
     """Return the first likelihood that fits a random variable; None if there is no such likelihood."""
     for likelihood in LIKELIHOODS:
-        # With more axes PyMC has given them to the parameters, too.
+        # With more axes PyMC has padded the parameters, too.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
@@ -509,7 +509,7 @@ def _first_reading(
 def read_response(
     likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
 ) -> Reading | None:
-    """Return what a random variable is given at rows that have a response; None if its likelihood is another one."""
+    """Return the parameters of a random variable at rows with a response; None if it has another likelihood."""
     return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
 
 
@@ -520,7 +520,7 @@ def _no_likelihood(
     unobserved: Sequence[TensorVariable],
     refused: Sequence[TensorVariable],
 ) -> str:
-    """Say why none of the observed variables is a likelihood that can be read."""
+    """Return the reason why no observed variable is a likelihood that can be read."""
     near: dict[str, None] = {}
     for rv in sorted(refused, key=lambda rv: latents.isdisjoint(ancestors([rv]))):
         if isinstance(rv.owner.op, MinibatchRandomVariable):
@@ -564,7 +564,7 @@ def _no_likelihood(
 
 
 def _in_potential(model: pm.Model, latents: Set[Variable]) -> str:
-    """Say why a potential of Gaussian variables is not read as observed rows; empty without such a potential."""
+    """Return the reason why a potential of Gaussian variables is not read as observed rows, or an empty string."""
     for each in model.potentials:
         if not latents.isdisjoint(ancestors([each])):
             return (
@@ -626,7 +626,7 @@ class StackedResponses:
         self.sizes = [int(n) for n in evaluate([v.size for v in self.values])]
 
     def readings(self, sources: Collection[Variable]) -> list[Reading | None]:
-        """Return what each variable is given; None where the argument cannot be told from other parameters."""
+        """Return the parameters of each variable; None if the argument cannot be separated from other parameters."""
         known = frozenset(sources)
         found = [
             read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
@@ -635,7 +635,7 @@ class StackedResponses:
         return of_common_functions(found) if self._several else found
 
     def read(self, sources: Collection[Variable]) -> Reading | None:
-        """Return what those are given together whose argument can be told; None if there is no such variable."""
+        """Return the joint parameters of the variables whose argument is identified; None without such a variable."""
         readings = self.readings(sources)
         return self.together(readings) if any(readings) else None
 
@@ -661,7 +661,7 @@ class StackedResponses:
         return pt.concatenate([each.astype("float64") for each in self.values])
 
     def apart(self, sources: frozenset[Variable]) -> list[FoundLikelihood]:
-        """Return those whose argument cannot be told, or depends on no variable that is integrated."""
+        """Return variables whose argument is not identified, or depends on no integrated variable."""
         affinity = Affinity(sources)
         pairs = zip(self.found, self.readings(sources), strict=True)
         return [each for each, reading in pairs if reading is None or not affinity.behind(reading.argument)]

@@ -439,8 +439,8 @@ def _read_sum(
     return found, reading, found.dims()
 
 
-_SHOWN = 5  # rows that a message names
-_NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB
+_SHOWN = 5  # Largest number of rows in a message.
+_NUMBERS = 4_000_000  # Largest number of coefficients in memory: 32 MB.
 
 
 def read_sum(
@@ -465,7 +465,7 @@ def read_sum(
     by_class : bool
         Whether the argument has an axis for functions.
     sees_common : bool
-        Whether the likelihood sees what is added to all functions of a point.
+        Whether the likelihood depends on a shift that is common to all functions of a point.
 
     Raises
     ------
@@ -507,13 +507,13 @@ class _Numbers:
     part : LatentSum
         Not yet complete.
     name : str
-        Quoted name of what is observed.
+        Quoted name of the observed variable.
     """
 
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # fields need no roots of matrices, and are as many numbers
+        if not by_class:  # fields need no matrix roots and no more numbers
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
@@ -525,7 +525,7 @@ class _Numbers:
         rng = np.random.default_rng(SEED)
         self._noise = rng.standard_normal(part.n_plain)
         begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
-        # A coefficient that begins at 0 is not there yet.
+        # A coefficient that starts at 0 does not show in the argument.
         self._point = self._affine.functions.nearby(rng)
         (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
@@ -543,7 +543,7 @@ class _Numbers:
             yield np.array([self._by_function(each) for each in found])
 
     def _by_function(self, found: Array) -> Array:
-        """(c, n) of what broadcasts to the shape of the argument."""
+        """Return a variable, broadcast to the shape of the argument, as (c, n)."""
         try:
             spread = np.broadcast_to(found, self._shape)
         except ValueError:
@@ -606,7 +606,7 @@ class _Numbers:
         return [variable for variable, own in self.part.places.items() if several[own].any()]
 
     def differs_by_common(self, other: "_Numbers") -> bool:
-        """Tell whether functions differ from those of other recipes by what all functions of a point share."""
+        """Return whether functions by other recipes differ only by a shift common to all functions of a point."""
         largest = unequal = 0.0
         for ours, theirs in zip(self.slopes(), other.slopes(), strict=True):
             apart = ours - theirs
@@ -643,7 +643,7 @@ def _term(prior: LatentSum, i: int, given: list[Array], taken: NDArray[np.bool_]
 
 
 def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> None:
-    """Refuse parameters of a likelihood that depend on what is integrated."""
+    """Refuse parameters of a likelihood that depend on integrated variables."""
     if reading.parameters is None:
         return
     behind = set(ancestors([reading.parameters]))
@@ -689,6 +689,6 @@ def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable
     discrete = [variable for variable in prior.hyperparameters if np.dtype(variable.dtype).kind != "f"]
     if discrete:
         raise StructureError(
-            f"The model has discrete hyperparameters: {listing(discrete)}. All free variables must be continuous; sum "
-            "over discrete ones, or fix them with pm.do."
+            f"The model has discrete hyperparameters: {listing(discrete)}. All free variables must be continuous. Sum "
+            "over discrete variables, or fix them with pm.do."
         )

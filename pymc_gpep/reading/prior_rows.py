@@ -45,7 +45,7 @@ from pymc_gpep.univariate.prior_factor import PRIOR, SUFFIX
 
 WIDTH = 4.0
 """Deviation of the base in units of the spread of the prior at the initial point."""
-_STEPS = 2.0 ** np.arange(-30.0, 31.0)  # distances from the centre of a prior at which its density is looked at
+_STEPS = 2.0 ** np.arange(-30.0, 31.0)  # Distances from the centre of a prior at which its density is evaluated.
 
 LOGARITHM = "_log"
 """End of the names of logarithms of effects, after the name of the effect."""
@@ -180,7 +180,7 @@ def _read_effects(
     return plain
 
 
-_FAR = np.array([-10.0, -1.0, 1.0, 10.0])  # latent values that every likelihood with a link takes
+_FAR = np.array([-10.0, -1.0, 1.0, 10.0])  # Latent values that are valid for every likelihood with a link.
 
 
 def _is_open(read: GPClassifier) -> bool:
@@ -218,7 +218,7 @@ def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str
     prior, model = read.prior, read.model
     if not isinstance(prior, LatentSum):
         return _Effects([])
-    # Effects beside an integrated intercept may be read as an exposure.
+    # Effects next to an integrated intercept may be read as an exposure.
     behind = set(ancestors([*prior.predictor, read.parameters], blockers=prior.integrated))
     found = [rv for rv in prior.hyperparameters if rv in behind and rv.name not in asked and _may_be(rv, model)]
     scales = [scale for each in prior.recipes.values() for scale in each.scales]
@@ -424,7 +424,7 @@ def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
         return rv if rv.ndim < 2 else None
     if rv.ndim > 1 and None in shape:
         return None
-    # PyMC computes 100 − (−100) in eight bits.
+    # PyMC would compute 100 − (−100) in int8.
     given = [each.astype("float64") if each.dtype.startswith("int") else each for each in op.dist_params(rv.owner)]
     if rv.ndim > 1:
         given = [each if each.ndim == 0 else pt.broadcast_to(each, shape).ravel() for each in given]

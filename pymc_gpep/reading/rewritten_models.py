@@ -7,7 +7,7 @@ Marginalised processes are latent values with normal noise. For `pm.gp.Marginal`
 a multivariate normal variable with the covariance K + D of process and noise. The model that is read has latent values
 with the covariance K, and normal observations of them. For `pm.gp.MarginalApprox` PyMC has a potential, with the
 low-rank covariance AᵀA in place of K: latent values are Aᵀu. An observed `pm.AR` or `pm.GaussianRandomWalk` is a
-regression of each value on those before it. An observed vector with correlated noise is a regression of each entry on
+regression of each value on earlier values. An observed vector with correlated noise is a regression of each entry on
 earlier entries. With a covariance L Lᵀ the entries have the means y − D L⁻¹ (y − μ) and the standard deviations D, the
 diagonal of L.
 
@@ -99,7 +99,7 @@ def _centred_components(model: pm.Model) -> list[Any]:
     """Return the parts of a bambi model with an intercept of centred predictors; none for other models."""
     if "bambi" not in sys.modules:
         return []
-    for each in gc.get_referrers(model):  # the model does not refer to its bambi model
+    for each in gc.get_referrers(model):  # a model has no reference to its bambi model
         own = each if isinstance(each, dict) else getattr(each, "__dict__", {})
         parts = own.get("components")
         if own.get("model") is model and isinstance(parts, dict):
@@ -108,7 +108,7 @@ def _centred_components(model: pm.Model) -> list[Any]:
 
 
 def _corrected(intercept: Variable, means: np.ndarray, slopes: list[Any]) -> tuple[TensorVariable, TensorVariable]:
-    """Return the variable of the corrected intercept, and what the intercept of centred predictors is more."""
+    """Return the variable of the corrected intercept, and its difference from the intercept of centred predictors."""
     node = intercept.owner
     if not isinstance(node.op, NormalRV | FlatRV):
         raise StructureError(
@@ -181,7 +181,7 @@ def _apart(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
 
 
 def _without_time(start: TensorVariable) -> TensorVariable:
-    """Return the start of a walk without its first axis, of time, or as it is where its parts are no plain numbers."""
+    """Return the start of a walk without the time axis; unchanged if its parameters are not scalars."""
     op = start.owner.op
     if not isinstance(op, RandomVariable):
         return start
@@ -230,7 +230,7 @@ type _Process = tuple[TensorVariable, TensorVariable]
 
 
 def with_latent_processes(model: pm.Model) -> pm.Model:
-    """Return a model whose marginalised processes have latent values; those of 'y' are named 'y_process'.
+    """Return a model whose marginalised processes have latent values. The latent values of 'y' are named 'y_process'.
 
     Returns
     -------
@@ -370,7 +370,7 @@ def _low_rank(potential: TensorVariable) -> tuple[TensorVariable, ...] | None:
     if not str(potential.name).startswith(_OF_APPROXIMATION):
         return None
     try:
-        # −(constant + log determinant + quadratic + trace), of which the quadratic form is ½ (rᵀΛ⁻¹r − cᵀc).
+        # −(constant + log determinant + quadratic + trace), with the quadratic form ½ (rᵀΛ⁻¹r − cᵀc).
         inner, trace = potential.owner.inputs[1].owner.inputs
         quadratic = inner.owner.inputs[1].owner.inputs[1].owner.inputs
         products = [
@@ -470,7 +470,7 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
         The model itself if it has no such potential. Otherwise a new model whose data and coords follow those of
         `model`. Its log density is the same.
     """
-    by_class = [each for each in LIKELIHOODS if each.function_axis]  # several functions of a row stand alone
+    by_class = [each for each in LIKELIHOODS if each.function_axis]  # these observe a single variable
     if not model.potentials or any(each.may_be(rv) for rv in model.observed_RVs for each in by_class):
         return model
     sources = gaussians_of(model).sources
@@ -562,7 +562,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
         left, right = inputs
         yield left.dimshuffle(1) * right.dimshuffle(0)
     elif value.ndim == 0 and is_elementwise(value, TrueDiv):
-        # A mean divides by a length. A graph that is not constant is a copy, whose variables are not the model's.
+        # A mean divides by a length. If the length's graph is not constant, it is a copy with variables of its own.
         (folded,) = constant_fold([inputs[1]], raise_not_constant=False)
         divisor = inputs[1] if isinstance(folded, Variable) else folded
         if not sources.isdisjoint(ancestors([divisor] if isinstance(divisor, Variable) else [])):

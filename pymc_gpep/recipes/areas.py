@@ -119,7 +119,7 @@ def _icar_field(weights: csr_array, sigma: TensorVariable, sd_of_mean: TensorVar
 
 
 def neighbours(variable: TensorVariable) -> csr_array:
-    """Return the matrix of an intrinsic autoregression that tells which areas are neighbours."""
+    """Return the adjacency matrix of an intrinsic autoregression."""
     return csr_array(_value(parameters(variable)[0])).astype(float)
 
 

@@ -37,9 +37,9 @@ from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 type Indices = NDArray[np.int64]
 type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 
-_SPARSE = 0.1  # of the entries of a precision, at most
-_HELD = 8  # sums that are held at zero, at most
-_SMALL = 100  # rows, below which it may have more
+_SPARSE = 0.1  # Largest share of nonzero entries of a sparse precision.
+_HELD = 8  # Largest number of sums fixed at zero.
+_SMALL = 100  # With fewer rows the precision may be denser.
 
 
 @reads(FlatRV)
@@ -162,8 +162,8 @@ def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
     return Recipe(recipe.size, recipe.means, recipe.scales, lambda z, means, scales: scales[0] * z.reshape(shape))
 
 
-_SHORT = 30  # rows, up to which a factor may be by its covariance
-_ENTRIES = 2_000_000  # of a product, at most
+_SHORT = 30  # Largest number of rows for a factor by its covariance.
+_ENTRIES = 2_000_000  # Largest number of entries of a product.
 
 
 @reads(KroneckerNormalRV)
@@ -236,7 +236,7 @@ def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
     mu, row_root, column_root = parameters(variable)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
-        rows, columns = (pt.tril(as_double(scale)) for scale in scales)  # PyMC's density looks at no more of them
+        rows, columns = (pt.tril(as_double(scale)) for scale in scales)  # PyMC's density reads only the lower triangle
         return cast(TensorVariable, means[0] + rows @ (z.reshape(shape) @ columns.mT))
 
     diagonals = tuple(cast(TensorVariable, pt.diagonal(root)) for root in (row_root, column_root))

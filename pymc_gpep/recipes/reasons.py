@@ -22,7 +22,7 @@ _MIXTURES = {
 
 
 def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
-    """Say why a variable that looks Gaussian cannot be integrated, and what to write instead.
+    """Return why a variable that looks Gaussian cannot be integrated, and the code to write instead.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
     if (series := getattr(variable.tag, "start_of", None)) is not None:
         return f"{name} is the start of {series!r}, and stays a hyperparameter: give it init_dist=pm.Normal.dist(...)."
     if type(op) in _MIXTURES:
-        # A scale for each entry: one for all of them would be another prior.
+        # A scale for each entry: a common scale would be another prior.
         shape = shape_of(variable)
         mixture = _MIXTURES[type(op)].format(shape=f", shape={shape if len(shape) > 1 else shape[0]}" if shape else "")
         return f"{name} is not Gaussian, and stays a hyperparameter: the same prior is {mixture}."
@@ -58,7 +58,7 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
 
 
 def why_no_recipes(variables: Iterable[TensorVariable], model: pm.Model) -> str:
-    """Say why none of some variables can be integrated, the same reason once.
+    """Return the reasons why some variables cannot be integrated, each reason once.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Field:
     make : callable
         As that of a recipe, with x in place of standard normals.
     first, second : array (m,)
-        Rows and columns of the entries of Q, on one side of the diagonal; those of one place add up.
+        Rows and columns of the entries of Q, on one side of the diagonal; entries of one place are added.
     entries : callable
         Makes these entries (m,) of the scales of the recipe.
     columns : array (p, size)
@@ -106,7 +106,7 @@ class Field:
         m, diagonal = len(self.first), self.first == self.second
         rows = np.stack([self.first, self.first, before[self.first], before[self.first]])
         others = np.stack([self.second, before[self.second], self.second, before[self.second]])
-        # An entry beside the diagonal stands on both sides of it, and a product of two numbers on both sides as well.
+        # An entry off the diagonal counts twice, and so does a product of two different numbers.
         weights = np.array([1.0, -1.0, -1.0, 1.0])[:, None] * np.where((rows == others) & ~diagonal, 2.0, 1.0)
         there = (rows >= 0) & (others >= 0)
         there[2] &= ~diagonal
@@ -139,7 +139,7 @@ class Recipe:
     field : Field, optional
         The same by as many numbers that have a sparse precision.
     flat : tuple of int
-        Places of the numbers that have a flat prior in place of a standard normal one, also among those of the field.
+        Positions of coefficients with a flat instead of a standard normal prior, the field's included.
     bounded : bool
         Whether flat numbers lie between −½ and ½, which is taken to be without effect on the posterior.
     wide : tuple of float
@@ -168,7 +168,7 @@ class Recipe:
 
     @property
     def as_field(self) -> Field:
-        """The field, that of independent standard normals where there is no other."""
+        """The field; without a field, independent standard normals."""
         return self.field or Field.plain(self.size, self.make, self.flat)
 
     def by_field(self, field: Field | None = None) -> "Recipe":
@@ -234,7 +234,7 @@ def shape_of(variable: TensorVariable) -> Shape:
 
 
 def parameters(variable: TensorVariable) -> list[TensorVariable]:
-    """Return the inputs of a random variable, without generator and size where its Op tells them apart."""
+    """Return the parameters of a random variable, without generator and size if its Op separates these."""
     op = variable.owner.op
     if isinstance(op, SymbolicRandomVariable):
         return list(variable.owner.inputs)

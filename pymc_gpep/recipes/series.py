@@ -29,7 +29,7 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(RandomWalkRV)
 def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """The running sum of a start and of innovations, whatever Gaussian variables these are.
+    """Read the running sum of a start and innovations, which may be any Gaussian variables.
 
     PyMC keeps time in front for both of them, and for the walk behind the axes of other series.
     """
@@ -80,7 +80,7 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
     later, before = every[..., 1:].ravel(), every[..., :-1].ravel()
 
     def spread(scale: TensorVariable) -> TensorVariable:
-        """The scale of steps, which has time in front, with time behind the axes of series."""
+        """Return the scale of steps with its time axis moved behind the axes of series."""
         return cast(TensorVariable, pt.moveaxis(pt.broadcast_to(as_double(scale), (length - 1, *series)), 0, -1))
 
     def of(x: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
@@ -130,7 +130,7 @@ def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None
 
 
 def _series_field(start: TensorVariable, order: int, shape: Shape) -> Field | None:
-    """A series of mean zero, whose innovations are independent; None of other means."""
+    """Return a zero-mean series with independent innovations; None for other means."""
     *series, length = shape
     if not isinstance(start.owner.op, NormalRV) or is_random(mean := parameters(start)[0]):
         return None

@@ -1,8 +1,7 @@
 """A multivariate normal by a sparse precision, as a PyMC distribution.
 
-The precision is given by the entries of its lower triangle, which are numbers times constants, so that their
-derivatives never take a matrix. The log determinant and its derivative, entries of the inverse, come from one sparse
-factor.
+The precision is given by the entries of its lower triangle, so that derivatives need no matrix. The log determinant and
+its derivative, entries of the inverse, come from one sparse factor.
 """
 
 import warnings
@@ -40,7 +39,7 @@ _ASYMMETRY = 1e-9
 
 
 class _Pattern(NamedTuple):
-    """Where a precision has entries, and the slots of these in its factor."""
+    """Sparsity pattern of a precision, with the slots of its entries in the factor."""
 
     factor: FactorPattern
     slots: Indices
@@ -63,7 +62,7 @@ def _factorised(entries: Array, first: Indices, second: Indices, size: int) -> t
 class _LogDeterminant(Op):
     """The log determinant of a precision by entries (m,) of its lower triangle, and these entries of its inverse.
 
-    It is −∞, and the entries are not numbers, where the precision is not positive definite.
+    It is −∞, and the entries are NaN, if the precision is not positive definite.
     """
 
     __props__ = ()
@@ -89,7 +88,7 @@ class _LogDeterminant(Op):
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         if not isinstance(cotangents[1].type, DisconnectedType):
-            raise NotImplementedError("The second derivatives of a gpep.SparseNormal in its precision are not known.")
+            raise NotImplementedError("gpep.SparseNormal has no second derivatives with respect to tau.")
         _, first, second, _ = inputs
         twice = pt.switch(pt.eq(first, second), 1.0, 2.0)
         others = [DisconnectedType()() for _ in inputs[1:]]
@@ -124,7 +123,7 @@ class _Spread(Op):
 @numba_funcify.register(_Spread)
 def _numba(op: Op, node: Apply | None = None, storage_map: Any = None, **kwargs: Any) -> Callable[..., Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it says that Python is called, as is meant
+        warnings.simplefilter("ignore", UserWarning)  # PyTensor warns that Python is called: intended
         return cast(Callable[..., Any], generate_fallback_impl(op, node, storage_map, **kwargs))
 
 
@@ -169,7 +168,7 @@ class SparseNormal(Continuous):
 
     .. math:: \log p(x) = \tfrac12 \log|Q| - \tfrac n2 \log 2\pi - \tfrac12 (x - \mu)^T Q (x - \mu)
 
-    Sums of effects are fitted by Q where they are many, and nothing of size n² is ever made.
+    With many effects, sums are fitted by Q, without arrays of size n².
 
     Parameters
     ----------
@@ -181,14 +180,14 @@ class SparseNormal(Continuous):
     Raises
     ------
     ValueError
-        If `tau` is not square and symmetric, or an operation in it is another one; if `mu` has another length.
+        If `tau` is not square and symmetric, or contains an unsupported operation; if `mu` has another length.
     TypeError
         If `tau` is not sparse.
 
     Notes
     -----
     A mesh of finite elements for a Matérn field gives matrices C and G with Q = τ(κ⁴C + 2κ²G + G C⁻¹ G) (Lindgren, Rue
-    and Lindström 2011). Second derivatives in the precision are not known.
+    and Lindström 2011). Second derivatives with respect to the precision are not implemented.
 
     Examples
     --------
@@ -210,8 +209,8 @@ class SparseNormal(Continuous):
             tau = ps.as_sparse_variable(csc_matrix(tau, dtype=np.float64))
         if not isinstance(getattr(tau, "type", None), ps.SparseTensorType):
             raise TypeError(
-                f"tau must be a sparse matrix of SciPy, or sparse by pytensor.sparse, not a {type(tau).__name__}. "
-                "pm.MvNormal(tau=...) takes one that is not sparse. Q / s is dense in PyTensor: write Q * (1 / s)."
+                f"tau must be a sparse matrix of SciPy or of pytensor.sparse, not a {type(tau).__name__}. For a dense "
+                "matrix use pm.MvNormal(tau=...). Q / s is dense in PyTensor: write Q * (1 / s)."
             )
         matrices = list(dict.fromkeys(_matrices(tau)))
         n = matrices[0].data.shape[0]
@@ -243,7 +242,7 @@ def _is_sparse(variable: Variable) -> bool:
 
 
 def _negated(tau: Variable) -> Variable | None:
-    """Return what a precision is the negative of, as PyTensor writes that; None if it is something else."""
+    """Return A if a precision is −A in PyTensor's form of a negation; None otherwise."""
     if not isinstance(tau.owner.op, CSM) or not is_elementwise(tau.owner.inputs[0], Neg):
         return None
     (data,) = tau.owner.inputs[0].owner.inputs
@@ -254,7 +253,7 @@ def _negated(tau: Variable) -> Variable | None:
 
 
 def _matrices(tau: Variable) -> list[Constant]:
-    """Return the matrices that a precision is made of."""
+    """Return the constant matrices in the expression of a precision."""
     if isinstance(tau, Constant):
         return [tau]
     if tau.owner is not None:
@@ -266,7 +265,7 @@ def _matrices(tau: Variable) -> list[Constant]:
             return [each for given in filter(_is_sparse, tau.owner.inputs) for each in _matrices(given)]
     what = "data that may change" if tau.owner is None else f"the operation {type(op).__name__}"
     raise ValueError(
-        f"tau has {what}, by which its entries are not known. Write it as matrices of SciPy times numbers, added."
+        f"tau contains {what}, so that its entries cannot be read. Write it as a sum of SciPy matrices times numbers."
     )
 
 

@@ -106,7 +106,7 @@ class ModelRows:
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
-        """Return the same from derivatives in the covariance (q, d, d) among some rows and in their means (c, d)."""
+        """Return derivatives in hyperparameters, from derivatives in covariances (q, d, d) and means (c, d) of rows."""
         every = np.arange(len(rows))
         apart = covariance.copy()
         apart[:, every, every] = 0.0
@@ -119,15 +119,15 @@ class ModelRows:
 
 
 _NO_START = np.empty(0)
-_STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound
+_STEP = 0.01  # Unconstrained step of a hyperparameter for differences of the bound.
 
 
 class ActiveLogPosterior(BlockLogPosterior):
     """Log posterior with fixed active rows, whose sites are computed from their labels at each point.
 
-    Its number is the bound over all rows. A search holds the sites as well (`holding`), which makes gradients exact and
-    the bound narrower in the hyperparameters than their posterior is. Here sites follow the hyperparameters, so that
-    the number can be integrated over; its gradient is by differences.
+    Its value is the bound over all rows. A search also fixes the sites (`holding`): gradients are then exact, but the
+    bound is narrower in the hyperparameters than their posterior. Here sites follow the hyperparameters, so that the
+    value can be integrated over; its gradient is by differences.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return other
 
     def check_moments(self, x: Array) -> None:
-        """Raise a ValueError if the covariance of the active rows at one point cannot be one."""
+        """Raise a ValueError if the covariance of the active rows at one point is invalid."""
         k = active_prior(self.rows_at(x), self._solution().selection.rows).k
         if bad := np.count_nonzero(~np.isfinite(k)):
             raise ValueError(
@@ -253,7 +253,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return np.nan if solution is None else solution.bound + self.space.log_prior(x)
 
     def _tried(self, x: Array) -> ActiveSolution | None:
-        """The solution at a point; None where a covariance has no Cholesky factor."""
+        """Return the solution at a point; None if a covariance has no Cholesky factor."""
         try:
             return self.solve(x)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
@@ -343,7 +343,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         if self._rows is None:
             labels = self.labels
             if not np.allclose(self._row_inputs.inputs[rows], inputs, rtol=1e-9, atol=0.0):
-                raise ValueError("The model is not the one that was fitted: the inputs of its active rows are others.")
+                raise ValueError("The model differs from the fitted model: its active rows have different inputs.")
         active = RowInputs.of(self.classifier, self.blocks().on(InMemory(inputs, labels[rows])))
         dense = active_prior(ModelRows(active, self.point(x)), np.arange(len(rows)))
         precision, location, first_precision, first_location = (
@@ -385,9 +385,9 @@ class ActiveLogPosterior(BlockLogPosterior):
 
 
 class HeldActive(ActiveLogPosterior):
-    """The log posterior while active rows and their sites are held, with an exact gradient.
+    """The log posterior with fixed active rows and sites, with an exact gradient.
 
-    The Gaussian that the sites make of the prior follows the hyperparameters.
+    The Gaussian of prior times sites follows the hyperparameters.
 
     Parameters
     ----------
@@ -414,7 +414,7 @@ class HeldActive(ActiveLogPosterior):
         return Evaluation(x, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 
     def solution_at(self, reached: Evaluation) -> ActiveSolution:
-        """Solution that the held rows and sites make of the prior where an evaluation was."""
+        """Return the solution by the fixed rows and sites at an evaluation."""
         solution = self._solution()
         prior = active_prior(self.rows_at(reached.theta), solution.selection.rows)
         return replace(solution, posterior=posterior_of(prior, solution.posterior.sites), bound=reached.evidence)
@@ -439,9 +439,9 @@ class HeldActive(ActiveLogPosterior):
         return bound.value, slope + prior.own_slopes(rows, covariance, found.mean + of_own.mean)
 
 
-_MINOR = 10  # steps with the same active rows
-_STILL = 0.05  # largest move of a round, per unit of the unconstrained space, that counts as none
-_QUIET = 2  # of such rounds in a row
+_MINOR = 10  # Number of steps with the same active rows.
+_STILL = 0.05  # Largest unconstrained move of a round that counts as no move.
+_QUIET = 2  # Number of consecutive rounds without a move that end the search.
 _FLAT = 1e-6
 
 _HOW = {
@@ -460,13 +460,13 @@ type Progress = Callable[[tuple[Evaluation, ...], HeldActive], None]
 def climb_in_rounds(
     log_posterior: ActiveLogPosterior, theta: Array, max_iterations: int, rounds: int, callback: Progress
 ) -> tuple[Optimum, ActiveSolution]:
-    """Climb from one point.
+    """Search in rounds from one point.
 
     Parameters
     ----------
     log_posterior : ActiveLogPosterior
     theta : array
-        Where to begin, unconstrained.
+        First point, unconstrained.
     max_iterations : int
         Limit on minor steps, of all rounds together.
     rounds : int
@@ -480,7 +480,7 @@ def climb_in_rounds(
     Optimum
         Its history has the minor steps of all rounds.
     ActiveSolution
-        Of the best round.
+        Active rows of the best round.
     """
     history: tuple[Evaluation, ...] = ()
     best: tuple[Evaluation, ActiveSolution] | None = None
@@ -544,8 +544,8 @@ class ActiveRows(Plan):
     Parameters
     ----------
     rounds : int
-        How often active rows are chosen anew while hyperparameters are learned, at most. With 0 these stay at their
-        initial values.
+        Largest number of new choices of active rows while hyperparameters are learned. With 0 hyperparameters stay at
+        their initial values.
     """
 
     rounds: int = 10

@@ -66,7 +66,7 @@ class SeparateSitePosterior(SitePosterior):
         self._problem, self._shifts = problem, shifts
         self.precision, self.location, self.weights, self.mean, self.variance = np.full((5, c, n), np.nan)
         self.cov = np.zeros((n, c, c))
-        self._variances = np.einsum("naa->na", self.cov)  # a view
+        self._variances = np.einsum("naa->na", self.cov)  # a view of the diagonals
         self._inverses, self._p = np.empty((c, n, n)), np.empty((n, n))
 
     def take(self, sites: Array) -> tuple[bool, float]:
@@ -84,7 +84,7 @@ class SeparateSitePosterior(SitePosterior):
             self._weigh()
         self._spread()
         multiply_functions(self._problem.k, self.weights, mean)
-        # Relative to the prior mean the location is ν − π m, and the sites have a value at m.
+        # Relative to the prior mean m the location is ν − π m, and the site has a constant, its value at m.
         location = nu - pi * prior_mean
         total = 0.5 * (float(np.vdot(prior_mean, nu + location) + np.vdot(location, mean)) - log_det)
         mean += prior_mean
@@ -136,8 +136,8 @@ def independent_ep(
     """EP with scalar sites for the latent values.
 
     `start`, which is overwritten, has the shape (2, n, d): for each point first π and ν (c,), then further sites that
-    `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` takes the moments, as
-    `pymc_gpep.rivals.kernels.class_independent.independent_update` does; options are those of `site_ep`.
+    `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` has the signature of
+    `pymc_gpep.rivals.kernels.class_independent.independent_update`; further options are passed to `site_ep`.
     """
 
     def matched(at: SeparateSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
@@ -158,15 +158,15 @@ class IEP(AcceleratedEP):
     Parameters
     ----------
     max_inner : int
-        Inner sweeps per outer iteration: 1 is incremental, a larger number runs inner EP to the tolerance. The inner
-        sites are iterated along with the outer ones, so that the fixed point is the same.
+        Inner sweeps per outer iteration: 1 is incremental, a larger number runs inner EP to the tolerance. Inner and
+        outer sites are iterated together, so that the fixed point is the same.
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))
 
     name: ClassVar[str] = "iep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # the latter for the response
+    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # the second gives the response
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         update = partial(likelihood.computation(IndependentFactors).update, self.max_inner, self.tolerance)
@@ -178,7 +178,7 @@ class IEP(AcceleratedEP):
         return 2 * n_points * (2 * n_functions - 1)
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
+        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -198,7 +198,7 @@ class QIEP(AcceleratedEP):
 
     name: ClassVar[str] = "qiep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # the latter for the response
+    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # the second gives the response
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         update = likelihood.computation(IndependentQuadrature).update
@@ -206,7 +206,7 @@ class QIEP(AcceleratedEP):
         return independent_ep(problem, start, history, update=update, **options)
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
+        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -225,11 +225,11 @@ class QIEPSoftmax(QIEP):
     """
 
     name: ClassVar[str] = "qiep"
-    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, CoupledQuadrature)  # the latter for the response
+    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, CoupledQuadrature)  # the second gives the response
     whole_factors: ClassVar[str] = "for a softmax"
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
+        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
         return projected_response(solution)
 
 
@@ -280,14 +280,14 @@ class NoisyQIEP(NoisyNestedEP):
     Parameters
     ----------
     ladder : bool
-        Whether to continue with a fallback sequence if the iteration no longer gets closer. Plain steps come first,
-        then smaller ones, then sites without negative precisions, whose derivatives are approximate.
+        Whether to continue with a fallback sequence if the iteration no longer gets closer. The sequence is: plain
+        steps, smaller steps, no negative site precisions (with approximate derivatives).
     max_size : int
         Largest number cn of latent values to accept.
     """
 
     name: ClassVar[str] = "qiep"
-    needs: ClassVar[tuple[type, ...]] = (PointFactor, MixedDifferenceFactors)  # the latter for the response
+    needs: ClassVar[tuple[type, ...]] = (PointFactor, MixedDifferenceFactors)  # the second gives the response
     algebra: ClassVar[Algebra] = Algebra.MATRIX
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -320,7 +320,7 @@ class NoisyQIEP(NoisyNestedEP):
         return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
+        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
         y, (c, n) = solution.labels, solution.mean.shape
         mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
         d, size = c - 1, packed_size(c)

@@ -41,7 +41,7 @@ class IndependentQuadrature(NamedTuple):
 
 
 class RoughNormaliser(NamedTuple):
-    """The log normalisers of `PointFactor` alone, to a few digits in little time: for choosing among many points."""
+    """Fast log normalisers of `PointFactor` with a few digits, for choosing among many points."""
 
     log_normalisers: Kernel
     """`(mean, variance, y, parameters, log_z)`, see
@@ -49,14 +49,14 @@ class RoughNormaliser(NamedTuple):
 
 
 class RoughDensity(NamedTuple):
-    """The log density to some nine digits in a small part of the time: for averages over many latent values."""
+    """Fast log density with about nine digits, for averages over many latent values."""
 
     log_density: Kernel
     """As that of `BlockCurvature`."""
 
 
 class SiteInformation(NamedTuple):
-    """Information of the site of a point that has no site yet, to a few digits: for choosing among many points."""
+    """Information of the site of a point without site, with a few digits, for choosing among many points."""
 
     terms: Kernel
     """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
@@ -65,7 +65,7 @@ class SiteInformation(NamedTuple):
 
 
 class RoughSites(NamedTuple):
-    """Sites of independent latent values of points that have none yet, to a few digits: for choosing among many."""
+    """Independent sites of points without sites, with a few digits, for choosing among many points."""
 
     terms: Kernel
     """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
@@ -80,9 +80,9 @@ class DifferenceQuadrature(NamedTuple):
     """New full sites, see `pymc_gpep.rivals.kernels.quadrature_ep.full_qep_update`."""
 
 
-_OF_THREE, _MOST = 600, 2000  # nodes of three classes, and of more: errors of 1e-5 under standard deviations of 5
-_ROUGH, _MOST_ROUGH = 9, 100  # nodes of three classes for scores, three times as many for each more
-_CLASSES_OF_LATTICE = 6  # classes up to which these are a lattice
+_OF_THREE, _MOST = 600, 2000  # Nodes for three classes and for more. Errors are 1e-5 under standard deviations of 5.
+_ROUGH, _MOST_ROUGH = 9, 100  # Nodes of scores for three classes (times 3 for each further class), and at most.
+_CLASSES_OF_LATTICE = 6  # Largest number of classes for which they form a lattice.
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,6 @@
 """The Gaussian posterior of independent latent values: prediction and draws.
 
-A variance v of 0 stands for a point without factor, such as a point without observation. Such points follow the prior
+A variance v of 0 marks a point without factor, such as a point without observation. Such points follow the prior
 given the remaining points. Let P be the inverse of the prior covariance of the remaining points, with 0 in the rows and
 columns of points without factor. P takes the place of K⁻¹ in the formulas for points with a factor.
 """
@@ -27,12 +27,12 @@ from pymc_gpep.solvers.team import ALONE, Team
 class FactorialSites(Sites):
     """Sites that make latent values of a prior independent, Π = Dg(1/v) − P, with the v in `precision` (c, n).
 
-    It is not block-diagonal, and may have negative eigenvalues: at the points together it takes the prior off again.
+    Π is not block-diagonal, and may have negative eigenvalues, since it subtracts the prior precision.
 
     Attributes
     ----------
     prior : DensePrior
-        The prior that is taken off.
+        The prior whose precision is subtracted.
     """
 
     prior: DensePrior
@@ -169,7 +169,7 @@ class FactorialAlgebra(PosteriorAlgebra):
 
 
 def _has_factors(v: Array) -> NDArray[np.bool_]:
-    """Which points (n,) have a factor."""
+    """True for each point (n,) that has a factor."""
     return np.asarray((v != 0.0).any(axis=0))
 
 

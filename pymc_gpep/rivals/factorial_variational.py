@@ -1,6 +1,6 @@
 """The factorial variational method (Csató, Fokoué, Opper, Schottky and Winther 2000; Nickisch and Rasmussen 2008).
 
-The best q(f) is sought that leaves all latent values independent. Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f).
+The method finds the best q(f) with independent latent values. Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f).
 Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values. `pymc_gpep.solvers.newton` has the cavity means.
 The variances of the factors are v_i = D_i (1 − D_iγ_i). The evidence is the lower bound (Nickisch and Rasmussen 2008,
 section 7, where it is misprinted)
@@ -31,7 +31,7 @@ from pymc_gpep.rivals.responses import factorial_response
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
-_DIGITS = 1e-4  # error of the bound at which it says nothing any more
+_DIGITS = 1e-4  # Error above which the bound is useless.
 
 
 def factorial_variational(
@@ -46,7 +46,7 @@ def factorial_variational(
     """The factorial variational method; `start`, which is overwritten, holds the weights b (1, n).
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
-    `ParameterSlopes` for it. In place of precisions the variances of the factors are found.
+    `ParameterSlopes` for it. It computes the variances of the factors in place of precisions.
     """
     k = problem.k[0]
     n = len(k)
@@ -90,7 +90,7 @@ def factorial_variational(
 def without_points(
     solve: Callable[[Problem, Array], Found], problem: Problem, start: Array, silent: NDArray[np.bool_]
 ) -> Found:
-    """Solve without the points (n,) that are `silent`, whose latent values follow the prior given the others.
+    """Solve without the points (n,) in `silent`. Their latent values follow from the other points by the prior.
 
     A factor of q for such a value could only lower the bound. Its variance is set to 0.
     """
@@ -156,7 +156,7 @@ class FactorialVariational(NewtonApproximation):
     """Independent latent values, of any distributions; the evidence is a lower bound.
 
     The Gaussian has their means and variances. Section 7 of Nickisch and Rasmussen (2008). It needs the inverse of the
-    prior covariance, and its bound falls without limit where latent values become equal. A point without observation,
+    prior covariance, and its bound tends to −∞ as latent values become equal. A point without observation,
     such as a count under an exposure of 0, has no factor. It follows the prior given the remaining points, and does not
     change the bound.
     """
@@ -184,5 +184,5 @@ class FactorialVariational(NewtonApproximation):
         return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
     def response(self, solution: Solution) -> Posterior:
-        """The Gaussian of the sites that the factors stand for: the means follow each other."""
+        """The Gaussian of the equivalent sites, in which means respond to each other."""
         return factorial_response(solution)

@@ -88,7 +88,7 @@ class SparseLatentSweeps(SparseSweeps):
         log_z, rho, gamma = self._factors.tilted(
             rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
         )
-        # With e integrated out, the sites on a latent value are one on its projection, and a number.
+        # With e integrated out, the sites on a latent value become a site on its projection and a constant.
         rest = self._rest(features)
         stretch = 1.0 + values.precision * rest
         numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
@@ -117,13 +117,13 @@ class LatentPairs(SiteRule):
     """∏_k Φ((f_y − f_k) / √2), or Θ(f_y − f_k) of the step likelihood, with a site for each latent value of a factor.
 
     The generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani (2006), as
-    Villacampa-Calvo and Hernández-Lobato (2017, section 3) have it. Factors depend on latent values, whose noise is not
+    in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Factors depend on latent values, whose noise is not
     integrated out first, so that the factors of a step multiply to the step.
     """
 
     name: ClassVar[str] = "latent_pairs"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # by leaving them out
+    follows_parameters: ClassVar[bool] = True  # their derivatives are omitted
     exact: ClassVar[bool] = False
 
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> LatentSites:
@@ -135,9 +135,8 @@ class GFITC(SparseEP):
     """EP with inducing inputs, a factor for each pair of classes, and sites on latent values.
 
     The generalised FITC approximation of Naish-Guzman and Holden (2008), for several classes as in Villacampa-Calvo and
-    Hernández-Lobato (2017, section 3). It differs from `SparseEP(sites="pairwise")` by where the sites are. There the
-    part of a latent value that the inducing values leave unsaid is integrated out of each factor first. Label noise is
-    left out.
+    Hernández-Lobato (2017, section 3). Its sites act on latent values. `SparseEP(sites="pairwise")` first integrates
+    the residual of a latent value given the inducing values out of each factor. Label noise is not supported.
 
     `pm.fit` has more options than these, as `"sparse_ep"` has; batches are not among them.
     """

@@ -44,8 +44,8 @@ class Hierarchy:
         others = [*model.potentials, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
         if others:
             raise StructureError(
-                f"The model has terms besides the likelihood and the priors of the hyperparameters, {listing(others)}, "
-                "and draws from these priors know nothing of them. Take another hyper."
+                f"The model has terms besides the likelihood and the priors of the hyperparameters, {listing(others)}. "
+                "Draws from these priors would ignore such terms. Choose another hyper."
             )
         rvs = classifier.hyperparameters
         direct = set(
@@ -136,6 +136,6 @@ class ChildSampler:
             return [dict(zip(self._children, self._function(*given), strict=True)) for _ in range(count)]
         except NotImplementedError:
             raise StructureError(
-                f"One of the priors of {', '.join(self._children)} cannot be drawn from. Give them proper priors, or "
-                "take another hyper."
+                f"The priors of {', '.join(self._children)} cannot all be sampled. Give these variables proper "
+                "priors, or choose another hyper."
             ) from None

@@ -61,7 +61,7 @@ def _separate_ep(
     there: NDArray[np.bool_],
     **options: Any,
 ) -> Found:
-    """EP of rows that each function chose for itself, `there` (c, n) (Seeger and Jordan 2004, section 6).
+    """EP of rows chosen separately by each function, with the mask `there` (c, n) (Seeger and Jordan 2004, section 6).
 
     The rows are the union over functions. A row has zero sites for functions that did not choose this row.
 
@@ -87,7 +87,7 @@ def _separate_ep(
 def iterate_separately(
     method: QIEP, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, there: NDArray[np.bool_]
 ) -> tuple[Posterior, Convergence]:
-    """Iterate sites to the fixed point of class-independent EP in which some functions of a row have none.
+    """Iterate sites to the fixed point of class-independent EP, if some functions of a row have no site.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def iterate_separately(
     likelihood : Likelihood
         Likelihood of these rows.
     there : array (c, n) of bool
-        Which sites there are.
+        Mask of existing sites.
 
     Returns
     -------
@@ -117,8 +117,8 @@ def iterate_separately(
     return posterior, method.convergence(outcome)
 
 
-_ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
-_POOL = 1000  # candidates whose sites take several functions together, or an integral, so that scores take longer
+_ROOM = 64_000_000  # Largest size of the Cholesky rows of candidates: 512 MB.
+_POOL = 1000  # Number of candidates if scores are slow: coupled sites, or sites by integrals.
 _ROWS = 5000  # default number of rows of the bound
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
 
@@ -132,7 +132,7 @@ class ActivePosterior:
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.dense.prior.shape[1]
 
     def predict(self, block: Block) -> tuple[Array, Array]:
@@ -179,9 +179,9 @@ class ActiveSolution:
     bound : float
         Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
     active_evidence : float
-        Log evidence of the labels of the active rows alone; NaN where sites were not iterated, or are `"separate"`.
+        Log evidence of the labels of the active rows alone; NaN if sites were not iterated, or are `"separate"`.
     convergence : Convergence or None
-        How the iteration of the sites of the active rows ended; None where they stay as they were chosen.
+        How the iteration of the sites of the active rows ended; None if sites were not iterated.
     labels : array (n,)
     likelihood : Likelihood
     sample : RowSample
@@ -240,23 +240,23 @@ class IVM(FurtherMethod):
         default is the first kind that suits the likelihood. `"separate"` sites are independent sites where each
         function chooses `active` rows of its own.
     criterion : {"expected", "information", "probability", "random"}
-        Score by which candidates are chosen. The first is the divergence that their site would make, on average over
-        the labels that they may have. The second is the divergence with the label which they have, the third how
-        improbable this label is. The last score is random. The second and the third score seek wrong labels. If classes
-        overlap, they are worse than scores that do not use labels; if classes hardly overlap, they are better.
+        Score by which candidates are chosen. The first is the divergence by a candidate's site, averaged over possible
+        labels. The second is the divergence with the observed label, the third the improbability of this label. The
+        last score is random. The second and the third score seek wrong labels. If classes overlap, they are worse than
+        scores that do not use labels; if classes hardly overlap, they are better.
     pool : int, optional
-        Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and with
-        several functions 1000 at most unless sites are `"utility"`.
+        Candidates that are scored for each inclusion. If not given, all rows whose Cholesky rows fit into 512 MB, and
+        with several functions 1000 at most unless sites are `"utility"`.
     retained : float
         Share of the best candidates that stays for the next inclusion; new candidates are drawn in place of the rest.
         Without effect if all rows are candidates.
     liquid : int
-        Number of the latest active rows whose sites move, by EP among them, until later rows take their turn. With 1
-        each site stays as it was when its row was included.
+        Number of the latest active rows whose sites are still updated, by EP among them, until later rows replace them.
+        With 1 each site stays as it was when its row was included.
     passes : int
-        Times that they move after each inclusion.
+        Number of updates of these sites after each inclusion.
     weights : tuple of float, float and int, optional
-        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): labels of rows whose sites move say less at first. A
+        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): the labels of such rows have less weight at first. A
         weight multiplies the latent values of a row in its likelihood. The weight of the latest of d rows is
         1 − (1 − γ₀) exp(−α₀ (d − 1)), and weights of the L₀ rows before it rise to 1. All weights are 1 in the end, and
         throughout if this is not given.
@@ -290,7 +290,7 @@ class IVM(FurtherMethod):
                 f"criterion is {self.criterion!r} and liquid is {self.liquid}: take sites='independent' for these."
             )
         if self.weights is not None:
-            object.__setattr__(self, "weights", tuple(self.weights))  # a file has it as a list
+            object.__setattr__(self, "weights", tuple(self.weights))  # netCDF returns a list
             _ = self._reweighting
         if self.rows is not None and self.rows <= self.active:
             raise ValueError(
@@ -314,7 +314,7 @@ class IVM(FurtherMethod):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
+        """Whether a likelihood has sites for choosing rows, and a bound over all rows."""
         return rows_can_be_chosen(likelihood)
 
     @classmethod
@@ -337,7 +337,7 @@ class IVM(FurtherMethod):
         return ArrayMethod(method, COVARIANCE, seed, "K, mean, y", "bound")
 
     def rule(self, likelihood: Likelihood) -> RowSiteRule:
-        """How rows get their sites; a ValueError if they cannot."""
+        """Return the rule for sites of rows; raise a ValueError without a rule."""
         return selection_rule(self.sites, likelihood)
 
     def most_rows(self, n_functions: int, n_points: int) -> int:
@@ -345,18 +345,18 @@ class IVM(FurtherMethod):
         return min(self.active * (n_functions if self.sites == SEPARATE else 1), n_points)
 
     def named(self, likelihood: Likelihood) -> Self:
-        """The same with the sites chosen."""
+        """Return the method with its rule for sites chosen."""
         return replace(self, sites=self.rule(likelihood).name)
 
     def select(
         self, prior: RowBlocks, labels: NDArray[np.int64], likelihood: Likelihood, random_seed: int = 0
     ) -> Selection:
-        """Choose rows, and give them their sites."""
+        """Choose rows, and compute their sites."""
         rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
         liquid, weights = min(self.liquid, active), self._reweighting
-        if self.criterion == RANDOM or active == n:  # there is nothing to choose
+        if self.criterion == RANDOM or active == n:  # no choice to make
             rows = rng.permutation(n)[:active]
             candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes, weights)
             return candidates.include_first(active).finish().selection

@@ -10,7 +10,7 @@ derivatives are thus
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Cᵀ Dg(q) C,   d/dm₀ = b + u,
 
-and in the one precision w of all sites, V = C K = (I − A⁻¹) / w here, the slope (Vr)ᵀ(y − m) − Σ_ij q_j V_ij².
+and in the common precision w of all sites, V = C K = (I − A⁻¹) / w here, the slope (Vr)ᵀ(y − m) − Σ_ij q_j V_ij².
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, lost_in_rounding
 
-_NARROW = 1e-13  # where between log σ there is nothing to look at
+_NARROW = 1e-13  # Narrowest interval of log σ that is searched.
 
 
 class _Regression:
@@ -74,7 +74,7 @@ def label_regression(
 ) -> Found:
     """Label regression with a noise σ between `least` and `most`.
 
-    `start` (1,) is overwritten by log σ; it is not begun from, since limits and slopes there are looked at in any case.
+    `start` (1,) is overwritten by log σ; it is not used as a start, since the limits are evaluated in any case.
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`.
     """
     regression = _Regression(problem, terms)
@@ -95,7 +95,7 @@ def label_regression(
 def _maximise(
     regression: _Regression, history: History, low: float, high: float, tolerance: float
 ) -> tuple[float, int, float]:
-    """Where the slope of the bound changes its sign (by the Illinois method), or the better limit.
+    """Find the zero of the bound's slope by the Illinois method, or the better limit.
 
     Returns bound, status and log σ; the regression is left there.
     """
@@ -106,7 +106,7 @@ def _maximise(
             return np.nan, NOT_POSITIVE_DEFINITE, np.nan
         if not np.isfinite(bound + slope):
             return np.nan, NOT_FINITE, np.nan
-        # A slope that points out of the limits is as good as none.
+        # A slope that points out of the limits counts as zero.
         outward = (at == low and slope < 0.0) or (at == high and slope > 0.0)
         history.add(bound, 0.0 if outward else abs(slope))
         found = outward or abs(slope) < tolerance * (1.0 + abs(bound))

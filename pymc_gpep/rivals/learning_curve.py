@@ -28,7 +28,7 @@ def check_active(fit: Any) -> None:
     """Raise a TypeError unless this is a fit by active rows."""
     if not hasattr(fit, "active"):
         what = f"a fit by {fit.log_posterior.by}" if isinstance(fit, Fit) else f"a {type(fit).__name__}"
-        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is {what}.')
+        raise TypeError(f'fit must be a fit by pm.fit(method="ivm"), but is {what}.')
 
 
 def learning_curve(
@@ -40,7 +40,7 @@ def learning_curve(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     probabilities: str | None = None,
 ) -> xr.Dataset:
-    """Score predictions by the first rows that a fit made active, and by more and more of them.
+    """Score predictions of a fit by its first active rows, for an increasing number of rows.
 
     Hyperparameters are taken from the fit. If the fit has `polish`, sites are iterated to a fixed point on the rows
     that count.
@@ -54,7 +54,7 @@ def learning_curve(
     ynew : array (m,) of int
         Observations at the new inputs.
     every : int
-        Active rows from one score to the next; the last is for all of them.
+        Number of active rows between scores; the last score is for all active rows.
     gp : pm.gp.Latent or sequence of them, optional
         Processes that made the latent values of the model. Without it the covariance is read from the graph of the
         model.
@@ -69,7 +69,7 @@ def learning_curve(
     Raises
     ------
     TypeError
-        If `every` is not a whole number, or `fit` something else.
+        If `every` is not a whole number, or `fit` is not a fit by active rows.
     ValueError
         If inputs or labels do not fit the model, or `every` is not positive.
 
@@ -144,7 +144,7 @@ def plot_active(
     Raises
     ------
     TypeError
-        If `fit` is something else.
+        If `fit` is not a fit by active rows.
     ValueError
         If more than two inputs vary, or if `Xnew` is not given and the data have more than two inputs.
 
@@ -204,7 +204,7 @@ def plot_learning_curve(
     Raises
     ------
     TypeError
-        If a curve is something else.
+        If a curve is not a result of `learning_curve`.
 
     Examples
     --------
@@ -217,8 +217,8 @@ def plot_learning_curve(
     for name, curve in named.items():
         if not isinstance(curve, xr.Dataset):
             raise TypeError(
-                f"{repr(name) if name else 'curves'} must be what "
-                f"gpep.diagnostics.learning_curve(fit, Xtest, ytest) returned, but is of type {type(curve).__name__}."
+                f"{repr(name) if name else 'curves'} must be a result of "
+                f"gpep.diagnostics.learning_curve(fit, Xtest, ytest), but is of type {type(curve).__name__}."
             )
     row = panels(axes, 1, 2, (4.2, 3.2))[0]
     for i, ((name, curve), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):

@@ -14,7 +14,7 @@ hyperparameters of their own, q(φ) is a product. Each block of hyperparameters 
 functions alone (equation 4.5 and appendix A.3).
 
 The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). Let N(m, K) be the prior of the
-latent values at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The terms are one of these:
+latent values at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The terms have one of these forms:
 
 - "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), of the program behind the results of Girolami and Rogers (2006).
 
@@ -25,7 +25,7 @@ latent values at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilit
 - "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, which has no trace.
 
 Two of them bound log p(y | ψ̃) from below, as far as the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is its expectation.
-With weights of the latent values and with those of the utilities the bound is
+With weights by the latent values, and with weights by the utilities, the bound is
 
     Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s,
 
@@ -117,7 +117,7 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
     NotPositiveDefiniteError
         If the prior covariance has no Cholesky factor.
     """
-    log_det = 2.0 * np.log(prior.roots.diagonal(axis1=1, axis2=2)).sum(axis=1)  # one, or one for each
+    log_det = 2.0 * np.log(prior.roots.diagonal(axis1=1, axis2=2)).sum(axis=1)  # (1,) or (c,)
     quadratic = (prior.whitened(mean) ** 2).sum(axis=1)
     if roots is not None:
         spread = [
@@ -172,9 +172,9 @@ WEIGHTS: dict[str, Weights] = {
 """By name, the default first."""
 
 
-_STEP = 1e-4  # of the differences that second derivatives are taken from
-_POLISH = 6  # Newton steps; the error of each is a part in 10⁷ of that before it
-_LARGEST = 1.0  # Newton step
+_STEP = 1e-4  # Step of differences for second derivatives.
+_POLISH = 6  # Number of Newton steps; each reduces the error by 10⁷.
+_LARGEST = 1.0  # Largest Newton step.
 
 
 def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapping[str, Any]) -> PointType:
@@ -226,7 +226,7 @@ def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapp
 
 
 class Blocks(NamedTuple):
-    """Which hyperparameters belong together, and to which latent functions."""
+    """Blocks of hyperparameters, with their latent functions."""
 
     functions: NDArray[np.bool_]
     """Whether a function's density weighs the draws of a block, (b, c)."""
@@ -240,17 +240,17 @@ def find_blocks(
     there: Mapping[str, Array],
     moments: Callable[[Mapping[str, Array]], Moments],
 ) -> Blocks:
-    """Find out which functions' priors change when a hyperparameter goes from here to there.
+    """Group hyperparameters by the functions whose priors change with them.
 
-    Functions that share a covariance have one block with all hyperparameters. A hyperparameter that several functions
-    have puts them into one block. Entries of a variable that depend on each other are in one block. So are variables of
-    which one is in the prior of the other.
+    Functions that share a covariance have one block with all hyperparameters. Functions that share a hyperparameter
+    belong to one block. Entries of a variable that depend on each other are in one block. So are variables of which one
+    is in the prior of the other.
 
     Parameters
     ----------
     hierarchy : Hierarchy
     here, there : mapping
-        Children by name, on their natural scale; values that are equal in both say nothing.
+        Children by name, on their natural scale; values must differ.
     moments : callable
         The prior of the latent values at such children.
     """
@@ -286,11 +286,11 @@ def find_blocks(
     return Blocks(parts[:, None] == part[:functions], {name: block[own - functions] for name, own in nodes.items()})
 
 
-_TOGETHER = 16  # densities that do not wait for each other
+_TOGETHER = 16  # Number of densities that are evaluated in parallel.
 
 
 class Step(NamedTuple):
-    """Where one ended."""
+    """Result of one step."""
 
     theta: Array
     """φ̃ and ψ̃, flat, unconstrained."""
@@ -332,7 +332,7 @@ def mean_field_steps(
     utilities: Array | None = None,
     random_seed: int = 0,
 ) -> Iterator[Step]:
-    """Go on from hyperparameters θ, one step after the other without end.
+    """Yield the steps from hyperparameters θ, without end.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ def mean_field_steps(
     StructureError
         If the model has no hyperparameters that can be drawn from their priors.
     ValueError
-        If a prior covariance cannot be one, at the mean of the hyperparameters or at all draws.
+        If the prior covariance is invalid at the mean of the hyperparameters or at all draws.
     """
     hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     sample, flat = hierarchy.sampler(random_seed), log_posterior.space.flat
@@ -397,8 +397,8 @@ def mean_field_steps(
         if not np.isfinite(theta).all():
             raise ValueError(
                 f"hyper='mean_field': with {_shown(children, hierarchy.children)} the most probable values of "
-                f"{', '.join(hierarchy.parents) or 'none'} are at the edge of what is possible. Give them other "
-                "priors, or take hyper='importance'."
+                f"{', '.join(hierarchy.parents) or 'none'} are at the edge of their range. Give them other "
+                "priors, or choose hyper='importance'."
             )
         bound = np.nan
         if kind.rest is not None:
@@ -416,7 +416,7 @@ def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int
     found = np.full(owners.size, -1)
     for name, blocks in of.items():
         own = owners == name
-        # A transform that changes the number of entries is of a variable that is in one block.
+        # A variable whose transform changes the number of entries is in a single block.
         found[own] = blocks.ravel() if blocks.size == own.sum() else blocks.flat[0]
     return found
 
@@ -424,7 +424,7 @@ def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int
 def _latent_values(
     log_posterior: DenseLogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
 ) -> LatentValues:
-    """q(f) at some hyperparameters, from where it was, or from mean utilities at first."""
+    """Return q(f) at some hyperparameters, starting from the previous q(f), or first from mean utilities."""
     approximator = log_posterior.approximator
     assert isinstance(approximator, VariationalBayes)
     k, prior_mean, labels, likelihood = log_posterior.moments(theta)
@@ -478,7 +478,7 @@ def _log_weights(
     return np.stack([each[:, own].sum(axis=1) for own in functions])
 
 
-_PATIENCE = 5  # steps in which a bound must rise, as draws have a part in it
+_PATIENCE = 5  # Number of steps over which the bound must rise, since it is random.
 
 
 @dataclass(frozen=True)
@@ -495,18 +495,18 @@ class MeanField(HyperMethod):
     Parameters
     ----------
     draws : int
-        Draws in each step; at least 100, for their weights to have a tail.
+        Draws in each step; at least 100, so that their weights have a tail.
     steps : int
         Limit on steps.
     weights : {"authors", "utilities", "latent", "printed"}
-        How draws are weighted, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights of Girolami and
+        Rule for the weights of draws, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights of Girolami and
         Rogers' own program, and predict best on the paper's data. They are for functions of variance 1, make no bound,
         and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
         the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
         `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step.
         The remaining rules begin at the maximum and update the latent values until convergence.
     inner : int, optional
-        How many updates of the latent values there are in a step, if not as many as go with the weights.
+        Number of updates of the latent values in a step; the default depends on the weights.
     tolerance : float
         The method ends after five steps without this relative increase of the bound. With weights without a bound all
         steps are made. A message then states whether the bound at the mean of the hyperparameters still rises.
@@ -535,7 +535,7 @@ class MeanField(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """The last step's draws that weigh anything, and the bound of log p(y) given the parents."""
+        """Return the last step's draws with positive weight, and the bound of log p(y) given the parents."""
         self.check(log_posterior.approximator, log_posterior.name)
         bounds: list[float] = []
         rises = True
@@ -588,7 +588,7 @@ class MeanField(HyperMethod):
         )
 
     def _weighing(self, step: Step) -> Weighing:
-        """Reliability of the weights; of several blocks that of the worst."""
+        """Return the reliability of the weights, of the worst block."""
         blocks = [Weighing.of(logs, smooth(logs[np.isfinite(logs)])[1]) for logs in step.log_weights]
         error = float(np.linalg.norm([block.estimate.error for block in blocks]))
         return Weighing(

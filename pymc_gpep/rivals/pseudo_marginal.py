@@ -63,7 +63,7 @@ class EvidenceEstimate(NamedTuple):
 
 @dataclass_state
 class PseudoMarginalState(GuidedStepState):
-    """And the latent values of the chain, where the model has none."""
+    """Adapted quantities, and the latent values of a chain for a marginal model."""
 
     latent: dict[str, NDArray[np.float64]]
 
@@ -76,8 +76,8 @@ class PseudoMarginal(EllipticalSlice):
     the exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. At
     fixed hyperparameters they then move by elliptical slice sampling.
 
-    Each proposal takes a solve, which lets the hyperparameters go farther than the interpolated sites of
-    `EllipticalSlice` and `GuidedHMC` do. But interpolated sites cost next to nothing.
+    Each proposal takes a solve, which allows larger moves of the hyperparameters than the interpolated sites of
+    `EllipticalSlice` and `GuidedHMC`. But interpolated sites are nearly free.
 
     For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: it does not use the
     evidence in the model's Potential. Its latent values are not stored, and `gpep.recover_latent` draws new values from
@@ -109,17 +109,17 @@ class PseudoMarginal(EllipticalSlice):
     TypeError
         If `particles` is not a whole number.
     ValueError
-        If an option makes no sense, or if `vars` leaves out hyperparameters of a marginal model.
+        If an option is invalid, or if `vars` omits hyperparameters of a marginal model.
 
     Notes
     -----
     The sampler statistics `pseudo_marginal_acceptance` and `hyper_scale` are of the proposals of hyperparameters.
-    `log_evidence` is the log of the estimate that a draw was left with. It is higher on average than the log evidence,
+    `log_evidence` is the log of the estimate that a draw was left with. Its mean exceeds the log evidence,
     since high estimates are accepted more often. `log_evidence_sd` is its standard error, judged by the particles
     themselves. `ellipse_evaluations` is the mean number of evaluations of the likelihood for one ellipse.
 
-    Where the approximation does not converge, sites that were extrapolated from near the mode take its place: any
-    sites make an unbiased estimate. They depend on the hyperparameters alone, never on where the chain has been.
+    Where the approximation does not converge, it is replaced by sites extrapolated from near the mode, since any sites
+    give an unbiased estimate. They depend on the hyperparameters alone, never on where the chain has been.
 
     Examples
     --------
@@ -199,7 +199,7 @@ class PseudoMarginal(EllipticalSlice):
         )
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
-        """The estimate at a point that standard normals z make, an array of the whitening's shape for each particle."""
+        """Return the estimate at a point by standard normals z, an array of the whitening's shape for each particle."""
         f = np.stack([whitening.latent(each) for each in z])
         log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
         log_weights[np.isnan(log_weights)] = -np.inf

@@ -26,7 +26,7 @@ from pymc_gpep.solvers.site_ep import site_ep
 Rule = Literal["truncated", "gauss_hermite"]
 """What a quadrature rule stands on: the truncated normal behind the probit factors, or the cavity."""
 
-_MOST_NODES = 10**6  # for each point and sweep
+_MOST_NODES = 10**6  # Largest number of nodes for each point and sweep.
 
 
 def quadrature_rule(rule: Rule, order: int) -> Array:
@@ -101,7 +101,7 @@ class QEP(AcceleratedEP):
         return posterior.found(site_ep(posterior, start.reshape(2, n, -1), history, update=update, **options))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start where sites are full: between matrices some combinations are not positive definite."""
+        """The nearest start if sites are full, since combinations of matrices may be indefinite."""
         return starts[nearest].copy() if self.full else super().between(starts, weights, nearest)
 
     def start_size(self, n_functions: int, n_points: int) -> int:

@@ -18,7 +18,7 @@ from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, Differen
 from pymc_gpep.likelihoods.softmax import class_nodes
 
 _NODES = 2000
-_NOTHING = 1e-14  # precision of a site that says nothing, in units of the variance
+_NOTHING = 1e-14  # Precision of a negligible site, in units of the inverse variance.
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
@@ -44,7 +44,7 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
 
 
 def tilted_response(solution: Solution) -> Posterior:
-    """For an EP that matches the marginals of the tilted distributions only; the likelihood has `DifferenceFactors`.
+    """Response of an EP that matches marginals only; the likelihood must have `DifferenceFactors`.
 
     The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
     that this adds to the cavity's is, by inner EP, that of a site of nested EP.
@@ -63,7 +63,7 @@ def tilted_response(solution: Solution) -> Posterior:
 
 
 def projected_response(solution: Solution) -> Posterior:
-    """The same for a likelihood that has `CoupledQuadrature`: a projection, which is whole up to three classes."""
+    """Response for a likelihood with `CoupledQuadrature`: a projection, exact for up to three classes."""
     posterior = solution.posterior
     mean, cov = posterior.cavities(solution.mean, solution.cov)
     pi, _ = projected_sites(solution.likelihood, solution.labels, mean.T, cov)

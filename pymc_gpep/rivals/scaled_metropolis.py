@@ -20,7 +20,7 @@ _FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning
 
 @dataclass_state
 class ScaledMetropolisState(StepMethodState):
-    """The state from which a chain goes on."""
+    """State from which a chain resumes."""
 
     tune: bool
     scale: float
@@ -40,11 +40,11 @@ class ScaledMetropolis(LatentStep):
     vars : sequence of TensorVariable, optional
         The latent values, all that the model has.
     scale : float
-        ε, in (0, 1], to begin with.
+        Initial ε, in (0, 1].
     updates : int
         Proposals for each draw.
     target_accept : float
-        Rate of acceptance that ε is adapted to during tuning, in (0, 1). Without tuning ε stays as it is.
+        Target acceptance rate of ε during tuning, in (0, 1). Without tuning ε is constant.
     model : pm.Model, optional
     rng : int, Generator or None
     compile_kwargs : dict, optional
@@ -59,11 +59,11 @@ class ScaledMetropolis(LatentStep):
     TypeError
         If `updates` is not a whole number.
     ValueError
-        If `vars` names anything but latent values or leaves some out, or if an option has a value that makes no sense.
+        If `vars` names anything but latent values or leaves some out, or if an option is invalid.
 
     Notes
     -----
-    Sampler statistics: `metropolis_acceptance`, the part of the proposals of a draw that were accepted, and
+    Sampler statistics: `metropolis_acceptance`, the accepted share of a draw's proposals, and
     `metropolis_scale`, ε.
 
     Examples

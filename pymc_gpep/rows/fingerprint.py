@@ -8,7 +8,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows
 
-_LOOKED_AT = 16  # rows
+_LOOKED_AT = 16  # Number of rows in a fingerprint.
 
 
 def fingerprint(rows: Rows) -> str:
@@ -22,9 +22,9 @@ def fingerprint(rows: Rows) -> str:
 
 
 class FormerRows(NamedTuple):
-    """Rows that a fit was made with, and that its file does not hold.
+    """Record of the rows of a fit that its file does not contain.
 
-    `checksum` is their `fingerprint`, `name` where they were.
+    `checksum` is their `fingerprint`, `name` their former location.
     """
 
     n_rows: int
@@ -41,15 +41,15 @@ class FormerRows(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """There is nothing to read."""
+        """Number of rows of a chunk; these rows cannot be read."""
         return 1
 
     def inputs(self, rows: slice) -> Array:
-        """Refused."""
+        """Raise an error: the rows are not available."""
         raise self._absent()
 
     def labels(self, rows: slice) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Refused."""
+        """Raise an error: the rows are not available."""
         raise self._absent()
 
     def _absent(self) -> ValueError:

@@ -28,7 +28,7 @@ class InMemory:
     Attributes
     ----------
     columns : tuple of str
-        Names of the columns of the inputs; none where they have no names.
+        Names of the columns of the inputs; empty without names.
 
     Raises
     ------
@@ -80,8 +80,8 @@ class InMemory:
         """
         if self._checksum is not None and self._values() != self._checksum:
             raise ValueError(
-                "The inputs of data=(inputs, labels) have changed in place, and the fit is one of the former values. "
-                "Undo the change, or fit again. A fit to data=(inputs.copy(), labels) does not see such changes."
+                "The inputs of data=(inputs, labels) have changed in place since the fit. "
+                "Undo the change, or fit again. A fit to data=(inputs.copy(), labels) is safe from such changes."
             )
         return self._inputs[rows]
 
@@ -91,7 +91,7 @@ class InMemory:
         return hashlib.sha256(self._inputs[some].tobytes()).digest()
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations there, (B,), a view."""
+        """Observations of the rows, (B,), a view."""
         return self._labels[rows]
 
 
@@ -120,7 +120,7 @@ class FirstColumns:
         return found[:, : self.n_inputs]
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations there, (B,)."""
+        """Observations of the rows, (B,)."""
         return self._rows.labels(rows)
 
 
@@ -131,7 +131,7 @@ class RowRange:
     ----------
     rows : Rows
     between : slice
-        Which of them, start to stop.
+        Range of the rows, start to stop.
     first : int, optional
         Number of its first row in messages, if not the first of `between`.
     """
@@ -150,7 +150,7 @@ class RowRange:
         return self._rows.inputs(slice(self._start + rows.start, self._start + rows.stop))
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations there, (B,)."""
+        """Observations of the rows, (B,)."""
         return self._rows.labels(slice(self._start + rows.start, self._start + rows.stop))
 
 

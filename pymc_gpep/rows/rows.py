@@ -78,7 +78,7 @@ class Rows(Protocol):
     """Inputs and labels of n rows, read by slices.
 
     Code that takes them in another order reads whole chunks, rows [i · chunk, (i + 1) · chunk), and reorders these in
-    memory. So a slice that is a chunk is read often, and any other slice seldom.
+    memory. So whole chunks are read often, other slices rarely.
     """
 
     @property
@@ -94,10 +94,10 @@ class Rows(Protocol):
         """Rows that are cheap to read together, and small enough to have several times in memory; n if all are."""
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, d) of rows start to stop, step 1. Not to be written to."""
+        """Inputs (B, d) of rows start to stop, step 1. They must not be modified."""
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations there, (B,)."""
+        """Observations of the rows, (B,)."""
 
 
 def chunks(rows: Rows) -> Iterator[slice]:
@@ -109,8 +109,8 @@ def chunks(rows: Rows) -> Iterator[slice]:
 def column_deviations(rows: Rows) -> Array:
     """Standard deviations of the columns of the inputs (d,), in one pass.
 
-    Means and sums of squares are joined as in Chan, Golub and LeVeque (1983, Am. Stat. 37): no digits are lost to means
-    that are far from 0.
+    Means and sums of squares are joined as in Chan, Golub and LeVeque (1983, Am. Stat. 37): means far from 0 lose no
+    digits.
     """
     count, mean, squares = 0, np.zeros(rows.n_inputs), np.zeros(rows.n_inputs)
     for chunk in chunks(rows):
@@ -130,12 +130,12 @@ def sample_inputs(rows: Rows, count: int, rng: np.random.Generator) -> Array:
 
 
 def sample_numbers(n: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Which of n rows these are, (count,) or (n,)."""
+    """Return the indices of the sampled rows among n, (count,) or (n,)."""
     return np.arange(n) if count >= n else rng.choice(n, count, replace=False)
 
 
 def inputs_at(rows: Rows, wanted: NDArray[np.int64]) -> Array:
-    """Inputs of some rows, by their numbers, in the order that these have."""
+    """Inputs of some rows, in the order of their indices."""
     found = np.empty((len(wanted), rows.n_inputs))
     order = np.argsort(wanted)
     ends = np.searchsorted(wanted[order], [chunk.stop for chunk in chunks(rows)])

@@ -18,13 +18,13 @@ from pymc_gpep.rows.rows import Rows, check_finite, whole_labels
 
 
 class ArrayLike:
-    """Anything with shape, dtype and slices.
+    """Any object with shape, dtype and slices.
 
     Parameters
     ----------
     array : object
-        With `shape` and `dtype`; NumPy makes an array of a slice of its rows. If it has `chunks`, a number for each
-        axis as h5py has them, rows of a chunk are read together.
+        Object with `shape` and `dtype`, whose slices of rows convert to NumPy arrays. If it has `chunks`, a length for
+        each axis as in h5py, rows of a chunk are read together.
     """
 
     def __init__(self, array: Any) -> None:
@@ -45,7 +45,7 @@ class ArrayLike:
         return np.asarray(self._array[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A dataset of h5py is opened again: it cannot be sent to another process."""
+        """A dataset of h5py is reopened after unpickling, since it cannot be sent to another process."""
         if type(self._array).__module__.startswith("h5py."):
             return _open_again, (type(self._array.file), self._array.file.filename, self._array.name)
         return type(self), (self._array,)
@@ -73,7 +73,7 @@ class DaskArray:
         lengths = array.chunks[0]
         if any(np.isnan(length) for length in lengths):
             raise ValueError(
-                f"The dask array {array.name!r} does not know its number of rows. Call its compute_chunk_sizes() first."
+                f"The dask array {array.name!r} has an unknown number of rows. Call its compute_chunk_sizes() first."
             )
         self._array = array
         self.shape: tuple[int, ...] = tuple(int(length) for length in array.shape)
@@ -139,7 +139,7 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
     at = Path(path).resolve()
     files = sorted(str(file) for file in at.rglob("*.parquet")) if at.is_dir() else [str(at)]
     if not files or not Path(files[0]).exists():
-        raise FileNotFoundError(f"There is no Parquet file at {at}.")
+        raise FileNotFoundError(f"The path {at} has no Parquet file.")
     return tuple(files)
 
 
@@ -205,7 +205,7 @@ class ParquetColumns:
             if self._flat:
                 raise TypeError(
                     f"{self.name}: column {name!r}, the labels, must be of whole numbers 0 ... c−1, but is {kind}. "
-                    "Store such numbers in its place, for example those of pandas.factorize(labels, sort=True)."
+                    "Store such numbers in its place: codes, names = pandas.factorize(labels, sort=True)."
                 )
             raise TypeError(
                 f"{self.name}: column {name!r} must be of numbers, but is {kind}. Leave it out with "
@@ -227,7 +227,7 @@ def _open(file: str) -> Any:
         return ParquetFile(file)
     except ArrowInvalid as error:
         raise ValueError(
-            f"{file} is not a Parquet file, or is a damaged one: {str(error).rstrip('.')}. A single path in data must "
+            f"{file} is not a Parquet file, or is damaged: {str(error).rstrip('.')}. A single path in data must "
             'be that of a Parquet file or folder. For files of NumPy give both paths, data=("X.npy", "y.npy").'
         ) from None
 
@@ -319,12 +319,12 @@ class StoredRows:
 
     @property
     def name(self) -> str:
-        """Where the inputs are stored; empty if nothing says it."""
+        """Location of the inputs; empty if unknown."""
         return self._inputs.stored.name
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of the inputs; none where they have no names."""
+        """Names of the columns of the inputs; empty without names."""
         return tuple(getattr(self._inputs.stored, "columns", ()))
 
     def inputs(self, rows: slice) -> Array:
@@ -334,17 +334,17 @@ class StoredRows:
         return values
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations there, (B,)."""
+        """Observations of the rows, (B,)."""
         return whole_labels(self._labels.read(rows), rows.start, self.label_name)
 
     @property
     def label_name(self) -> str:
-        """Where the labels are stored; empty if nothing says it."""
+        """Location of the labels; empty if unknown."""
         return self._labels.stored.name
 
 
 class _ByChunks:
-    """Keeps the chunk that was read last: who reads in other steps would read it again and again."""
+    """Reader that stores the last chunk, since smaller reads would read it repeatedly."""
 
     def __init__(self, stored: StoredArrays) -> None:
         self.stored = stored
@@ -397,10 +397,10 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
     Parameters
     ----------
     data : pair of array_like, or path, or Rows
-        Inputs (n, d) and labels (n,). Each is an array of NumPy, in memory or mapped, of Zarr, Dask or h5py. Any other
-        object that has `shape` and `dtype` and is read by slices will do. So will the path of a file of NumPy's,
-        `"X.npy"`, which is mapped. For Parquet, `data` is the path of a file or of a folder of files. It may also be a
-        pair of such a path and the name of the column of labels.
+        Inputs (n, d) and labels (n,). Each is an array of NumPy, in memory or mapped, of Zarr, Dask or h5py. Other
+        objects with `shape`, `dtype` and slices are accepted, and paths of NumPy files, `"X.npy"`, which are mapped.
+        For Parquet, `data` is the path of a file or of a folder of files. It may also be a pair of such a path and the
+        name of the column of labels.
     label : str, optional
         Name of the column of labels, for Parquet.
     columns : sequence of str, optional
@@ -413,7 +413,7 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
     Raises
     ------
     TypeError
-        If `data` is something else.
+        If `data` has another type.
     FileNotFoundError
         If a path has no file.
     ValueError
@@ -437,7 +437,7 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
         return data
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(
-            f"data must be a pair of arrays (inputs, labels), a pair (path, column of labels), or what "
+            f"data must be a pair of arrays (inputs, labels), a pair (path, column of labels), or the rows that "
             f"pymc_gpep.open_rows returns, but is a {type(data).__name__}."
         )
     inputs, labels = (_stored(each) for each in data)
@@ -457,7 +457,7 @@ def _mapped(path: str | PathLike[str]) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r")
     except FileNotFoundError:
-        raise FileNotFoundError(f"data have the path {str(path)!r}, but there is no such file.") from None
+        raise FileNotFoundError(f"data have the path {str(path)!r}, which does not exist.") from None
 
 
 def _is_path(data: Any) -> bool:

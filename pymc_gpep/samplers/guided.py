@@ -380,7 +380,7 @@ class GuidedStep(LatentStep):
             self.walk.learn_directions(self.latent_model.theta(point)[self._moved])
 
     def log_prior(self, point: PointType) -> float:
-        """Log density of what does not depend on latent values."""
+        """Log density of the terms that do not depend on latent values."""
         (value,) = self._log_prior(point)
         return float(value)
 
@@ -397,7 +397,7 @@ class GuidedStep(LatentStep):
 def guided(
     read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
 ) -> tuple[ReadModel, str]:
-    """Return the prior of the model, and the name of its guide ("prior" if the prior itself is the guide)."""
+    """Return the prior of the model, and the name of its guide ("prior" if the prior itself guides)."""
     try:
         classifier = read(model, name)
     except StructureError as error:
@@ -416,7 +416,7 @@ def guided(
     ]
     if guide not in guides:
         raise ValueError(
-            f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
+            f"guide is {guide!r}, but the guides for a {classifier.kind} likelihood are "
             f"{', '.join(map(repr, [*guides, 'prior']))}.{did_you_mean([guide], [*guides, 'prior'])}"
         )
     return classifier, guide

@@ -125,7 +125,7 @@ class InducingModel(pm.Model):
 def _features(
     functions: list[tuple[LatentGP, ProcessFunctions]], inducing: Array, jitter: float
 ) -> Iterator[tuple[ProcessFunctions, int, TensorVariable, TensorVariable, TensorVariable, TensorVariable]]:
-    """Return the features, one set for all functions or one for each: see `pymc_gpep.solvers.inducing`."""
+    """Return the features, shared by all functions or one set for each: see `pymc_gpep.solvers.inducing`."""
     count = sum(len(latent.classes) for latent, _ in functions)
     for k in range(1 if len(functions) == len(inducing) == 1 else count):
         maker, output = _of_function(functions, k)

@@ -208,8 +208,8 @@ class ProbitGibbs(LatentStep):
 
     Notes
     -----
-    Statistics are those of NUTS for the conditional density of the hyperparameters, and `draw_time`, the seconds of a
-    draw.
+    Statistics are the statistics of NUTS for the hyperparameters given the latent values, and `draw_time`, the seconds
+    of a draw.
 
     Examples
     --------
@@ -243,18 +243,18 @@ class ProbitGibbs(LatentStep):
             fitting = ", ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
-                f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
+                f"{fitting} only: other likelihoods lack its utilities. Use NUTS for this model, or change it."
             )
         if hyper == "centred" and not classifier.prior.samples_values:
             raise ValueError(
-                "hyper='centred' holds latent values, which have no density where they are sums of effects. Use "
+                "hyper='centred' fixes latent values, but sums of effects have no density. Use "
                 "'whitened' or 'collapsed'."
             )
         super().__init__(vars, classifier, rng, compile_kwargs)
         parameters = classifier.model.replace_rvs_by_values([classifier.parameters])
         if hyper == "collapsed" and not set(self.latent_model.value_vars).isdisjoint(ancestors(parameters)):
             raise ValueError(
-                "hyper='collapsed' holds utilities, which do not say how many labels are noise. Use 'whitened' or "
+                "hyper='collapsed' fixes the utilities, which do not determine the label noise. Use 'whitened' or "
                 "'centred', or make epsilon a number."
             )
         self._likelihood = classifier.likelihood_model

@@ -45,7 +45,7 @@ from pymc_gpep.tables.table import Values, is_frame, mean_and_deviation, read_ta
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
 
 _LARGEST_SEED = 2**31 - 1
-_FEWEST = 2  # rows
+_FEWEST = 2  # Smallest number of rows.
 _OWN = {"method", "model", "random_seed", "progressbar"}  # arguments of pm.fit that the estimator gives itself
 _SECTION = "Attributes\n----------\n"
 _ATTRIBUTES = """\
@@ -63,8 +63,8 @@ relevance_ : Series
     Inverse length scale of each column.
 """
 """Attributes of all estimators, for their docstrings."""
-_SOME = 200  # rows whose fit says where the search among many more begins
-_AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
+_SOME = 200  # Number of rows of a first fit, which gives the start for many more rows.
+_AGAIN = 300  # Up to this number of rows a search has two starts, since few rows leave several maxima.
 
 
 class GaussianProcessEstimator(BaseEstimator, ABC):
@@ -172,7 +172,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return choice._replace(options={**starts, **choice.options})
 
     def _check_parameters(self) -> None:
-        """Refuse parameters of a wrong type or value before any work."""
+        """Raise an error if a parameter has a wrong type or value."""
         if not callable(self.kernel) and self.kernel not in KERNELS:
             check_name("kernel", self.kernel, KERNELS, ", or a function of columns")
         check_switches(linear=self.linear, **({} if self.ard is None else {"ard": self.ard}))
@@ -180,8 +180,8 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             raise TypeError(f"fit_options must be a dictionary of arguments of pm.fit, but is {self.fit_options!r}.")
         if own := sorted(_OWN & set(self.fit_options or ())):
             raise ValueError(
-                f"fit_options has {', '.join(map(repr, own))}, which the estimator gives to pm.fit itself. Its "
-                "parameters method and random_state say what they are."
+                f"fit_options has {', '.join(map(repr, own))}, which the estimator passes to pm.fit itself. Set the "
+                "parameters method and random_state of the estimator."
             )
         check_whole("max_dense_rows", self.max_dense_rows)
 
@@ -201,7 +201,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         """Check observations, and return them as an array (n,)."""
 
     def _table(self, X: Any, *, reset: bool) -> list[Values]:
-        """Columns of a table, with the names that training rows had."""
+        """Return the columns of a table, which must have the names of the training rows."""
         if is_frame(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return read_table(X)
@@ -215,7 +215,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return [values._replace(name=str(name)) for values, name in zip(table, self.feature_names_in_, strict=True)]
 
     def _inputs(self, X: Any) -> Array:
-        """Inputs of new rows."""
+        """Return the inputs of new rows."""
         check_is_fitted(self)
         return self._fitted.recipe.columns.encoded(self._table(X, reset=False))
 
@@ -267,7 +267,7 @@ def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
     columns = replace(recipe.columns, X=recipe.columns.X[some])
     model, _ = replace(recipe, columns=columns, y=recipe.y[some]).build()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is all rows that a user is warned of
+        warnings.simplefilter("ignore")  # the fit of all rows gives the warnings
         try:
             fit: Fit = pm.fit(model=model, method=method, hyper="map", random_seed=seed, progressbar=False)
         except (ArithmeticError, ValueError):
@@ -284,7 +284,7 @@ def check_level(level: Any) -> float:
 
 
 def quantile_levels(level: Any) -> list[float]:
-    """Levels of the two quantiles between which a share `level` lies."""
+    """Return the levels of the two quantiles that enclose the probability `level`."""
     tail = (1.0 - check_level(level)) / 2.0
     return [tail, 1.0 - tail]
 
@@ -568,9 +568,9 @@ class GaussianProcessCounts(GaussianProcessEstimator):
     def _observations(self, y: Any) -> Observed:
         numbers = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, input_name="y")
         if (bad := (numbers < 0) | (numbers != np.floor(numbers))).any():
-            raise ValueError(f"Counts must be whole numbers of at least 0, but one is {numbers[bad][0]}.")
+            raise ValueError(f"Counts must be whole numbers of at least 0, but a count is {numbers[bad][0]}.")
         if (numbers > _LARGEST).any():
-            raise ValueError(f"Counts must be at most {_LARGEST}, which PyMC can keep, but one is {numbers.max():.0f}.")
+            raise ValueError(f"Counts must be at most {_LARGEST}, PyMC's largest, but a count is {numbers.max():.0f}.")
         return np.asarray(numbers.astype(np.int64))
 
     def predict(self, X: Any) -> Array:

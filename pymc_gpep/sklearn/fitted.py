@@ -73,7 +73,7 @@ class ClassResponse(Response):
 
 @dataclass(frozen=True)
 class NoisyClassResponse(ClassResponse):
-    """The same, where a part of the labels is drawn from all classes alike.
+    """Several classes, where part of the labels are drawn from all classes with equal probability.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class ModelRecipe:
         coords = dict(self.columns.coords) | {"row": np.arange(len(self.y))}
         if self.classes:
             coords["class"] = self.classes
-        with pm.Model(coords=coords, model=None) as model:  # not part of a model around it
+        with pm.Model(coords=coords, model=None) as model:  # not nested in an outer model
             if callable(self.kernel):
                 covariance = self.kernel(self.columns)
                 if not isinstance(covariance, pm.gp.cov.BaseCovariance):
@@ -229,7 +229,7 @@ class FittedEstimator:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the recipe and the data sets of the fit's own file."""
-        if "datasets" in self._state:  # read from a pickle and perhaps not looked at since
+        if "datasets" in self._state:  # unpickled and not yet used
             return {"recipe": self.recipe, "_state": self._state}
         tree = self.fit.to_datatree()
         datasets = {node.path: node.to_dataset(inherit=False) for node in tree.subtree}

@@ -118,7 +118,7 @@ def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
 
 
 class _Full(Coefficients):
-    """All of J."""
+    """J as a full array."""
 
     def __init__(self, j: Array) -> None:
         self._j = j

@@ -107,7 +107,7 @@ def own_features_shift(
         for k, (w, weights) in enumerate(zip(block.features.w, block.precision / root_total, strict=True)):
             scaled[:, k] = lower_product(posterior.root[k], w).T * weights[:, None]
         u = scaled.reshape(-1, c * size)
-        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # which BLAS does by halves
+        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # BLAS computes half of it
 
     for of_pulled, of_gram in each(sums):
         pulled += of_pulled

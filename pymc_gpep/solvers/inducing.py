@@ -17,8 +17,8 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
-_ENTRIES = 2_000_000  # of the features of a block: 16 MB
-_KEPT = 32_000_000  # entries of features that are kept between sweeps rather than computed again: 256 MB
+_ENTRIES = 2_000_000  # Largest number of features of a block: 16 MB.
+_KEPT = 32_000_000  # Features up to this size stay in memory between sweeps: 256 MB.
 _ESCALATION = 100.0
 _ATTEMPTS = 3
 _NO_EFFECTS: Array = np.empty((1, 0, 1))
@@ -75,16 +75,16 @@ class InducingWhitening(NamedTuple):
 
     @property
     def n_inducing(self) -> int:
-        """M."""
+        """Number of inducing values of a function, M."""
         return self.factor.shape[1]
 
     @property
     def size(self) -> int:
-        """M + p."""
+        """Number of inducing values and effects of a function, M + p."""
         return self.n_inducing + self.n_effects
 
     def owner(self, c: int) -> list[int]:
-        """Which of the q sets of features each of c functions has."""
+        """For each of c functions, the position of its set among the q sets of features."""
         return list(range(c)) if len(self.factor) > 1 else [0] * c
 
     def features(self, block: Block) -> Features:

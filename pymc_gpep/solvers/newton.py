@@ -37,13 +37,13 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING
 from pymc_gpep.solvers.problem import History, Problem
 
-_CLOSE = 0.1  # latent values that move less do not overshoot
+_CLOSE = 0.1  # Smaller moves of latent values do not overshoot.
 _MAX_INVERSIONS = 100
-_LOST = 1e-8  # slope of μ + D h′(μ) that has few digits left
-_MOST_KEPT = 0.2  # part of a wide cavity's variance that a factor leaves, below which a narrower one serves as well
-_SHORT = 1e-4  # relative change of h″ and h‴ up to which the series of h, of fourth order, is as good as h
-_SLIGHT = 0.3  # change of a step that its third-order term may be
-_MAX_APPROACHES = 30  # inexact steps of Newton's method before the first factorisation
+_LOST = 1e-8  # Slope of μ + D h′(μ) below which few digits remain.
+_MOST_KEPT = 0.2  # If a factor leaves less of a wide cavity's variance, a narrower cavity gives the same result.
+_SHORT = 1e-4  # Up to this relative change of h″ and h‴ a fourth-order series replaces h.
+_SLIGHT = 0.3  # Largest relative change of a step by its third-order term.
+_MAX_APPROACHES = 30  # Largest number of inexact Newton steps before the first factorisation.
 _REDUCTION, _LIMIT = 0.01, 100  # per Newton step: remaining share of the residual, steps of conjugate gradients
 
 
@@ -235,7 +235,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
         reduction = min(_REDUCTION, closest)  # Newton's method squares the remaining error
         problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
         residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
-        if not residual < (closest if closest < _CLOSE else np.inf):  # from far away it may rise
+        if not residual < (closest if closest < _CLOSE else np.inf):  # far from the mode it may rise
             break
         closest = residual
         b += ascent.length(b, pull, step, value, float(np.vdot(slope, step))) * pull
@@ -266,8 +266,8 @@ def sites_at_mode(
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
     ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
     if wide and several_rows:
-        # Means of cavities that are far wider than the posterior need many iterations. A single row keeps the
-        # wide cavity, since that leads to the mode with more mass.
+        # Cavities that are far wider than the posterior need many iterations for their means. A single row keeps the
+        # wide cavity, which leads to the mode with more mass.
         ascent.settle()
         ascent.width[:] = np.where(ascent.kept < _MOST_KEPT, width * np.maximum(ascent.kept / _MOST_KEPT, 0.0), width)
         ascent.h[:] = np.nan
@@ -286,10 +286,10 @@ def sites_at_mode(
 
 
 _LOOSE = 10.0  # Difference of weights and slopes, in prior standard deviations, above which slopes give the sites.
-_NEAR = 1.0  # residual from which on a curvature serves for more than one step
-_FASTER = 0.3  # part of the residual that such a step may leave at most
-_NEGLIGIBLE = 1e-2  # of the log posterior, that rounding may take
-_NEARER = 0.5  # of the residual, above which further steps are of no use
+_NEAR = 1.0  # Below this residual a curvature is reused for several steps.
+_FASTER = 0.3  # Largest share of the residual that such a step may leave.
+_NEGLIGIBLE = 1e-2  # Fall of the log posterior that counts as rounding.
+_NEARER = 0.5  # Steps end if a larger share of the residual remains.
 MARGIN = 0.1
 """Part of the residual wanted that steps with another curvature may leave: the last one is of the curvature at f."""
 
@@ -306,7 +306,7 @@ class Ascent(Protocol):
 
     @property
     def stiffness(self) -> Array | float:
-        """How many times the rounding of f is in the gradient there, at least 1: the curvature where that is larger."""
+        """Ratio of the rounding error of the gradient to that of f: the curvature, but at least 1."""
         ...
 
     def log_density(self) -> float:
@@ -360,11 +360,11 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         gain = max(abs(slope), float((ascent.stiffness * image**2).sum()))
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
-                if not problem.prior.by_weights:  # the residual is that of f alone, and the gradient's may be larger
+                if not problem.prior.by_weights:  # the residual covers f only; the gradient's may be larger
                     x += step
                     evidence += log_posterior(problem, x, ascent, image) - value
                 return evidence, CONVERGED
-            # Where the density is steep, rounding of f decides on the evidence.
+            # If the density is steep, rounding of f changes the evidence.
             if not residual < _NEARER * closest:
                 return evidence, OUT_OF_DIGITS
             closest = residual
@@ -415,7 +415,7 @@ def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> None:
         x[:] = 0.0
 
 
-_ENOUGH = 0.1  # of the slope at the start may be left at the end
+_ENOUGH = 0.1  # Largest final slope of a line search, relative to the first.
 _MAX_TRIALS = 60
 
 
@@ -429,9 +429,9 @@ def step_length(along_line: Callable[[float], tuple[float, float]], start: float
     """
     first = along_line(0.0)[0] - start
     short = 0.0
-    long = 0.0  # none yet
+    long = 0.0  # no step so far
     t = 1.0
-    moved = math.inf  # by the last step of Newton's method
+    moved = math.inf  # by the last Newton step
     for _ in range(_MAX_TRIALS):
         slope, bend = along_line(t)
         slope -= start + t * curvature
@@ -442,7 +442,7 @@ def step_length(along_line: Callable[[float], tuple[float, float]], start: float
                 break
         else:
             long = t
-        # A little short of where Newton's method would go: a step that is too long cannot be taken.
+        # Slightly shorter than the Newton step, since too long a step is refused.
         move = float(np.divide(slope - 0.5 * _ENOUGH * first, bend))  # the curvature may underflow
         outside = not short < t + move or (long > 0.0 and not t + move < long)
         if outside or (long > 0.0 and not abs(move) < 0.5 * moved):

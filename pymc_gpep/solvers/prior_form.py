@@ -13,7 +13,7 @@ from pymc_gpep.solvers.site_algebra import Moved, SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 EPSILON = float(np.finfo(np.float64).eps)
-# Rounding of a step of Newton's method, relative to the variances; see `pymc_gpep.kernels.linalg.lapack`.
+# Rounding error of a Newton step, relative to the variances; see `pymc_gpep.kernels.linalg.lapack`.
 STEP_ROUNDING = 8.0 * EPSILON
 
 
@@ -290,7 +290,7 @@ class SolverPrior(Prior):
         pull[0] = posterior.smooth(slope[0])
         self.multiply(pull, image)
 
-    # Posteriors.
+    # Posterior moments.
 
     @abstractmethod
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:

@@ -93,7 +93,7 @@ class Derivatives(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where a solver ended."""
+    """Result of a solver."""
 
     evidence: float
     status: int
@@ -109,7 +109,7 @@ class Found(NamedTuple):
     derivatives: Callable[[], Derivatives]
     """Derivatives of the evidence, once converged."""
     rung: int = 0
-    """Which of the solver's schemes had the last word, 0 for its first."""
+    """Position of the scheme of the solver that ended last, 0 for its first."""
 
 
 class Problem(NamedTuple):
@@ -212,7 +212,7 @@ class Outcome(NamedTuple):
     """Evidence and residual at each iteration, (iterations, 2)."""
     status: int
     rung: int
-    """Which of the solver's schemes had the last word, 0 for its first."""
+    """Position of the scheme of the solver that ended last, 0 for its first."""
     gradient_parameters: Array = NO_PARAMETERS
     """d evidence / d parameters of the likelihood, (p, n); empty unless it was wanted, NaN unless converged."""
 
@@ -285,7 +285,7 @@ def run(
     labels = np.require(labels, np.float64 if labels.dtype.kind == "f" else np.int64, ["C", "W"])
     start = np.array(start, dtype=np.float64)
     history = History(max_iterations)
-    # Numbers that are not finite end as a status, without a warning on the way.
+    # Non-finite numbers result in a status, without a NumPy warning.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
             problem = Problem(form(k, mean), mean, labels, parameters, team, slopes)

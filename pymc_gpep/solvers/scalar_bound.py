@@ -39,9 +39,9 @@ reached in fewer steps. `scale` (n, d) receives the marginal variances of what t
 value, and the largest change to the natural sites in units of the marginal.
 """
 
-_LEVEL = 1e-10  # relative fall that rounding may cause
-_PATIENCE = 40  # sweeps in a row that neither rise nor come closer: rounding is all that moves
-_LAST_BETTER = 0.1  # length of a step from which on the natural direction is taken
+_LEVEL = 1e-10  # Relative fall that counts as rounding.
+_PATIENCE = 40  # Consecutive sweeps without progress after which only rounding moves.
+_LAST_BETTER = 0.1  # For shorter steps the natural gradient is used.
 _SHORTEST = 1e-8
 
 
@@ -73,7 +73,7 @@ def accelerated_ascent(
         if not ok:
             if not (least_precision < 0.0 and np.isfinite(best)):
                 return np.nan, NOT_POSITIVE_DEFINITE
-            value, residual = -np.inf, np.inf  # negative precisions went too far
+            value, residual = -np.inf, np.inf  # negative precisions are too large
         history.add(value, residual)
         idle = 0 if value > best + _LEVEL * (1.0 + abs(best)) or residual < 0.5 * closest else idle + 1
         closest = min(closest, residual)
@@ -92,7 +92,7 @@ def accelerated_ascent(
         elif not np.isfinite(best):
             return np.nan, NOT_FINITE
         else:
-            # A step without acceleration has failed if there was nothing to accelerate with.
+            # Without a memory for acceleration the failed step was plain.
             length *= 1.0 if stored else 0.5
             stored = 0
             if length < _SHORTEST:
@@ -103,7 +103,7 @@ def accelerated_ascent(
             np.multiply(variance, variance, out=weight[:half])
             accelerated_step(weight, to_better.reshape(-1), dx, df, min(stored, depth), mixing, step)
             np.add(best_sites, step.reshape(sites.shape), out=sites)
-            # Where acceleration takes a precision out of its interval, the plain step does not.
+            # The plain step keeps a precision in its interval if acceleration does not.
             outside = ~((sites[0] >= least_precision) & (sites[0] <= largest_precision))
             sites[0][outside] = (best_sites + to_better)[0][outside]
         else:
@@ -113,13 +113,13 @@ def accelerated_ascent(
     return value, OUT_OF_ITERATIONS
 
 
-_DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
-_LEAST_DIFFERENCE = 1e-12  # of means
-_NARROWEST = 0.1  # to which part of a variance one step may take it
-_CLOSE = 0.3  # in standard deviations: means that move less do not overshoot
-_ROUGHLY = 1e-3  # tolerance of the sites that a solve from cold begins with
-_WIDE = 1.0  # largest precision that a solve from cold begins with
-_DEAR = 2.0  # average loss, of which sites that fit have about one half at most
+_DIFFERENCE = 1e-4  # Relative step of standard deviations and of variances.
+_LEAST_DIFFERENCE = 1e-12  # Smallest step of means.
+_NARROWEST = 0.1  # Smallest ratio of a variance after and before a step.
+_CLOSE = 0.3  # Smaller moves of means (standard deviations) do not overshoot.
+_ROUGHLY = 1e-3  # Tolerance of the sites that start a cold solve.
+_WIDE = 1.0  # Largest precision at the start of a cold solve.
+_DEAR = 2.0  # Average loss that shows a bad start; fitting sites have at most about 0.5.
 
 
 class _Look(NamedTuple):
@@ -156,7 +156,7 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     determinant = mm * vv - mv * vm
     to_m = (mv * miss_v - vv * miss_m) / determinant
     to_v = (vm * miss_m - mm * miss_v) / determinant
-    # Where the bound of the point is concave and the step is not too long; else the natural gradient.
+    # Use Newton's step if the point's bound is concave and the step short; else the natural gradient.
     good = (determinant < 0.0) & (vv < 0.0) & (to_v > (_NARROWEST - 1.0) * v)
     precision = np.where(good, np.maximum(1.0 / (v + to_v) - 1.0 / wide, look.least), fresh)
     return precision, np.where(good, b + to_m / wide + precision * (m + to_m), g[1] + fresh * m)
@@ -166,7 +166,7 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     """Where g is a bound: a step of Newton's method in the mean, with a line search, and the precisions there."""
     posterior, g = look.posterior, look.g
     m, v, b = posterior.mean, posterior.variance, posterior.weights
-    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST_DIFFERENCE)  # a point may have no variance at all
+    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST_DIFFERENCE)  # a variance may be 0
 
     def curvature(mean: Array) -> Array:
         rise = look.at(mean - apart, v)[1] - look.at(mean + apart, v)[1]
@@ -241,7 +241,7 @@ def scalar_bound(
         return True, float(look.g[0].sum()) - posterior.divergence, residual
 
     def loss(sites: Array) -> float:
-        """How much of the log density (n,), on average, the spread of the posterior with sites (2, n) costs."""
+        """Return the average loss of log density (n,) by the variance of the posterior with sites (2, n)."""
         if not posterior.update(*sites):
             return np.nan
         mean, variance = posterior.mean, posterior.variance
@@ -252,12 +252,12 @@ def scalar_bound(
         wide[0] = np.clip(wide[0], 0.0, largest_precision)
         sites[:, :, 0] = wide
         if not (wide.any() and loss(wide) < _DEAR):
-            # Averages of functions with exponential growth overflow, or nearly, under wide posteriors.
+            # Under wide posteriors averages of exponentially growing functions may overflow.
             mode = sites_at_mode(problem, average, _ROUGHLY, wide=False)
             more = np.maximum(min(_WIDE, largest_precision) - mode[0], 0.0)
             sites[:, :, 0] = [mode[0] + more, mode[1] + more * posterior.mean] if posterior.update(*mode) else 0.0
     if not sites.any():
-        # Narrow at first: bounds fall fast, and averages are expensive, where a posterior is too wide.
+        # Start narrow: under too wide a posterior bounds are low and averages expensive.
         sites[0] = min(_WIDE, largest_precision)
         sites[1] = sites[0] * problem.mean[0][:, None]
     bound, status = accelerated_ascent(

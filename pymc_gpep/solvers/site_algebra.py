@@ -94,7 +94,7 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."
         error = cls(
             f"{covariance} is not positive definite to working precision{found}{where}. Give the prior a larger "
-            f"jitter, gp.prior(..., jitter={number}), or the hyperparameters priors that hold them; a magnitude that "
+            f"jitter, gp.prior(..., jitter={number}), or the hyperparameters informative priors; a magnitude that "
             "grows without limit is the usual cause."
         )
         error.least, error.jitter = least, jitter

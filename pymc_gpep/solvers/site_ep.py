@@ -66,7 +66,7 @@ class SiteVector:
         self._x = sites.reshape(-1)
         self._weight, self._step = np.empty((2, self._x.size))
         self._dx, self._df = np.empty((2, depth, self._x.size))
-        self._f = self.target.reshape(-1)  # in place, like all steps: sites of a million points take most of the memory
+        self._f = self.target.reshape(-1)  # in place: sites of a million points take most of the memory
         self._old_x, self._old_f = np.empty((2, self._x.size))
 
     def norm(self) -> float:
@@ -107,7 +107,7 @@ class SiteVector:
         self._old_x[:], self._old_f[:] = self._x, self._f
         combined_step(self._f, self._dx, self._df, gamma, mixing, self._step)
         self._step += self._x
-        # Where acceleration takes a precision out of its interval, the plain step does not.
+        # The plain step keeps a precision in its interval if acceleration does not.
         precisions = self._step[:half]
         outside = ~((precisions >= interval[0]) & (precisions < interval[1]))
         precisions[outside] = self._x[:half][outside] + damping * self._f[:half][outside]
@@ -140,7 +140,7 @@ class SitesInMemory(SiteVector):
 
 
 class Steps(NamedTuple):
-    """How an iteration goes from sweep to sweep; see `pymc_gpep.approximations.approximator.AcceleratedEP`."""
+    """Options of the sweeps of an iteration; see `pymc_gpep.approximations.approximator.AcceleratedEP`."""
 
     tolerance: float
     depth: int
@@ -156,13 +156,13 @@ class Steps(NamedTuple):
         return self._replace(mixing=size * self.mixing, damping=size * self.damping)
 
 
-_WARM_UP = 2  # damped sweeps before the first acceleration: the first steps are too nonlinear to extrapolate,
-_BOLD = 1.0  # unless the residual is already this small, as it is from the sites of neighbouring hyperparameters
-# A squared norm of the residual this much above the smallest one means that the extrapolation has gone astray. Near the
-# fixed point, where the iteration is all but linear, it may grow for a sweep and the memory is still worth keeping.
+_WARM_UP = 2  # Damped sweeps before the first acceleration, since first steps are too nonlinear to extrapolate,
+_BOLD = 1.0  # unless the residual is already below this, as with sites of neighbouring hyperparameters.
+# If the squared residual exceeds the smallest by this factor, the extrapolation has failed. Near the fixed point, where
+# the iteration is nearly linear, a rise for one sweep does not discard the memory.
 _GROWTH, _GROWTH_NEAR = 2.0, 100.0
-_NEAR = 0.1  # residual
-_PROGRESS = 0.7  # a residual this much below the smallest one counts as progress
+_NEAR = 0.1  # Residual near the fixed point.
+_PROGRESS = 0.7  # A residual below this share of the smallest counts as progress.
 
 
 def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
@@ -210,7 +210,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 PATIENCE = 40
 """Sweeps without progress before the next scheme."""
-_SHRINKAGE = 0.6  # damping of each scheme, in units of that of the scheme before
+_SHRINKAGE = 0.6  # Damping of each scheme relative to the previous scheme.
 
 
 class Ended(NamedTuple):
@@ -225,7 +225,7 @@ class Ended(NamedTuple):
 
 
 def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
-    """Return the steps of `SCHEMES`, or of the first scheme alone without `ladder`; options are those of `Steps`."""
+    """Return the steps of `SCHEMES`, or only the first if not `ladder`; further options are passed to `Steps`."""
     first = Steps(**options)
     further = [first.times(_SHRINKAGE**rung)._replace(depth=0) for rung in range(1, len(SCHEMES))]
     return [first, *further] if ladder else [first]
@@ -271,7 +271,7 @@ It writes the sites that match the tilted moments into `target`, and the margina
 units of its marginal.
 """
 
-_HALVINGS = 30  # of negative precisions without a posterior, before they become 0
+_HALVINGS = 30  # Halvings of negative precisions before they become 0.
 
 
 def site_sweep[P: ImpliedPosterior](posterior: P, update: Update[P]) -> Sweep:
@@ -291,7 +291,7 @@ def site_sweep[P: ImpliedPosterior](posterior: P, update: Update[P]) -> Sweep:
     return sweep
 
 
-_ROUGHLY = 1e-2  # tolerance of easier problems
+_ROUGHLY = 1e-2  # Tolerance of the easier problems.
 
 
 def site_ep[P: ImpliedPosterior](

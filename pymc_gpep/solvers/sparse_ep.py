@@ -135,7 +135,7 @@ class SparseEPSweeps(SparseSweeps):
     def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
         at = self._cavities(rows, features, projected, t, nu)
         rho, gamma = at.tilted.rho, at.tilted.gamma
-        delta = 0.5 * (rho * rho - gamma)  # in the variance
+        delta = 0.5 * (rho * rho - gamma)  # change of the variance
         of_covariance = rho * at.without + 2.0 * delta / at.keep
         return Slopes(*(self._by_function(rows, values) for values in (rho, of_covariance, delta)))
 
@@ -153,7 +153,7 @@ class PointAverages(NamedTuple):
     """The likelihood by averages of its logarithm."""
 
     functions: NDArray[np.int64]
-    """Which function each site acts on, (n, c): all of them, in their order."""
+    """Position of the function of each site, (n, c): each row is 0, …, c − 1."""
     terms: Callable[[slice, Array, Array], tuple[Array, Array, Array]]
     """E (B,) of some rows and its derivatives (B, c), from means and variances (B, c) of the latent values."""
 
@@ -163,7 +163,7 @@ class PointAverages(NamedTuple):
         return self.functions.shape
 
     def widening(self) -> None:
-        """Return None, since there are no sites with negative precisions."""
+        """Return None: this solver does not use negative site precisions."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseVISweeps":
         """Return the parts of an iteration over their sites."""
@@ -289,7 +289,7 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
             mean += at.features.mean
             given: Any = self._factors.labels[rows], at.rest, *sites[:, rows], 1, 0.0
             terms, residual = self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
-            # A site without a cavity is NaN, which the largest change of a loop of comparisons passes over.
+            # A site with an improper cavity is NaN, which a loop of comparisons ignores.
             return terms + at.constant, residual if np.isfinite(terms + residual) else np.inf
 
         terms, residuals = np.array(list(self.over_blocks(sites, part))).T

@@ -34,15 +34,15 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
 )
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 
-_DENSE = 40  # Number of columns with all entries from which on dense matrices are faster.
-_FULL = 0.9  # Share of its entries that a block has at least which counts as full.
-_SLOWER = 17.0  # Time of a product outside of the dense block, in units of one by LAPACK.
+_DENSE = 40  # From this number of full columns dense matrices are faster.
+_FULL = 0.9  # A block with at least this share of its entries counts as full.
+_SLOWER = 17.0  # Time of a product outside the dense block, relative to LAPACK.
 
 type Indices = NDArray[np.int64]
 
 
 class FactorPattern:
-    """Where P (q, q) and the L of P = L D Lᵀ have entries, rows and columns in an order that leaves L sparse.
+    """Positions of entries of P (q, q) and of L in P = L D Lᵀ, in an order of rows and columns that leaves L sparse.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices
     return order[moved], counts[moved]
 
 
-_ROWS = 500  # that are solved for at a time
+_ROWS = 500  # Number of rows that are solved together.
 
 
 class SparsePrecision:
@@ -282,7 +282,7 @@ class SparsePrecision:
         found[:, p.order] = x
         return found
 
-    # Covariances on the pattern.
+    # Covariances at the entries of the pattern.
 
     @cached_property
     def selected(self) -> Array:
@@ -331,7 +331,7 @@ class SparsePrecision:
             slots, components = self.pattern.slots(one, other), self.pattern.components
             own, its = np.tril_indices(rows.cells.shape[1])
             wanted = (rows.values[:, own] != 0.0) & (rows.values[:, its] != 0.0)
-            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # it is 0 for other pairs
+            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # 0 for other pairs
             left = np.flatnonzero((wanted & lacks).any(axis=1))
             found = self.row_variances(slots, rows.cells, rows.values)
         for start in range(0, len(left), _ROWS):

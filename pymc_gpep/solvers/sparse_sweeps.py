@@ -1,8 +1,8 @@
 """Sweeps over sites of inducing inputs: the contract, and the parts that all sweeps over scalar sites share.
 
-A kind of sites implements sites and sweeps. Scalar sites are in `pymc_gpep.solvers.sparse_ep`, and coupled ones in
-`pymc_gpep.solvers.sparse_ep`. The information of rows on the inducing values is a sum over rows, and so is
-their part of the evidence. So sums may come from one process, or from many processes with some of the rows each.
+A kind of sites implements sites and sweeps. Scalar and coupled sites are in `pymc_gpep.solvers.sparse_ep`. The
+information of rows on the inducing values is a sum over rows, and so is their part of the evidence. So the sum can be
+computed by one process, or by many processes with a part of the rows each.
 
 A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let q(v_k) = N(μ,
 Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs no more than the c means and variances of its x_k
@@ -33,8 +33,8 @@ from pymc_gpep.solvers.whitened_posterior import (
     whitened_posterior,
 )
 
-_PART = 1024  # rows at least that are handed to a thread
-_PARTS = 8  # of a block
+_PART = 1024  # Smallest number of rows for a thread.
+_PARTS = 8  # Largest number of parts of a block.
 
 
 class LeftOut(NamedTuple):
@@ -143,7 +143,7 @@ class SiteSweeps[B, P: Whitened](ABC):
         """Compute the posterior from which a sweep goes on; see `pymc_gpep.solvers.site_ep.ImpliedPosterior`."""
         try:
             self._taken = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
-        except LinAlgError:  # and nothing else: rows may be such that they cannot be read
+        except LinAlgError:  # only this: errors of reading rows must be raised
             return False, np.nan
         return True, self.of_posterior(self._taken[0])
 
@@ -160,7 +160,7 @@ class SiteSweeps[B, P: Whitened](ABC):
         """Yield the results of `work` on all rows, part by part in their order, side by side within a block."""
 
         def one(part: tuple[slice, Features]) -> R:
-            with np.errstate(all="ignore"):  # which each thread has for itself
+            with np.errstate(all="ignore"):  # errstate is per thread
                 return work(self._block(*part, sites))
 
         for rows, features in self._features.blocks():
@@ -245,7 +245,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
 
     @abstractmethod
     def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
-        """Where the sites of some rows are to go."""
+        """Return the target sites of some rows."""
 
     @abstractmethod
     def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:

@@ -132,7 +132,7 @@ PROFILES: tuple[Profile, ...] = (_SquaredExponential(), _Matern52(), _Matern32()
 
 
 _RATIO_TOLERANCE = 1e-13  # Largest relative difference of equal ratios of scales.
-_FAR = 100.0  # squared distance from the middle, in length scales, that leaves products of 32 bits enough digits
+_FAR = 100.0  # Largest squared distance from the middle, in length scales, for products in 32 bits.
 
 
 class Group(NamedTuple):
@@ -263,7 +263,7 @@ class _StationaryMoments:
         self._functions, self._theta, self._single = blocks.functions, theta.copy(), single
         self._scales, variances, self._noises = blocks.functions(theta)
         self._groups, self._shape = grouped(blocks.covariance_of, len(z)), z.shape
-        # Distances are differences of products, which lose no digits to a middle far from 0.
+        # Distances are differences of products of centred inputs, which avoids cancellation.
         self._middle = z.mean(axis=(0, 1))
         z = z - self._middle
         self._products: list[_Products] = []
@@ -350,7 +350,7 @@ class _OfGroup:
             products.under(ratio, products.of_z), self._norms, self._norms, variance
         )
         diagonal = np.arange(len(self._norms))
-        self._slopes[diagonal, diagonal] = 0.0  # a point stays where it is; without it φ′ may have no limit
+        self._slopes[diagonal, diagonal] = 0.0  # distance 0 is constant, and φ′ may diverge there
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
 

@@ -74,7 +74,7 @@ class StepArrays:
         LinAlgError
             If the matrix (M, M) has no Cholesky factor. Under JAX, R is NaN.
         """
-        # A lower triangle in the order of C is an upper one in that of Fortran.
+        # A lower triangle in C order is an upper triangle in Fortran order.
         return _inverse_factor(matrix.T)[0]
 
     def whitened(self, root: Array, rows: Array, transposed: bool = False) -> Array:
@@ -212,7 +212,7 @@ class StepArrays:
         for w, functions in features:
             for k in functions:
                 own = precision[k]
-                left = 1.0 if added else 1.0 - beta, 0.0  # of S, and of the sums
+                left = 1.0 if added else 1.0 - beta, 0.0  # weights of the old S and of the old sums
                 for sign in [1.0] * bool(above[k] or not below[k]) + [-1.0] * bool(below[k]):
                     loops.scaled_rows(w, weights, k, sign, scaled)
                     if sums is None:

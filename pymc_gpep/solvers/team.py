@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import LibController, ThreadpoolController
 
-_SMALL = 200  # points; below, handing work over takes longer than the work
-_MEMORY = 2e9  # bytes that the matrices of solves side by side may take
+_SMALL = 200  # With fewer points threads cost more than they save.
+_MEMORY = 2e9  # Largest number of bytes of matrices of parallel solves.
 
 
 class _Shift:
@@ -48,7 +48,7 @@ class _Shift:
         return self._threads // self._busy
 
 
-_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)  # that this thread has a part in
+_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)  # the shift of this thread
 
 
 class Team:
@@ -77,7 +77,7 @@ class Team:
         if self._pool is None or len(listed) < 2:
             return [function(item) for item in listed]
         results: list[Any] = [None] * len(listed)
-        left = iter(enumerate(listed))  # taking the next one is atomic
+        left = iter(enumerate(listed))  # next() is atomic
         together = min(self.size, len(listed))
         shift = _Shift(together, max(_allowed(), together))
 
@@ -88,7 +88,7 @@ class Team:
                     results[place] = function(item)
             finally:
                 _shift.reset(before)
-                for _ in left:  # the rest of failed work is not awaited
+                for _ in left:  # do not wait for the rest after a failure
                     pass
                 shift.leave()
 
@@ -124,7 +124,7 @@ def gather_for_solves(c: int, n: int) -> Team:
 
 def _allowed() -> int:
     """Threads that this one may have, itself among them."""
-    if parent_process() is not None:  # a process for a chain, beside processes for further chains
+    if parent_process() is not None:  # a worker process of several chains
         return 1
     shift = _shift.get()
     return _limit.allowed if shift is None else shift.share
@@ -164,7 +164,7 @@ class _Limit:
             if self._users:
                 return
             self.allowed = 1
-            # A process that runs a chain stays at one: more would wait busily for their next call, beside other chains.
+            # A process that runs a chain uses one thread: idle BLAS threads would spin beside other chains.
             if parent_process() is None:
                 for library, threads in self._before:
                     library.set(threads)
@@ -189,7 +189,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> list[_Library]:
-    # Looking for them takes longer than a small solve. NumPy's and SciPy's are loaded long before.
+    # Finding BLAS libraries takes longer than a small solve, and NumPy's and SciPy's are already loaded: search once.
     return [_library(each) for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
 
 

@@ -44,7 +44,7 @@ def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
         own = rows[chosen]
         scaled = np.empty_like(own)
         scaled_rows(own, weights[chosen, None], 0, sign, scaled)
-        dsyrk(sign, scaled.T, beta=1.0, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
+        dsyrk(sign, scaled.T, beta=1.0, c=half.T, lower=0, overwrite_c=1)  # lower triangle in C order
     mirror(half)
     if out is None:
         return half
@@ -145,7 +145,7 @@ def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
     return WhitenedPosterior(mean, root, total)
 
 
-_ENTRIES = 4_000_000  # of the products of R with features that are held at a time: 32 MB
+_ENTRIES = 4_000_000  # Largest number of entries of R times features: 32 MB.
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +212,7 @@ class CoupledWhitened:
         """Return `smoothed` for features w (M, B) that all functions share, summed over functions, (M, B)."""
         found = np.zeros_like(w)
         for (k, other), form in self._pair_forms.items():
-            # A pair of different functions counts twice, and a form is twice its symmetric part off the diagonal.
+            # A pair of different functions counts twice; off the diagonal a form is twice its symmetric part.
             found += (form + form.T) @ (w * (_pair_precision(pi, k, other) * (0.5 if k == other else 1.0)))
         return found
 

@@ -226,7 +226,7 @@ class StepTrace:
 
     @property
     def left_off(self) -> LeftOff:
-        """Where the steps stand, for another fit to go on from."""
+        """The point where the steps stopped, from which another fit continues."""
         return LeftOff(self.settings, self.values, self.losses, self.floored)
 
     @property
@@ -239,7 +239,7 @@ class StepTrace:
     def loss(self) -> float:
         """Average of the losses over the last whole epoch, over all steps in the first one; NaN of none."""
         steps = len(self.losses)
-        end = steps - steps % self.per_epoch or steps  # rows of a broken one would count twice
+        end = steps - steps % self.per_epoch or steps  # an incomplete epoch would count rows twice
         return average_loss(self.losses[max(end - self.per_epoch, 0) : end])
 
     @cached_property
@@ -367,7 +367,7 @@ class BatchLogPosterior(BlockLogPosterior):
     def posterior(self, solution: "BatchSolution") -> InducingPosterior:
         if solution.posterior is None:
             ended = self.ending(self.steps, lambda: solution)
-            raise ValueError(f"There is no posterior to predict from: {ended}")
+            raise ValueError(f"The fit has no posterior and cannot predict: {ended}")
         return solution.posterior
 
     def white(self) -> InducingWhitening | None:

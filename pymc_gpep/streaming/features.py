@@ -64,9 +64,9 @@ def prior_blocks(
     classifier, gps, data
         Parameters of `InducingBlocks`.
     inducing : TensorVariable (1 or c, M, d)
-        Inducing inputs, with a known shape.
+        Inducing inputs, with a static shape.
     x : TensorVariable (B, d)
-        Rows, with a known shape; rows of a table with effects `beside` the process.
+        Rows, with a static shape; rows of a table if the model has effects (`beside`).
     groups : sequence of Group
     beside : RowsBeside, optional
     """
@@ -91,7 +91,7 @@ def prior_blocks(
     return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
 
 
-_APART = 0.3  # between places of the hyperparameters at which a covariance is looked at
+_APART = 0.3  # Distance between hyperparameters at which a covariance is compared.
 
 
 def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
@@ -103,7 +103,7 @@ def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
     if found is not None:
         profiles = [each.profile for each in found]
         written = StationaryBlocks(profiles, _ScaleFunctions(space, found), blocks.covariance_of)
-    # Coefficients of effects have graphs, which give the process beside them as well.
+    # The graphs of the effects' coefficients also give the moments of the process.
     return _GraphBlocks(space, blocks.by_group(), written) if written is None or blocks.beside else written
 
 
@@ -171,7 +171,7 @@ class _GraphMoments:
     def rows(self, x: Array) -> list[RowMoments]:
         self._x = x
         found = self._blocks.block(self._point, self._z, x)
-        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.beside else None  # of the only group
+        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.beside else None  # the only group's effects
         means = [found.mean[each.taken].T for each in self._groups]
         return [
             RowMoments(np.ascontiguousarray(cross.T), variance, mean if mean.any() else None, effects)
@@ -193,9 +193,9 @@ class _GraphMoments:
 
 _PAIRS = 1000
 _SQUARE = 4.0  # squared distance of two rows, in length scales: the median
-_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # steps, and how long the last and any are, unconstrained
-_PARTS = 1.0, 0.5, 0.25  # of the way
-_UNLIKELY = 10.0  # by how much the log prior may fall
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Steps, last step that counts as converged, longest step (unconstrained).
+_PARTS = 1.0, 0.5, 0.25  # Shares of a step that are tried.
+_UNLIKELY = 10.0  # Largest fall of the log prior.
 
 
 def first_scales(

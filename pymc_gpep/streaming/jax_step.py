@@ -453,7 +453,7 @@ class _JaxStep:
         z = inducing * state.units
         blocks = prior_blocks(space.classifier, problem.gps, space.data, z, x, self._groups, problem.beside)
         parts = dict(zip(space.value_vars, state.value_expressions(space, theta), strict=True))
-        # One after the other: they are tuples of their own kinds.
+        # One by one, since each is a tuple of its own type.
         found = graph_replace(list(blocks), parts, strict=False)
         prior = graph_replace([space.prior], parts, strict=False)
         self._moments, self._log_prior = traced([theta, inducing, x], found, mode), traced([theta], prior, mode)

@@ -20,7 +20,7 @@ from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeature
 from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, StepSlopes
 from pymc_gpep.solvers.step_arrays import PointTerms, StepArrays
 
-_LARGEST = 0.5  # a whole step of all sites at once overshoots
+_LARGEST = 0.5  # A full step of all sites at once overshoots.
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class AveragesMemory(Memory):
         return Effect(value, sites.floored, arrays.xp.stack([t, nu]), slopes, after)
 
 
-CAVITY_SHARE = 0.05  # of the precision of a marginal that a cavity keeps
+CAVITY_SHARE = 0.05  # Smallest share of a marginal's precision that its cavity keeps.
 
 
 @dataclass(frozen=True)
@@ -370,7 +370,7 @@ class StoredMemory(Memory):
     objective: ClassVar[str] = "log normaliser of EP"
     decay: ClassVar[float] = 0.0
     schedule: ClassVar[type[Schedule]] = ReplacingSchedule
-    single: ClassVar[bool] = False  # sites that are taken out must cancel
+    single: ClassVar[bool] = False  # double precision: removed sites must cancel
     stores: ClassVar[bool] = True
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
@@ -389,7 +389,7 @@ class StoredMemory(Memory):
         mean, variance, former_mean, former_variance, both = map(
             batch.at_sites, (now.mean, now.variance, before.mean, before.variance, q.in_order(groups, between))
         )
-        # Without the site: moments of x′, and by its covariance with x the moments of x.
+        # Cavity moments of x′ give the moments of x by their covariance.
         keep = 1.0 - t * former_variance
         less = (t * former_mean - nu) / keep
         cavity_mean, cavity_variance = mean + both * less, variance + both * both * t / keep
@@ -459,7 +459,7 @@ class Variational(AveragesMemory):
     name: ClassVar[str] = "variational"
     functional: ClassVar[str] = "expected log"
     objective: ClassVar[str] = "lower bound"
-    single: ClassVar[bool] = False  # with magnitudes of a hundred, rounding of 32 bits grows from step to step
+    single: ClassVar[bool] = False  # double precision: with magnitudes of 100, rounding in 32 bits accumulates
 
     def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
         found = batch.terms(at.prior_mean + at.mean, at.rest + at.variance)

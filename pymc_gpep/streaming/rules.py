@@ -45,24 +45,24 @@ class Rule(ABC):
     expresses: ClassVar[type[ScalarSites]]
     """The factors."""
     functional: ClassVar[str]
-    """Which functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
+    """Name of the functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
 
     @classmethod
     @abstractmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        """Whether it is written for this likelihood."""
+        """Return whether the rule fits this likelihood."""
 
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
-        """The rule for a likelihood that it fits, with the numbers that are the same for all points."""
+        """Return the rule for a likelihood, with the numbers that are the same for all points."""
         return cls()
 
     @abstractmethod
     def kernel(self) -> PointKernel:
-        """The functional as a loop of machine code."""
+        """Return the functional as a compiled loop."""
 
     def counts(self, labels: Array, c: int) -> Array:
-        """How many sites act on each of the c functions, of points of which `labels` (c,) have each label."""
+        """Return the number of sites on each of the c functions, from the numbers `labels` (c,) of points."""
         return np.full(c, labels.sum())
 
 
@@ -244,7 +244,7 @@ class ExpectedLogPairs(_OfPairs):
         return expected_pair_kernel(self.noise)
 
 
-_LEAST_NOISE = 1e-12  # variance of utilities that have none
+_LEAST_NOISE = 1e-12  # Variance used in place of 0.
 
 
 @dataclass(frozen=True)

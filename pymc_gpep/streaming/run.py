@@ -14,7 +14,7 @@ from pymc_gpep.streaming.memories import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array_step
 
-_BUFFERED = 20  # batches at least that are shuffled together, and chunks
+_BUFFERED = 20  # Smallest number of batches, and of chunks, that are shuffled together.
 _CHUNKS = 8
 _FEW, _OF_BATCH = 300, 1.5  # rows that form a single batch, and its largest size in batches
 
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     weights: Array
     """1, or 0 for what makes up the number, (B,)."""
     rows: NDArray[np.int64]
-    """Which these are of all, (B,)."""
+    """Positions of these rows among all rows, (B,)."""
 
 
 class Batches:
@@ -93,7 +93,7 @@ class Batches:
                     held, place = [], place + 1
 
     def _rows_before(self, place: int) -> int:
-        """Rows in the first batches of an epoch."""
+        """Return the number of rows in the first batches of an epoch."""
         return place * self._rows.n_rows // self.per_epoch
 
     def _read(self, buffer: list[slice]) -> tuple[Array, NDArray[np.int64]]:
@@ -104,13 +104,13 @@ class Batches:
             return self._rows.inputs(buffer[0]), self._rows.labels(buffer[0])
         ends = np.cumsum([chunk.stop - chunk.start for chunk in buffer])
         inputs, labels = np.empty((ends[-1], self._rows.n_inputs)), np.empty(ends[-1], np.int64)
-        for chunk, end in zip(buffer, ends, strict=True):  # one at a time, so that no chunk is there twice
+        for chunk, end in zip(buffer, ends, strict=True):  # one at a time: two chunks never share memory
             here = slice(end - (chunk.stop - chunk.start), end)
             inputs[here], labels[here] = self._rows.inputs(chunk), self._rows.labels(chunk)
         return inputs, labels
 
     def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
-        # A part that is the whole batch is not copied once more.
+        # A part that is the whole batch needs no copy.
         inputs, labels, rows = held[0] if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
         missing = self.size - len(labels)
         weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
@@ -122,7 +122,7 @@ class Batches:
 
 
 _ESCALATION, _ATTEMPTS = 100.0, 3
-_FAILURES = 20  # one after the other
+_FAILURES = 20  # Largest number of consecutive failures.
 
 
 class Run:

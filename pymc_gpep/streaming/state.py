@@ -26,7 +26,7 @@ from pymc_gpep.streaming.memories import Remembered, RowSites
 
 
 class LeftOff(NamedTuple):
-    """Where a fit stands, for another one to go on from."""
+    """The point where a fit by batches stopped, from which another fit continues."""
 
     settings: Mapping[str, Any]
     values: Mapping[str, Array]
@@ -43,7 +43,7 @@ class LeftOff(NamedTuple):
 
     @classmethod
     def of(cls, tree: xr.DataTree) -> "LeftOff":
-        """Where the fit of a file stood.
+        """Return the point where the fit in a file stopped.
 
         Raises
         ------
@@ -67,8 +67,8 @@ class LeftOff(NamedTuple):
         was, now = pairs.get("parameters", ("", ""))
         if was != now:
             raise ValueError(
-                f"start is a fit of another model: its hyperparameters were {was}, and those of this one are {now}. "
-                "Declare the model as it was then, or begin anew."
+                f"start is a fit of another model: its hyperparameters were {was}, and this model has {now}. "
+                "Declare the model as it was for start, or leave start out."
             )
         if "inducing" in self.values:
             (sets, size, _), (own_sets, own_size, _) = self.values["inducing"].shape, inducing.shape
@@ -81,7 +81,7 @@ class LeftOff(NamedTuple):
                 for name, (was, now) in differ.items()
             )
             raise ValueError(
-                f"start is of another fit: {each}. Give pm.fit the arguments that it was given then, or begin anew."
+                f"start does not match this fit: {each}. Give pm.fit the same arguments, or leave start out."
             )
 
 
@@ -110,7 +110,7 @@ class StoredSites:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays themselves, by name."""
+        """Return the arrays by name, without copies."""
         return {
             "site_precision": self._precision,
             "site_location": self._location,
@@ -162,7 +162,7 @@ class StoredSites:
         return (work(sums) for _, sums in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[slice, SiteSums]]:
-        """Rows, and the sums of their sites on each function."""
+        """Yield blocks of rows and the sums of their sites on each function."""
         n, sets, size = self._features.shape
         for rows in row_blocks(n, sets * size):
             w = self._features[rows].transpose(1, 2, 0).astype(np.float64)
@@ -228,7 +228,7 @@ class State:
         self._of_optimiser = list(of_optimiser)
 
     def hold_common(self, own: bool) -> None:
-        """Averages of the common shift are part of the state; functions may have features of their `own`."""
+        """Make averages of the common shift part of the state; functions may have features of their `own`."""
         if not self.common:
             functions, size = self.location.type.shape
             tests = common_tests(functions, size) if own else size
@@ -238,7 +238,7 @@ class State:
             self.common = [pytensor.shared(np.zeros(shape), name, shape=shape) for name, shape in shapes.items()]
 
     def hold_sites(self, rows: int, per_row: int, sets: int, differences: bool) -> StoredSites:
-        """The sites of all rows are part of the state; arguments as of `StoredSites`."""
+        """Make the sites of all rows part of the state; arguments as of `StoredSites`."""
         if self.sites is None:
             functions, size = self.location.type.shape
             self.sites = StoredSites(rows, per_row, functions, sets, size, differences)
@@ -263,7 +263,7 @@ class State:
         return self.sites.of(rows) if self.sites else None
 
     def settle(self) -> None:
-        """Sum S and h up from the sites that are kept, if any are."""
+        """Compute S and h anew from the stored sites, if sites are stored."""
         if self.sites is not None:
             precision, location = self.sites.settled()
             self.precision.set_value(precision)
@@ -276,11 +276,11 @@ class State:
         return {each.name: each for each in own} | {f"optimiser_{i}": each for i, each in enumerate(self._of_optimiser)}
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Copies of all that it holds, by name."""
+        """Return copies of all arrays of the state, by name."""
         return {name: np.array(each) for name, each in self.held().items()}
 
     def held(self) -> dict[str, NDArray[Any]]:
-        """The same arrays themselves, of a state that is left alone from now on."""
+        """Return the arrays without a copy; the state must not change afterwards."""
         variables = {name: np.asarray(each.get_value(borrow=True)) for name, each in self._variables.items()}
         return variables | {"units": self.units} | (self.sites.arrays if self.sites else {})
 
@@ -299,20 +299,20 @@ class State:
             differ = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
             if all(name.startswith("optimiser_") for name in differ):
                 raise ValueError(
-                    "start is of a fit with another optimiser, which remembers something else from step to step. Give "
-                    "the obj_optimizer that it had, or begin anew."
+                    "start is a fit with another optimiser, whose state does not match. Give "
+                    "the same obj_optimizer, or leave start out."
                 )
             each = ", ".join(f"{name} was {_shape(found, name)} and is {_shape(wanted, name)}" for name in differ)
-            raise ValueError(f"start is of another fit: of its state {each}. Ask for the same, or begin anew.")
+            raise ValueError(f"start does not match this fit: {each}. Give the same options, or leave start out.")
         if not np.array_equal(values["units"], self.units):
-            raise ValueError("The data are not those that the state was learned from: their columns spread otherwise.")
+            raise ValueError("The data differ from the data of start: their columns have another spread.")
         for name, variable in self._variables.items():
             variable.set_value(np.asarray(values[name], own[name].dtype))
         for name, kept in (self.sites.arrays if self.sites else {}).items():
             kept[:] = values[name]
 
     def inducing_inputs(self) -> Array:
-        """In the units of the data, (1 or c, M, d)."""
+        """Inducing inputs in the units of the data, (1 or c, M, d)."""
         return np.asarray(self.inducing.get_value(borrow=True)) * self.units
 
     def value_expressions(self, space: Hyperparameters, theta: TensorVariable) -> list[TensorVariable]:

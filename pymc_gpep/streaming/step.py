@@ -71,7 +71,7 @@ class FallingAdam:
         return moved | {taken: taken + 1.0}
 
     def rate(self, taken: float) -> float:
-        """Rate of the step that comes after so many."""
+        """Return the rate of the step after `taken` steps."""
         fallen = min(max((taken - self.rise) / (self.steps - self.rise), 0.0), 1.0)
         part = min((taken + 1.0) / max(1, self.rise), 0.5 * (1.0 + np.cos(np.pi * fallen)))
         return float(self.learning_rate * part)
@@ -79,7 +79,7 @@ class FallingAdam:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold an interrupt back, and pass it to its handler at the end of the block.
+    """Delay an interrupt, and pass it to its handler at the end of the block.
 
     Other threads are not interrupted, and may not set handlers.
     """
@@ -148,7 +148,7 @@ class Taken(NamedTuple):
 type Step = Callable[[Array, NDArray[np.int64], Array, NDArray[np.int64], float, bool], Taken]
 
 
-_DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # of PyMC
+_DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # defaults of pm.adam
 
 
 class ArrayOptimiser(Protocol):

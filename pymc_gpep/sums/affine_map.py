@@ -1,8 +1,8 @@
 """Expressions of a model as t + T z + Σ A g: standard normals z, and values g of processes that are kept separate.
 
-T is computed in full as a graph, or by its entries from the values of expressions along few directions (probes). Values
-that take one of many numbers are known from three probes. Values of a few numbers are known from probes of random parts
-of the numbers. Each other number takes a direction of its own.
+T is computed in full as a graph, or by its entries from the values of expressions along few directions (probes). A
+value that depends on one of many coefficients is found by three probes. A value that depends on a few coefficients is
+found by probes of random subsets. Each remaining coefficient needs a probe of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,17 +33,17 @@ from pymc_gpep.solvers.coefficients import Coefficients, Entries, rows_from_entr
 COEFFICIENT_TOLERANCE = 1e-9
 # Seed of the noise of probes: not that of the point at which they are evaluated.
 _PROBE_SEED = 2
-# Largest number of numbers that are moved one by one, unless the caller says otherwise.
+# Default for the largest number of coefficients that are probed one by one.
 _ONE_BY_ONE = 64
-# Number of random parts, for values that take several numbers.
+# Number of random subsets, for values with several coefficients.
 _PARTS = 8
-# Number of times that parts are drawn: a value of four numbers is left over once in ten million times.
+# Number of times that subsets are drawn. A value of four coefficients remains unidentified once in ten million times.
 _ROUNDS = 30
-# Share of values that remain after one round: 0.12 for two numbers, 0.59 for four, 0.79 for five.
+# Share of values that remain after one round: 0.12 for two coefficients, 0.59 for four, 0.79 for five.
 _TOO_MANY = 0.7
-# Largest length of a last axis of which a value may take several entries.
+# Largest length of a last axis if a value uses several of its entries.
 _SIDE_BY_SIDE = 8
-# Number of values, or of entries of directions, that are held at a time: 32 MB.
+# Largest number of values, or of entries of directions, in memory: 32 MB.
 _AT_ONCE = 4_000_000
 # Number of directions before the number of values is determined.
 _AT_FIRST = 12
@@ -60,7 +60,7 @@ type Linear = Callable[[Array], Array]
 
 @lru_cache(maxsize=8)
 def probes(shape: tuple[int, ...]) -> Array:
-    """Values of a process, in its shape, that show which of them a row takes: ones, numbers from 1 on, and noise."""
+    """Return three values of a process that identify the entry each row selects: ones; 1, 2, 3, …; noise."""
     coded = np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
     found = np.stack([np.ones(shape), coded, np.random.default_rng(_PROBE_SEED).standard_normal(shape)])
     found.flags.writeable = False  # the same array is returned again
@@ -167,7 +167,7 @@ class _Moved:
 
 
 class _Taken(NamedTuple):
-    """Values that take one of some numbers at the most, which number, and its coefficient; (m,) each."""
+    """Values that depend on at most one coefficient: the values, the coefficient's index and its factor; (m,) each."""
 
     alone: NDArray[np.bool_]
     places: NDArray[np.int64]
@@ -198,7 +198,8 @@ def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_T
 def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | None:
     """Return entries of numbers of which each value takes up to four; None where many values take more.
 
-    Numbers are put into a few parts by chance, over and over. A value is known once none of its numbers share a part.
+    Coefficients are repeatedly split at random into a few subsets. A value is identified once its coefficients are
+    separated.
     """
     rng = np.random.default_rng(SEED)
     found: list[_Entries] = []
@@ -228,7 +229,7 @@ def _units(places: NDArray[np.int64], q: int) -> Array:
 
 
 def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
-    """Return entries (rows, k); those beyond a row's own repeat its first place, with 0."""
+    """Return entries (rows, k); rows with fewer entries are padded by their first position with value 0."""
     row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
     order = np.argsort(row * q + place, kind="stable")
     row, place, value = row[order], place[order].astype(np.int64), value[order]
@@ -260,8 +261,8 @@ def at_common_places(entries: Entries, functions: int) -> Entries:
 def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
     """Return the random variables behind some variables, each to be replaced by itself.
 
-    PyTensor copies a random variable where it replaces others, if data that give its size are used beside it as well.
-    A copy is no variable of the model, and would be drawn anew.
+    PyTensor copies a random variable if a replacement changes data that give its size. The copy is not a variable of
+    the model, and would be drawn anew.
     """
     found = [v for v in ancestors(outputs) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     return {v: v for v in found if v.name is not None}
@@ -358,7 +359,7 @@ def at_inputs(
 ) -> ByValues:
     """Return expressions at new inputs x in place of an array of `own` inputs, whose rows run over an `axis` of each.
 
-    `what` is the name of the expressions in messages, in the plural. `gps` made the moved processes, if known. A
+    `what` is the name of the expressions in messages, in the plural. `gps` are the moved processes, if given. A
     CannotSplitError is raised if an expression cannot be computed there, a ValueError if rows of a process are mixed.
     """
     makers = {gp.f: gp for gp in gps or () if getattr(gp, "f", None) is not None}
@@ -390,18 +391,18 @@ class AffineMap:
     expressions : dict of str to TensorVariable
         Expressions by name.
     data : mapping
-        Data of the model → what takes their place.
+        Data of the model → replacements.
     moved : sequence of LatentGP
         Processes that are separate. Their values are g plus their means.
     given : sequence of TensorVariable
-        Variables among what takes the place of data, with values in each call.
+        Variables among the replacements that get values in each call.
     inputs : sequence of TensorVariable
         Inputs of the separate processes.
     by : callable, optional
         Function of z and of g by the latent values of a process that returns the expressions in their order.
         `prior.by_normals` if not given.
     seen : bool
-        Whether expressions may differ by what the likelihood does not see.
+        Whether expressions may differ by a shift that the likelihood ignores.
     size : int, optional
         Number of numbers that `by` takes in place of standard normals.
     """
@@ -575,7 +576,7 @@ def _of_each_output(shape: tuple[int, ...]) -> Array:
 
 
 def _value_taken(changes: Array, shape: tuple[int, ...]) -> list[ValueTaken]:
-    """Return what each output of a process adds, by the changes that its probes make."""
+    """Return the contribution of each output of a process, from the changes by its probes."""
     found = []
     for own in np.asarray(changes).reshape(-1, 3, *np.shape(changes)[1:]):
         cells, alone = cells_by_probes(own, shape)

@@ -38,9 +38,9 @@ from pymc_gpep.sums.affine_map import AffineMap, AffineValues, kept_random
 from pymc_gpep.sums.row_parts import MovedProcess, PartsMap, ProcessTerm, RowParts
 from pymc_gpep.univariate.prior_factor import is_factor
 
-_MANY = 300  # rows, below which a matrix of them costs next to nothing
-_WIDE = 100.0  # prior standard deviation whose square leaves few digits to such a matrix
-_NAMED = 4  # variables that a message names
+_MANY = 300  # With fewer rows a dense matrix is cheap.
+_WIDE = 100.0  # Prior standard deviation whose square makes such a matrix inaccurate.
+_NAMED = 4  # Largest number of variables in a message.
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class _Alone(GPModel):
 class EffectSum(LatentPrior):
     """Latent functions that are sums of effects of Gaussian variables.
 
-    Besides what any `LatentPrior` has.
+    In addition to the parameters of `LatentPrior`:
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class EffectSum(LatentPrior):
     by_class : bool
         Whether the argument has an axis for functions.
     recipes : dict of TensorVariable to Recipe
-        The integrated variables and what they are made of, in the order of the model.
+        The integrated variables and their recipes, in the order of the model.
     processes : tuple of LatentGP
         Gaussian processes among the terms.
     sizes : tuple of tuple of int
@@ -79,8 +79,8 @@ class EffectSum(LatentPrior):
     terms : tuple of ProcessTerm
         The parts of covariances that are processes.
     seen : dict of TensorVariable to Recipe
-        Recipes that the argument takes in place of others. They differ by what is the same for all functions of a
-        point, where the likelihood does not see that, and leave functions independent.
+        Recipes that replace entries of `recipes` in the argument. They drop a shift that is common to all functions of
+        a point and that the likelihood ignores, which leaves the functions independent.
     alone : tuple of LatentGP
         The processes that the latent functions are, where other effects are in their means alone; empty otherwise.
     everywhere : TensorVariable or None
@@ -185,12 +185,12 @@ class EffectSum(LatentPrior):
 
     @property
     def n_plain(self) -> int:
-        """How many standard normals the recipes have."""
+        """Number of standard normals of the recipes."""
         return sum(each.size for each in self.recipes.values())
 
     @property
     def n_normals(self) -> int:
-        """How many standard normals there are, q."""
+        """Number of standard normals, q."""
         return self.n_plain + sum(map(_count, self.sizes))
 
     @cached_property
@@ -202,7 +202,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def flat(self) -> tuple[int, ...]:
-        """Places of the numbers among all normals that have a flat prior in place of a standard normal one."""
+        """Positions of the normals whose prior is flat."""
         return tuple(self.places[v].start + place for v, each in self.recipes.items() for place in each.flat)
 
     @property
@@ -217,7 +217,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def _flat_rows(self) -> BoundForm:
-        """The form by rows, with the places of flat numbers."""
+        """Return the form by rows, with the positions of normals whose prior is flat."""
         return BoundForm(RowPrior, RowStructure(flat=self.flat))
 
     def by_normals(
@@ -230,7 +230,7 @@ class EffectSum(LatentPrior):
     ) -> list[TensorVariable]:
         """Return expressions with standard normals z (q,) in place of integrated variables.
 
-        With `seen` they may differ by what the likelihood does not see.
+        With `seen` they may differ by a shift that the likelihood ignores.
 
         Processes that are `moved` to other inputs have the values given, less their means, in place of normals.
         """
@@ -380,7 +380,7 @@ class EffectSum(LatentPrior):
 
     @property
     def proper(self) -> str:
-        """Advice on a prior with a density."""
+        """Return advice to give a variable a prior with a density."""
         name = str(self.flat_variables[0].name)
         return f"Give it a density, pm.Normal({name!r}, 0, s), or keep it a hyperparameter: hyperparameters=[{name!r}]."
 
@@ -409,7 +409,7 @@ class EffectSum(LatentPrior):
         return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return the coefficients of rows apart from those of parts; None where `parts` is, or parts are many."""
+        """Return coefficients of rows without coefficients of parts; None if `parts` is None or has many parts."""
         found = self.parts(self.argument, data)
         return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 

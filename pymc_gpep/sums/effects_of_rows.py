@@ -26,8 +26,8 @@ from pymc_gpep.sums.affine_map import AffineMap
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.new_data import XNEW, DataBehind, levels_of
 
-_CHECKED = 50  # rows
-_AXES = (1, 2)  # that data of rows may have
+_CHECKED = 50  # Number of rows that are checked.
+_AXES = (1, 2)  # Numbers of axes that data of rows may have.
 
 _NEW_LEVELS = " To predict new ones give the model a level without rows, as one more of its coords, and fit it again."
 
@@ -53,7 +53,7 @@ class EffectsOfRows:
     Raises
     ------
     StructureError
-        If the argument of the likelihood at some rows is not known by the data of these rows.
+        If the argument of the likelihood at a row depends on data of other rows.
     """
 
     def __init__(self, whole: EffectSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
@@ -64,7 +64,7 @@ class EffectsOfRows:
         self._expressions = {"argument": whole.argument}
         self._inputs, behind = np.asarray(self._values([inputs])[0], np.float64), set(ancestors([inputs]))
         self.leaves: list[TensorVariable] = []
-        self._own: list[TensorVariable] = []  # which are the inputs
+        self._own: list[TensorVariable] = []  # inputs that are the rows' own
         self._still = pt.vector("still", shape=(whole.n_points,), dtype="float64")
         argument = self._argument(pt.zeros(self.n_effects))
         found = [v for v in ancestors([argument], blockers=whole.model.basic_RVs) if self._each_row(v)]
@@ -97,7 +97,7 @@ class EffectsOfRows:
 
     @property
     def takes(self) -> list[str]:
-        """Names of data that say what new rows are."""
+        """Names of data that describe new rows."""
         return [*self._inputs_by_name, *self.names]
 
     @property
@@ -114,7 +114,7 @@ class EffectsOfRows:
         return list(evaluate(graph_replace(list(variables), dict(self._data), strict=False))) if variables else []
 
     def _each_row(self, variable: Variable) -> bool:
-        """Tell whether a variable is data with an entry for each row."""
+        """Return whether a variable is data with an entry for each row."""
         if not isinstance(variable, Constant | SharedVariable) or getattr(variable.type, "ndim", 0) not in _AXES:
             return False
         (value,) = self._values([variable])
@@ -222,8 +222,8 @@ class EffectsOfRows:
             same = False
         if not same:
             raise StructureError(
-                "For methods with inducing inputs the argument of the likelihood at a row must be known by the data of "
-                "that row. These are an entry of each array along its first axis. Compute numbers of several rows "
+                "With inducing inputs, the argument of the likelihood at a row must depend on the data of that row "
+                "alone, one entry of each array. Compute numbers of several rows "
                 'before the model, or fit it by methods on all rows together: "ep", "laplace", "kl".'
             )
 
@@ -236,13 +236,13 @@ def _bare(mean: TensorVariable) -> TensorVariable:
 
 
 def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a graph with other data, whose numbers of rows differ from those that types of constants name."""
+    """Return a graph with replaced data, whose numbers of rows differ from the static shapes of constants."""
     made = dict(there)
     for node in toposort([output]):
         inputs = [made.get(v, v) for v in node.inputs]
-        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # a copy would be no variable of the model
+        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # a copy would not be the model's
             continue
-        if isinstance(node.op, SpecifyShape):  # the length of the first axis is another one
+        if isinstance(node.op, SpecifyShape):  # the first axis has another length
             made[node.outputs[0]] = pt.specify_shape(inputs[0], (None, *node.outputs[0].type.shape[1:]))
         else:
             made |= zip(node.outputs, node.clone_with_new_inputs(inputs, strict=False).outputs, strict=True)

@@ -82,14 +82,13 @@ class EffectsInMeans(Elsewhere):
 class EffectsElsewhere:
     """Variables of a model at other data, as functions of the hyperparameters.
 
-    A Gaussian process g among them whose inputs are other ones is k*ᵀL⁻ᵀz there, with noise, where g = L z at its own
-    inputs.
+    A Gaussian process g = L z among them has at new inputs the values k*ᵀL⁻ᵀz plus noise.
 
     Parameters
     ----------
     prior : EffectSum
     names : sequence of str
-        Variables that are affine in what was integrated.
+        Variables that are affine in the integrated variables.
     data : dict
         Data of the model → constants, as the fit had them.
     x : array (m, d), optional
@@ -121,8 +120,8 @@ class EffectsElsewhere:
         if unknown := [name for name in given if name not in known]:
             if not known:
                 raise ValueError(
-                    f"{self._called} depend on no data {unknown[0]!r}, nor on other data. Declare what differs between "
-                    "rows as pm.Data."
+                    f"{self._called} depend on no data {unknown[0]!r}, nor on other data. Declare the covariates of "
+                    "the rows as pm.Data."
                 )
             listed = ", ".join(map(repr, known))
             meant = did_you_mean(unknown[:1], known)
@@ -138,7 +137,7 @@ class EffectsElsewhere:
             self._moved = [each for each in behind if not set(self._shared).isdisjoint(ancestors([each.cov]))]
         means = prior.recipe_means
         if made := {each.f for each in self._moved}.intersection(ancestors(means)):
-            raise ValueError(f"Means of effects depend on {listing(made)}, which is not known at other inputs.")
+            raise ValueError(f"Means of effects depend on {listing(made)}, which is unknown at new inputs.")
         self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
         self._unchecked = list(self._names)  # names of sums whose rows were not checked for independence
 
@@ -152,8 +151,8 @@ class EffectsElsewhere:
         """Put inputs into the data that the processes have them from; return them where these are arrays."""
         if not behind:
             raise ValueError(
-                f"{self._called} depend on no Gaussian process: give data={{...}} in place of Xnew, and declare what "
-                "differs between rows as pm.Data."
+                f"{self._called} depend on no Gaussian process. Give data={{...}} in place of Xnew, and declare the "
+                "covariates of the rows as pm.Data."
             )
         sources = [name for name, v in known.items() if v in set(ancestors([latent.cov for latent in behind]))]
         if len(sources) == 1:
@@ -200,7 +199,7 @@ class EffectsElsewhere:
         try:
             return at_inputs(self._called, self._prior, outputs, own, x, lambda v: _axis(v, len(own)), self._moved)
         except CannotSplitError as why:
-            raise ValueError(f"{self._called} cannot be had at Xnew alone: it {why}.") from None
+            raise ValueError(f"{self._called} cannot be computed at Xnew alone: it {why}.") from None
 
     def __call__(self, point: PointType) -> AffineValues:
         """Return variables at given hyperparameters.
@@ -208,7 +207,7 @@ class EffectsElsewhere:
         Raises
         ------
         ValueError
-            If they depend on further data, on none of those given, or on several points of a process at once.
+            If they depend on missing data, on none of the given data, or on several points of a process at once.
         """
         affine = self._affine
         try:
@@ -230,7 +229,7 @@ class EffectsElsewhere:
                 for of_output, (one, cells, alone) in zip(normals, values.taken[name][i], strict=True):
                     if not alone:
                         raise ValueError(
-                            f"An entry of {name!r} takes several points of a Gaussian process, and is not known there."
+                            f"An entry of {name!r} combines several points of a process; new rows need a single one."
                         )
                     found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
                     found.noise[name][...] += one**2 * noise[cells]
@@ -300,7 +299,7 @@ class LatentSum(EffectSum):
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
         if self.flat:
             raise StructureError(
-                f"{listing(self.flat_variables)} has a flat prior, of which there are no draws to begin with. "
+                f"{listing(self.flat_variables)} has a flat prior, which the sampler cannot draw a start from. "
                 f"{self.proper} Without this, pm.sample(model=gpep.marginalize(model)) samples hyperparameters alone."
             )
         return SumValues(self, data)

@@ -41,7 +41,7 @@ NOT_ALIKE = (
 
 
 def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | None:
-    """Return the number of levels that data select from by their values; None where they are no index."""
+    """Return the number of levels that data select from by their values; None if the data are not an index."""
     return min((_shape(source)[axis] for source, axis in _selected(variable, outputs)), default=None)
 
 
@@ -110,7 +110,7 @@ def outside_levels(
                 (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
             except (ValueError, IndexError, AssertionError):
                 continue  # further data are missing, or a hyperparameter is behind the index
-            # An index below 0 counts from the last level, if the fitted rows have such.
+            # A negative index counts from the last level, if the fitted rows have negative indices.
             wrong = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
             if wrong.any():
                 raise ValueError(
@@ -160,7 +160,7 @@ def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tup
 
 
 def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
-    """Tell whether values of data count for more than what they select."""
+    """Return whether data are used otherwise than as an index."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -177,7 +177,7 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
 
 
 def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
-    """Return whether outputs depend on some variables otherwise than by what data select."""
+    """Return whether outputs depend on some variables otherwise than through an index of data."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -194,7 +194,7 @@ def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: 
 
 
 def _shape(variable: TensorVariable) -> tuple[int, ...]:
-    """Return the shape of a variable, whatever the values of random variables behind it are."""
+    """Return the shape of a variable, which must not depend on values of random variables."""
     random = [v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     random = [v for v in random if isinstance(v, TensorVariable)]
     shapes = get_symbolic_rv_shapes(random)
@@ -204,7 +204,7 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
 
 
 def _as_it_is(index: Variable) -> Variable:
-    """Return what an index was before its type or its axes were changed."""
+    """Return the index before changes of its type or axes."""
     while index.owner is not None:
         op = index.owner.op
         if not (is_elementwise(index, Cast) or isinstance(op, ViewOp | DimShuffle)):
@@ -214,7 +214,7 @@ def _as_it_is(index: Variable) -> Variable:
 
 
 def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
-    """Return the level that each standard normal belongs to alone, and -1 for those of none or of all levels.
+    """Return the only level that each standard normal belongs to; -1 if it belongs to no level or to all.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
     Raises
     ------
     ValueError
-        If levels are not alike a priori, so that those of the model say nothing of another one.
+        If levels have different priors, so that the prior of a new level is undefined.
     """
     count = len(mean)
     level, along = np.nonzero(rows.values)
@@ -272,7 +272,7 @@ class NewData:
     Attributes
     ----------
     by_row : dict of str to array
-        Data with an entry for each row, and inputs of processes where these are no data of the model.
+        Data with an entry for each row, and inputs of processes if these are not data of the model.
     others : dict of str to array
         Data that all rows share.
     n_rows : int
@@ -308,7 +308,7 @@ def _repeated_rows(values: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def repeated(rows: Any, count: int) -> Any:
-    """Return a single new row as often as is wanted; several rows, and rows of the model, are returned as they are."""
+    """Return a single new row repeated to the given number; several rows, or rows of the model, unchanged."""
     if len(rows) != 1 or count < 2 or isinstance(rows, RowsOfData):
         return rows
     if not isinstance(rows, NewData):
@@ -392,7 +392,7 @@ class DataBehind:
         return dict(zip(self.known, values, strict=True))
 
     def each_row(self, name: str) -> bool:
-        """Tell whether data have an entry for each row."""
+        """Return whether data have an entry for each row."""
         shape = self.fitted[name].shape
         return bool(shape) if self._every else shape[:1] == (self._n_rows,)
 
@@ -413,7 +413,7 @@ class DataBehind:
         inputs : array (m, d), optional
             Inputs of processes that are not data.
         rows : int, optional
-            Number of new rows, if it is known.
+            Number of new rows, if given.
         infinite : bool
             Whether values may be infinite, as bounds are.
 
@@ -495,13 +495,13 @@ class DataBehind:
         }
 
     def replaced(self, there: Mapping[str, TensorVariable]) -> dict[Variable, Variable]:
-        """Return data of the model → what takes their place, with `symbols` among these."""
+        """Return data of the model → replacements, with `symbols` among the replacements."""
         return {**self._data, **{self.known[name]: v for name, v in there.items() if name in self.known}}
 
     def apart(
         self, there: Mapping[str, TensorVariable], x: NewData
     ) -> tuple[dict[TensorVariable, NDArray[Any]], dict[TensorVariable, NDArray[Any]]]:
-        """Return what `check_rows_apart` compares: symbols over rows with fitted values, other symbols with new ones.
+        """Return the inputs of `check_rows_apart`: symbols over rows with fitted values, other symbols with new values.
 
         Arrays of other lengths than the longest are repeated.
         """

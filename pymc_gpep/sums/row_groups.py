@@ -116,7 +116,7 @@ class RowsOfGraph(Walk):
         Raises
         ------
         CannotSplitError
-            If an operation is not known to leave rows apart.
+            If an operation may mix rows.
         """
         self(variable, [ROWS if i == axis else None for i in range(variable.type.ndim)])
         return self.ids
@@ -163,7 +163,7 @@ class RowsOfGraph(Walk):
         axis = next(i for i, role in enumerate(roles) if role)
         random, op = self._is_random(variable), getattr(variable.owner, "op", None)
         if isinstance(op, AllocDiag | Eye) and (random or all(roles)):
-            raise CannotSplitError("tells points apart")  # Noise of each row, as of `pm.gp.cov.WhiteNoise`.
+            raise CannotSplitError("differs at each point")  # Noise of each row, as of `pm.gp.cov.WhiteNoise`.
         if not random:
             return self._of_data(variable, roles)
         if variable in self._stop:
@@ -210,7 +210,7 @@ class RowsOfGraph(Walk):
         self._found = [combined(*self._found, ids)]
 
     def _of_random(self, variable: TensorVariable, axis: int) -> TensorVariable:
-        """Return values of a random variable, all different; those of a process are equal at equal inputs."""
+        """Return distinct values of a random variable; values of a process are equal at equal inputs."""
         if self._at is not None:
             return cast(TensorVariable, variable[(*[slice(None)] * axis, self._at)])
         latent = self._processes.get(variable)
@@ -232,7 +232,7 @@ class RowsOfGraph(Walk):
 
     @property
     def ids(self) -> Ids:
-        """Numbers (n,) that are the same for rows that no variable so far tells apart."""
+        """Group numbers (n,): rows of one group agree in all variables so far."""
         return combined(*self._found) if self._found else np.zeros(self._n, np.int64)
 
     def _joined(self, parts: Sequence[Variable], roles: tuple[Role | None, ...], axis: int) -> TensorVariable:
@@ -285,7 +285,7 @@ class RowsOfGraph(Walk):
         raise CannotSplitError("takes a sparse matrix that is computed")
 
     def _selected(self, op: Any, inputs: Sequence[Variable], roles: tuple[Role | None, ...]) -> TensorVariable | None:
-        """Return rows that an index takes of a variable, equal ones of which are equal; None for other indices."""
+        """Return the rows that an index selects from a variable, by group number; None for other indices."""
         source, *tensors = inputs
         index, *others = indices_from_subtensor(tensors, op.idx_list)
         moves = [each for each in others if each != slice(None)]
@@ -305,18 +305,18 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, made[pt.constant(places)])
 
     def _length(self, variable: TensorVariable, axis: int) -> int:
-        """Return the length of an axis, whatever the values of random variables are."""
+        """Return the length of an axis, which must not depend on values of random variables."""
         static = variable.type.shape[axis]
         if static is not None:
             return int(static)
         return int(self._value(variable.shape[axis]))
 
 
-_POINTS = 5  # random hyperparameters and effects at which coefficients are compared
-_FEWEST_FINITE = 3  # of these at which they must be finite
-_DISTANCE = 1.0  # of these from the initial point, unconstrained
-_WASTE = 20  # times as many numbers of factors as there are, which tables of them may have
-_SMALL = 1_000_000  # numbers, below which a table may have any number
+_POINTS = 5  # Number of random points at which coefficients are compared.
+_FEWEST_FINITE = 3  # Smallest number of points with finite coefficients.
+_DISTANCE = 1.0  # Distance of the points from the initial point, unconstrained.
+_WASTE = 20  # Largest ratio of a table's size to its factors' size.
+_SMALL = 1_000_000  # Size of a table that is always allowed.
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +330,7 @@ class RowGroups:
     first : array (g,)
         The first row of each group.
     alike : array (n,)
-        A number that is the same for rows with the same parameters of the likelihood, whatever the hyperparameters are.
+        Group numbers: rows of one group have the same likelihood parameters for all hyperparameters.
     points : Grouped
         Likelihood, observations and parameters of the groups.
     """

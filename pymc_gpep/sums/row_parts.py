@@ -58,7 +58,7 @@ class ProcessTerm:
     selected : bool
         Whether a row takes one value, times a coefficient.
     whole : bool
-        Whether each row takes the value at its own place, whatever the data of the model are.
+        Whether each row takes the value at its own position, for all data of the model.
     """
 
     latent: LatentGP
@@ -72,7 +72,7 @@ class ProcessTerm:
     def read(
         cls, latent: LatentGP, shape: tuple[int, ...], linear: Linear, given: list[Array], taken: NDArray[np.bool_]
     ) -> "ProcessTerm":
-        """Find out what rows take of a process.
+        """Find the values of a process that each row selects, and their coefficients.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class ProcessTerm:
         return cls(latent, shape, linear, feeds, selected, selected and all(own) and plain and fixed)
 
     def covariance(self, k: int) -> list[TensorVariable]:
-        """Return covariances (n, n) that it adds to that of a function, each of one of its outputs."""
+        """Return covariances (n, n) that the process adds to a function, one for each output."""
         outputs = np.flatnonzero(self.feeds == k)
         if not outputs.size:
             return []
@@ -127,7 +127,7 @@ class ProcessTerm:
 
 
 def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
-    """Tell whether data of the model say which values rows take, or with which coefficients."""
+    """Return whether the selected values or their coefficients depend on data of the model."""
     values = pt.tensor("values", dtype="float64", shape=shape)
     result = linear(values)
     behind = set(ancestors([result]))
@@ -147,7 +147,7 @@ def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """A variable times a number, and what stands for it in the argument."""
+    """A variable times a number, and its replacement in the argument."""
 
     value: TensorVariable
     place: TensorVariable
@@ -169,7 +169,7 @@ class _Splitter:
         self.parts: list[_Part] = []
 
     def __call__(self, variable: TensorVariable, scale: TensorVariable | None = None) -> TensorVariable:
-        """Return a variable, times a scalar, in terms of parts; what does not depend on these is not scaled."""
+        """Return a variable, times a scalar, in terms of parts; terms without parts are not scaled."""
         if not self._affinity.behind(variable):
             return variable
         key = variable, scale

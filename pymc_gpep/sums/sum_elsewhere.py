@@ -1,7 +1,7 @@
 """Sums of effects at new rows: the argument of the model with new data, also for levels that the model does not have.
 
-Data name new levels. The coefficients of a new level are those of a placeholder, a level of the model that the row does
-not use otherwise.
+Data name new levels. A new level gets the coefficients of a placeholder, a level of the model that the row does not use
+otherwise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,10 +71,10 @@ class NewLevels:
     ) -> None:
         self._prior, self._argument, self._known, self._data, self._blocks = prior, argument, known, data, blocks
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, NDArray[np.int64]] = {}  # of normals, by the data that say a level
+        self._owners: dict[str, NDArray[np.int64]] = {}  # data of an index → owners of standard normals
 
     def count(self, name: str) -> int:
-        """Return the number of levels that data select from; 0 where they are no index."""
+        """Return the number of levels that data select from; 0 if the data are not an index."""
         if name not in self._counts:
             self._counts[name] = levels_of(self._known[name], [self._argument]) or 0
         return self._counts[name]
@@ -129,7 +129,7 @@ class NewLevels:
         return self._owners[name]
 
     def _related(self, point: PointType, a: str, b: str) -> bool:
-        """Whether the levels of two data, the first with new ones, are levels of the same variable."""
+        """Whether two data, the first with new levels, index the same variable."""
         if a == b:
             return True
         sources = self._prior.sources
@@ -154,7 +154,7 @@ class NewLevels:
     def resolved(self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NewData:
         """Return rows with placeholders in place of new levels.
 
-        `used` tells which rows (m,) with the placeholders of its first argument use those of its second one.
+        `used(a, b)` is a mask (m,) of rows with placeholders a that use the placeholders b.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class NewLevels:
         """Return which rows use the placeholder of a new level otherwise, (m,): if another one is in its place."""
         m, found = len(x), np.zeros(len(x), bool)
         for name in x.strange:
-            if self.count(name) == 1:  # no other level can show it
+            if self.count(name) == 1:  # a single level has no other to compare with
                 places = self._prior.places.items()
                 own = {v for v, place in places if (self.owners(point, name)[place] >= 0).any()}
                 if used_beside(self._known[name], [self._argument], own):
@@ -214,7 +214,7 @@ class NewLevels:
     def _placed(
         self, point: PointType, x: NewData, without: NewData | None = None
     ) -> tuple[NewData, NDArray[np.bool_]]:
-        """Return rows with placeholders, other ones than those of rows `without`, and which rows have too few levels.
+        """Return rows with placeholders unlike the placeholders of `without`, and a mask of rows with too few levels.
 
         The same new level of one variable has one placeholder in a row, and no other data of that variable name it.
         """
@@ -309,8 +309,8 @@ class _AtRows(NamedTuple):
 class SumElsewhere(Elsewhere):
     """Prior moments of latent functions that are sums, at new rows.
 
-    Gaussian processes whose inputs are among the new data are moved to these inputs. The values of all others are those
-    of the fit, of which new rows take other ones.
+    Gaussian processes whose inputs are among the new data are moved to these inputs. Other processes keep the values of
+    the fit, from which new rows select.
 
     Parameters
     ----------
@@ -344,10 +344,10 @@ class SumElsewhere(Elsewhere):
         )
         self._made: dict[tuple[str, ...], tuple[AffineMap, list[Elsewhere]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
-        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # by the processes that are moved
+        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # moved processes → map of fitted rows
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._own_covariances: dict[tuple[TensorVariable, ...], AtPoint] = {}
-        self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
+        self._complete: set[tuple[str, ...]] = set()  # names of data from which rows were computed before
 
     @property
     def inputs(self) -> Array:
@@ -360,7 +360,7 @@ class SumElsewhere(Elsewhere):
 
     @cached_property
     def _fixed(self) -> list[MovedProcess] | None:
-        """All processes, where their inputs are one array with a row for each row of the fit."""
+        """Return all processes if their inputs are one array with a row for each fitted row."""
         prior = self._prior
         covs = [latent.cov for latent in self._processes]
         if not covs or XNEW in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
@@ -384,7 +384,7 @@ class SumElsewhere(Elsewhere):
         if x is not None:
             name = self._input_name()
             if name in given:
-                raise TypeError(f"Xnew and data[{name!r}] are the same inputs. Give one of them.")
+                raise TypeError(f"Xnew and data[{name!r}] are the same inputs. Leave out one.")
             if name is not None:
                 given[name] = x
             elif self._fixed is not None:
@@ -485,7 +485,7 @@ class SumElsewhere(Elsewhere):
         Raises
         ------
         ValueError
-            If the argument has another number of rows, since data that were not given have those of the fit.
+            If the argument has another number of rows, since data that were not given have the rows of the fit.
         """
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
@@ -519,9 +519,9 @@ class SumElsewhere(Elsewhere):
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[list[Elsewhere], _AtRows, Array]:
-        """Return the processes that are moved, the sum at new rows, and its known coefficients.
+        """Return the moved processes, the sum at new rows, and its coefficients so far.
 
-        Coefficients (c, m, q) of levels that the fit has no rows of are 0 among those known. There may be a row more.
+        Coefficients (c, m, q) of levels without fitted rows are 0. There may be an extra row.
         """
         names = x.names
         if names not in self._made:
@@ -533,10 +533,10 @@ class SumElsewhere(Elsewhere):
         try:
             new = self._evaluated(affine, point, x.values(extra), extra, [extra] * len(processes))
             if any(len(inputs) != extra for inputs in new.inputs):
-                raise ValueError("A process has other rows.")
+                raise ValueError("A process has a different number of rows.")
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        known = new.roots.copy()  # less the part of levels without fitted rows
+        known = new.roots.copy()  # then subtract levels without fitted rows
         for owned in self._owned(point, x):
             known[:, :m][:, owned] = 0.0
         return processes, new, known
@@ -550,7 +550,7 @@ class SumElsewhere(Elsewhere):
         return self._levels.resolved(point, x, partial(self._used, point))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
-        """Return which rows have coefficients of the placeholders of other ones."""
+        """Return a mask of rows that use placeholders of other data."""
         roots = self._at(point, x)[1].roots[:, : len(x)]
         return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._owned(point, other)], axis=0)
 
@@ -596,7 +596,7 @@ class SumElsewhere(Elsewhere):
             if count != self._rows:
                 raise ValueError(
                     f"Rows take values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
-                    "at its own inputs. Have new inputs among these when the model is fitted, and predict by the index."
+                    "at its own inputs. Include new inputs when the model is fitted, and predict by the index."
                 )
 
     @property
@@ -618,7 +618,7 @@ class SumElsewhere(Elsewhere):
         except CannotSplitError as why:
             raise ValueError(
                 f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute numbers of all rows in "
-                "NumPy before the model, and put what differs between rows into it as pm.Data."
+                "NumPy before the model, and declare the covariates of the rows as pm.Data."
             ) from None
 
     def _refusal(self, names: tuple[str, ...], m: int) -> str:

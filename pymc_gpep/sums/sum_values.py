@@ -112,7 +112,7 @@ class SumVariables(IntegratedVariables):
         return Joint(means, {name: slopes[name] for name in names}, cov, noise)
 
     def _check(self, names: Sequence[str]) -> None:
-        """Refuse variables that are not affine in integrated ones."""
+        """Refuse variables that are not affine in the integrated variables."""
         prior, model = self._prior, self._prior.model
         affinity = Affinity(prior.sources)
         for name in names:
@@ -172,8 +172,7 @@ class SumVariables(IntegratedVariables):
 class SumValues(SampledValues):
     """x is the standard normals z (1, q) of a sum.
 
-    Coefficients of rows without hyperparameters are computed once, so that data are those of the time when this was
-    made.
+    Coefficients of rows without hyperparameters are computed once, with the data at construction.
 
     Parameters
     ----------
@@ -281,7 +280,7 @@ class SumValues(SampledValues):
     def _undone(self) -> tuple[list[_Undo], AtPoint]:
         """Inverses of recipes, and the function that computes residuals and coefficients of normals.
 
-        Each variable is one of its own normals, given the variables that its mean depends on.
+        Each variable has its own normals, given the variables that its mean depends on.
         """
         prior, rng = self._sum, np.random.default_rng(SEED)
         functions = ModelFunctions(prior.model, [*prior.hyperparameters, *prior.integrated], self.data)
@@ -319,7 +318,7 @@ def _by_diagonal(residual: Array, diagonal: Array, rng: np.random.Generator) -> 
 
 
 def _by_least_squares(residual: Array, slopes: Array, rng: np.random.Generator) -> Array:
-    """Least squares, and a draw of what the residual leaves open."""
+    """Return the least-squares solution plus a draw from the null space."""
     drawn = rng.standard_normal(len(slopes))
     found: Array = drawn + lstsq(slopes.T, residual - drawn @ slopes, cond=_SINGULAR, check_finite=False)[0]
     return found

@@ -22,14 +22,14 @@ KERNELS: dict[str, Callable[..., Any]] = {
 """Names of covariance functions of a distance that is scaled by length scales."""
 
 _SPREAD_OF_SCALE = 1.5  # standard deviation of the log of a length scale, as of `default_priors`
-_MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude, as there
+_MAGNITUDE = 1.0, 1.5  # Mean and standard deviation of the log magnitude, as in `default_priors`.
 
 
 @dataclass(frozen=True)
 class Columns:
     """Columns of a table, as `gpep.columns` reads them.
 
-    A column of numbers or booleans becomes a standardised input. A category becomes inputs of zeros and ones, which
+    A column of numbers or booleans becomes a standardised input. A category becomes indicator inputs (0 or 1), which
     share one length scale. All pairs of categories have the same distance.
 
     Attributes
@@ -191,7 +191,7 @@ class Columns:
         if f"{name}_category" in known:
             found[category] = known[f"{name}_category"]
         if np.isnan(found).any():
-            raise ValueError("The covariance is not one that Columns.covariance made: it says no length scales.")
+            raise ValueError("The hyperparameters have no length scales by Columns.covariance. Use that method.")
         constant = [isinstance(column, NumberColumn) and not column.deviation for column in self.columns]
         return np.where(constant, np.inf, found)
 

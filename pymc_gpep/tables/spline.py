@@ -12,7 +12,7 @@ from scipy.linalg import cholesky, solve_triangular
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
-_FEWEST = 3  # knots: with two there is a line alone
+_FEWEST = 3  # Smallest number of knots: two give a line.
 # Least distance of knots, relative to the range. If knots are nearer, values within such a distance count as one.
 _GAP = 1e-6
 
@@ -99,7 +99,7 @@ def _values(x: Any) -> Array:
     """The values of a column in double precision; an error says why something is not a column."""
     if isinstance(x, TensorVariable):
         if random := rvs_in_graph(x):
-            raise TypeError(f"x depends on the random variable {min(map(str, random))!r}: a spline is one of data.")
+            raise TypeError(f"x must be data, but depends on the random variable {min(map(str, random))!r}.")
         found = x.eval(mode=Mode("py", None))
     else:
         found = np.asarray(x)

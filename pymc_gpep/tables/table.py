@@ -84,7 +84,7 @@ def _of_series(name: str, series: Any) -> Values:
         return Values(name, None, _labels(name, series.to_numpy()))
     if kind.lower().startswith(("datetime", "timedelta", "period", "date", "duration", "time")):
         raise _times(name, kind)
-    if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # with its own missing value
+    if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # may contain pd.NA
         if series.dtype.kind == "c":
             raise TypeError(f"Column {name!r} has complex numbers.")
         return Values(name, series.to_numpy(dtype=np.float64, na_value=np.nan), None)
@@ -153,7 +153,7 @@ type Unseen = Literal["error", "new"]
 
 _NAMED = 5  # rows or categories that a message names
 _SEVERAL = 20  # Least number of rows where many categories are warned of.
-_NEARLY = 0.9  # Share of categories in rows above which a column is taken for names of rows.
+_NEARLY = 0.9  # Ratio of categories to rows above which a column counts as row names.
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class NumberColumn(Column):
 
 @dataclass(frozen=True)
 class CategoryColumn(Column):
-    """A column of categories: an input of zeros and ones for each level, and an input for new levels.
+    """A column of categories: an indicator input (0 or 1) for each level, and an input for new levels.
 
     Rows of different levels are all at the same distance from each other, √2.
 
@@ -253,7 +253,7 @@ class CategoryColumn(Column):
         labels = values.categories
         if labels is None:
             assert values.numbers is not None
-            # A column of missing values alone does not show that it has categories.
+            # A column of only missing values may have any type.
             strings = all(isinstance(level, str) for level in self.levels if level is not None)
             if strings and not np.isnan(values.numbers).all():
                 raise TypeError(f"Column {self.name!r} has numbers, and had categories in training.")
@@ -293,7 +293,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         levels = tuple(dict.fromkeys(labels))
         try:
             levels = tuple(sorted(levels))
-        except TypeError:  # of several types
+        except TypeError:  # values of several types
             levels = tuple(sorted(levels, key=str))
         if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
             warnings.warn(

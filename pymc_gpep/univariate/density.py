@@ -209,7 +209,7 @@ def _cut_graph(
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
         return made
-    # Fewer rows where hyperparameters and data themselves are rows.
+    # Fewer rows if hyperparameters and data are arrays over rows.
     try:
         deeper = cut_with(rows)
     except RowsMixedError:
@@ -220,7 +220,7 @@ def _cut_graph(
 def _length(variable: TensorVariable, axis: int) -> int:
     length = known_shape(variable)[axis]
     if length is None:
-        raise NotImplementedError(f"The length of axis {axis} of {variable} is not known.")
+        raise NotImplementedError(f"Axis {axis} of {variable} must have a static length, but its length is unknown.")
     return length
 
 

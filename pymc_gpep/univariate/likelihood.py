@@ -131,9 +131,9 @@ def _size(variables: Collection[Variable]) -> int:
     return sum(int(np.prod([1 if length is None else length for length in shape])) for shape in sizes)
 
 
-_MOST_KEPT = 2  # variables that a message lets stay hyperparameters
+_MOST_KEPT = 2  # Largest number of variables that a message suggests as hyperparameters.
 _TOGETHER = 4096  # Rows whose moments are averaged at a time where there are formulas.
-_PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # latent values at which an observation is looked at
+_PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # Latent values at which an observation is evaluated.
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class UnivariateLikelihood(OneFunction):
             raise TypeError("PyMC has no distribution function of this likelihood, so that it has no quantiles here.")
         repeats = f.size // f.shape[-1]
         each = np.floor(y) if self.observed_dtype == "int64" else y
-        # Beyond all counts that there are.
+        # Above all observed counts.
         each = np.clip(each, -(2.0**53), 2.0**53) if self.observed_dtype == "int64" else each
         found = density.other("cumulative", f.ravel(), np.tile(each, repeats), np.tile(self.parameters, (1, repeats)))
         return np.asarray(found).reshape(f.shape)
@@ -305,7 +305,7 @@ class UnivariateLikelihood(OneFunction):
     @property
     def _known(self) -> RowDensity:
         if self.density is None:
-            raise ValueError("This likelihood is known only once a model is read.")
+            raise ValueError("This likelihood has no log density until a model is read.")
         return self.density
 
     def _values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:

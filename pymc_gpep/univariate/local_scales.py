@@ -39,7 +39,7 @@ _STEPS = {ON_A_SCALE: (0.25, 0.35), ON_THE_LINE: (0.08, 0.25)}
 _FURTHEST = {ON_A_SCALE: 640.0, ON_THE_LINE: 60.0}  # Largest place of the lattice.
 _COARSE = (4.0, 8.0)  # Distances of the search for the ends of the lattice.
 _POINTS = 24  # Least number of places that a density needs.
-_FINER = 8.0  # Most that distances shrink from one lattice to the next.
+_FINER = 8.0  # Largest factor by which distances shrink between lattices.
 _UNIT = 2.0**-20  # Distance from 0 within which places of a variable without a transform are linear in it.
 _DROP = 30.0  # Fall of the log density from its maximum at the ends of the lattice.
 _LARGEST = 1e280  # Largest variance of a component.
@@ -293,10 +293,10 @@ class LocalScaleFactor(PriorFactor):
         """Return p(u) N(u | mean, variance) / N(u | base), where cavities contain the base."""
         log_weights, means, variances = self.components(parameters).at_effects()
         base_mean, base = parameters[0], parameters[1] ** 2
-        precision = (base - variance) / (variance * base)  # of the effect given all but its prior
+        precision = (base - variance) / (variance * base)  # cavity precision of the effect
         slope = (mean - base_mean) / base
         constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
-        # Rounding would count far out in the tails.
+        # Drop the far tails, where rounding dominates.
         alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
         diverges = ~alone & ((1.0 + precision * variances) <= 0.0).any(axis=0)
         nothing = alone | diverges

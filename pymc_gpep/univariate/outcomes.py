@@ -240,15 +240,15 @@ type _LogDensity = Callable[[NDArray[Any]], Array]
 
 _TRIED = np.concatenate([[0.0], *(sign * np.geomspace(1e-6, 1e8, 57) for sign in (-1.0, 1.0))])
 _DROP = 60.0  # fall of a log density from its mode to negligible values
-_LONGEST = 1100  # doublings
+_LONGEST = 1100  # Largest number of doublings.
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
-_FEWEST, _MOST = 32, 1024  # nodes on either side of a mode
-_MOST_COUNTS = 4096  # that are summed one by one
-_EACH = 256.0  # counts on either side of a mode that are summed one by one where there are more
-_PANEL = 64  # steps of a panel beyond them
-_PARTS = 8  # of the counts at a time, to save memory
+_FEWEST, _MOST = 32, 1024  # Smallest and largest number of nodes on either side of a mode.
+_MOST_COUNTS = 4096  # Largest number of counts that are summed one by one.
+_EACH = 256.0  # With more counts, the number on either side of a mode that is summed one by one.
+_PANEL = 64  # Steps of a panel beyond these counts.
+_PARTS = 8  # Number of parts of the counts, to save memory.
 _INTEGRAL_TOLERANCE = 1e-7  # Largest relative change of an integral with twice the nodes that counts as converged.
-_NORMALISED = 1e-4  # error of ∫ p dy
+_NORMALISED = 1e-4  # Largest error of ∫ p dy.
 _HEAVY = 8.0  # Largest exponent of a tail that is added, of a probability to exceed y that falls as y to it.
 _SLOWEST = 0.01  # Excess of that exponent over the power of a moment, below which the moment is infinite.
 _REACH, _FAR = 9.0, 45.0  # Standard deviations of a latent value: a range at first, and the widest one.
@@ -401,7 +401,7 @@ def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: boo
         for place, value in ((inner[0], left), (inner[1], right)):
             better = value > top
             best, top = np.where(better, np.round(place) if round_off else place, best), np.where(better, value, top)
-        # The half that has the best place seen.
+        # Keep the half that contains the best place so far.
         keep_left = best < inner[1] if round_off else np.where(left == right, best < inner[1], left > right)
         low, high = np.where(keep_left, low, inner[0]), np.where(keep_left, inner[1], high)
         if (high - low <= 1e-9 * (np.abs(high) + np.abs(low))).all():
@@ -410,7 +410,7 @@ def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: boo
 
 
 def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tuple[Array, Array]:
-    """Where nothing counts to either side of a mode, or the support ends."""
+    """Return the ends of the range around a mode outside of which the density is negligible or zero."""
     ends = []
     for sign in (-1.0, 1.0):
         inside, reach = np.zeros_like(mode), step.copy()
@@ -495,7 +495,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
         while count <= _MOST:
             t = np.linspace(-4.5, 4.5, count)[:, None]
             u = 0.5 * np.pi * np.sinh(t)
-            part = expit(2.0 * u)  # of the way from one end, of which few digits are lost at either
+            part = expit(2.0 * u)  # share of the way from one end, accurate near both ends
             slope = np.pi * np.cosh(t) * part * expit(-2.0 * u) * (t[1] - t[0])
             total: Any = 0.0
             for end in (low, high):

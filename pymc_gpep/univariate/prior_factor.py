@@ -48,11 +48,11 @@ SUFFIX = "_prior"
 _OWN = 4
 """Number of parameters in front of the parameters of the density: mean and deviation of the base, and two bounds."""
 
-_DROP = 40.0  # of the logarithm of the integrand from its largest value to cells that are left out
-_NODES = 12  # of a cell
-_NEAR = np.arange(-9.0, 9.1, 1.5)  # ends of cells about the effect given all but its prior, in its deviations
-_STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]  # ends of cells about a centre, in deviations of the base
-_FLAT = 0.01  # difference of the logarithm of the integrand between neighbouring ends that are left out
+_DROP = 40.0  # Cells are left out if the log integrand is lower than its maximum by this.
+_NODES = 12  # Nodes of a cell.
+_NEAR = np.arange(-9.0, 9.1, 1.5)  # Ends of cells around the cavity mean, in its deviations.
+_STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]  # Ends of cells around a centre, in deviations.
+_FLAT = 0.01  # Ends of cells between which the log integrand changes by less are merged.
 _NO_TAIL = 30.0  # An integrand that rises at its last end, and is not this much lower there, has no integral.
 _NO_VARIANCE = -3.01  # A density has no variance if its tail is a power of this exponent, or a larger one.
 _IMPOSSIBLE = -1e10  # log density beyond the support, for weights of draws
@@ -146,15 +146,15 @@ def tilted(prior: EffectPriors, mean: Array, variance: Array) -> TiltedNodes:
         Moments of cavities, finite and positive.
     """
     base_mean, base = prior.base
-    precision = (base - variance) / (variance * base)  # of the effect given all but its prior
+    precision = (base - variance) / (variance * base)  # cavity precision of the effect
     slope = (mean - base_mean) / base
     constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
-    # Rounding would count far out in the tails.
+    # Drop the far tails, where rounding dominates.
     alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
     found = _Integrand(prior, mean, *(np.where(alone, 0.0, each) for each in (precision, slope, constant)))
     nodes, diverges = found.nodes()
     if diverges.any():
-        # No distribution is proportional to p times the rest: nothing but the prior counts.
+        # The product of p and the cavity cannot be normalised: use the prior alone.
         found = found._replace(
             precision=np.where(diverges, 0.0, found.precision),
             slope=np.where(diverges, 0.0, found.slope),
@@ -207,7 +207,7 @@ class _Integrand(NamedTuple):
         for always in (*(prior.places - mean), low, high):
             kept |= ends == always
         kept[1:] &= np.diff(ends, axis=0) > 0.0
-        # Each ladder has an end between these two, whose distances from a centre differ by a factor of 2.
+        # Each sequence of ends has a member between these two, since distances from a centre double.
         fall = np.log(2.0) * _NO_VARIANCE
         before = len(ladders)
         tails = height[0] - height[before], height[-1] - height[-1 - before]

@@ -41,7 +41,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import Ufunc, interpreted
 
-_MOST = 64  # numbers of a row in one part that is cut off, such as weights of a mixture
+_MOST = 64  # Largest number of entries of a row in a cut part, such as weights of a mixture.
 
 
 class RowsMixedError(Exception):
@@ -91,8 +91,8 @@ class RowCut:
         self._length_of, self._prefix = length_of, prefix
         self._moving = frozenset(moving)
         self._depends: dict[Variable, bool] = {}
-        # A variable that moves → the one in its place, and the axis of the rows. Without such an axis, the same number
-        # stands for all rows, and its replacement has rows before its own axes.
+        # Variable that differs between rows → its replacement, and the axis of the rows. If the axis is None, all rows
+        # share the variable, and its replacement has a new first axis of rows.
         self._made: dict[Variable, tuple[TensorVariable, int | None]] = {
             old: (new, 0 if old.ndim else None) for old, new in moving.items()
         }
@@ -482,9 +482,9 @@ def _call(node: Apply) -> Callable[..., Any]:
     return shuffled
 
 
-_STEP = 0.02  # of a latent value, whose scale is that of a logarithm or a logit where a shape depends on it
-_SIDE = 4  # steps to either side
-_PART = 1e-4  # of a parameter: the step where it varies
+_STEP = 0.02  # Step of a latent value; where shapes depend on it, its scale is a logarithm or a logit.
+_SIDE = 4  # Number of steps to either side.
+_PART = 1e-4  # Relative step of a parameter that varies.
 
 
 def stable(output: TensorVariable) -> TensorVariable:

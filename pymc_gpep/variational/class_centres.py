@@ -67,7 +67,7 @@ def class_centres(
     if classes is None and labels.min() > 0:
         raise ValueError(
             f"labels are from {labels.min()} to {labels.max()}, but classes are numbered from 0. Subtract "
-            f"{labels.min()}, or say how many there are if the first ones have no rows: classes={c}."
+            f"{labels.min()}. If the first classes have no rows, give the number of classes: classes={c}."
         )
     if labels.min() < 0 or labels.max() >= c:
         raise ValueError(f"labels must be from 0 to {c - 1}, but are from {labels.min()} to {labels.max()}.")

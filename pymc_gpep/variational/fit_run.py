@@ -57,7 +57,7 @@ def compilation(tell: Callable[[str], None]) -> Iterator[Compilation]:
 
 
 _PATIENCE = 1.0  # seconds that a solve takes before its iterations are shown
-_QUIET = 5.0  # seconds between lines of text where no line can move
+_QUIET = 5.0  # Seconds between lines of text on a terminal without a moving bar.
 
 
 class FitProgress:
@@ -79,7 +79,7 @@ class FitProgress:
         self._progress = CustomProgress(
             *Progress.get_default_columns()[:1],
             TextColumn("iteration {task.completed}"),
-            TextColumn("{task.fields[state]}", table_column=Column()),  # which may have several lines
+            TextColumn("{task.fields[state]}", table_column=Column()),  # may have several lines
             TimeElapsedColumn(),
             console=console,
             disable=not (shown and moves),

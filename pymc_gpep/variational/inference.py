@@ -41,12 +41,12 @@ from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
 _log = logging.getLogger(__name__)
-_told = logging.getLogger("pymc")  # which shows the choices of pm.fit
-_MOST_OF_PROCESSES = 4  # hyperparameters of Gaussian processes alone that are integrated over by default
-_WORK = 2e8  # numbers c n³ of their algebra, up to which a fit takes seconds
-_AGAIN = 2  # searches that begin at a node of the integral
-_ABOVE = 0.5  # log posterior by which such a node is above the end of the search before
-_MANY = 15  # hyperparameters, beyond which a maximum is a poor stand-in for their posterior
+_told = logging.getLogger("pymc")  # logger that shows the choices of pm.fit
+_MOST_OF_PROCESSES = 4  # Largest number of hyperparameters, of processes only, that are integrated by default.
+_WORK = 2e8  # Largest c n³ for which a fit takes seconds.
+_AGAIN = 2  # Largest number of searches that start at a node.
+_ABOVE = 0.5  # Smallest excess of such a node's log posterior over the previous end.
+_MANY = 15  # With more hyperparameters a maximum represents their posterior poorly.
 
 
 class GPInference(Inference):
@@ -248,10 +248,10 @@ class GPInference(Inference):
         TypeError
             If `n` is not a whole number.
         ValueError
-            If there was no fit yet.
+            If `fit` was not called before.
         """
         if self._fit is None:
-            raise ValueError("There is no fit yet: call fit() first.")
+            raise ValueError("refine() needs a fit: call fit() first.")
         return self._refined(self._fit, n, None, progressbar, progressbar_theme)
 
     def _refined(
@@ -310,7 +310,7 @@ class GPInference(Inference):
         self, run: FitRun, log_posterior: LogPosterior, trace: Trace, progressbar: bool
     ) -> tuple[HyperPosterior | None, Trace]:
         """The nodes that stand for the hyperparameters; None for one at the maximum."""
-        # With nothing to integrate over, all ways to do it are the same.
+        # Without hyperparameters all methods of integration agree.
         if trace.interrupted:
             run.stage("interrupted: keeping the best point so far")
             return None, trace
@@ -377,11 +377,11 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
     if isinstance(start, Fit):
         if batches and isinstance(start.trace, StepTrace):
             return start.trace.left_off, None, plan
-        # Without inducing inputs a method on all rows together is exact: it takes hyperparameters alone.
+        # Without inducing inputs all rows are fitted exactly: only hyperparameters are learned.
         anchored = "inducing" in plan.names() and not plan.sums
         if anchored and plan.inducing is None and hasattr(start, "inducing_inputs"):
             rows = start.classifier.n_points if start.rows is None else start.rows.n_rows
-            # By batches, all of few rows are inducing inputs by default, and other rows are handled.
+            # By default, batch fits of few rows use all rows as inducing inputs.
             if not (batches and start.inducing_inputs.shape[-2] == rows):
                 plan = replace(plan, inducing=start.inducing_inputs)
         return None, {str(name): value for name, value in start.hyperparameters.items()}, plan
@@ -402,7 +402,7 @@ def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
         return Adaptive.name
     names = ", ".join(dict.fromkeys(space.owners))
     warn(
-        f"{size} hyperparameters, {names}, stay at their maximum, which says nothing of their uncertainty. "
+        f"{size} hyperparameters, {names}, stay at their maximum, which ignores their uncertainty. "
         "gpep.marginalize(model) and pm.sample integrate over so many."
     )
     return Maximum.name
@@ -434,12 +434,12 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
     if not plan.by_steps:
         raise TypeError(f"obj_optimizer must be {optimisers}. A number is a rate for batches, batch_size=...")
     if not 0.0 < float(obj_optimizer) < np.inf:
-        raise ValueError(f"obj_optimizer must be positive and finite where it is a rate, but is {obj_optimizer}.")
+        raise ValueError(f"obj_optimizer as a learning rate must be positive and finite, but is {obj_optimizer}.")
 
 
 @cache
 def _tell_of_flat(names: tuple[str, ...]) -> None:
-    """Say once in a process that variables with a flat prior are integrated."""
+    """Log, once in a process, that variables with a flat prior are integrated."""
     _told.info(
         "Flat coefficients %s are integrated, as by restricted maximum likelihood (REML). Maximum likelihood keeps "
         "them at their maximum: pm.fit(..., hyperparameters=%s).",

@@ -26,19 +26,19 @@ from pymc_gpep.rows.storage import open_rows
 from pymc_gpep.streaming.run import one_batch
 from pymc_gpep.sums.latent_sum import LatentSum
 
-_log = logging.getLogger("pymc")  # its messages are shown, like other choices of pm.fit and pm.sample
+_log = logging.getLogger("pymc")  # PyMC's logger, which shows choices of pm.fit
 
 AUTO = "auto"
 """The name that stands for a choice."""
 
-_DENSE = 1e10  # c n³ of a fit of a minute or so
+_DENSE = 1e10  # c n³ of a fit that takes about a minute.
 _QUADRATURES = 20_000  # Rows of several linear predictors, beyond which EP takes minutes.
-_SPARE = 1.5  # times the least memory of a search with derivatives, that it may take
+_SPARE = 1.5  # Largest memory of a search, relative to its minimum.
 _INDUCING = 100
-_COMMON = 200  # inducing inputs of one function, whose sites need no quadrature over several
-_SWEPT = 2e8  # c n M² of a minute or so, for the sweeps of a search
+_COMMON = 200  # Inducing inputs of a single function, whose sites need no quadrature over several.
+_SWEPT = 2e8  # c n M² of a search that takes about a minute.
 _BATCH = 200
-_PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # over the rows; and steps
+_PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # Passes over the rows; smallest and largest number of steps.
 _GIGABYTE = 1e9
 
 

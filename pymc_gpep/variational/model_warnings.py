@@ -64,14 +64,13 @@ def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
     of = repr(classifier.response)
     alike = f"All {rows} labels of {of} are" if rows > 1 else f"The only label of {of} is"
     warn(
-        f"{alike} of the class {classifier.class_names[label]!r}: there is nothing to tell it from, and "
-        "hyperparameters are learned from next to nothing. Look at how the labels were coded and which rows were "
-        "chosen, and give rows of other classes as well."
+        f"{alike} of the class {classifier.class_names[label]!r}, so that the data contain almost no information on "
+        "hyperparameters. Check how the labels were coded and which rows were chosen, and add rows of other classes."
     )
 
 
-_PROBE = 0.1  # of a hyperparameter, unconstrained
-_NOTHING = 1e-5  # of a variance, more than a jitter
+_PROBE = 0.1  # Unconstrained step of a hyperparameter.
+_NOTHING = 1e-5  # Share of a variance below which a change counts as jitter.
 
 
 def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
@@ -95,17 +94,17 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
     if (noise > _NOTHING * own).any() or np.allclose(moved, own, rtol=_NOTHING, atol=0.0):
         return
     warn(
-        f"Nothing fixes the magnitude of the latent functions: a {likelihood.name} likelihood sees only which of them "
-        "is largest, and they have no noise. It will end where its prior is largest. Add noise to the covariance, "
+        f"The magnitude of the latent functions is undetermined: a {likelihood.name} likelihood sees only which "
+        "is largest, and they have no noise. It will end at the mode of its prior. Add noise to the covariance, "
         "+ pm.gp.cov.WhiteNoise(1.0), or let the magnitude be a number."
     )
 
 
 _STEP = 0.1
-_MOVE = 1.0  # shift of a symmetric hyperparameter, unconstrained
+_MOVE = 1.0  # Unconstrained shift of a symmetric hyperparameter.
 _ROWS = 20
 _MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as none.
-_FEW = 20  # hyperparameters that are looked at without derivatives, whose graph takes a second to make
+_FEW = 20  # Up to this number of hyperparameters differences are faster than a graph of derivatives.
 
 
 def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> Array:
@@ -133,7 +132,7 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
     if moves.any():
         names = " and ".join(repr(owner) for owner, move in zip(space.owners, moves, strict=True) if move)
         warn(
-            f"The model is symmetric about where {names} begins, so that no gradient leads away from there. Batches "
+            f"The model is symmetric about where {names} begins, where the gradient is zero. Batches "
             f"begin {_MOVE:g} beside it, unconstrained. Give another start=..."
         )
     return theta + moves
@@ -163,7 +162,7 @@ def _same(one: Array | float, other: Array | float) -> bool:
     return bool(np.allclose(one, other, rtol=_MOMENT_CHANGE, atol=_MOMENT_CHANGE))
 
 
-_MUCH = 1e-3  # of the prior variance
+_MUCH = 1e-3  # Share of the prior variance that is warned of.
 
 
 def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:

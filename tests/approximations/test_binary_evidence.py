@@ -61,14 +61,14 @@ def figures(name):
 
 @kinds
 @pytest.mark.parametrize("method", ["laplace", "ep", "kl", "vb", "fv"])
-def test_nine_regimes(kind, method):
+def test_evidence_equals_stored_values_in_nine_regimes(kind, method):
     expected = figures(str(kind))[:, COLUMNS.index(method)]
     for problem, figure in zip(regimes(), expected, strict=True):
         assert solve(method, problem, kind).evidence == pytest.approx(figure, abs=1e-6)
 
 
 @kinds
-def test_lower_bounds_of_nine_regimes(kind):
+def test_bounds_equal_stored_values_in_nine_regimes(kind):
     """Jensen's bound of variational Bayes is known; KL's is its own evidence."""
     for problem, row in zip(regimes(), figures(str(kind)), strict=True):
         assert solve("vb", problem, kind, tolerance=1e-9).lower_bound == pytest.approx(
@@ -78,7 +78,7 @@ def test_lower_bounds_of_nine_regimes(kind):
 
 
 @pytest.mark.parametrize(("regime", "figure"), list(enumerate([-2.883028, -2.812429, -2.893893])))
-def test_label_regression_of_unit_noise(regime, figure):
+def test_label_regression_with_unit_noise_equals_stored_values(regime, figure):
     problem = list(regimes())[regime]
     assert solve("lr", problem, PROBIT, least=1.0, most=1.0).evidence == pytest.approx(figure, abs=1e-6)
 
@@ -129,7 +129,7 @@ def test_lower_bounds_lie_below_the_bound_of_kl(kind, seed, log_magnitude):
 
 @kinds
 @pytest.mark.parametrize("method", ["ep", "fv", "tap_naive"])
-def test_independent_points_are_exact(kind, method):
+def test_methods_are_exact_for_independent_points(kind, method):
     rng = np.random.default_rng(0)
     problem = BinaryProblem(np.diag(rng.gamma(1.0, 5.0, 6)), rng.normal(size=(1, 6)), np.array([0, 1, 0, 1, 1, 0]))
     solution = solve(method, problem, kind)
@@ -146,7 +146,7 @@ def test_independent_points_are_exact(kind, method):
 
 @kinds
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "fv"])
-def test_without_prior_variance(kind, method):
+def test_zero_prior_variance_gives_the_likelihood_at_the_mean(kind, method):
     problem = BinaryProblem(np.zeros((5, 5)), np.zeros((1, 5)), np.array([0, 1, 1, 0, 1]))
     solution = solve(method, problem, kind)
     assert solution.evidence == pytest.approx(-5 * np.log(2), abs=1e-10)
@@ -163,7 +163,7 @@ def test_without_prior_variance(kind, method):
         (3, 0, -1.389951, -1.391703, -1.400699),
     ],
 )
-def test_points_of_one_latent_value(positive, negative, ep, kl, laplace):
+def test_copies_of_a_point_match_quadrature(positive, negative, ep, kl, laplace):
     """K = 11ᵀ is singular; n₊ and n₋ labels of one f ~ N(0, 1) have the probability n₊! n₋! / (n + 1)! by a probit."""
     n = positive + negative
     problem = BinaryProblem(np.ones((n, n)), np.zeros((1, n)), np.repeat([1, 0], [positive, negative]))
@@ -180,11 +180,11 @@ def test_points_of_one_latent_value(positive, negative, ep, kl, laplace):
 
 
 EP_BIAS = (-0.0029, -0.0283, -0.0043, -0.0341)
-"""Log evidence of EP, less the exact one, of the problems of `test_orthants`."""
+"""Log evidence of EP, less the exact one, of the problems of `test_ep_evidence_is_close_to_orthant_probabilities`."""
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_orthants(seed):
+def test_ep_evidence_is_close_to_orthant_probabilities(seed):
     """A probit's evidence is the probability of an orthant under N(m, K + I)."""
     problem = random_binary(seed, 10, variance=4.0)
     sign = problem.signs
@@ -201,7 +201,7 @@ def test_orthants(seed):
 
 
 @kinds
-def test_two_points_by_quadrature(kind):
+def test_evidence_of_two_points_matches_quadrature(kind):
     k = np.array([[3.0, 1.0], [1.0, 2.0]])
     problem = BinaryProblem(k, np.array([[0.5, -1.0]]), np.array([1, 1]))
     inverse, scale = np.linalg.inv(k), 2.0 * np.pi * np.sqrt(np.linalg.det(k))
@@ -216,7 +216,7 @@ def test_two_points_by_quadrature(kind):
         assert solve(method, problem, kind).evidence < np.log(exact)
 
 
-def test_sites_of_two_strongly_correlated_points():
+def test_sites_of_two_strongly_correlated_points_equal_published_values():
     """Footnote 2 of Nickisch and Rasmussen (2008); exact moments have W of 0.1416, and −0.0168 between them."""
     problem = BinaryProblem(np.array([[7.0, 6.0], [6.0, 7.0]]), np.zeros((1, 2)), np.ones(2, np.int64))
     solution = solve("ep", problem, PROBIT, tolerance=1e-11)
@@ -229,7 +229,7 @@ def test_sites_of_two_strongly_correlated_points():
 
 
 @pytest.mark.parametrize("per_class", [False, True])
-def test_two_classes_of_a_multinomial_probit(per_class):
+def test_probit_matches_multinomial_probit_of_two_classes(per_class):
     """(f₁ − f₀) / √2 is the one function: its covariance is K, or the mean of the two."""
     problem = random_problem(4, 14, 2, variance=5.0, per_class=per_class, with_mean=True)
     k = problem.K.mean(0) if per_class else problem.K
@@ -250,7 +250,7 @@ def test_two_classes_of_a_multinomial_probit(per_class):
             assert_allclose(np.einsum("iab,a,b->i", several.cov, across, across), one.cov[:, 0, 0], atol=1e-8)
 
 
-def test_two_classes_of_a_softmax():
+def test_logit_matches_softmax_of_two_classes():
     """f₁ − f₀ is the one function: its covariance is the sum of both."""
     problem = random_problem(4, 14, 2, variance=5.0, per_class=True, with_mean=True)
     binary = BinaryProblem(problem.K.sum(0), problem.m[1:] - problem.m[:1], problem.y)
@@ -268,7 +268,7 @@ def test_variational_means_of_a_probit_are_the_mode(seed):
     assert_allclose(vb.posterior.precision, 1.0, atol=1e-12)
 
 
-def test_laplace_of_scikit_learn():
+def test_laplace_matches_scikit_learn():
     """Its gradient is with respect to log σ² and log ℓ."""
     rng = np.random.default_rng(1)
     X = rng.uniform(0.0, 5.0, size=(50, 1))

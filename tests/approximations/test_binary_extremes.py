@@ -37,7 +37,7 @@ def solve(method, kind, given, start=None, **options):
 
 
 @every
-def test_an_answer_or_a_status(method, kind):
+def test_extreme_problems_give_finite_results_or_a_status(method, kind):
     for i, log_magnitude in enumerate((-8.0, 0.0, 4.25, 8.0, 12.0)):
         for j, log_lengthscale in enumerate((-8.0, 0.0, 8.0)):
             given = problem(method, log_magnitude, log_lengthscale, *LABELLED[i + j & 3])
@@ -73,7 +73,7 @@ def test_neither_start_nor_order_matters(method, kind, log_magnitude):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize(("labels", "mean"), [("half", 0.0), ("all", -50.0), ("half", 50.0)])
-def test_kl_begins_near_by_however_large_the_magnitude(kind, labels, mean):
+def test_kl_starts_near_its_optimum_for_any_magnitude(kind, labels, mean):
     """From narrow sites at the prior mean it took four hundred sweeps, or stopped at evidences of hundreds below."""
     given = problem("kl", 8.0, 0.0, labels, mean)
     cold = solve("kl", kind, given)
@@ -88,13 +88,13 @@ def test_kl_begins_near_by_however_large_the_magnitude(kind, labels, mean):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("vb", "lr", "fv")])
-def test_nothing_to_learn_without_magnitude(method, kind):
+def test_zero_magnitude_leaves_the_prior(method, kind):
     solution = solve(method, kind, problem(method, -8.0, -8.0, "all"))
     assert solution.evidence == pytest.approx(-N * np.log(2.0), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_evidence_of_ep_does_not_see_a_large_magnitude(kind):
+def test_evidence_of_ep_is_constant_for_large_magnitudes(kind):
     separable = LABELS["half"].copy()
     separable[:2] = X[0, 0] > 0
     k = squared_exponential(X, variance=1.0, lengthscale=1.0)

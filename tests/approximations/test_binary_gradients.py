@@ -20,7 +20,7 @@ def slope(function, step):
 
 @every
 @pytest.mark.parametrize("log_magnitude", [0.0, 1.5, 4.25])
-def test_gradient_is_that_of_the_evidence(method, kind, log_magnitude):
+def test_gradient_matches_differences_of_the_evidence(method, kind, log_magnitude):
     variance = float(np.exp(2 * log_magnitude))
     problem = random_binary(7, 9, variance=variance, jitter=0.02)
     solver = METHODS[method](tolerance=TOLERANCE)
@@ -51,7 +51,7 @@ def test_gradient_is_that_of_the_evidence(method, kind, log_magnitude):
 
 
 @every
-def test_gradient_in_hyperparameters(method, kind):
+def test_gradient_in_hyperparameters_matches_differences(method, kind):
     X = np.random.default_rng(5).normal(size=(10, 2))
     y = (X[:, 0] + 0.5 * X[:, 1] > 0.2).astype(np.int64)
     solver = METHODS[method](tolerance=TOLERANCE)

@@ -15,7 +15,7 @@ ERROR = {"ep": 0.2, "kl": 0.2, "vb": 0.1, "lr": 0.2}
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("variance", [1.0, 20.0])
-def test_response_says_how_means_move(method, kind, variance):
+def test_response_matches_differences_of_means(method, kind, variance):
     """Of modes to the last digits; of others right but for how precisions change, which is of a higher order."""
     problem = random_binary(4, 10, variance=variance, jitter=0.05)
     solver = METHODS[method](tolerance=1e-10)

@@ -31,11 +31,11 @@ def check(data, points, every=1):
 
 
 @pytest.mark.parametrize("data", [iris, wine])
-def test_from_anywhere(data):
+def test_methods_converge_from_any_start(data):
     check(data, itertools.product((-2, 4, 12), (-2, 1, 5)), every=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [iris, wine])
-def test_from_anywhere_on_the_grid(data):
+def test_methods_converge_from_any_start_on_a_grid(data):
     check(data, half_of_grid(), every=2)

@@ -75,7 +75,7 @@ def assert_equals_flat_ep(k, mean, labels, scale=1.0, **options):
 
 
 @pytest.mark.parametrize("k", SINGULAR.values(), ids=SINGULAR)
-def test_singular_covariance(k):
+def test_singular_covariance_equals_flat_ep(k):
     assert_equals_flat_ep(k, PROBLEM.m, LABELS)
 
 
@@ -171,7 +171,7 @@ def test_asymmetric_covariance_is_refused(approximation):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("scale", [1e-300, 1e-8, 1e4, 1e8])
-def test_magnitude_of_the_covariance(scale, per_class):
+def test_covariance_of_any_magnitude_equals_flat_ep(scale, per_class):
     problem = random_problem(3, 6, 3, variance=1.0, per_class=per_class, with_mean=True)
     assert_equals_flat_ep(scale * problem.K, problem.m, LABELS, max(1.0, 10 * scale))
 
@@ -211,7 +211,7 @@ def precise_evidence(k, mean, labels, sites):
     ("variance", "lengthscale", "jitter"),
     [(1.0, 10.0, 0.0), (1e8, 0.1, 0.0), (1e8, 1000.0, 1e-8), (1e16, 1.0, 1e-8), (1e16, 10.0, 0.0)],
 )
-def test_digits_at_a_large_variance(variance, lengthscale, jitter):
+def test_large_variance_keeps_digits(variance, lengthscale, jitter):
     """Between them the latent functions keep their digits, although each alone has hardly any."""
     X, y = (x[::15] for x in iris())
     k = squared_exponential(X, variance=variance, lengthscale=lengthscale) + jitter * np.eye(y.size)
@@ -223,7 +223,7 @@ def test_digits_at_a_large_variance(variance, lengthscale, jitter):
 
 
 @pytest.mark.parametrize("lengthscale", [10.0, 100.0])
-def test_a_solver_lost_in_rounding_says_so(lengthscale):
+def test_solver_reports_loss_by_rounding(lengthscale):
     X, y = iris()
     k = squared_exponential(X, variance=1e10, lengthscale=lengthscale)
     convergence = NestedEP().solve(k, np.zeros((3, y.size)), y).convergence
@@ -233,7 +233,7 @@ def test_a_solver_lost_in_rounding_says_so(lengthscale):
 
 
 @with_one_of("size", [-(2.0**27), 2.0**40], among=FUNCTION_PER_CLASS)
-def test_large_prior_mean_of_all_classes_is_not_seen(approximation, size):
+def test_large_common_prior_mean_changes_nothing(approximation, size):
     mean = np.round(PROBLEM.m * 1024) / 1024  # so that the sum is exact
     expected = solve(approximation, PROBLEM.K, mean, LABELS)
     solution = solve(approximation, PROBLEM.K, mean + size, LABELS)
@@ -244,7 +244,7 @@ def test_large_prior_mean_of_all_classes_is_not_seen(approximation, size):
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1e-8, 1e3, 1e8])
-def test_large_prior_mean_of_one_class(size, label):
+def test_large_prior_mean_of_one_class_matches_tail_formula(size, label):
     """One point and two classes: log Φ((m_y − m_j) / √(2 + 2 v)), in the far tail where the label is unlikely."""
     mean = np.array([[size], [0.0]])
     solution = solve(NestedEP, np.array([[4.0]]), mean, np.array([label]))
@@ -267,7 +267,7 @@ BEYOND_REASON = [(1.0, 1e160), (1.0, 1e300), (1e8, 1e100)]
 
 
 @with_one_of("magnitudes", BEYOND_REASON)
-def test_magnitudes_beyond_reason(approximation, magnitudes):
+def test_extreme_magnitudes_give_a_result_or_a_status(approximation, magnitudes):
     """Where squares overflow there may be no answer; what graphs see then is NaN with a status."""
     (k, mean), c, (_, labels) = magnitudes, approximation.n_functions, given(approximation)
     means = mean * np.array([[1.0], [-1.0], [0.3]])[:c] + np.zeros(6)
@@ -282,7 +282,7 @@ def test_magnitudes_beyond_reason(approximation, magnitudes):
 
 
 @pytest.mark.parametrize(("k", "mean"), BEYOND_REASON)
-def test_magnitudes_beyond_reason_in_nested_ep(k, mean):
+def test_extreme_magnitudes_in_nested_ep_return_a_status(k, mean):
     means = mean * np.array([[1.0], [-1.0], [0.3]]) + np.zeros(6)
     convergence = NestedEP(max_iterations=200).solve(k * PROBLEM.K / 4, means, LABELS).convergence
     assert not convergence.converged
@@ -294,7 +294,7 @@ def test_magnitudes_beyond_reason_in_nested_ep(k, mean):
 @pytest.mark.parametrize(
     ("scale", "n", "c"), [(1.0, 1, 26), (1e8, 1, 2), (1.0, 2, 3), (1e8, 2, 26), (1.0, 5, 2), (1e8, 5, 3)]
 )
-def test_few_points_few_and_many_classes(n, c, scale):
+def test_few_points_of_few_or_many_classes_are_solved(n, c, scale):
     problem = random_problem(5, n, c, variance=1.0, with_mean=True)
     assert_equals_flat_ep(scale * problem.K, problem.m, problem.y, scale)
 
@@ -305,7 +305,7 @@ def test_one_point_of_two_classes_is_exact():
 
 
 @with_one_of("size", [(1, 26), (6, 2)], among=FUNCTION_PER_CLASS)
-def test_one_class_only(approximation, size):
+def test_labels_of_one_class_are_solved(approximation, size):
     n, c = size
     refuse_if_it_cannot(approximation, PROBLEM.K[:n, :n], c)
     solution = solve(approximation, PROBLEM.K[:n, :n], np.zeros((c, n)), np.full(n, c - 1))
@@ -316,7 +316,7 @@ def test_one_class_only(approximation, size):
 
 
 @of_functions_per_class
-def test_classes_never_observed(approximation):
+def test_classes_without_observations_are_solved(approximation):
     """They go where the others do not, all alike, and cost some evidence."""
     labels = np.array([0, 1, 0, 0, 1, 1])
     observed = solve(approximation, PROBLEM.K, np.zeros((2, 6)), labels)
@@ -328,18 +328,18 @@ def test_classes_never_observed(approximation):
     assert_allclose(solution.cov[:, 2:, 0], np.broadcast_to(solution.cov[:, 2:3, 0], (6, 3)), atol=error)
 
 
-def test_classes_never_observed_in_nested_ep():
+def test_classes_without_observations_in_nested_ep_are_solved():
     assert_equals_flat_ep(PROBLEM.K, np.zeros((5, 6)), np.array([0, 1, 0, 0, 1, 1]))
 
 
 @approximations
-def test_no_points(approximation):
+def test_zero_points_are_refused(approximation):
     with pytest.raises(ValueError, match="n ≥ 1 points"):
         approximation().solve(np.zeros((0, 0)), np.zeros((approximation.n_functions, 0)), np.zeros(0, int))
 
 
 @with_one_of("dtype", ["int8", "uint8", "int64", "uint64", "float32", "float64", "bool", list])
-def test_type_of_the_labels(approximation, dtype):
+def test_labels_of_any_integer_type_are_accepted(approximation, dtype):
     labels = np.array([0, 1, 0, 0, 1, 1])
     mean = PROBLEM.m[: min(2, approximation.n_functions)]
     expected = solve(approximation, PROBLEM.K, mean, labels)
@@ -348,7 +348,7 @@ def test_type_of_the_labels(approximation, dtype):
 
 
 @with_one_of("kind", ["integers", "float32", "Fortran", "strided", "reversed"])
-def test_type_and_layout_of_the_prior(approximation, kind):
+def test_prior_of_any_type_and_layout_is_accepted(approximation, kind):
     mean, labels = given(approximation)
     k, mean = np.round(8 * PROBLEM.K) + 8 * np.eye(6), np.round(mean)
     k = np.stack([k, 2 * k, 3 * k])[: len(mean)]
@@ -375,7 +375,7 @@ def test_labels_outside_the_classes_raise_value_error(approximation, wrong):
 
 
 @with_one_of("wrong", [(name, value) for value in (np.nan, np.inf, -np.inf) for name in ("k", "mean", "start")])
-def test_values_that_are_not_finite(approximation, wrong):
+def test_values_that_are_not_finite_are_refused(approximation, wrong):
     name, value = wrong
     mean, labels = given(approximation)
     start = np.zeros(approximation().start_size(len(mean), 6))
@@ -404,7 +404,7 @@ def fixed():
     return 9 * pm.gp.cov.ExpQuad(2, ls=1.0)
 
 
-def test_model_with_copies_constant_columns_and_a_class_never_observed():
+def test_model_with_copies_constant_columns_and_an_unobserved_class_is_fitted():
     X, y = models.data()
     twice = np.repeat(np.arange(0, 30, 3), 2)
     X, y = np.column_stack([X, np.full(30, 7.0)])[twice], y[twice]
@@ -421,7 +421,7 @@ def test_model_with_copies_constant_columns_and_a_class_never_observed():
     assert np.isfinite(fit.sample(5, random_seed=1).posterior["f"]).all()
 
 
-def test_model_with_one_class_only():
+def test_model_with_labels_of_one_class_is_fitted():
     X, y = models.data()
     model, _ = classifier(X, 0 * y, 2, fixed)
     with model, pytest.warns(UserWarning, match="All 30 labels of 'y' are of the class 0"):
@@ -455,7 +455,7 @@ def test_labels_outside_the_range_are_refused(wrong, message):
 
 
 @pytest.mark.variation
-def test_nuts_goes_on_where_the_covariance_is_none():
+def test_nuts_rejects_points_with_indefinite_covariance():
     """A constant below 0 in the covariance makes it indefinite: half of what the prior allows here."""
     X, y = models.data()
     model, _ = classifier(

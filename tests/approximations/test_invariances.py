@@ -72,7 +72,7 @@ def test_classes_can_be_permuted(approximation, arguments):
 @of_functions_per_class
 @examples
 @given(problems)
-def test_a_function_added_to_all_classes_is_not_seen(approximation, arguments):
+def test_function_common_to_all_classes_changes_nothing(approximation, arguments):
     k, mean, y, rng = build(approximation, *arguments)
     common = rng.normal(size=y.size)
     first = solve(approximation, k, mean, y)
@@ -85,7 +85,7 @@ def test_a_function_added_to_all_classes_is_not_seen(approximation, arguments):
 @of_functions_per_class
 @examples
 @given(problems)
-def test_one_covariance_for_all_is_that_for_each(approximation, arguments):
+def test_shared_covariance_equals_repeated_covariance(approximation, arguments):
     seed, n, c, variance, _ = arguments
     k, mean, y, _ = build(approximation, seed, n, c, variance, False)
     shared = solve(approximation, k, mean, y)

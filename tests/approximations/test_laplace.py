@@ -96,7 +96,7 @@ def test_curvature_of_a_probit_is_that_of_the_dense_reference():
 @pytest.mark.parametrize(
     ("seed", "per_class", "c", "variance"), [(0, False, 2, 2.0), (1, True, 3, 50.0), (2, False, 5, 5.0)]
 )
-def test_gradient_is_that_of_the_evidence(kind, seed, per_class, c, variance):
+def test_gradient_matches_differences_of_the_evidence(kind, seed, per_class, c, variance):
     tight = kind.approximation(tolerance=1e-12)
     problem = random_problem(seed, int(9 * kind.size), c, variance=variance, per_class=per_class, with_mean=True)
     k = problem.K + 0.02 * variance * np.eye(problem.y.size)  # so that it stays a covariance
@@ -141,7 +141,7 @@ def test_mode_is_found_on_the_whole_grid(data, log_variance):
 
 @kinds
 @pytest.mark.parametrize(("log_variance", "log_lengthscale"), [(12, 2.5)])
-def test_every_step_ends_higher(kind, log_variance, log_lengthscale):
+def test_every_step_raises_the_log_posterior(kind, log_variance, log_lengthscale):
     k, mean, y = standardised(iris, log_variance, log_lengthscale, kind.every)
     steps = kind.approximation().solve(k, mean, y).convergence.iterations
     values = [
@@ -163,7 +163,7 @@ def test_evidence_and_gradient_of_real_data_equal_dense_values():
 
 @kinds
 @pytest.mark.parametrize(("log_variance", "scale"), [(-2, 1.0), (12, 0.01), (12, 1e6)])
-def test_the_start_does_not_matter(kind, log_variance, scale):
+def test_start_does_not_change_the_mode(kind, log_variance, scale):
     k, mean, y = standardised(wine, log_variance, 2, kind.every)
     cold = kind.approximation().solve(k, mean, y)
     start = scale * np.random.default_rng(0).normal(size=cold.start.size)
@@ -185,7 +185,7 @@ def test_warm_start_reaches_the_same_solution_sooner(kind):
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 
 
-def test_two_classes_are_binary_logistic():
+def test_softmax_of_two_classes_equals_binary_logit():
     """f_1 − f_0 has prior covariance K_0 + K_1 and a logistic likelihood (R & W, algorithms 3.1 and 5.1)."""
     problem = random_problem(3, 15, 2, variance=4.0, per_class=True)
     k, sign = problem.K.sum(0), 2.0 * problem.y - 1.0
@@ -201,7 +201,7 @@ def test_two_classes_are_binary_logistic():
     assert_allclose(solution.mean[1] - solution.mean[0], f, atol=1e-8)
 
 
-def test_two_classes_are_binary_probit():
+def test_multinomial_probit_of_two_classes_equals_binary_probit():
     """f = (f_1 − f_0) / √2 has a probit likelihood and covariance (K_0 + K_1) / 2 (R & W, algorithm 3.1)."""
     problem = random_problem(3, 12, 2, variance=4.0, per_class=True)
     k, sign = problem.K.mean(0), 2.0 * problem.y - 1.0
@@ -218,7 +218,7 @@ def test_two_classes_are_binary_probit():
 
 
 @pytest.mark.parametrize("k", [np.zeros((4, 4)), np.full((4, 4), 1e5), 1e8 * np.eye(4)])
-def test_degenerate_covariances(k):
+def test_degenerate_covariances_equal_dense_reference(k):
     y = np.array([0, 1, 2, 0])
     mean = np.random.default_rng(0).normal(size=(3, 4))
     dense = dense_laplace(k, y, mean)
@@ -228,7 +228,7 @@ def test_degenerate_covariances(k):
     assert_allclose(outcome.gradient_mean, dense.gradient_mean, atol=1e-6)
 
 
-def test_probabilities_that_underflow():
+def test_underflowing_probabilities_have_finite_logarithms():
     """Latent values a thousand apart: π is zero in all but one class, and log p is linear."""
     mean = np.zeros((3, 5))
     mean[0] = 1e3
@@ -242,7 +242,7 @@ def test_probabilities_that_underflow():
 
 
 @kinds
-def test_history_is_that_of_the_solution(kind):
+def test_history_ends_with_the_solution(kind):
     solution = kind.approximation().solve(*standardised(iris, 1, 1, kind.every))
     record = solution.convergence
     assert record.evidence.shape == record.residual.shape == (record.iterations,)

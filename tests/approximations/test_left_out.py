@@ -36,7 +36,7 @@ def left_out(approximation, prior, solution):
     ids=["qiep", "nested_ep", "probit", "logit"],
 )
 @whose
-def test_they_are_cavities_of_dense_ep(likelihood, c, sites, dense, own, monkeypatch):
+def test_left_out_moments_equal_cavities_of_dense_ep(likelihood, c, sites, dense, own, monkeypatch):
     monkeypatch.setattr(inducing_module, "_ENTRIES", 40 * c)  # several blocks
     problem = random_sparse(2, 20, c, 5, own=own, classes=max(c, 2))
     approximation = SparseEP(sites=sites, tolerance=1e-11, jitter=1e-14)

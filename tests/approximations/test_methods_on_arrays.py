@@ -13,7 +13,7 @@ COUNTS = np.array([0, 1, 0, 2, 3, 2, 5, 4, 3, 6, 2, 1])
 OFFSET = np.full((1, N), 0.4)
 
 
-def test_parameters_are_rows_with_the_names_that_the_documentation_has():
+def test_parameters_are_rows_named_as_in_the_documentation():
     """Bounds at infinity censor nothing, so that the evidence of a normal likelihood has a closed form."""
     parameters = np.array([[0.5] * N, [-np.inf] * N, [np.inf] * N])
     assert "normal: sigma, lower, upper" in methods.ep.__doc__
@@ -22,7 +22,7 @@ def test_parameters_are_rows_with_the_names_that_the_documentation_has():
     assert found.log_evidence == pytest.approx(exact, abs=1e-8)
 
 
-def test_one_name_is_for_several_likelihoods():
+def test_method_name_serves_several_likelihoods():
     one = methods.laplace(K, np.zeros(N), COUNTS, "poisson", parameters=OFFSET)
     several = methods.laplace(K, np.zeros((3, N)), COUNTS % 3, "softmax")
     assert one.converged
@@ -56,12 +56,12 @@ def test_illegal_input_is_refused_by_name(likelihood, options, error, message):
         methods.ep(K, np.zeros(N), COUNTS, likelihood, **options)
 
 
-def test_likelihoods_without_parameters_refuse_these():
+def test_likelihoods_without_parameters_refuse_parameters():
     with pytest.raises(ValueError, match="A probit likelihood has no parameters"):
         methods.ep(K, np.zeros(N), COUNTS > 2, "probit", parameters=OFFSET)
 
 
-def test_options_of_a_method_with_another_likelihood_are_refused_in_its_name():
+def test_options_for_another_likelihood_are_refused_by_name():
     with pytest.raises(TypeError, match="nested_ep has the option max_size for noisy_multinomial_probit, robust_max"):
         methods.nested_ep(K, np.zeros((3, N)), COUNTS % 3, "multinomial_probit", max_size=5)
 
@@ -74,6 +74,6 @@ def test_label_noise_reaches_inducing_inputs():
     assert sparse.log_evidence == pytest.approx(methods.qiep(K, *given, **noise).log_evidence, abs=1e-4)
 
 
-def test_few_candidates_give_as_many_active_rows_as_many():
+def test_small_candidate_pool_gives_the_requested_number_of_active_rows():
     found = methods.ivm(K, np.zeros((3, N)), COUNTS % 3, "multinomial_probit", active=7, pool=1)
     assert len(found.selection.rows) == 7

@@ -37,7 +37,7 @@ def student_t():
 
 
 @pytest.mark.parametrize("approximation", [EP(tolerance=1e-9), KL(tolerance=1e-9)], ids=["ep", "kl"])
-def test_evidence_and_slopes_are_the_same_by_rows_and_differences_of_them(student_t, approximation):
+def test_evidence_and_slopes_by_rows_match_dense_form_and_differences(student_t, approximation):
     dense = approximation.solve(K, MEAN, Y, likelihood=student_t)
     rows = approximation.solve(ROOT[None], MEAN, Y, likelihood=student_t, prior_type=RowPrior)
     assert dense.convergence.converged
@@ -110,7 +110,7 @@ def test_ep_from_zero_sites_finds_the_better_of_two_fixed_points():
 
 
 @pytest.mark.variation
-def test_precisions_stay_at_zero_where_ep_does_not_converge_otherwise():
+def test_precisions_stay_nonnegative_if_ep_diverges_otherwise():
     """Two responses that contradict each other by ten scales of the density."""
     y, k = np.array([1.0, 3.0]), 2.0 * np.array([[1.0, 0.95], [0.95, 1.0]])
     with pm.Model() as model:

@@ -29,7 +29,7 @@ def around(approximation, centre, distance):
 
 
 @pytest.mark.parametrize("approximation", [NestedEP(), IEP()], ids=lambda each: each.name)
-def test_a_predicted_start_leads_to_the_same_sooner(approximation):
+def test_predicted_start_saves_sweeps_and_keeps_the_result(approximation):
     centre, place = np.array([2.0, 0.5]), np.array([2.4, 0.2])
     near = around(approximation, centre, 0.5)
     cold, nearest = solve(approximation, place), solve(approximation, place, near.starts[0])
@@ -70,7 +70,7 @@ def test_extrapolation_does_not_change_with_units_of_the_root():
     assert_allclose(scaled.predict(NestedEP(), root @ place), near.predict(NestedEP(), place), rtol=1e-6)
 
 
-def test_the_last_are_kept():
+def test_memory_keeps_the_last_solutions():
     near = Neighbours((np.zeros(1),), (np.zeros(4),))
     for number in range(1, 5):
         near = near.joined(np.full(1, number), np.full(4, number), 3)
@@ -78,7 +78,7 @@ def test_the_last_are_kept():
     assert len(near.starts) == 3
 
 
-def test_precisions_stay_legal_however_far_away():
+def test_predicted_precisions_stay_valid_at_any_distance():
     """Between 0 and the largest of the neighbours', and the nearest's where one of them has none."""
     starts = np.array([[0.5, 0.9, 0.0, 1.0, 2.0, 0.3], [0.25, 0.1, 0.2, 0.5, 1.0, 0.4]])
     for weights in ([40.0, -39.0], [-39.0, 40.0]):
@@ -95,7 +95,7 @@ def test_full_precisions_are_not_mixed():
     assert (QEP(full=True).between(starts, np.array([3.0, -2.0]), 1) == starts[1]).all()
 
 
-def test_sites_that_are_all_zero_make_the_prior():
+def test_zero_sites_give_the_prior():
     """Against sites that are next to nothing, which are factorised."""
     options = {"max_iterations": 1, "ladder": False}
     place, tiny = np.array([2.0, 0.5]), np.full(2 * (C - 1) * LABELS.size, 1e-12)

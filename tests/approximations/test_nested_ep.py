@@ -48,7 +48,7 @@ def test_equals_dense_reference(n, c, variance, per_class, with_mean):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_classes_are_binary_probit(seed):
+def test_nested_ep_of_two_classes_equals_binary_ep(seed):
     """u_1 − u_0 has variance 2, so f = (f_1 − f_0) / √2 has a probit likelihood and covariance (K_0 + K_1) / 2."""
     problem = random_problem(seed, 15, 2, variance=4.0, per_class=True)
     solution = TIGHT.solve(problem.K, np.zeros((2, 15)), problem.y)
@@ -61,7 +61,7 @@ def test_two_classes_are_binary_probit(seed):
     ("data", "log_variance", "log_lengthscale", "evidence"),
     [(wine, 1, 1, -51.02103), (wine, 4, 2, -32.51898), (iris, 8, 2.5, -27.2217)],
 )
-def test_evidence_on_real_data(data, log_variance, log_lengthscale, evidence):
+def test_evidence_on_real_data_equals_stored_values(data, log_variance, log_lengthscale, evidence):
     solution = NestedEP().solve(*standardised(data, log_variance, log_lengthscale))
     assert solution.convergence.converged
     assert solution.evidence == pytest.approx(evidence, abs=6e-5 if data is iris else 6e-6)
@@ -106,7 +106,7 @@ def test_warm_start_reaches_the_same_solution_sooner():
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 
 
-def test_history_is_that_of_the_solution():
+def test_history_ends_with_the_solution():
     solution = NestedEP().solve(*standardised(iris, 1, 1))
     record = solution.convergence
     assert record.evidence.shape == record.residual.shape == (record.iterations,)

@@ -65,7 +65,7 @@ def test_step_likelihood_of_few_points_equals_weighted_draws():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.05])
-def test_a_step_of_utilities_is_the_probit(epsilon):
+def test_step_likelihood_of_noisy_utilities_equals_the_probit(epsilon):
     """The noise of the probit may as well be that of the functions."""
     k, mean, y = line(30, 3, 9.0)
     found = METHOD.solve(k + np.eye(30), mean, y, likelihood=noisy(30, epsilon, STEP))
@@ -74,7 +74,7 @@ def test_a_step_of_utilities_is_the_probit(epsilon):
     assert found.evidence == pytest.approx(expected.evidence, abs=1e-7)
 
 
-def test_little_noise_is_come_down_to_from_more():
+def test_small_noise_is_reached_from_larger_noise():
     """Sites of any sign do not settle from nothing; those that are come down to are a fixed point."""
     k, mean, y = line(40, 3, 4.0)
     found = NoisyNestedEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP))
@@ -88,7 +88,7 @@ def test_little_noise_is_come_down_to_from_more():
     assert NoisyQIEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP)).evidence < found.evidence
 
 
-def test_without_noise_it_is_nested_ep():
+def test_zero_noise_equals_nested_ep():
     k, mean, y = line(30, 3, 9.0)
     found = METHOD.solve(k, mean, y, likelihood=noisy(30, 0.0))
     expected = NestedEP(tolerance=1e-10).solve(k, mean, y)
@@ -99,7 +99,7 @@ def test_without_noise_it_is_nested_ep():
 
 @both
 @pytest.mark.parametrize("method", [METHOD, INDEPENDENT], ids=["nested", "independent"])
-def test_derivatives_are_differences_with_negative_precisions(method, kind):
+def test_derivatives_match_differences_with_negative_precisions(method, kind):
     k, mean, y = line(40, 3, 9.0)
 
     def run(k, mean, epsilon, gradient=False):
@@ -137,7 +137,7 @@ def test_independent_functions_equal_sparse_ep_with_inducing_inputs_at_all_point
 
 
 @pytest.mark.parametrize(("method", "kind"), [(METHOD, PROBIT), (INDEPENDENT, STEP)], ids=["nested", "independent"])
-def test_a_row_left_out_is_that_of_a_fit_without_it(method, kind):
+def test_left_out_row_matches_a_fit_without_the_row(method, kind):
     k, mean, y = line(40, 3, 9.0)
     mean_without, _ = leave_one_out_moments(method, method.solve(k, mean, y, likelihood=noisy(40, 0.05, kind)))
     for i in (3, 10):  # the label of the latter is wrong
@@ -147,7 +147,7 @@ def test_a_row_left_out_is_that_of_a_fit_without_it(method, kind):
         assert_allclose(mean_without[i], expected[:, 0], atol=0.3)  # a tenth of the prior deviation
 
 
-def test_labels_that_contradict_each_other_leave_the_negative_sites_out():
+def test_contradicting_labels_exclude_negative_sites():
     """Wide functions and little noise: sites of negative precision do not settle, and the last scheme says so."""
     k, mean, y = line(60, 3, 400.0)
     found = NoisyNestedEP().solve(k, 0.0 * mean, y, likelihood=noisy(60, 0.01))
@@ -157,7 +157,7 @@ def test_labels_that_contradict_each_other_leave_the_negative_sites_out():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e12])
-def test_steps_of_functions_that_say_everything_or_nothing(scale):
+def test_step_likelihood_of_certain_or_vague_functions_is_solved(scale):
     """Steps do not see how large functions are; where these are known, each label is right or noise."""
     k, mean, y = line(20, 3, 1.0)
     known = METHOD.solve(scale * k, mean, y, likelihood=noisy(20, 0.3, STEP))

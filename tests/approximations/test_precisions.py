@@ -102,7 +102,7 @@ def bound(likelihood):
 
 
 @pytest.mark.parametrize(("method", "likelihood", "widths"), CASES)
-def test_a_solution_is_that_of_the_covariance(method, likelihood, widths):
+def test_solution_by_precision_equals_solution_by_covariance(method, likelihood, widths):
     case, rng = Case(widths), np.random.default_rng(2)
     mean = 0.3 * rng.normal(size=(1, N))
     y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else rng.integers(0, 2, size=N)
@@ -153,7 +153,7 @@ def test_solution_of_functions_with_common_numbers_matches_rows(name):
 
 
 @pytest.mark.parametrize("widths", HELD.values(), ids=HELD)
-def test_a_posterior_is_that_of_the_covariance(widths):
+def test_posterior_by_precision_equals_posterior_by_covariance(widths):
     case, rng = Case(widths), np.random.default_rng(3)
     prior = BoundForm(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
     sites = IndependentSites(rng.gamma(1.0, size=(1, N)), rng.normal(size=(1, N)))
@@ -209,7 +209,7 @@ def test_sites_may_have_negative_precisions():
     assert_allclose(prior.among(np.array([3, 1]), np.arange(N))[0], k[[3, 1]], atol=1e-9)
 
 
-def test_a_precision_that_is_none_is_found_out():
+def test_indefinite_precision_is_refused():
     case = Case(())
     case.entries[8] = -1.0
     make = BoundForm(PrecisionPrior, case.structure)

@@ -21,7 +21,7 @@ def sites(solution):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(("c", "variance", "points", "error"), [(2, 10.0, 2001, 1e-7), (3, 3.0, 301, 1e-6)])
-def test_is_the_fixed_point_of_dense_ep(c, variance, points, error, per_class):
+def test_qep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(c, variance, points, error, per_class):
     """Dense algebra for the posterior, brute force for tilted moments: moments agree, and so does the evidence."""
     n = 5
     problem = random_problem(2, n, c, variance=variance, per_class=per_class, with_mean=True)
@@ -57,7 +57,7 @@ def test_is_the_fixed_point_of_dense_ep(c, variance, points, error, per_class):
     assert solution.evidence == pytest.approx(evidence, abs=10 * error)
 
 
-def test_four_classes_have_the_nearest_sites():
+def test_sites_of_four_classes_are_the_nearest_to_the_moments():
     problem = random_problem(4, 4, 4, variance=3.0, with_mean=True)
     solution = QEPSoftmax(tolerance=1e-10).solve(problem.K, problem.m, problem.y)
     pi, nu = sites(solution)
@@ -83,7 +83,7 @@ def test_four_classes_have_the_nearest_sites():
         (QIEPSoftmax(tolerance=1e-11), 7, 1.0, 0.005, False),
     ],
 )
-def test_gradients(approximation, c, variance, error, per_class):
+def test_gradients_match_differences_of_the_evidence(approximation, c, variance, error, per_class):
     """Exact where sites can match all moments; with four classes a part of a percent is left by the projection.
 
     Class-independent sites match the means and variances of all classes. Seven classes have few nodes a dimension.
@@ -106,7 +106,7 @@ def test_gradients(approximation, c, variance, error, per_class):
         assert own == pytest.approx((up - down) / (2 * step), rel=error, abs=1e-6)
 
 
-def test_evidence_is_nearer_to_the_exact_one_than_that_of_laplace():
+def test_evidence_is_closer_to_exact_than_laplace():
     """Three points with three classes: averages over draws from the prior."""
     problem = random_problem(6, 3, 3, variance=4.0, with_mean=True)
     rng = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_evidence_is_nearer_to_the_exact_one_than_that_of_laplace():
     assert abs(laplace - exact) > 3 * abs(found - exact)
 
 
-def test_a_start_nearby_takes_fewer_sweeps_to_the_same_end():
+def test_warm_start_reaches_the_same_solution_sooner():
     X, y = (x[::5] for x in iris())
     k = squared_exponential(X, variance=9.0, lengthscale=1.5) + 1e-6 * np.eye(y.size)
     cold = QEPSoftmax().solve(k, np.zeros((3, y.size)), y)
@@ -130,7 +130,7 @@ def test_a_start_nearby_takes_fewer_sweeps_to_the_same_end():
     assert near.evidence == pytest.approx(again.evidence, abs=1e-6)
 
 
-def test_its_evidence_has_no_correction_of_scalar_factors():
+def test_evidence_correction_for_scalar_factors_is_refused():
     problem = random_problem(0, 4, 3)
     approximation = QEPSoftmax()
     with pytest.raises(TypeError, match="evidence of qep for a softmax has no correction"):
@@ -138,6 +138,6 @@ def test_its_evidence_has_no_correction_of_scalar_factors():
 
 
 @pytest.mark.parametrize(("option", "value"), [("nodes", 0), ("tolerance", -1.0), ("damping", 1.5)])
-def test_options_that_make_no_sense(option, value):
+def test_invalid_options_raise_errors(option, value):
     with pytest.raises(ValueError, match=option):
         QEPSoftmax(**{option: value})

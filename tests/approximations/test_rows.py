@@ -50,7 +50,7 @@ def bound(likelihood):
         for case, shape in ((case, list(SHAPES)[i]) for case, i in in_turn(len(CASES), len(SHAPES)))
     ],
 )
-def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
+def test_solution_by_rows_equals_solution_by_covariance(method, likelihood, q, rank):
     j, mean = coefficients(q, rank), 0.3 * RNG.normal(size=(1, N))
     y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else RNG.integers(0, 2, size=N)
     likelihood, cold = bound(likelihood), np.zeros(method.start_size(1, N))
@@ -67,7 +67,7 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
 
 
 @pytest.mark.parametrize(("q", "rank"), SHAPES.values(), ids=SHAPES)
-def test_a_posterior_is_that_of_the_covariance(q, rank):
+def test_posterior_by_rows_equals_posterior_by_covariance(q, rank):
     rng = np.random.default_rng(2)
     j, mean, there = coefficients(q, rank, rng), rng.normal(size=(1, N)), rng.normal(size=(1, 4, q))
     prior = RowPrior(j, mean)

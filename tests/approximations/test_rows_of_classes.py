@@ -75,7 +75,7 @@ SHAPES = [full, entries, mixed]
         for case, i in in_turn(len(CASES), len(SHAPES))
     ],
 )
-def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
+def test_solution_by_rows_equals_solution_by_covariances(method, likelihood, make):
     rng = np.random.default_rng(1)
     j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
     cold = np.zeros(method.start_size(C, N))
@@ -94,7 +94,7 @@ def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
 
 
 @pytest.mark.parametrize("method", [LaplaceProbit(max_size=9), QEP(full=True, max_size=9)], ids=["laplace", "qep"])
-def test_rows_may_be_more_than_matrices_may_have(method):
+def test_rows_may_exceed_the_limit_of_matrices(method):
     rng = np.random.default_rng(7)
     j, mean, y = full(rng), np.zeros((C, N)), rng.integers(0, C, N)
     assert method.solve(j, mean, y, prior_type=RowPrior).convergence.converged
@@ -103,7 +103,7 @@ def test_rows_may_be_more_than_matrices_may_have(method):
 
 
 @pytest.mark.parametrize(("method", "likelihood"), [case for case in CASES if "QEP" not in str(case.id)])
-def test_derivatives_where_functions_have_normals_in_common(method, likelihood):
+def test_derivatives_with_shared_normals_match_differences(method, likelihood):
     rng = np.random.default_rng(7)
     j, mean, y = shared(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
     cold = np.zeros(method.start_size(C, N))
@@ -135,7 +135,7 @@ def whole(sites):
 
 @pytest.mark.parametrize("make", [full, entries, mixed, shared], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("form", [CoupledSites, BlockSites, SignedSites, IndependentSites])
-def test_a_posterior_is_that_of_all_latent_values(form, make):
+def test_posterior_equals_dense_posterior_of_all_latent_values(form, make):
     rng = np.random.default_rng(3)
     j, mean, sites = make(rng), rng.normal(size=(C, N)), sites_of(form, rng)
     found = posterior_of(RowPrior(j, mean), sites)
@@ -211,7 +211,7 @@ def test_results_for_independent_functions_equal_separate_results(form, make):
 
 @pytest.mark.parametrize("make", [full, entries, mixed, shared], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("form", [CoupledSites, BlockSites, IndependentSites])
-def test_sums_over_rows(form, make):
+def test_sums_over_rows_match_dense_products(form, make):
     rng = np.random.default_rng(6)
     sites, j = sites_of(form, rng), make(rng)
     rows, stacked, pi = rows_of_functions(j), j.reshape(C * N, -1), whole(sites)
@@ -222,7 +222,7 @@ def test_sums_over_rows(form, make):
     assert_allclose(rows.some(np.array([3, N + 1, 2 * N])), stacked[[3, N + 1, 2 * N]])
 
 
-def test_entries_of_one_function_have_columns_of_their_own():
+def test_sparse_entries_of_a_function_match_dense_columns():
     cells = np.array([[0, 3], [2, 3], [0, 2]])
     values = np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 0.5]])
     rows = rows_from_entries([(cells, values), (cells + 4, 0.0 * values)], 8)

@@ -42,7 +42,7 @@ def bound(likelihood, n=40):
 
 
 @every
-def test_derivatives(rule, likelihood):
+def test_derivatives_match_differences(rule, likelihood):
     mean, variance, labels = random_moments(rule, likelihood)
     likelihood = bound(likelihood)
     found = rule.tilted(likelihood, mean, variance, labels)
@@ -60,21 +60,21 @@ def test_derivatives(rule, likelihood):
 
 
 @every
-def test_sites_narrow(rule, likelihood):
+def test_sites_have_positive_precisions_if_log_concave(rule, likelihood):
     mean, variance, labels = random_moments(rule, likelihood)
     gamma = rule.tilted(bound(likelihood), mean, variance, labels).gamma
     assert (gamma >= 0.0).all() == (likelihood.log_concave or not rule.exact)
     assert (gamma / (1.0 - gamma * variance) < likelihood.largest_precision).all()
 
 
-def test_the_whole_point_has_its_likelihood():
+def test_whole_point_rule_averages_the_likelihood():
     mean, variance, labels = random_moments(WholePoint(), PROBIT)
     log_z = WholePoint().tilted(PROBIT, mean, variance, labels).log_z
     expected = [quadrature_moments(m, v, y).log_normaliser for m, v, y in zip(mean, variance, labels, strict=True)]
     assert_allclose(log_z, expected, atol=1e-10)
 
 
-def test_sites_of_pairs_are_of_the_observed_class_and_of_each_other_one():
+def test_pairwise_sites_couple_the_observed_class_with_each_class():
     functions = Pairs().functions(np.array([0, 2, 1]), 3)
     assert_allclose(functions, [[0, 0, 1, 2], [2, 2, 0, 1], [1, 1, 0, 2]])
 
@@ -98,7 +98,7 @@ def test_pairs_bound_the_whole_point_from_below(c, seed, apart, wide):
             assert_allclose(pairs, whole, rtol=1e-8, atol=1e-12)
 
 
-def test_pairs_of_equal_classes_are_far_below():
+def test_pairwise_bound_of_equal_classes_is_far_below():
     labels, c = np.zeros(1, np.int64), 10
     log_z = Pairs().tilted(PROBIT, np.zeros((1, 18)), np.zeros((1, 18)), labels).log_z
     assert_allclose(np.exp(log_z), 2.0 ** -(c - 1))
@@ -115,7 +115,7 @@ def test_pairs_of_equal_classes_are_far_below():
         (ProbitLikelihood(), 1, 50, "quadrature"),
     ],
 )
-def test_the_rule_that_is_taken_if_none_is_named(likelihood, c, size, name):
+def test_default_rule_is_that_of_the_likelihood(likelihood, c, size, name):
     assert chosen_rule(likelihood, c, size) == name
     assert SparseEP().named(likelihood, c, size).sites == name
     assert SparseEP(sites="quadrature").named(likelihood, c, size).sites == "quadrature"

@@ -78,7 +78,7 @@ def test_latent_values_without_residual_variance_have_finite_evidence_or_do_not_
 
 
 @pytest.mark.parametrize("way", ["ep of the noisy probit", "ep of the step", "vi of the step"])
-def test_where_noise_drowns_all_each_class_is_as_likely_as_any(way):
+def test_pure_noise_gives_equal_class_probabilities(way):
     """What labels then say of the functions is nothing: the prior stays, and the evidence is that of guesses."""
     approximation, likelihood = WAYS[way]
     problem = random_sparse(9, N, 3, 6)._replace(noise=1e6)

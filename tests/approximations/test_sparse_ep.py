@@ -47,7 +47,7 @@ def papers_numbers(sites, own):
 
 @both_sites
 @whose
-def test_it_is_the_papers(sites, own):
+def test_sparse_ep_equals_the_papers_algorithm(sites, own):
     solution, _ = exact(random_sparse(1, 6, 3, 3, own=own), sites=sites)
     evidence, *others = papers_numbers(sites, own)
     assert_allclose(solution.evidence, evidence, rtol=1e-9)
@@ -63,7 +63,7 @@ def test_it_is_the_papers(sites, own):
     ids=lambda each: getattr(each, "name", None),
 )
 @whose
-def test_it_is_dense_ep_of_the_sparse_prior(likelihood, c, dense, own):
+def test_sparse_ep_equals_dense_ep_of_the_sparse_prior(likelihood, c, dense, own):
     problem = random_sparse(2, 20, c, 5, own=own, classes=max(c, 2))
     solution, _ = exact(problem, likelihood)
     expected = dense(tolerance=1e-11).solve(problem.fitc(), problem.mean, problem.y, likelihood=likelihood)
@@ -79,7 +79,7 @@ def test_it_is_dense_ep_of_the_sparse_prior(likelihood, c, dense, own):
 
 
 @pytest.mark.parametrize("per_class", [False, True])
-def test_with_all_points_as_inducing_inputs_it_is_qiep(per_class):
+def test_sparse_ep_with_all_points_as_inducing_inputs_equals_qiep(per_class):
     problem = random_problem(4, 20, 3, per_class=per_class)
     k, mean = DensePrior.checked(problem.K, problem.m).k, problem.m
     prior = InducedArrays(k, k, k.diagonal(axis1=1, axis2=2), mean)
@@ -125,7 +125,7 @@ def with_unit_noise(problem):
 @both_sites
 @whose
 @pytest.mark.parametrize("epsilon", [0.0, 0.05])
-def test_a_step_of_utilities_is_the_probit(sites, own, epsilon):
+def test_step_likelihood_of_noisy_utilities_equals_the_probit(sites, own, epsilon):
     """The noise of the probit may as well be that of the functions."""
     problem = random_sparse(14, 25, 3, 5, own=own)
     noise = np.full((1, 25), epsilon)
@@ -174,7 +174,7 @@ def test_derivatives_with_label_noise_match_differences_of_the_evidence(likeliho
         assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
 
 
-def test_where_widening_fails_sites_match_a_mean(monkeypatch):
+def test_sites_match_the_mean_if_negative_precisions_fail(monkeypatch):
     problem = outliers(random_sparse(5, 40, 3, 6))._replace(log_scales=np.log([[9.0, 2.0]]))
     likelihood = NoisyMultinomialProbitLikelihood().given(np.full((1, 40), 0.1))
     exact = SparseEP().solve(problem.prior, problem.y, likelihood=likelihood)
@@ -187,7 +187,7 @@ def test_where_widening_fails_sites_match_a_mean(monkeypatch):
 
 
 @pytest.mark.parametrize(("variance", "epsilon"), [(1.0, 1e-3), (25.0, 0.02), (25.0, 0.5)])
-def test_label_noise_converges(variance, epsilon):
+def test_sparse_ep_with_label_noise_converges(variance, epsilon):
     problem = outliers(random_sparse(3, 60, 3, 10))._replace(log_scales=np.log([[variance, 1.5]]))
     for likelihood in (RobustMaxLikelihood(), NoisyMultinomialProbitLikelihood()):
         given = likelihood.given(np.full((1, 60), epsilon))
@@ -292,7 +292,7 @@ def test_too_few_iterations_are_named_in_the_convergence_text():
         (lambda m: (*m[:3], m[3] * np.inf), "mean must be finite"),
     ],
 )
-def test_arrays_that_do_not_go_together_are_refused(change, message):
+def test_arrays_of_inconsistent_shapes_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         InducedArrays(*change(random_sparse(12, 10, 3, 4).moments))
 
@@ -300,7 +300,7 @@ def test_arrays_that_do_not_go_together_are_refused(change, message):
 @pytest.mark.parametrize(
     ("name", "meant"), [("coupled", "nested"), ("independent", "quadrature"), ("pairwize", "pairwise")]
 )
-def test_a_name_of_sites_that_was_meant_is_suggested(name, meant):
+def test_misspelt_name_of_sites_gets_a_suggestion(name, meant):
     with pytest.raises(ValueError, match=rf"but is '{name}'\. Did you mean '{meant}'\?$"):
         SparseEP(sites=name)
 

@@ -18,7 +18,7 @@ whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 
 
 @whose
-def test_it_is_ep_of_the_factors_with_one_dense_gaussian(own):
+def test_sparse_nested_ep_equals_ep_with_a_dense_gaussian(own):
     problem = random_sparse(1, 6, 3, 3, own=own)
     solution = SparseEP(**EXACT).solve(problem.prior, problem.y)
     moments = [np.broadcast_to(each, (3, *each.shape[1:])) for each in problem.moments[:3]]
@@ -35,7 +35,7 @@ def test_it_is_ep_of_the_factors_with_one_dense_gaussian(own):
 
 @pytest.mark.parametrize("c", [2, 3, 5])
 @whose
-def test_it_is_nested_ep_of_the_sparse_prior(c, own):
+def test_sparse_nested_ep_equals_nested_ep_of_the_sparse_prior(c, own):
     """There the noise is in the prior, and sites are on the latent values themselves."""
     problem = random_sparse(2, 20, c, 5, own=own)
     solution = SparseEP(**EXACT).solve(problem.prior, problem.y)
@@ -70,7 +70,7 @@ def drawn(per_class):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("make", [drawn, flowers])
-def test_with_all_points_as_inducing_inputs_it_is_nested_ep(make, per_class):
+def test_all_points_as_inducing_inputs_equal_nested_ep(make, per_class):
     k, mean, y = make(per_class)
     n = len(y)
     prior = InducedArrays(k, k, k.diagonal(axis1=1, axis2=2), mean)

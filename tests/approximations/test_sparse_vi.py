@@ -50,7 +50,7 @@ def exact(problem, likelihood):
     [(ProbitLikelihood(), KL, 1), (LogitLikelihood(), KL, 1), (MultinomialProbitLikelihood(), VariationalBayes, 3)],
     ids=lambda each: getattr(each, "name", None),
 )
-def test_with_all_points_as_inducing_inputs_it_is_dense(likelihood, dense, c):
+def test_all_points_as_inducing_inputs_equal_dense_vi(likelihood, dense, c):
     problem = random_problem(4, 20, c)
     y = problem.y % max(c, 2)
     k, mean = DensePrior.checked(problem.K, problem.m).k, problem.m
@@ -62,7 +62,7 @@ def test_with_all_points_as_inducing_inputs_it_is_dense(likelihood, dense, c):
 
 
 @every
-def test_it_is_a_bound(likelihood):
+def test_bound_is_below_the_evidence(likelihood):
     """Of the model with all its latent values, by draws from their prior."""
     problem = problem_for(likelihood, 3, 5, 3)
     likelihood = bound_to(likelihood, 5)
@@ -216,7 +216,7 @@ def problem_of_planes(seed, n, c, m):
 
 
 @pytest.mark.variation
-def test_labels_with_noise_begin_by_ep():
+def test_fits_with_label_noise_start_from_ep():
     """Where there are several maxima that is a higher one here, and fewer steps from one of them elsewhere."""
     likelihood, gains, steps = RobustMaxLikelihood(), [], []
     for problem, epsilon in ((random_sparse(3, 60, 3, 10), 0.05), (problem_of_planes(1, 100, 8, 10), 1e-3)):

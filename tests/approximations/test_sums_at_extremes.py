@@ -40,7 +40,7 @@ FLAT = {("kl", "poisson", "groups of any spread", "mixed")}
     ("i", "method", "name"),
     [(i, method, name) for i, name in enumerate(DESIGNS) for method in ("ep", "laplace", "kl")],
 )
-def test_a_solve_ends_and_depends_on_nothing_else(i, method, name):
+def test_solve_of_extreme_sums_ends_and_is_reproducible(i, method, name):
     """Labels and likelihoods alternate, so that each method has all four pairs of them."""
     labels = ["all the same", "mixed"][i // 2 % 2]
     likelihood = [LogitLikelihood(), PoissonLikelihood()][i % 2]

@@ -61,7 +61,7 @@ def by_importance(k, mean, y, points=2**14):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("c", [2, 4])
-def test_are_ratios_of_dense_evidences(c, per_class):
+def test_corrected_probabilities_are_ratios_of_dense_evidences(c, per_class):
     k, mean, y = problem(c, 6, c, 20.0, per_class)
     p, _ = corrected(k, mean, y)
     for new in range(M):
@@ -83,7 +83,7 @@ def test_corrected_marginals_are_closer_to_the_truth_than_plain_marginals(c, var
     assert np.mean(error_corrected) < 0.6 * np.mean(error_plain)
 
 
-def test_far_from_the_data_the_prior_is_left():
+def test_prediction_far_from_data_equals_the_prior():
     k = np.stack([np.eye(3)])
     solution = Laplace().solve(k, np.zeros((3, 3)), np.array([0, 1, 2]))
     p = tierney_kadane_probabilities(solution, np.zeros((1, 1, 3)), np.ones((1, 1)), np.zeros((3, 1)))

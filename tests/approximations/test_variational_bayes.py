@@ -90,13 +90,13 @@ def test_no_other_gaussian_has_a_higher_bound(seed):
 
 @pytest.mark.parametrize(("n", "c"), [(4, 2), (2, 3)])
 @pytest.mark.parametrize("variance", [0.5, 3.0])
-def test_is_below_the_evidence(n, c, variance):
+def test_bound_is_below_the_evidence(n, c, variance):
     problem = random_problem(5, n, c, variance=variance, with_mean=True)
     exact = quadrature_posterior(problem.K, problem.y, problem.m, tolerance=1e-3).evidence
     assert TIGHT.solve(problem.K, problem.m, problem.y).evidence < exact - 0.1
 
 
-def test_is_below_the_evidence_by_importance_sampling():
+def test_bound_is_below_the_evidence_by_importance_sampling():
     problem = random_problem(3, 12, 3, variance=4.0, with_mean=True)
     proposal = NestedEP().solve(problem.K, problem.m, problem.y)
     posterior = proposal.posterior
@@ -107,7 +107,7 @@ def test_is_below_the_evidence_by_importance_sampling():
 
 
 @pytest.mark.parametrize(("seed", "c", "per_class"), [(0, 2, True), (1, 3, False), (2, 5, True)])
-def test_gradients(seed, c, per_class):
+def test_gradients_match_differences_of_the_bound(seed, c, per_class):
     problem = random_problem(seed, 7, c, variance=8.0, per_class=per_class, with_mean=True)
     rng = np.random.default_rng(seed)
     outcome = run(problem.K, problem.m, problem.y)
@@ -130,7 +130,7 @@ def test_gradients(seed, c, per_class):
 @pytest.mark.parametrize(
     ("data", "log_variance", "log_lengthscale"), [(iris, -2, 1), (wine, 6, -2), (iris, 12, 5), (wine, 12, 1)]
 )
-def test_rises_and_converges_at_all_scales(data, log_variance, log_lengthscale):
+def test_bound_rises_and_converges_at_all_scales(data, log_variance, log_lengthscale):
     k, mean, y = standardised(data, log_variance, log_lengthscale)
     solution = VariationalBayes(tolerance=1e-9).solve(k, mean, y)
     record = solution.convergence
@@ -166,7 +166,7 @@ def test_without_prior_variance_the_bound_is_the_likelihood(variance):
     assert_allclose(solution.cov[:, 0, 0], 2.0 * variance, rtol=1e-6)
 
 
-def test_repeated_points_and_singular_covariance():
+def test_repeated_points_with_singular_covariance_are_solved():
     """What K does not see follows from the utilities, as the weights do everywhere."""
     problem = random_problem(4, 8, 3, variance=50.0)
     twice = np.concatenate([np.arange(8)] * 2)
@@ -192,7 +192,7 @@ def test_iterations_factorise_nothing():
         assert not [name for name in names if "factorise" in name or "cholesky" in name or "solve" in name]
 
 
-def test_history_is_that_of_the_solution():
+def test_history_ends_with_the_solution():
     solution = VariationalBayes().solve(*standardised(iris, 1, 1))
     record = solution.convergence
     assert record.evidence.shape == record.residual.shape == (record.iterations,)

@@ -22,7 +22,7 @@ def run(accuracy: float) -> dict[str, np.ndarray]:
     return {"bound": bounds, "phi": phi, "accuracy": np.array([0.3, 0.8, accuracy]), "effective": np.array([1, 2, 9.0])}
 
 
-def test_classes_lie_where_the_paper_has_them() -> None:
+def test_classes_lie_as_in_the_paper() -> None:
     X, y = draw_data(3000, np.random.default_rng(0))
     squared = (X[:, :2] ** 2).sum(axis=1)
     for label, (low, high) in enumerate([(0.1, 0.5), (0.6, 1.0)]):
@@ -43,7 +43,7 @@ def test_the_model_has_the_papers_covariance() -> None:
     np.testing.assert_allclose(k, covariance(X, X, phi) + 1e-6 * np.eye(12), atol=1e-12)
 
 
-def test_report() -> None:
+def test_report_has_a_row_for_each_variant() -> None:
     name = next(iter(VARIANTS))
     record, text = Toy().report({f"{name} {seed}": run(accuracy) for seed, accuracy in enumerate((0.9, 0.7, 0.95))})
     assert (

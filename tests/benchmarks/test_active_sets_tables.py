@@ -19,7 +19,7 @@ from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 
 
-def test_two_classes_are_the_probit_of_one_function() -> None:
+def test_two_classes_equal_the_probit_of_one_function() -> None:
     split = load("two classes, two inputs", 40, 30)
     prior = prior_of(split, np.array([3.0, 3.0]), 2.0)
     p = approximated("Laplace, probit", prior, split.y, 2)
@@ -41,7 +41,7 @@ def test_predictions_of_gibbs_sampling_match_nested_ep() -> None:
     assert np.abs(p - drawn).mean() < 0.015
 
 
-def test_scores_are_of_labels() -> None:
+def test_scores_are_computed_from_labels() -> None:
     p = np.array([[0.5, 0.5], [0.2, 0.8]]) * [1.0, 1.0]
     assert scores(p, np.array([0, 0])) == pytest.approx((0.5, np.log(0.1)))
     assert np.isnan(scores(p * np.nan, np.array([0, 0]))).all()
@@ -58,7 +58,7 @@ def test_waves_are_mixed_in_pairs() -> None:
 
 
 @pytest.mark.parametrize(("last", "rise", "expected"), [(-49.0, 0.01, False), (-49.4, 0.01, True), (-49.0, 0.1, True)])
-def test_a_run_ends_by_the_bound_as_it_is_printed(last: float, rise: float, expected: bool) -> None:
+def test_run_ends_if_the_printed_bound_stays(last: float, rise: float, expected: bool) -> None:
     """That is lower by 0.919 n (c − 1): here a hundredth of it is 0.68, where one of the bound is 0.49."""
     y = np.arange(10) % 3
     split = Split(np.zeros((10, 2)), y, np.zeros((1, 2)), y[:1])

@@ -10,7 +10,7 @@ def result(log_p, wrong):
     return {"log_p": np.array(log_p), "wrong": np.array(wrong), "steps": np.array(9), "spent": np.array(1.0)}
 
 
-def test_fits_as_they_come_are_held_against_the_best():
+def test_default_fits_are_compared_with_the_best_setting():
     found = {
         f"usps, {AS_IT_COMES}": result([-0.1, -0.3], [False, True]),
         "usps, pairwise": result([-0.1, -0.2], [False, True]),
@@ -44,7 +44,7 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-def test_a_fit_is_scored_at_rows_that_it_did_not_see(folder):
+def test_fit_is_scored_at_held_out_rows(folder):
     (cell, trees) = BatchSettings().cells(folder, quick=True)
     assert {cell.name, trees.name} == {f"segmentation, {AS_IT_COMES}", f"segmentation, {TREES}"}
     found = work(**cell.arguments)

@@ -129,7 +129,7 @@ def test_a_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
 
 @pytest.mark.parametrize("name", STEPPED)
 @pytest.mark.parametrize("likelihood", LINKS)
-def test_steps_lead_to_the_method_itself_and_a_few_of_them_do_not(name, likelihood):
+def test_steps_converge_to_the_method_and_few_steps_do_not(name, likelihood):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((60, 2))
     y = (np.sin(2.0 * X[:, 0]) + 0.5 * rng.standard_normal(60) > 0.0).astype(np.int64)
@@ -180,7 +180,7 @@ def test_a_nested_grid_has_every_point_once():
     assert len(coarse) == 6
 
 
-def test_parts_of_a_grid_are_put_together():
+def test_parts_of_a_grid_are_joined():
     parts = [
         {"points": np.array(points), "methods": np.array(["EP"]), **dict.fromkeys(
             ("evidence", "bound", "printed", "information", "errors", "iterations", "point_seconds"),
@@ -197,7 +197,7 @@ def test_parts_of_a_grid_are_put_together():
             assert float(whole["evidence"].sel(at)) == value
 
 
-def test_counts_are_of_trials_below_the_middle_of_the_seven():
+def test_counts_are_trials_below_the_median_of_seven():
     names = ("LA", "EP", "KL", "VB", "FV", "LR", "TAPnaive")
     best = [dict(zip(SWEPT, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9, 0.8, 0.2, 0.1, 0.65), strict=True))]
     assert dict(zip(names, below(best, "mean", "text").values(), strict=True))["LA"] == (1, 1)

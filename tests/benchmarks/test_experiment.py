@@ -75,7 +75,7 @@ def test_stored_results_are_not_computed_again(tmp_path):
     assert {name: float(x["square"]) for name, x in again.items()} == {"of 0": 4.0, "of 1": 9.0}
 
 
-def test_a_cell_with_other_arguments_is_another(tmp_path):
+def test_cell_with_other_arguments_is_computed_anew(tmp_path):
     compute(cells(tmp_path, 2.0), tmp_path, 1)
     found, _ = compute(cells(tmp_path, 5.0), tmp_path, 1)
     assert float(found["of 0"]["square"]) == 25.0
@@ -114,7 +114,7 @@ def test_nothing_is_computed_without_jobs(tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_cell_that_was_broken_off_goes_on_from_its_checkpoint(tmp_path):
+def test_interrupted_cell_resumes_from_its_checkpoint(tmp_path):
     cell = Cell("long", counting, resumes=True)
     _, errors = compute([cell], tmp_path, 1)
     assert errors == {"long": "RuntimeError: interrupted"}
@@ -131,7 +131,7 @@ def test_two_cells_of_the_same_name_are_refused(tmp_path):
         compute(twice + twice, tmp_path, 1)
 
 
-def test_where_the_data_sets_are_does_not_matter():
+def test_location_of_data_sets_does_not_change_cells():
     here, there = (Cell("a", square, {"folder": folder, "x": 1.0}) for folder in ("here", "there"))
     assert here.identity == there.identity
     assert here.identity != Cell("a", square, {"folder": "here", "x": 2.0}).identity
@@ -172,7 +172,7 @@ def test_only_requested_cells_are_computed(tmp_path):
     assert calls(tmp_path) == [2.0, 3.0, 4.0]
 
 
-def test_a_pattern_that_no_piece_fits_is_refused(tmp_path, monkeypatch, capsys):
+def test_pattern_without_matching_piece_is_refused(tmp_path, monkeypatch, capsys):
     given = ["figure1", "--quick", "--data", str(tmp_path), "--output", str(tmp_path), "--only", "inner", "nonesuch"]
     monkeypatch.setattr(sys, "argv", ["benchmarks.scalable_paper", *given])
     with pytest.raises(SystemExit):
@@ -181,12 +181,12 @@ def test_a_pattern_that_no_piece_fits_is_refused(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_quick_forms_are_of_every_paper():
+def test_every_paper_has_a_quick_form():
     folders = {path.parent.name for path in Path(benchmarks.quick.__file__).parent.glob("*/__main__.py")}
     assert set(benchmarks.quick.PAPERS) == folders
 
 
-def test_the_quick_forms_end_with_the_paper_that_fails(tmp_path):
+def test_quick_forms_stop_at_the_first_failing_paper(tmp_path):
     """Its message is that of the paper, and no other paper is run after it."""
     command = [sys.executable, "-m", "benchmarks.quick", "--data", str(tmp_path / "nowhere"), "--jobs", "1"]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)

@@ -13,7 +13,7 @@ def split():
     return draw(X[:2000], y[:2000], 30, 0)
 
 
-def test_rows_are_standardised_and_have_no_column_that_does_not_vary(split):
+def test_rows_are_standardised_without_constant_columns(split):
     X, y, others, labels = split
     assert X.shape == (30, 9)
     assert others.shape == (600, 9)
@@ -23,5 +23,5 @@ def test_rows_are_standardised_and_have_no_column_that_does_not_vary(split):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_sites_says_more_than_nothing(split, kind):
+def test_each_kind_of_sites_beats_class_frequencies(split, kind):
     assert log_loss(split, kind) < np.log(3)

@@ -25,12 +25,12 @@ def test_quick_form_omits_rows_and_columns_without_results() -> None:
     assert "| Glass | EP | standard | 0.5 | -1.000 (39) | +0.0312 | -0.0031 |" in text
 
 
-def test_missing_cells_are_said_to_be_missing() -> None:
+def test_missing_cells_are_reported() -> None:
     assert Figure8().report(FOUND)[1].count("not computed |") == 11
     assert Figure8().report({})[1].count("not computed |") == 24
 
 
-def test_picture_has_no_panels_of_accelerated_iterations_alone() -> None:
+def test_picture_omits_panels_with_only_accelerated_iterations() -> None:
     figure = Figure8().draw(FOUND)
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes if ax.axison] == 2 * ["Glass, standard, δ = 0.5"]

@@ -21,7 +21,7 @@ def bound(request: pytest.FixtureRequest) -> JointBound:
     return JointBound(X, Y, INDUCING, request.param)
 
 
-def test_derivatives_of_the_bound(bound: JointBound) -> None:
+def test_derivatives_match_differences_of_the_bound(bound: JointBound) -> None:
     rng = np.random.default_rng(0)
     at = bound.first + 0.2 * rng.normal(size=bound.first.size)
     along = rng.normal(size=at.size)
@@ -29,14 +29,14 @@ def test_derivatives_of_the_bound(bound: JointBound) -> None:
     assert off < 1e-4 * abs(bound(at)[1] @ along)
 
 
-def test_steps_begin_at_the_prior(bound: JointBound) -> None:
+def test_steps_start_at_the_prior(bound: JointBound) -> None:
     """Nothing is known of the class there, and the divergence is zero."""
     right = 1.0 / 3.0
     expected = right * np.log(1.0 - EPSILON + EPSILON / 3) + (1.0 - right) * np.log(EPSILON / 3)
     assert bound(bound.first)[0] == pytest.approx(15 * expected, rel=1e-6)
 
 
-def test_the_best_q_is_that_of_sparse_vi(bound: JointBound) -> None:
+def test_best_q_equals_sparse_vi(bound: JointBound) -> None:
     held = sum(np.prod(shape, dtype=int) for shape in list(bound.shapes.values())[:4])  # hyperparameters and inputs
 
     def loss(q: np.ndarray) -> tuple[float, np.ndarray]:

@@ -8,7 +8,7 @@ from benchmarks.active_sets.isolet import STARTS, WHOLE, Isolet
 from benchmarks.active_sets.printed import EVEN_DIGITS
 
 
-def test_letters() -> None:
+def test_report_of_letters_has_all_runs() -> None:
     runs = {
         f"probability {seed}": {
             "counts": np.array([250, 500]),
@@ -30,7 +30,7 @@ def test_letters() -> None:
     assert len(Isolet().cells("", quick=False)) == 2 * STARTS + 1
 
 
-def test_digits() -> None:
+def test_report_of_digits_has_all_runs() -> None:
     assert len(EVEN_DIGITS) == 21
     counts = np.array([75, 150])
     runs = {

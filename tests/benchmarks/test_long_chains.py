@@ -20,7 +20,7 @@ def chains(name: str, apart: float) -> dict[str, dict[str, np.ndarray]]:
     return found
 
 
-def test_chains_that_agree():
+def test_agreeing_chains_pass():
     record, text = long_chains.EXPERIMENT.report(chains("teaching", 0.0))
     assert "2 chains of 400 draws: **mixed**." in text
     assert record["teaching"]["agreement"][1.0][0] < 1.02
@@ -28,7 +28,7 @@ def test_chains_that_agree():
     assert record["teaching"]["chains"][0]["accuracy"] == 0.5
 
 
-def test_chains_that_stay_apart():
+def test_separate_chains_fail():
     found = chains("glass", 3.0)
     record, text = long_chains.EXPERIMENT.report(found)
     assert "**not mixed**" in text
@@ -39,7 +39,7 @@ def test_chains_that_stay_apart():
     assert figure.axes[0].get_ylabel() == "log of length scale 0"
 
 
-def test_starts_are_spread(monkeypatch: pytest.MonkeyPatch):
+def test_starts_of_chains_are_overdispersed(monkeypatch: pytest.MonkeyPatch):
     started = []
 
     class StopError(Exception):

@@ -16,11 +16,11 @@ from benchmarks.paper.nine_values import EXPERIMENT, IEP_OF_THE_PAPER, MOST, ite
         ([-2.0, np.nan], None),
     ],
 )
-def test_iterations_are_counted_until_the_evidence_stays(evidence, expected):
+def test_iterations_are_counted_until_the_evidence_converges(evidence, expected):
     assert iterations_to(np.array(evidence), -2.0) == expected
 
 
-def test_table_has_the_distance_where_an_iteration_did_not_converge():
+def test_table_shows_the_distance_without_convergence():
     runs = {"EP": np.array([-9.0, -7.0, -7.0]), "EP, limit": np.array(-7.0), "IEP, limit": np.array(-8.0)}
     runs |= {"IEP": np.array([-9.0, -8.0]), IEP_OF_THE_PAPER: np.array([-9.0, -8.5])}
     table = EXPERIMENT.tables({"plain, 2.5, 6": runs, "2.5, 6": {}})["iterations"]

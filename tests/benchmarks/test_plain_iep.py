@@ -11,7 +11,7 @@ from tests.reference.data import squared_exponential
 
 
 @pytest.mark.parametrize("max_inner", [1, 100])
-def test_fixed_point_is_that_of_iep(max_inner):
+def test_plain_iteration_reaches_the_fixed_point_of_iep(max_inner):
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(25, 2)), rng.integers(3, size=25)
     k = squared_exponential(X, variance=2.0, lengthscale=1.0) + 1e-6 * np.eye(25)

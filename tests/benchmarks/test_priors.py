@@ -17,7 +17,7 @@ def result(folds, first, best, log_posterior):
     }
 
 
-def test_folds_of_a_setting_are_put_together():
+def test_folds_of_a_setting_are_joined():
     cells = {cell.name: cell.arguments for cell in EXPERIMENT.cells("", False)}
     wanted = ("teaching", False, *PAIRS[0])
     names = [n for n, a in cells.items() if (a["name"], a["ard"], a["scale"], a["magnitude"]) == wanted]
@@ -30,7 +30,7 @@ def test_folds_of_a_setting_are_put_together():
     assert "| teaching | one | 10 | -0.700 | -0.600 | -0.600 |  | 5 | 2.0 | 0.70 |" in text
 
 
-def test_every_cell_has_a_name_that_a_file_can_have():
+def test_names_of_cells_are_valid_file_names():
     names = [cell.name for cell in EXPERIMENT.cells("", False)]
     assert len(set(names)) == len(names)
     assert not any("/" in name for name in names)

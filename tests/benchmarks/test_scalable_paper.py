@@ -56,7 +56,7 @@ def archive(tmp_path):
     return str(tmp_path)
 
 
-def test_a_fold_is_standardised_by_its_points_to_learn_from(archive):
+def test_fold_is_standardised_by_its_training_points(archive):
     split = fold("tiny", archive, 0)
     assert split.y.tolist() == [2, 0, 1, 2]
     assert split.ynew.tolist() == [1]
@@ -68,7 +68,7 @@ def test_a_fold_is_standardised_by_its_points_to_learn_from(archive):
     assert fold("tiny", archive, 1).ynew.tolist() == [0]
 
 
-def test_vowels_have_the_rows_of_their_other_form(tmp_path):
+def test_both_forms_of_the_vowel_data_have_equal_rows(tmp_path):
     features = np.array([[0.5, 7.0, 1.0], [1.5, 8.0, 2.0], [2.5, 9.0, 3.0], [3.5, 6.0, 4.0]])
     speaker = np.c_[[0.0, 0.0, 1.0], features[[0, 2, 3]][:, [0, 2]]]
     lines = [",".join(map(str, [*row, label])) for row, label in zip(features, (1, 7, 6, 2), strict=True)]
@@ -79,7 +79,7 @@ def test_vowels_have_the_rows_of_their_other_form(tmp_path):
 
 
 @pytest.mark.parametrize("spread", [None, WEAK], ids=["flat", "weak priors"])
-def test_where_the_model_begins(spread):
+def test_model_starts_at_the_papers_hyperparameters(spread):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(6, 2))
     point = step_model(X, np.arange(6) % 3, spread=spread).initial_point()
@@ -113,7 +113,7 @@ def test_signed_steps_match_inner_updates():
         np.testing.assert_allclose(place.get_value(), at, atol=1e-12)
 
 
-def test_printed_numbers_are_where_the_paper_has_them():
+def test_printed_numbers_match_their_places_in_the_paper():
     assert len(TABLE2) == 8 * 3 * 4
     assert TABLE2["glass", 5, "gfitc"] == (0.61, 0.05)
     assert TABLE2["vowel", 20, "vi"] == (0.15, 0.03)
@@ -122,7 +122,7 @@ def test_printed_numbers_are_where_the_paper_has_them():
     assert {name for name, *_ in TABLE2} == set(TITLES) - {"vowel-features"}
 
 
-def test_cells_of_table_2():
+def test_table_2_has_its_cells():
     cells = EXPERIMENT.cells("", quick=False)
     sparse = sum(method.sparse for method in METHODS.values())
     assert len(cells) == FOLDS * len(TITLES) * (len(PERCENTS) * sparse + len(METHODS) - sparse)
@@ -167,7 +167,7 @@ def test_report_of_figure_1():
     assert figure1.EXPERIMENT.draw(runs) is not None
 
 
-def test_measures_of_figure_3():
+def test_measures_of_figure_3_match_direct_computation():
     z = np.array([[0.0, 0.0], [0.02, 0.0], [0.06, 0.0], [1.0, 1.0]])
     assert figure3.places(z) == 2
     assert figure3.places(z[[0, 2]]) == 2  # nothing between them
@@ -235,7 +235,7 @@ def test_report_of_overfitting():
     assert [ax.get_title() for ax in figure.axes] == ["Glass, M 10 %", "Waveform, M 10 %"]
 
 
-def test_rows_are_kept_back_from_learning():
+def test_held_out_rows_are_not_learned_from():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
     inducing = inducing_rows(X, 2, 3, 0)
@@ -245,7 +245,7 @@ def test_rows_are_kept_back_from_learning():
     assert "predicts 8 rows held out best" in found["ep-kept-back"].message
 
 
-def test_scores_of_batches():
+def test_scores_of_batches_match_direct_computation():
     p = np.array([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [0.0, 0.9, 0.1]])
     score, error = scores(p, np.array([0, 2, 2]))
     assert score == pytest.approx(-np.log([0.5, 0.7, 0.1]).mean())
@@ -255,7 +255,7 @@ def test_scores_of_batches():
     assert noisy.min() == pytest.approx(1e-3 / 3)
 
 
-def test_the_model_of_batches_takes_rows_with_columns_that_are_alike():
+def test_batch_model_accepts_equal_columns():
     X = np.random.default_rng(2).normal(size=(8, 3))
     X[:5, 1] = X[:5, 0]  # as pixels of a few images are
     y = np.arange(8) % 3
@@ -265,7 +265,7 @@ def test_the_model_of_batches_takes_rows_with_columns_that_are_alike():
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("start", [RANDOM, CENTRES, HELD])
-def test_where_fits_by_batches_begin(start, shared):
+def test_batch_fits_start_at_the_given_values(start, shared):
     X = np.random.default_rng(3).normal(size=(30, 2))
     split = Split(X, np.arange(30) % 3, X, np.arange(30) % 3)
     point = batch_model(split, shared, start=start).initial_point()
@@ -280,7 +280,7 @@ def test_where_fits_by_batches_begin(start, shared):
 
 
 @pytest.mark.slow
-def test_fits_by_batches_go_on_where_they_were_broken_off(tmp_path, monkeypatch):
+def test_interrupted_batch_fits_resume(tmp_path, monkeypatch):
     rng = np.random.default_rng(4)
     X = rng.normal(size=(40, 2))
     y = np.arange(40) % 3

@@ -38,7 +38,7 @@ def y() -> np.ndarray:
     return np.random.default_rng(0).integers(3, size=60)
 
 
-def test_folds_and_parts_are_put_together(y: np.ndarray) -> None:
+def test_folds_and_parts_are_joined(y: np.ndarray) -> None:
     found = {
         "a.0.EP.0": fitted(y, 0.5), "a.1.EP.0": fitted(y, 0.7),
         "a.0.LA.0": fitted(y, 0.5, np.arange(20)), "a.0.LA.1": fitted(y, 0.5, np.arange(20, 60)),
@@ -72,7 +72,7 @@ def test_accuracy_is_worse_the_same_or_better(y: np.ndarray) -> None:
         assert difference.certain == certain
 
 
-def test_bad_chains_are_called_bad(y: np.ndarray) -> None:
+def test_bad_chains_are_reported(y: np.ndarray) -> None:
     good = scores.collect({f"a.0.MCMC.{seed}": sampled(y, 0.6, seed) for seed in range(2)})["a"]["MCMC"]
     bad = scores.collect({f"a.0.MCMC.{seed}": sampled(y, 0.6, seed, 2.0 * seed) for seed in range(2)})["a"]["MCMC"]
     single = scores.collect({"a.0.MCMC.0": sampled(y, 0.6, 0)})["a"]["MCMC"]
@@ -81,7 +81,7 @@ def test_bad_chains_are_called_bad(y: np.ndarray) -> None:
     assert any("BAD" in remark for remark in single.remarks)
 
 
-def test_failures_and_notes_stand_in_the_table(y: np.ndarray) -> None:
+def test_table_shows_failures_and_notes(y: np.ndarray) -> None:
     result = fitted(y, 0.5, converged=False, message="Out of iterations.")
     result["p"][0] = np.nan
     record, text = scores.report({"a.0.EP.0": result}, ORDER, [], {"a": "A note."})
@@ -92,14 +92,14 @@ def test_failures_and_notes_stand_in_the_table(y: np.ndarray) -> None:
     json.dumps(record, allow_nan=False)
 
 
-def test_statements_stand_beside_differences(y: np.ndarray) -> None:
+def test_table_shows_statements_next_to_differences(y: np.ndarray) -> None:
     found = {"a.0.EP.0": fitted(y, 0.5), "a.0.LA.0": fitted(y, 0.6), "b.0.EP.0": fitted(y, 0.5)}
     record, text = scores.report(found, ORDER, [Statement("LA is better", "mlpd", "LA", "EP")], {})
     assert list(record["statements"][0]["ours"]) == ["a"]
     assert "| LA is better | mlpd | LA − EP | a **+0.182 (+0.182, +0.182)** |" in text
 
 
-def test_statements_may_be_about_some_data_sets_only(y: np.ndarray) -> None:
+def test_statements_may_cover_a_subset_of_data_sets(y: np.ndarray) -> None:
     found = {f"{label}.0.{method}.0": fitted(y, p) for label in "ab" for method, p in (("EP", 0.5), ("LA", 0.6))}
     statements = [
         Statement("LA is better in B", "mlpd", "LA", "EP", ("b",)),
@@ -133,7 +133,7 @@ def test_data_sets_have_their_published_names() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_found() -> None:
+def test_report_without_results_says_so() -> None:
     assert scores.report({}, ORDER, [], {}) == ({}, "There are no results.")
     assert scores.draw(scores.pictured({}, ORDER)) is None
 

@@ -12,7 +12,7 @@ def test_more_active_rows_leave_fewer_errors() -> None:
     assert found["error"][-1] < min(0.1, found["error"][0])
 
 
-def test_report() -> None:
+def test_report_has_a_row_for_each_method() -> None:
     variant = next(iter(VARIANTS))
     runs = {
         f"{variant} {seed}": {"error": np.full(len(COUNTS), error), "radius": np.array([0.1, 0.3])}

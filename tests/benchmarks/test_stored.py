@@ -40,7 +40,7 @@ def of_commit(commit: str) -> dict[str, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("paper", "name"), stored())
-def test_stored_results_can_be_drawn(paper, name):
+def test_stored_results_can_be_plotted(paper, name):
     assert isinstance(picture(paper, name), Figure)
     record = read(paper, name)
     assert record["command"].startswith(f"python -m benchmarks.{paper} {name} ")
@@ -74,7 +74,7 @@ def test_results_are_read_as_they_were_stored_to_four_digits(tmp_path: Path):
 
 
 @pytest.mark.parametrize("commit", ["unknown", "0123456789ab-dirty"])
-def test_results_of_no_commit_are_not_stored(tmp_path, commit):
+def test_results_without_a_commit_are_not_stored(tmp_path, commit):
     with pytest.raises(ValueError, match="commit, and run again"):
         store("active_sets", "sparse_toy", SparseToy(), of_commit(commit), ("*",), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -213,7 +213,7 @@ def claims(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("paper", "page"), PAGES.items())
-def test_our_numbers_of_the_first_table_are_in_the_records(paper, page):
+def test_first_table_matches_the_records(paper, page):
     rows = claims(page)
     assert len(rows) > 10
     assert [(row[0], number) for row in rows for number in numbers(row[-2]) if number not in recorded(paper)] == []
@@ -249,12 +249,12 @@ def chosen_at_random(seed: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_ten_pieces_are_run_again():
+def test_ten_pieces_are_selected_for_a_rerun():
     assert len(set(chosen_at_random(83))) == 10
 
 
 @pytest.mark.parametrize(("paper", "name", "piece"), chosen_at_random(seed=83))
-def test_a_fresh_run_agrees_with_the_record(paper, name, piece):
+def test_fresh_run_equals_the_stored_record(paper, name, piece):
     experiment = import_module(f"benchmarks.{paper}.{name}").EXPERIMENT
     cell = next(each for each in experiment.cells(str(FOLDER), quick=False) if each.name == piece)
     fresh = {key: np.asarray(value) for key, value in cell.function(**cell.arguments).items()}

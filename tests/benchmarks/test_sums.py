@@ -48,7 +48,7 @@ def test_moments_match_long_chains(name):
         pytest.param("binary", "marginal NUTS", 1500, marks=pytest.mark.calibration),
     ],
 )
-def test_samplers_have_the_means_of_long_chains(name, sampler, draws):
+def test_sampler_means_match_long_chains(name, sampler, draws):
     found = run(name, sampler, draws, CHAINS[name])
     assert found["worst error"] < 4.5
     assert found["effective"] > 0.05 * draws

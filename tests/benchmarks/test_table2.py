@@ -36,17 +36,17 @@ def test_ratios_to_the_floor_are_at_the_sizes_of_the_header():
     assert "too small" not in text
 
 
-def test_small_sizes_are_said_to_be_too_small():
+def test_too_small_sizes_are_reported():
     assert "too small" in Table2().report(timed([100, 200]))[1]
 
 
-def test_picture_names_the_size_that_is_fixed():
+def test_picture_names_the_fixed_size():
     figure = Table2().draw(timed([800, 1600]))
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes] == ["c = 3", "n = 800"]
 
 
-def test_growth_of_the_likelihood_is_the_exponent_of_many_classes():
+def test_growth_with_classes_is_the_exponent_for_many_classes():
     classes = np.array([2, 6, 10, 20])
     cell = {"classes": classes, "points": np.array(100), "likelihood": 1e-7 * np.where(classes < 6, 50.0, classes**3)}
     rows = Table2().tables({"likelihood, EP": cell})["likelihood"].cells

@@ -36,7 +36,7 @@ def estimate(model, point=None, **options):
 
 
 @pytest.mark.parametrize(("kind", "start", "runs"), STARTS)
-def test_agrees_with_quadrature(kind, start, runs):
+def test_annealed_evidence_matches_quadrature(kind, start, runs):
     result = estimate(small.classifier(kind), {"eta": ETA}, start=start, runs=runs, temperatures=15)
     exact = small.classifier_evidence(kind, ETA)
     assert abs(result.log_evidence - exact) < 4 * result.standard_error
@@ -50,7 +50,7 @@ def test_agrees_with_quadrature(kind, start, runs):
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_takes_any_likelihood_from_the_prior(rotated):
+def test_annealing_from_the_prior_works_for_any_likelihood(rotated):
     result = estimate(small.bernoulli(rotated=rotated), {"eta": ETA}, runs=150, temperatures=15)
     exact = small.bernoulli_evidence(ETA)
     assert abs(result.log_evidence - exact) < 4 * result.standard_error < 0.1
@@ -63,7 +63,7 @@ def test_an_approximation_needs_fewer_temperatures_than_the_prior():
     assert errors[1] < 0.3 * errors[0]
 
 
-def test_hyperparameters_of_a_fit_are_a_point(shared):
+def test_hyperparameters_of_a_fit_are_accepted_as_a_point(shared):
     values = shared.fit.hyperparameters
     at_fit = estimate(shared.model, values, start="nested_ep", runs=20)
     by_name = estimate(shared.model, {name: values[name].values for name in values}, start="nested_ep", runs=20)
@@ -74,7 +74,7 @@ def test_hyperparameters_of_a_fit_are_a_point(shared):
     assert elsewhere.log_evidence < at_fit.log_evidence - 5
 
 
-def test_initial_point_of_the_model_and_one_value_for_a_vector():
+def test_model_initial_point_and_scalar_for_a_vector_are_accepted():
     model, _ = models.shared()
     ls = np.exp(model.initial_point()["ls_log__"])
     assert np.unique(ls).size == 1
@@ -84,7 +84,7 @@ def test_initial_point_of_the_model_and_one_value_for_a_vector():
     assert np.isfinite(default.log_evidence)
 
 
-def test_seed_decides(bernoulli):
+def test_seed_determines_the_result(bernoulli):
     first, again, other = (estimate(bernoulli, random_seed=seed, runs=10) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.log_weights, again.log_weights)
     assert (first.log_weights != other.log_weights).all()
@@ -98,7 +98,7 @@ def test_seed_decides(bernoulli):
         ([0, 0.2, 1], "prior", [0, 0.2, 1]),
     ],
 )
-def test_temperatures(given, start, expected):
+def test_temperatures_rise_from_0_to_1(given, start, expected):
     model = small.classifier("multinomial_probit")
     result = estimate(model, start=start, temperatures=given, runs=10)
     np.testing.assert_allclose(result.temperatures, expected)
@@ -117,14 +117,14 @@ def test_text_has_the_evidence_and_the_settings(bernoulli):
     ("start", "options", "advice"),
     [("prior", {"temperatures": 2}, r"sweeps\.$"), ("vb", {}, "or another start: one that is too narrow is bad")],
 )
-def test_warns_where_few_runs_count(start, options, advice):
+def test_few_effective_runs_cause_a_warning(start, options, advice):
     model, _ = models.probit()
     with pytest.warns(UserWarning, match=f"is not reliable: a few runs carry all the weight.*{advice}"):
         result = estimate(model, start=start, runs=40, **options)
     assert result.effective_runs < 5
 
 
-def test_warns_where_the_estimates_contradict_each_other():
+def test_contradicting_estimates_cause_a_warning():
     model = small.classifier("multinomial_probit")
     with pytest.warns(UserWarning, match="is not reliable: its two estimates differ by more than their errors allow"):
         result = estimate(model, {"eta": 2.5}, runs=1000, temperatures=5, sweeps=1)
@@ -134,7 +134,7 @@ def test_warns_where_the_estimates_contradict_each_other():
     assert result.thermodynamic < exact - 4 * result.thermodynamic_error
 
 
-def test_shows_progress(bernoulli, capsys):
+def test_annealing_shows_progress(bernoulli, capsys):
     gpep.diagnostics.annealed_evidence(bernoulli, runs=3, temperatures=4, progressbar=True, random_seed=1)
     shown = capsys.readouterr().out
     assert "Annealing 3 runs" in shown
@@ -161,19 +161,19 @@ def test_shows_progress(bernoulli, capsys):
         ),
     ],
 )
-def test_refuses_with_reasons(bernoulli, options, message):
+def test_unsupported_models_are_refused_with_reasons(bernoulli, options, message):
     with pytest.raises(ValueError, match=message):
         estimate(bernoulli, **options)
 
 
-def test_refuses_an_approximation_of_another_likelihood():
+def test_approximation_of_another_likelihood_is_refused():
     with pytest.raises(
         ValueError, match=r"approximates a multinomial_probit, .* likelihood, but the model has a softmax"
     ):
         estimate(small.classifier("softmax"), start="nested_ep")
 
 
-def test_counts_terms_of_latent_values_only():
+def test_annealing_uses_terms_of_latent_values_only():
     model = small.bernoulli()
     before = estimate(model, runs=5).log_evidence
     with model:
@@ -185,7 +185,7 @@ def test_counts_terms_of_latent_values_only():
 
 
 @pytest.mark.slow
-def test_wine():
+def test_annealed_evidence_of_wine_agrees_with_other_paths():
     X, y = (each[::6] for each in wine())
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=np.e * pm.gp.cov.ExpQuad(X.shape[1], ls=np.e))
@@ -209,7 +209,7 @@ def test_wine():
 
 
 @pytest.mark.parametrize("start", ["prior", "ep"])
-def test_sums_of_effects_by_quadrature(start):
+def test_annealed_evidence_of_effects_matches_quadrature(start):
     """Two effects with the variances 1 and s², in four rows, whose evidence is an integral over a plane."""
     x, y, s = np.array([-1.0, 0.4, 1.1, 2.0]), np.array([0, 1, 0, 1]), 1.7
     with pm.Model() as model:

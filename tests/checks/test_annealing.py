@@ -44,7 +44,7 @@ def test_weights_are_unbiased_even_on_a_coarse_path():
     assert abs(weights.mean() - 1) < 4 * error < 0.1
 
 
-def test_both_estimates_are_right_on_a_fine_path():
+def test_both_estimates_match_quadrature_on_a_fine_path():
     path = np.linspace(0, 1, 25) ** 3
     u = run(2, 400, path, sweeps=3)
     estimate, effective = importance_estimate(importance_weights(u, path))
@@ -75,7 +75,7 @@ def test_transitions_follow_the_temperature():
         assert abs(column.mean() - expected) < 4.5 * column.std(ddof=1) / np.sqrt(len(column))
 
 
-def test_zero_likelihood_costs_weight_and_thermodynamic_integration():
+def test_zero_likelihood_gives_zero_weight_and_no_thermodynamic_estimate():
     def positive(f):
         return 0.0 if f[0, 0] > 0 else -np.inf if f[0, 1] > 0 else np.nan
 
@@ -88,7 +88,7 @@ def test_zero_likelihood_costs_weight_and_thermodynamic_integration():
     assert evaluations > 2000 * len(PATH)
 
 
-def test_no_likelihood_anywhere_is_an_evidence_of_zero():
+def test_zero_likelihood_everywhere_gives_zero_evidence():
     estimate, effective = importance_estimate(np.full(5, -np.inf))
     assert estimate.value == -np.inf
     assert np.isnan(estimate.error)
@@ -123,7 +123,7 @@ APPROXIMATIONS = [
 
 @pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per_class"])
 @pytest.mark.parametrize(("method", "likelihood"), APPROXIMATIONS)
-def test_base_is_the_approximation_and_the_normaliser_that_of_prior_times_sites(method, likelihood, per_class):
+def test_base_equals_the_approximation_with_the_normaliser_of_prior_times_sites(method, likelihood, per_class):
     problem = random_problem(7, 4, 3, per_class=per_class, with_mean=True)
     c, n = problem.m.shape
     k = np.atleast_3d(problem.K.T).T

@@ -8,7 +8,7 @@ from pymc_gpep.checks.importance import block_check
 
 
 @pytest.mark.parametrize("signs", [(-1, -1), (1, 1), (1, -1)], ids=str)
-def test_points_that_move_oppositely_are_near_as_well(signs):
+def test_negatively_correlated_points_are_neighbours(signs):
     """Of 20 points two move together, up to a sign for each function, and the likelihood of one weighs the other.
 
     The first function has the likelihoods, exp(0.3 x) at both points: with a correlation r the weighted mean of the

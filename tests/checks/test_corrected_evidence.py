@@ -35,7 +35,7 @@ def random_factors(size, seed=0):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_orders_match_the_expansion(size):
+def test_terms_match_the_power_series(size):
     factors = random_factors(size)
     two, three = log_ratio_by_loops(factors.correlation, factors.third, factors.fourth)
     assert factors.two_loops.sum() == pytest.approx(two, rel=1e-10)
@@ -55,7 +55,7 @@ def test_few_eigenvectors_give_the_term_of_four_factors():
     assert three_loops(factors)[3] == pytest.approx(complete(factors), rel=0.05)
 
 
-def test_term_of_four_factors_where_arpack_fails(monkeypatch):
+def test_term_of_four_factors_is_exact_if_arpack_fails(monkeypatch):
     """It may fail on rows that are the same, whose eigenvalues are, but not always."""
 
     def fail(matrix, **options):
@@ -93,7 +93,7 @@ def test_factors_match_flat_ep(c):
     ("n", "c", "seed", "per_class"),
     [(4, 2, 0, True), (4, 2, 1, False), (3, 3, 0, False), (3, 3, 1, True), (2, 4, 0, True)],
 )
-def test_nearer_to_the_exact_evidence(seed, n, c, per_class):
+def test_correction_is_closer_to_the_exact_evidence(seed, n, c, per_class):
     problem = random_problem(seed, n, c, variance=8.0, per_class=per_class, with_mean=True)
     solution = TIGHT.solve(problem.K, problem.m, problem.y)
     result = corrected_evidence(TIGHT, solution)
@@ -119,7 +119,7 @@ def test_every_ep_is_corrected_to_the_same_evidence(method):
     [one for one in LIKELIHOODS if EP.approximates(one) and not one.has_parameters],
     ids=lambda one: one.name,
 )
-def test_of_one_latent_function(likelihood):
+def test_correction_of_one_latent_function_matches_quadrature(likelihood):
     """Against the trapezium rule in whitened coordinates."""
     problem = random_problem(4, 3, 2, variance=8.0)
     mean, method = np.array([[0.4, -0.3, 0.1]]), EP(tolerance=1e-11)
@@ -134,7 +134,7 @@ def test_of_one_latent_function(likelihood):
     assert abs(result.evidence - exact) < result.error + 2e-3
 
 
-def test_two_classes_are_one_latent_function():
+def test_correction_of_two_classes_equals_one_latent_function():
     problem = random_problem(5, 12, 2, variance=20.0, per_class=True, with_mean=True)
     method, likelihood = EP(tolerance=1e-11), ProbitLikelihood()
     mean = (problem.m[1:] - problem.m[:1]) / np.sqrt(2.0)
@@ -167,7 +167,7 @@ def test_error_covers_the_truth_for_copies_of_a_point(copies, variance):
     assert result.reliable == (variance == 1.0 or copies == 2)
 
 
-def test_no_fixed_point():
+def test_correction_without_fixed_point_is_unreliable():
     problem = random_problem(2, 8, 3, variance=5.0)
     solution = NestedEP(max_iterations=2).solve(problem.K, problem.m, problem.y)
     result = corrected_evidence(NestedEP(), solution)
@@ -177,7 +177,7 @@ def test_no_fixed_point():
     assert np.isnan(corrected_evidence(NestedEP(), nothing).evidence)
 
 
-def test_of_a_fit(shared):
+def test_correction_of_a_fit_equals_correction_of_its_solution(shared):
     result = shared.fit.corrected_evidence()
     assert result.evidence == shared.fit.log_evidence + result.correction
     assert 0 < result.correction < 1

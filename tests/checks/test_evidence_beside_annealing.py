@@ -89,7 +89,7 @@ def by_long_sampling(name, shape):
     ("name", "shape"),
     [(name, list(SHAPES)[i % 3]) for i, name in enumerate(ONE_FUNCTION)],
 )
-def test_evidence_of_ep_is_that_of_annealing(name, shape):
+def test_evidence_of_ep_matches_annealing(name, shape):
     ep, *_ = solved("ep", name, shape)
     assert ep.convergence.converged
     annealed, error, effective = annealed_from_ep(name, shape)

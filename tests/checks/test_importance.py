@@ -134,7 +134,7 @@ def test_evidence_and_means_match_quadrature(exact):
 
 
 @pytest.mark.variation
-def test_evidence_is_that_of_another_sampler():
+def test_evidence_matches_another_sampler():
     problem = random_problem(3, 20, 3, variance=4.0)
     model, k = classifier(2.0, X=problem.X, y=problem.y)
     fit = fitted(model, "nested_ep")
@@ -146,7 +146,7 @@ def test_evidence_is_that_of_another_sampler():
     assert check.fitted_log_evidence == fit.log_evidence
 
 
-def test_easy_is_good_and_hard_is_not():
+def test_easy_posterior_is_good_and_hard_posterior_is_not():
     easy = fitted(classifier(0.5)[0], "nested_ep").importance(random_seed=7)
     assert easy.usable
     assert easy.draws_verdict == "good"
@@ -184,14 +184,14 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("pareto_k", "verdict"), VERDICTS.items())
-def test_verdicts_on_draws(pareto_k, verdict, shared):
+def test_pareto_k_determines_the_verdict_on_draws(pareto_k, verdict, shared):
     check = changed(shared.fit.importance(100, random_seed=1), pareto_k=pareto_k, effective_size=89.0)
     assert check.draws_verdict == verdict
     assert f"(Pareto k {pareto_k:.2f}), {verdict}: " in str(check)
 
 
 @pytest.mark.parametrize(("pareto_k", "effective_size", "verdict"), [(0.99, 91.0, "good"), (1.0, 91.0, "do not use")])
-def test_a_heavy_tail_that_carries_nothing_does_no_harm(pareto_k, effective_size, verdict, shared):
+def test_heavy_tail_of_negligible_weight_is_ignored(pareto_k, effective_size, verdict, shared):
     check = shared.fit.importance(100, random_seed=1)
     assert changed(check, pareto_k=pareto_k, effective_size=effective_size).draws_verdict == verdict
 
@@ -209,7 +209,7 @@ def test_few_draws_have_the_verdict_few(pareto_k, shared):
     ("shift", "known", "verdict"),
     [(0.029, 8, "close"), (0.031, 8, "off"), (0.029, 6, "close"), (0.001, 5, "unknown"), (0.5, 0, "unknown")],
 )
-def test_verdicts_on_the_fit(shift, known, verdict, shared):
+def test_weights_of_points_determine_the_verdict_on_the_fit(shift, known, verdict, shared):
     rows = np.arange(8) < known
     points = {"shift": np.where(rows, shift, np.nan), "standard_error": np.where(rows, 0.001, np.nan)}
     points = xr.Dataset({name: ("flower", array) for name, array in (points | {"size": 4 * rows}).items()})
@@ -240,7 +240,7 @@ def sampled_probabilities(k, y):
 
 
 @pytest.mark.variation
-def test_points_against_another_sampler():
+def test_point_moments_match_another_sampler():
     """By how much class-independent EP and Laplace's method are off at each point, beside another sampler."""
     problem = random_problem(3, 20, 3, variance=10.0)
     model, k = classifier(np.sqrt(10.0), X=problem.X, y=problem.y)
@@ -257,7 +257,7 @@ def test_points_against_another_sampler():
         assert np.corrcoef(found, shift)[0, 1] > least
 
 
-def test_labels_dims_and_seeds(shared):
+def test_results_have_dims_and_depend_on_the_seed(shared):
     check = shared.fit.importance(200, random_seed=8)
     assert check.log_weights.shape == (200,)
     assert check.mean_shift.dims == ("flower", "species")
@@ -269,7 +269,7 @@ def test_labels_dims_and_seeds(shared):
     assert check.log_evidence == pytest.approx(np.log(np.exp(check.log_weights).mean()))
 
 
-def test_a_fit_keeps_its_labels():
+def test_importance_sampling_uses_the_labels_of_the_fit():
     with pm.Model():
         y = pm.Data("labels", Y)
         gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(1, ls=1.0))
@@ -280,15 +280,15 @@ def test_a_fit_keeps_its_labels():
     assert fit.importance(random_seed=1).log_evidence == before
 
 
-def test_refuses_with_reasons(shared):
-    with pytest.raises(ValueError, match="draws must be at least 100, for their weights to have a tail, but is 99"):
+def test_unsupported_fits_are_refused_with_reasons(shared):
+    with pytest.raises(ValueError, match="draws must be at least 100, so that their weights have a tail, but is 99"):
         shared.fit.importance(99)
     values = {"f": np.full((100, 3, len(shared.y)), np.nan)}
     with pytest.raises(ValueError, match="nested_ep has draws without a finite density: converged"):
         importance_check("nested_ep", shared.fit.solution, values["f"], shared.fit.latent["mean"])
 
 
-def test_smoothing_is_that_of_arviz_with_the_normaliser_kept():
+def test_smoothing_equals_arviz_with_the_normaliser_kept():
     raw = 3.0 + 2.0 * np.random.default_rng(10).standard_normal(1000)
     smoothed, pareto_k = smooth(raw)
     by_arviz, its_k = array_stats.psislw(-raw)
@@ -300,14 +300,14 @@ def test_smoothing_is_that_of_arviz_with_the_normaliser_kept():
     assert smooth(raw + 1e3)[1] == pytest.approx(pareto_k)
 
 
-def test_weights_that_do_not_vary_need_no_smoothing():
+def test_constant_weights_are_not_smoothed():
     raw = np.where(np.arange(1000) < 500, -2.0, -1.0)
     smoothed, pareto_k = smooth(raw)
     np.testing.assert_array_equal(smoothed, raw)
     assert pareto_k == -np.inf
 
 
-def test_tails_that_underflow_are_as_bad_as_can_be():
+def test_underflowing_tails_have_infinite_pareto_k():
     assert smooth(1000.0 * np.arange(1000.0))[1] == np.inf
 
 
@@ -360,7 +360,7 @@ def test_resampled_draws_have_the_groups_and_dims_of_plain_draws(shared):
     np.testing.assert_array_equal(trace.get_values("f", combine=False)[1], data["posterior"]["f"][1])
 
 
-def test_warns_where_resampling_is_in_vain():
+def test_useless_resampling_causes_a_warning():
     fit = fitted(classifier(30.0)[0], "vb")
     with pytest.warns(
         UserWarning, match=r"vb: weighted draws, worth .*, do not use: they do not stand for the exact"

@@ -113,14 +113,14 @@ def test_reason_for_a_fit_at_the_prior_is_named(case, data):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_labels_that_are_noise_get_a_sentence(seed):
+def test_random_labels_cause_a_warning(seed):
     X, y = models.data(75)
     (message,) = fit(X, np.random.default_rng(seed).permutation(y), inverse_gamma, half_normal)
     assert "learned next to nothing" in message
     assert "the inputs say nothing about the labels" in message
 
 
-def test_fits_that_learned_something_are_left_alone():
+def test_informative_fits_cause_no_warning():
     X, y = models.data()
     assert fit(X, y, inverse_gamma, half_normal) == []
     assert fit(X[:, :1], y, inverse_gamma, 1.0) == []
@@ -131,14 +131,14 @@ def test_fits_that_learned_something_are_left_alone():
 @pytest.mark.parametrize(
     ("load", "options"), [(load_wine, {}), (load_breast_cancer, {}), (load_digits, {"n_class": 5})]
 )
-def test_fits_of_other_data_that_learned_something_are_left_alone(load, options):
+def test_informative_fits_of_other_data_cause_no_warning(load, options):
     X, y = some(*load(return_X_y=True, **options))
     assert fit(X, y, wide, half_normal) == []
     few = slice(None, 25)
     assert fit(X[few], y[few], wide, half_normal) == []
 
 
-def test_points_that_occur_twice_are_not_enough():
+def test_learning_from_duplicates_only_causes_a_warning():
     """Iris has three flowers twice, whose labels are all that is learned without standardising."""
     X, y = iris()
     (message,) = fit(1e4 * X, y, inverse_gamma, half_normal)
@@ -151,7 +151,7 @@ def test_labels_of_one_class_leave_nothing_to_learn():
     assert "All 30 labels of 'y' are of the class 0" in message
 
 
-def test_half_of_the_labels_wrong_is_something_learned():
+def test_half_wrong_labels_cause_no_warning():
     """Weak signals are no reason to warn."""
     X, y = models.data(150)
     rng = np.random.default_rng(0)

@@ -107,7 +107,7 @@ CLOSE = [
     [(*each, list(PROBLEMS.values())[i % 3]) for i, each in enumerate(CLOSE)],
     ids=[f"{each.name}-{each.first_likelihood().name}-{i}" for i, (each, *_) in enumerate(CLOSE)],
 )
-def test_close_to_fitting_without_each_point(approximation, most, typical, problem):
+def test_leave_one_out_is_close_to_refits(approximation, most, typical, problem):
     elpd, excess = cavity_loo(approximation, problem)
     error = np.abs(elpd - without_each_point(approximation, problem))
     assert error.max() < most
@@ -148,14 +148,14 @@ def force(problem, approximation, solution):
 
 @problems
 @pytest.mark.parametrize("approximation", [VariationalBayes(tolerance=1e-10), LaplaceProbit(), Laplace()])
-def test_response_of_a_mode(approximation, problem):
+def test_response_of_a_mode_matches_differences(approximation, problem):
     moved, response, _ = force(problem, approximation, solve(approximation, problem))
     assert_allclose(response, moved, atol=1e-5)
 
 
 @problems
 @pytest.mark.parametrize("case", [case for case in EVERY if case.likelihood.function_axis], ids=str)
-def test_response_says_how_means_move(case, problem):
+def test_response_matches_differences_of_means(case, problem):
     """Of EP right but for the change of the tilted covariances, which is of a higher order."""
     tight = case(tolerance=1e-9)
     moved, response, _ = force(problem, tight, solve(tight, problem))
@@ -164,7 +164,7 @@ def test_response_says_how_means_move(case, problem):
 
 @problems
 @pytest.mark.parametrize("approximation", [IEP(tolerance=1e-9), QIEP(tolerance=1e-9)])
-def test_covariances_of_independent_sites_do_not(approximation, problem):
+def test_covariances_of_independent_sites_differ_from_the_response(approximation, problem):
     moved, _, own = force(problem, approximation, solve(approximation, problem))
     assert np.linalg.norm(own - moved) > 0.3 * np.linalg.norm(moved)
 
@@ -182,7 +182,7 @@ def test_nothing_is_learnt_from_a_prior_without_variance(approximation, c):
 
 @pytest.mark.parametrize("gap", [1.0, 8.0, 40.0, 400.0])
 @pytest.mark.parametrize("variance", [0.5, 5.0])
-def test_log_probability_of_two_classes(gap, variance):
+def test_log_probability_of_two_classes_matches_quadrature(gap, variance):
     mean, cov = np.array([[-gap, 0.0]]), variance * np.eye(2)[None]
     probit = log_predictive_density(MultinomialProbitLikelihood(), mean, cov, [0])
     assert_allclose(probit, log_ndtr(-gap / np.sqrt(2 + 2 * variance)), rtol=1e-10, atol=1e-14)
@@ -203,7 +203,7 @@ def test_log_probability_of_two_classes(gap, variance):
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_log_probability_in_the_tail_goes_on_smoothly(c, likelihood, monkeypatch):
+def test_log_probability_is_continuous_in_the_tail(c, likelihood, monkeypatch):
     """Where both ways work they agree, and far out nothing is lost."""
     rng = np.random.default_rng(c)
     root = rng.normal(size=(c, c))
@@ -252,13 +252,13 @@ def test_result_has_the_structure_of_arviz_loo(fits):
     assert -n * np.log(3) < loo.elpd < -1
 
 
-def test_labels_without_dims(fixed):
+def test_labels_without_dims_get_default_dims(fixed):
     loo = fixed.fit.loo()
     assert loo.elpd_i.dims == ("y_dim_0",)
     assert (loo.elpd_i["y_dim_0"] == np.arange(30)).all()
 
 
-def test_points_can_be_fitted_again(fits):
+def test_rough_points_are_refitted_on_request(fits):
     fit = fits[1]["nested_ep"]
     posterior = fit.solution.posterior
     quick, some, all_of_them = (fit.loo(refit_above=above) for above in (np.inf, 0.05, -np.inf))
@@ -279,7 +279,7 @@ def test_a_fit_that_did_not_converge_is_flagged(fits):
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
 @pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
-def test_arviz_compares(fits):
+def test_arviz_compares_leave_one_out_results(fits):
     """With PSIS-LOO of draws, given as a result and as the draws themselves."""
     model, by_method = fits
     draws = by_method["nested_ep"].sample(100, chains=2, random_seed=1)

@@ -46,7 +46,7 @@ def by_quadrature(centre, cov, y, log_p=lambda f, y: log_ndtr((2 * y - 1) * f)):
 
 
 @pytest.mark.parametrize("method", [EP(), ScalarLaplace()], ids=lambda method: method.name)
-def test_two_rows_by_quadrature(method):
+def test_left_out_group_of_two_rows_matches_quadrature(method):
     j, mean, y = one_function()
     k = j @ j.T
     solution = method.solve(k, mean, y, likelihood=PROBIT)
@@ -62,7 +62,7 @@ def test_two_rows_by_quadrature(method):
         assert found.within == pytest.approx(by_quadrature(solution.mean[0, PAIR], whole, y[PAIR]), abs=0.02)
 
 
-def test_weights_have_no_heavy_tail():
+def test_weights_of_left_out_groups_have_no_heavy_tail():
     """Of counts weights of draws of the fit alone do: their variance is infinite, and k far above 1."""
     rng = np.random.default_rng(5)
     j, mean = np.repeat(np.eye(4), 3, axis=0), np.full((1, N), 0.2)
@@ -83,7 +83,7 @@ def test_weights_have_no_heavy_tail():
 
 
 @pytest.mark.variation
-def test_coupled_sites_by_draws_from_the_posterior_without_them():
+def test_left_out_coupled_sites_match_draws():
     """Weights take sites out of the posterior; here they are never in it."""
     c, problem = 3, random_problem(5, N, 3, variance=3.0)
     method = NestedEP()
@@ -180,7 +180,7 @@ def test_invalid_groups_raise_value_error(fit, groups, options, message):
         fit.loo(groups=groups, **options)
 
 
-def test_classes_of_processes(shared):
+def test_groups_of_several_functions_match_refits(shared):
     groups = np.arange(30) // 3
     found = shared.fit.loo(groups=groups)
     rows = shared.fit.loo().elpd_i.values.reshape(-1, 3).sum(axis=1)

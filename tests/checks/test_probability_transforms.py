@@ -42,7 +42,7 @@ def test_transforms_of_a_normal_model_are_exact():
         fit.loo(groups=np.arange(N) % 2, pit=True)
 
 
-def test_nodes_have_the_weights_that_leave_the_label_out():
+def test_transforms_use_node_weights_without_the_label():
     with pm.Model():
         sigma = pm.HalfNormal("sigma", 0.5)
         f = pm.MvNormal("f", np.zeros(N), K)
@@ -57,7 +57,7 @@ def test_nodes_have_the_weights_that_leave_the_label_out():
     assert len(sigmas) > 2
 
 
-def test_a_count_is_between_less_and_at_most():
+def test_transform_of_a_count_lies_between_its_two_probabilities():
     counts = np.array([0, 1, 5])
     likelihood = BY_NAME["poisson"].given(np.zeros((1, 3)))
     ends = likelihood.ends(counts, MEAN[:, None], VARIANCE[:, None, None])
@@ -69,7 +69,7 @@ def test_a_count_is_between_less_and_at_most():
         assert_allclose(found, expected, atol=1e-8)
 
 
-def test_a_censored_number_is_beyond_its_bound():
+def test_transform_of_a_censored_number_lies_beyond_its_bound():
     y, lower, upper = np.array([0.2, -1.0, 1.5]), np.full(3, -1.0), np.full(3, 1.5)
     likelihood = BY_NAME["normal"].given(np.stack([np.full(3, 0.5), lower, upper]))
     below, at = likelihood.ends(y, MEAN[:, None], VARIANCE[:, None, None])

@@ -68,7 +68,7 @@ def beside(inducing=5):
     return space, SparseEP(tolerance=1e-11), blocks, x[None, :inducing], True
 
 
-def test_effects_beside_a_process_by_one_and_two_workers():
+def test_process_plus_effects_agrees_for_one_and_two_workers():
     args = beside()
     theta, expected = alone(*args)
     options = {"model": args[0].classifier.model, "inducing": args[3][0], "hyper": "map", "progressbar": False}
@@ -103,7 +103,7 @@ def check_same(found, expected):
         (4, models.per_class, False, "nested"),
     ],
 )
-def test_it_is_one_process(count, build, shared, sites):
+def test_cluster_fit_equals_fit_in_one_process(count, build, shared, sites):
     args = given(build, shared, sites=sites)
     theta, expected = alone(*args)
     near = SparseLogPosterior(*args)(theta + 1e-3, expected.start)
@@ -118,7 +118,7 @@ def test_it_is_one_process(count, build, shared, sites):
         assert_allclose(posterior.solve(theta + 1e-3, again.start).evidence, near.evidence, rtol=1e-9)
 
 
-def test_no_worker_is_missed_while_the_client_looks_for_them_too():
+def test_all_workers_are_found_during_updates_of_the_client():
     with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}), workers(2) as (_, client):
         rounds = Rounds(client, [])
         assert {len(rounds._workers()) for _ in range(300)} == {2}
@@ -132,7 +132,7 @@ def test_sums_of_many_parts_are_added_in_a_tree():
 
 
 @pytest.mark.parametrize(("sweep", "sites"), [(9, "quadrature"), (1, "nested")])
-def test_a_worker_that_goes_changes_nothing(sweep, sites):
+def test_lost_worker_does_not_change_results(sweep, sites):
     args = given(models.shared, True, sites=sites, tolerance=1e-11)  # sweeps differ, and their fixed point does not
     theta, expected = alone(*args)
     with workers(3) as (cluster, client):
@@ -169,7 +169,7 @@ class RoundsThatLose:
         return SimpleNamespace(added=f"sums at {len(self.begun)}" if task is WorkerPart.natural else "others")
 
 
-def test_sums_are_added_again_when_a_part_is_made_anew():
+def test_sums_are_repeated_after_a_part_is_recovered():
     """The fixed point is the same without that, and comes later."""
     rounds = RoundsThatLose()
     sites = SitesOnCluster(rounds, None, None)
@@ -192,7 +192,7 @@ def forked():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
-def test_a_process_that_is_killed_changes_nothing():
+def test_killed_process_does_not_change_results():
     args = given(models.shared, True, tolerance=1e-11)
     theta, expected = alone(*args)
     with workers(2, processes=True) as (_, client):
@@ -210,7 +210,7 @@ def test_a_process_that_is_killed_changes_nothing():
         check_same(found, expected)
 
 
-def test_a_fit_by_a_client(tmp_path):
+def test_fit_with_a_client_equals_local_fit(tmp_path):
     X, y = models.data()
     np.save(tmp_path / "x.npy", X)
     model, gp = models.shared()

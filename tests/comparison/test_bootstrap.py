@@ -26,14 +26,14 @@ def test_columns_have_the_same_weights():
     assert_allclose(draws[:, 2], 2 * draws[:, 0])
 
 
-def test_seeds_decide_the_draws_and_chunks_do_not(monkeypatch):
+def test_draws_depend_on_the_seed_but_not_on_chunks(monkeypatch):
     one = gpep.diagnostics.bayesian_bootstrap(VALUES, draws=10, random_seed=4)
     monkeypatch.setattr(bootstrap, "_NUMBERS", 3 * VALUES.size)
     assert_allclose(gpep.diagnostics.bayesian_bootstrap(VALUES, draws=10, random_seed=4), one)
     assert not np.allclose(gpep.diagnostics.bayesian_bootstrap(VALUES, draws=10, random_seed=5), one)
 
 
-def test_refuses():
+def test_invalid_arguments_raise_errors():
     with pytest.raises(ValueError, match="at least 1 point"):
         gpep.diagnostics.bayesian_bootstrap([])
     with pytest.raises(ValueError, match="draws must be at least 1"):

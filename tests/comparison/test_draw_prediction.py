@@ -34,7 +34,7 @@ def test_predictions_from_draws_match_the_gaussian_posterior(name, n, request):
 
 
 @pytest.mark.variation
-def test_softmax():
+def test_predictions_from_draws_of_a_softmax_match_its_average():
     model, gp = models.softmax()
     with model:
         fit = pm.fit(method="laplace", progressbar=False)
@@ -71,14 +71,14 @@ def test_predictions_have_the_dims_of_the_model_and_of_the_inputs(shared):
     assert list(found["species"].values) == list(models.SPECIES)
 
 
-def test_refuses(shared):
+def test_invalid_draws_raise_errors(shared):
     draws = shared.fit.sample(3, random_seed=1)
     options = {"gp": shared.gp, "Xnew": XNEW, "model": shared.model, "progressbar": False}
     with pytest.raises(ValueError, match="draws must be at least 1"):
         gpep.predict_draws(draws, draws=0, **options)
     with pytest.raises(ValueError, match="Xnew has 1 columns"):
         gpep.predict_draws(draws, **options | {"Xnew": XNEW[:, :1]})
-    for name, message in (("eta", "no posterior draws of 'eta'"), ("f", "have no latent values 'f'")):
+    for name, message in (("eta", "lacks draws of 'eta'"), ("f", "have no latent values 'f'")):
         part = xr.DataTree.from_dict({"posterior": draws["posterior"].to_dataset().drop_vars(name)})
         with pytest.raises(ValueError, match=message):
             gpep.predict_draws(part, **options)

@@ -29,7 +29,7 @@ def grid(shared, held_out):
     )  # fmt: skip
 
 
-def test_each_value_is_that_of_a_solve_of_its_own(shared, grid):
+def test_each_value_equals_a_separate_solve(shared, grid):
     """Prior covariance by hand, and a cold start."""
     solver = NestedEP()
     squares = ((shared.X[:, None] - shared.X) ** 2).sum(axis=-1)
@@ -80,7 +80,7 @@ def test_options_reach_the_approximation(shared):
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 3, 4), (1, 1)])
-def test_a_serpentine_goes_everywhere_in_single_steps(shape):
+def test_serpentine_visits_all_cells_in_single_steps(shape):
     path = np.array(list(serpentine(shape)))
     assert len({tuple(index) for index in path}) == len(path) == np.prod(shape)
     assert (np.abs(np.diff(path, axis=0)).sum(axis=1) == 1).all()
@@ -95,16 +95,16 @@ def test_a_serpentine_goes_everywhere_in_single_steps(shape):
         ({"ls": [1.0]}, {"at": {"eta": 1.0, "tau": 2.0}}, "values names 'tau', but the hyperparameters"),
         ({"ls": [], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
         ({"ls": [[1.0]], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
-        ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need Xnew and ynew"),
+        ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need the new inputs Xnew"),
         ({"ls": [1.0], "eta": [1.0]}, {"method": "ep"}, "'ep' approximates a probit, logit"),
     ],
 )
-def test_refuses(shared, values, options, message):
+def test_invalid_arguments_raise_errors(shared, values, options, message):
     with pytest.raises(ValueError, match=message):
         gpep.diagnostics.evidence_grid(shared.model, values, progressbar=False, **options)
 
 
-def test_refuses_labels_that_are_none(shared):
+def test_invalid_labels_raise_value_error(shared):
     new = {"gp": shared.gp, "Xnew": models.data()[0][:2], "progressbar": False}
     with pytest.raises(ValueError, match=r"ynew must be \(2,\), one for each point"):
         gpep.diagnostics.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0], **new)

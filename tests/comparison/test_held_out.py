@@ -65,7 +65,7 @@ def test_ordered_classes_are_scored_by_their_order_as_well(fitted):
 
 
 @pytest.mark.parametrize("name", HELD_OUT)
-def test_a_grid_scores_as_a_fit_there(name, fitted):
+def test_scores_of_a_grid_equal_scores_of_fits(name, fitted):
     model, fits, held_out, table = fitted(name)
     at = fits["ep"].hyperparameters
     grid = gpep.diagnostics.evidence_grid(
@@ -90,7 +90,10 @@ def test_unlikely_observations_have_finite_scores(fitted):
     [
         ({"data": None}, r"differs between points.*data=\{'place'"),
         ({"ynew": [0, 1, 2, 3, -1]}, "must be counts"),
-        ({"probabilities": {"ep": np.ones((5, 2))}}, "'y' does not observe classes. Leave them out, and give Xnew"),
+        (
+            {"probabilities": {"ep": np.ones((5, 2))}},
+            "'y' does not observe classes. Leave probabilities out, and give Xnew",
+        ),
     ],
 )
 def test_invalid_scores_of_counts_raise_value_error(change, message, fitted):

@@ -29,7 +29,7 @@ def results():
 
 
 @pytest.mark.filterwarnings("ignore:Hyperparameters stay at their maximum")
-def test_draws_stand_beside_fits(results):
+def test_draws_and_fits_of_sums_are_compared(results):
     _, named = results
     table = gpep.compare_methods(named, "ep", data=NEW, ynew=[0.4, 0.0, 0.1], random_seed=1)
     assert_allclose(table["mlpd"]["laplace"], table["mlpd"]["ep"], atol=1e-6)
@@ -66,7 +66,7 @@ def test_missing_arguments_are_named(results):
         gpep.compare_methods(named, "ep", ynew=[0.4])
     with pytest.raises(TypeError, match=r"not a Fit\. Give results by name: compare_methods\(\{'ep': fit"):
         gpep.compare_methods(named["ep"], named["laplace"])
-    with pytest.raises(TypeError, match=r"not a list\. Give several by name, such as \{'EP': fit\}"):
+    with pytest.raises(TypeError, match=r"not a list\. Give several results by name, such as \{'EP': fit\}"):
         gpep.compare_methods([named["ep"]], "ep")
     with pytest.raises(TypeError, match=r"at other data: data=\{\.\.\.\}, not Xnew"):
         gpep.predict_draws(named["draws"], [[0.5]], model=model)
@@ -74,5 +74,5 @@ def test_missing_arguments_are_named(results):
         gpep.predict_draws(named["draws"], data={"x": NEW["x"]}, model=model)
     without = named["draws"].copy()
     without["posterior"] = without["posterior"].to_dataset().drop_vars("u")
-    with pytest.raises(ValueError, match=r"no posterior draws of 'u'\. Draws .* need gpep\.recover_latent"):
+    with pytest.raises(ValueError, match=r"lacks draws of 'u'\. If .* add these draws by gpep\.recover_latent"):
         gpep.predict_draws(without, data=NEW, model=model)

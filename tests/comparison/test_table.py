@@ -35,7 +35,7 @@ def table(shared, results, held_out):
 
 
 @pytest.mark.variation
-def test_each_method_itself(shared, shared_iep, shared_mcmc, table):
+def test_table_has_evidence_and_diagnostics_of_each_method(shared, shared_iep, shared_mcmc, table):
     assert list(table.index) == ["EP", "IEP", "MCMC"]
     assert_allclose(table["log_evidence"][:2], [shared.fit.log_evidence, shared_iep.log_evidence])
     assert np.isnan(table.loc["MCMC", "log_evidence"])
@@ -55,7 +55,7 @@ def test_a_fit_integrated_over_hyperparameters_has_their_means(shared, shared_cc
     assert row["eta"] == pytest.approx(np.average(nodes["eta"], weights=nodes["weight"]), rel=0.05)
 
 
-def test_differences_to_the_reference(shared, shared_iep, shared_mcmc, table):
+def test_differences_to_the_reference_match_direct_computation(shared, shared_iep, shared_mcmc, table):
     assert not table.loc["EP"].filter(like="difference").any()
     mean, cov = shared.fit.solution.mean, shared.fit.solution.cov
     variance = cov.diagonal(axis1=1, axis2=2).T
@@ -67,7 +67,7 @@ def test_differences_to_the_reference(shared, shared_iep, shared_mcmc, table):
     assert found == pytest.approx(np.abs(f.var(-1, ddof=1) - variance).mean())
 
 
-def test_scores_of_held_out_points(shared, shared_iep, shared_mcmc, held_out, table):
+def test_scores_of_held_out_points_match_direct_computation(shared, shared_iep, shared_mcmc, held_out, table):
     X, y = held_out.values()
     p = {name: fit.predict(shared.gp, X)["p"].values for name, fit in (("EP", shared.fit), ("IEP", shared_iep))}
     p["MCMC"] = gpep.predict_draws(shared_mcmc, shared.gp, X, model=shared.model, progressbar=False)["p"].values
@@ -148,12 +148,12 @@ def test_latent_values_of_another_likelihood_are_not_compared():
         ),
     ],
 )
-def test_refuses(results, options, message):
+def test_invalid_arguments_raise_errors(results, options, message):
     with pytest.raises(ValueError, match=message):
         gpep.compare_methods(results, **{"reference": "EP"} | options)
 
 
-def test_draws_of_all_methods_look_alike(shared, shared_iep, shared_mcmc):
+def test_draws_of_all_methods_have_equal_structure(shared, shared_iep, shared_mcmc):
     """Variables, dims, shapes, types and coords of the posterior, and the data."""
     for fit in (shared.fit, shared_iep):
         draws = fit.sample(50, chains=2, random_seed=1)
@@ -174,7 +174,7 @@ def drawn(shared, shared_iep, shared_mcmc):
 
 
 @pytest.mark.parametrize("plot", ["plot_forest", "plot_dist", "plot_ridge", "plot_pair"])
-def test_arviz_draws_them_together(drawn, plot):
+def test_arviz_plots_all_methods_together(drawn, plot):
     latent = {"var_names": ["f"], "coords": {"flower": [114]}}
     pc = getattr(az, plot)(drawn["MCMC"] if plot == "plot_pair" else drawn, **latent)
     pc.viz["figure"].item().canvas.draw()

@@ -89,7 +89,7 @@ def assert_gradient(k, mean, values, symbols, mode, directions):
 
 
 @pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per class"])
-def test_gradient_of_every_hyperparameter(per_class):
+def test_gradient_in_every_hyperparameter_matches_differences(per_class):
     values, symbols = hyperparameters(per_class)
     size = sum(x.size for x in values.values())
     # The linker of plain Python is slow: all hyperparameters at once, with random signs.
@@ -98,7 +98,7 @@ def test_gradient_of_every_hyperparameter(per_class):
 
 
 @pytest.mark.slow
-def test_gradient_through_a_compiled_graph():
+def test_gradient_of_a_compiled_graph_matches_differences():
     """Without the matrix products of PyMC's covariances, each of which takes numba a quarter of a minute."""
     rng = np.random.default_rng(1)
     values = {"inverse": rng.uniform(0.1, 1.0, (C, D)), "slope": rng.normal(size=(C, D))}
@@ -110,7 +110,7 @@ def test_gradient_through_a_compiled_graph():
 
 
 @pytest.mark.usefixtures("c_compiler")
-def test_gradient_in_the_c_linker():
+def test_c_linker_gives_equal_evidence_and_gradient():
     arguments = dense_inputs()
     expected = compiled()(*arguments)
     for found, value in zip(compiled(mode=Mode(linker="cvm"))(*arguments), expected, strict=True):
@@ -130,7 +130,7 @@ def test_outputs_equal_the_solution(per_class, mode):
     assert (status, iterations) == (CONVERGED, expected.convergence.iterations)
 
 
-def test_any_dtype():
+def test_inputs_of_any_dtype_are_accepted():
     """PyTensor makes them numbers in double precision before any linker calls the solver."""
     k, mean, labels, start = dense_inputs(per_class=True)
     inputs = [pt.ftensor3("k"), pt.fmatrix("mean"), pt.bvector("labels"), pt.dvector("start")]
@@ -141,13 +141,13 @@ def test_any_dtype():
 
 
 @linkers
-def test_any_memory_layout(mode):
+def test_inputs_of_any_memory_layout_are_accepted(mode):
     k, mean, labels, start = dense_inputs(per_class=True)
     strided = np.asfortranarray(k), np.repeat(mean, 2, 1)[:, ::2], np.repeat(labels, 2)[::2], np.repeat(start, 2)[::2]
     assert compiled(mode=mode, outputs=0)(*strided) == pytest.approx(TIGHT.solve(k, mean, labels).evidence, rel=1e-12)
 
 
-def test_inputs_are_left_alone():
+def test_inputs_are_not_modified():
     arguments = dense_inputs()
     before = [x.copy() for x in arguments]
     compiled()(*arguments)
@@ -156,7 +156,7 @@ def test_inputs_are_left_alone():
 
 
 @linkers
-def test_warm_start_gives_the_same_sooner(mode):
+def test_warm_start_reaches_the_same_solution_sooner(mode):
     k, mean, labels, start = dense_inputs(variance=30.0)
     function = compiled(NestedEP(tolerance=1e-10), mode=mode)
     cold = function(k, mean, labels, start)
@@ -172,7 +172,7 @@ def test_cold_start_is_the_default():
     assert op(k, mean, labels).eval() == op(k, mean, labels, start).eval()
 
 
-def test_shapes_without_solving():
+def test_shapes_are_inferred_without_solving():
     inputs = pt.dtensor3("k"), pt.dmatrix("mean"), pt.lvector("labels")
     outputs = Evidence(TIGHT).make_node(*inputs, np.zeros(TIGHT.start_size(C, N))).outputs
     function = pytensor.function(inputs, [x.shape for x in outputs], on_unused_input="ignore", mode="FAST_RUN")
@@ -218,7 +218,7 @@ def test_failure_is_nan_and_a_status(entry, approximation, status, mode):
         (3, np.zeros((2, N, C - 1)), "start must have 1 axes, but has 3"),
     ],
 )
-def test_wrong_number_of_axes(position, value, message):
+def test_wrong_number_of_axes_raises_type_error(position, value, message):
     arguments = list(dense_inputs())
     arguments[position] = value
     with pytest.raises(TypeError, match=message):

@@ -18,7 +18,7 @@ Y = np.array([0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["Probit", "Bernoulli"])
-def test_a_probit_keeps_its_digits_in_either_spelling(own):
+def test_both_spellings_of_a_probit_keep_digits_in_the_tail(own):
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         if own:
@@ -36,7 +36,7 @@ def test_a_probit_keeps_its_digits_in_either_spelling(own):
 
 
 @pytest.mark.parametrize("likelihood", [*DECLARED, *VOTES])
-def test_log_likelihood_is_that_of_the_model(likelihood):
+def test_log_likelihood_equals_the_models(likelihood):
     """Most are computed by kernels, and all have the constants of PyMC's density."""
     model = declared(likelihood, legal(likelihood))
     latent_model = LatentModel(read_classifier(model))

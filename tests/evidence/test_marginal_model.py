@@ -51,7 +51,7 @@ def at(values, chains=2, draws=10):
 
 @pytest.mark.variation(but=["centred"])
 @pytest.mark.parametrize("build", [BUILD["centred"], BUILD["per_class"]], ids=["centred", "per_class"])
-def test_log_density_is_that_of_the_hyperparameters(build):
+def test_log_density_equals_the_log_posterior_of_hyperparameters(build):
     model, _ = build()
     expected = DenseLogPosterior(read_classifier(model), NestedEP(tolerance=1e-11))
     marginal = gpep.marginalize(model, hyperparameters=means(model), tolerance=1e-11)
@@ -66,7 +66,7 @@ def test_log_density_is_that_of_the_hyperparameters(build):
         assert_allclose(gradient, evaluation.gradient, atol=1e-6)
 
 
-def test_everything_else_stays():
+def test_other_variables_and_data_are_kept():
     X, y = models.data()
     coords = {"flower": np.arange(y.size), "petal": ["length", "width"]}
     with pm.Model(coords=coords) as model:
@@ -120,7 +120,7 @@ def test_the_model_itself_does_not_change(model):
     assert model.compile_logp()(point) == value
 
 
-def test_one_likelihood_of_two():
+def test_chosen_likelihood_of_two_is_marginalised():
     X, y = models.data()
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 3)
@@ -212,7 +212,7 @@ def test_data_groups_equal_the_groups_of_the_model():
 
 @pytest.mark.variation(but=["per_class"])
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["per_class"]], ids=["shared", "per_class"])
-def test_moments_of_recovered_latent_values(build):
+def test_recovered_latent_values_have_the_moments_of_the_fit(build):
     model, _ = build()
     marginal = gpep.marginalize(model, hyperparameters=means(model))
     classifier = read_classifier(model)
@@ -272,7 +272,7 @@ def test_recovering_is_reproducible_and_leaves_its_input_alone(marginal):
 
 def test_draws_that_cannot_be_recovered_are_refused(model, marginal):
     good = {"ls": [1.0, 2.0], "eta": 2.0}
-    with pytest.raises(TypeError, match=r"what gpep\.marginalize returned, not a Model"):
+    with pytest.raises(TypeError, match=r"the model that gpep\.marginalize returned, not a Model"):
         gpep.recover_latent(at(good), model)
     with pytest.raises(ValueError, match="no posterior draws of 'ls'"):
         gpep.recover_latent(at({"eta": 2.0}), marginal)
@@ -305,7 +305,7 @@ def test_pymc_predicts_from_recovered_draws(model, marginal):
     assert_allclose(np.exp(expected).mean(("chain", "draw")), right, atol=5 * np.sqrt(0.25 / 120))
 
 
-def test_a_marginal_model_travels(marginal):
+def test_marginal_model_can_be_pickled(marginal):
     copy = cloudpickle.loads(cloudpickle.dumps(marginal))
     point = marginal.initial_point()
     assert copy.compile_logp()(point) == pytest.approx(marginal.compile_logp()(point), abs=1e-10)
@@ -317,7 +317,7 @@ def test_a_marginal_model_travels(marginal):
 
 
 @pytest.mark.parametrize("build", [*BUILD.values(), *WITH_PARAMETERS.values()], ids=[*BUILD, *WITH_PARAMETERS])
-def test_under_jax(build):
+def test_marginal_model_runs_under_jax(build):
     jax = pytest.importorskip("jax")
     marginal = gpep.marginalize(build()[0])
     point = marginal.initial_point()

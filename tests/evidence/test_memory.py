@@ -47,14 +47,14 @@ def test_error_for_too_little_memory_names_smaller_methods():
 
 
 @pytest.mark.usefixtures("six_gigabytes")
-def test_only_methods_that_take_the_likelihood_are_named():
+def test_error_names_only_methods_for_the_likelihood():
     advised = r'Without such matrices there is pm\.fit\(method="ep", inducing=200\), with inducing inputs\. Or give'
     with model(counts), pytest.raises(MemoryError, match=advised):
         pm.fit(method="laplace")
 
 
 @pytest.mark.usefixtures("six_gigabytes")
-def test_rows_of_few_normals_take_no_matrix_of_each_function():
+def test_memory_of_rows_with_few_normals_excludes_dense_matrices():
     prior = SimpleNamespace(n_points=10**6, n_functions=4, n_normals=180, hyperparameters=("s",))
     read = SimpleNamespace(prior=prior)
     memory_check.check_memory(read, "a fit", learned=True, prior_type=RowPrior)
@@ -87,7 +87,7 @@ def test_available_memory_is_below_the_total():
     assert 1e7 < memory_check.available_memory() < total
 
 
-def test_a_limit_on_addresses_counts(monkeypatch):
+def test_address_limit_bounds_available_memory(monkeypatch):
     size = 1024 * memory_check._numbers("/proc/self/status")["VmSize"]
     limit = {memory_check.resource.RLIMIT_AS: (int(size + 1e9), -1)}
     monkeypatch.setattr(memory_check.resource, "getrlimit", limit.get)

@@ -48,7 +48,7 @@ def test_warm_start_changes_sweep_count_but_not_values(recent):
     assert sum(sweeps for *_, sweeps in found[4:]) < 0.7 * sum(sweeps for *_, sweeps in expected[4:])
 
 
-def test_other_labels_are_another_problem(recent):
+def test_solves_with_other_labels_are_not_reused(recent):
     op = Evidence(NestedEP(), remembers=True)
     first = evaluate(op, PATH[0])
     assert (
@@ -58,7 +58,7 @@ def test_other_labels_are_another_problem(recent):
     assert evaluate(op, PATH[0])[2] <= 2 < first[2]
 
 
-def test_threads_and_processes_do_not_see_each_other(recent, monkeypatch):
+def test_recent_solves_are_separate_for_threads_and_processes(recent, monkeypatch):
     op = Evidence(NestedEP(), remembers=True)
     sweeps = [evaluate(op, PATH[0])[2]]
     thread = threading.Thread(target=lambda: sweeps.append(evaluate(op, PATH[0])[2]))
@@ -69,14 +69,14 @@ def test_threads_and_processes_do_not_see_each_other(recent, monkeypatch):
     assert sweeps == 3 * sweeps[:1]
 
 
-def test_a_start_that_leads_nowhere_is_not_the_last_word(recent):
+def test_failed_warm_start_is_followed_by_a_cold_start(recent):
     op = Evidence(NestedEP(), remembers=True)
     k = covariance(PATH[0])
     recent.add((op, k.shape, LABELS.tobytes()), place_of(DensePrior(k, MEAN), MEAN), np.full(COLD.size, np.nan))
     assert evaluate(op, PATH[0])[0] == evaluate(Evidence(NestedEP()), PATH[0])[0]
 
 
-def test_no_more_problems_are_kept_than_there_is_room_for():
+def test_number_of_stored_problems_is_limited():
     recent = RecentSolves()
     for problem in range(40):
         recent.add(problem, np.zeros(1), np.zeros(2))
@@ -84,7 +84,7 @@ def test_no_more_problems_are_kept_than_there_is_room_for():
     assert recent.near(39) is not None
 
 
-def test_places_are_as_far_apart_as_logarithms_of_hyperparameters():
+def test_distance_of_solves_follows_log_hyperparameters():
     here = place_of(DensePrior(covariance(PATH[0]), MEAN), MEAN)
     for step in np.eye(2):
         distance = np.linalg.norm(place_of(DensePrior(covariance(PATH[0] + 0.1 * step), MEAN), MEAN) - here)

@@ -78,7 +78,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_changed_arrays_do_not_change_answers(name):
+def test_changed_arrays_do_not_change_results(name):
     declare, options, answers = CASES[name]
     found = []
     for change in (False, True):

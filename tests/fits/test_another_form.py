@@ -61,7 +61,7 @@ def dense():
 
 @pytest.mark.variation(but=["ep", "tap_naive", "kl"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_evidence_and_gradient(method, request):
+def test_evidence_and_gradient_equal_the_dense_form(method, request):
     theta = np.array([0.4, -0.2])
     expected = DenseLogPosterior(read_classifier(make()[0]), method)(theta)
     request.getfixturevalue("known")
@@ -74,7 +74,7 @@ def test_evidence_and_gradient(method, request):
 
 @pytest.mark.variation
 @pytest.mark.usefixtures("known")
-def test_fit_draws_and_file(dense):
+def test_fit_draws_and_file_work_with_a_registered_form(dense):
     (expected, gp), (fit, own) = dense, fitted(**INTEGRATED)
     assert "one column" in str(fit)
     assert fit.log_evidence == pytest.approx(expected.log_evidence, abs=1e-6)
@@ -101,7 +101,7 @@ def test_fit_draws_and_file(dense):
 @pytest.mark.variation
 @models.interpreted_sampler
 @pytest.mark.usefixtures("known")
-def test_samplers():
+def test_samplers_work_with_a_registered_form():
     marginal = gpep.marginalize(make()[0])
     with marginal:
         sampled = pm.sample(25, tune=25, chains=1, cores=1, step=pm.DEMetropolisZ(), progressbar=False, random_seed=1)

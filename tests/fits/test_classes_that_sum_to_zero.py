@@ -27,7 +27,7 @@ def fitted(zero_sum: bool, softmax: bool) -> gpep.Fit:
 
 @pytest.mark.variation(but=["True"])
 @pytest.mark.parametrize("softmax", [False, True])
-def test_zero_sums_change_nothing_that_is_seen(softmax):
+def test_zero_sum_classes_keep_probabilities(softmax):
     plain, zero = fitted(False, softmax), fitted(True, softmax)
     assert_allclose(zero.log_evidence, plain.log_evidence, atol=1e-8)
     new = {"X": X[:4] + 0.3}

@@ -28,7 +28,7 @@ def fit():
     ],
     ids=["second axis", "first axis", "an array along the second axis"],
 )
-def test_labels_of_two_axes(labels, weights, fit):
+def test_contrast_accepts_labels_of_two_axes(labels, weights, fit):
     found = fit.contrast({"labels": {"v": labels, "level": 1}, "array": {"v": weights, "level": 1}})
     assert_allclose(found["mean"][0], found["mean"][1], atol=1e-12)
     assert_allclose(found["cov"], np.full((2, 2), found["cov"][1, 1]), atol=1e-12)
@@ -49,6 +49,6 @@ def test_labels_of_two_axes(labels, weights, fit):
         ({"v": {"a": {10: {"x": 1}}}}, r"'v' at 'a', 10 is one number and has no labels"),
     ],
 )
-def test_labels_that_are_not_there(weights, message, fit):
+def test_unknown_labels_are_refused(weights, message, fit):
     with pytest.raises(ValueError, match=message):
         fit.contrast({"one": weights})

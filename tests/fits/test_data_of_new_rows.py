@@ -47,7 +47,7 @@ def test_rows_of_draws_are_counted_by_the_exposure_alone(by_hours):
     assert_allclose(found["y_mean"], [rate, 2 * rate], rtol=1e-8)
 
 
-def test_one_row_of_effects_stands_for_all_rows_of_trials():
+def test_single_row_of_effects_is_repeated_for_all_trials():
     with pm.Model():
         x, trials = pm.Data("x", X[:, 0]), pm.Data("trials", np.full(N, 5))
         pm.Binomial("y", n=trials, logit_p=pm.Normal("slope", 0, 1) * x, observed=np.minimum(COUNTS, 5))
@@ -109,7 +109,7 @@ def test_inputs_of_one_column_are_taken_as_a_vector():
     assert_allclose(fit.predict(data={"x": NEW[:, 0]}, progressbar=False)["mean"], expected["mean"], rtol=1e-12)
 
 
-def test_inputs_that_the_model_scales_are_taken_as_the_data_are():
+def test_inputs_are_scaled_by_the_model():
     fit, _ = process(lambda: (pm.Data("X", X) - 1.0) / 2.0)
     plain, _ = process(lambda: pm.Data("X", (X - 1.0) / 2.0))
     found = fit.predict(data={"X": NEW}, progressbar=False)
@@ -131,7 +131,7 @@ def test_exposure_counts_the_rows_of_a_single_input():
     assert_allclose(found["y_mean"][1], 3 * found["y_mean"][0], rtol=1e-8)
 
 
-def test_data_of_effects_and_of_the_noise_are_read_alike():
+def test_data_of_effects_and_of_noise_have_equal_checks():
     with pm.Model():
         x, width = pm.Data("x", X), pm.Data("width", X)
         mean = x @ pm.Normal("slope", 0, 1, shape=2)

@@ -74,14 +74,14 @@ def test_last_score_matches_the_returned_fit(way):
     assert_allclose(held.scores.mlpd[-1], mean_log_density(found), rtol=1e-6)
 
 
-def test_the_best_is_as_it_was(way):
+def test_best_fit_equals_the_fit_of_its_iteration(way):
     _, held, _, found = way
     assert_allclose(mean_log_density(held.best), held.scores.mlpd.max(), rtol=1e-9)
     assert held.best is not found
     assert "predicts 15 rows held out best" in held.best.message
 
 
-def test_the_best_can_be_saved(way):
+def test_best_fit_can_be_saved(way):
     model, held, _, _ = way
     again = gpep.from_datatree(held.best.to_datatree(), model=model)
     assert_allclose(mean_log_density(again), mean_log_density(held.best), rtol=1e-4)
@@ -92,7 +92,7 @@ def test_patience_counts_scores_since_the_best():
     _, found = fit(60, held, **WAYS["inducing inputs"] | {"start": {"ls": [1.0, 1.0], "eta": 30.0}})
     scores = held.scores.mlpd
     assert (scores.iteration % 2 == 0).all()
-    assert found.trace.message == "No better on rows held out in 2 scores"
+    assert found.trace.message == "No improvement on held-out rows in 2 scores"
     assert scores.values.argmax() == scores.size - 3
 
 
@@ -116,7 +116,7 @@ def test_scores_of_an_earlier_fit_are_dropped():
     assert repr(held).startswith("EarlyStopping of 15 rows, best at iteration 2 of 2: mlpd -0.")
 
 
-def test_a_posterior_that_there_is_not_has_no_score(way):
+def test_failed_posterior_has_no_score(way):
     _, held, _, found = way
     broken = found.kept("a fit like it")
     broken.solution = SimpleNamespace(posterior=None)
@@ -128,7 +128,7 @@ def test_a_posterior_that_there_is_not_has_no_score(way):
     assert "best at iteration 2" in repr(held)
 
 
-def test_counts_are_scored_by_their_own_scores():
+def test_counts_are_scored_by_log_density():
     x = np.linspace(-1, 1, 8)[:, None]
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=0.5)).prior("f", X=x)
@@ -148,7 +148,7 @@ def test_gp_argument_allows_scores_of_computed_latent_values():
         gpep.MultinomialProbit("y", gp.prior("f", X=x, n_outputs=3).T, observed=labels)
         held = gpep.EarlyStopping(X, Y, gp=gp)
         pm.fit(method="qiep", progressbar=False, callbacks=[held])
-        with pytest.raises(gpep.StructureError, match="cannot be had at other inputs"):
+        with pytest.raises(gpep.StructureError, match="cannot be computed at other inputs"):
             pm.fit(method="qiep", progressbar=False, callbacks=[gpep.EarlyStopping(X, Y)])
     assert held.scores.accuracy > 0.9
 
@@ -167,7 +167,7 @@ def test_other_methods_have_no_fit_to_score():
     ],
     ids=["from 1", "columns"],
 )
-def test_rows_that_are_not_of_the_model_are_refused_after_one_iteration(arguments, message):
+def test_rows_of_another_model_are_refused_after_one_iteration(arguments, message):
     seen = []
     with models.shared()[0], pytest.raises(ValueError, match=re.escape(message)):
         pm.fit(5, callbacks=[lambda *_: seen.append(1), gpep.EarlyStopping(*arguments, every=5)], progressbar=False,
@@ -198,7 +198,7 @@ def test_invalid_held_out_rows_raise_errors(arguments, options, error, message):
         gpep.EarlyStopping(*arguments, **options)
 
 
-def test_rows_of_a_sum_of_effects_are_their_data():
+def test_held_out_rows_of_effects_are_given_by_data():
     group, y = np.arange(24) % 3, np.arange(24) % 2
     with pm.Model() as model:
         a = pm.Normal("a", 0, pm.HalfNormal("s", 1), shape=3)
@@ -208,5 +208,5 @@ def test_rows_of_a_sum_of_effects_are_their_data():
     expected = fit.predict(data={"group": [0, 2]}, observed=[1, 0])["log_density"].mean()
     assert held.scores["mlpd"][-1] == expected
     assert str(held).startswith("EarlyStopping of 2 rows")
-    with pytest.raises(ValueError, match="X is None and there is no data"):
+    with pytest.raises(ValueError, match="X is None and data is empty"):
         gpep.EarlyStopping(None, [1, 0])

@@ -53,7 +53,7 @@ def fit(request):
 
 
 @pytest.mark.variation(but=["array"])
-def test_a_process_alone_at_new_inputs(fit):
+def test_single_process_at_new_inputs_matches_dense_formula(fit):
     k = expquad(XY, XY) + 1e-6 * np.eye(N) + XY @ XY.T + 1.0
     found = fit.effects("f", Xnew=NEW)["f"]
     mean, sd = conditional(fit, k, expquad(NEW, XY), np.ones(len(NEW)))
@@ -67,7 +67,7 @@ def test_a_process_alone_at_new_inputs(fit):
     assert_allclose(both["f"], found, atol=1e-10)
 
 
-def test_as_many_new_inputs_as_rows(fit):
+def test_equal_numbers_of_new_inputs_and_rows_are_not_confused(fit):
     rows = np.concatenate([NEW, XY[len(NEW) :]])
     found = fit.effects("both", Xnew=rows)["both"]
     assert found.shape == (2, N)
@@ -90,7 +90,7 @@ def test_invalid_new_data_raise_value_error(names, given, message, fit):
         fit.effects(names, **given)
 
 
-def test_a_part_without_a_process_moves_with_its_data():
+def test_part_without_a_process_follows_new_data():
     fit = fitted(lambda: trend(pm.Data("X", XY)))
     posterior = fit.contrast({"one": {"b": [1.0, 0.0]}, "two": {"b": [0.0, 1.0]}})
     found = fit.effects("line", data={"X": NEW})["line"]
@@ -99,7 +99,7 @@ def test_a_part_without_a_process_moves_with_its_data():
     assert_allclose(found.sel(moment="sd") ** 2, expected, atol=1e-10)
 
 
-def test_a_field_by_a_basis():
+def test_field_by_a_basis_is_predicted_at_new_inputs():
     """The basis of PyMC's own linearised process, evaluated at the grid."""
     gp = pm.gp.HSGP(m=[4, 3], L=[3.0, 4.0], cov_func=pm.gp.cov.Matern52(2, ls=0.8))
 
@@ -122,7 +122,7 @@ def test_a_field_by_a_basis():
     assert_allclose(found.sel(moment="sd") ** 2, variance, atol=1e-8)
 
 
-def test_a_process_at_places():
+def test_process_indexed_by_places_is_predicted_at_new_inputs():
     """Rows select its values, so that its inputs have another length than rows."""
 
     def declare():
@@ -137,7 +137,7 @@ def test_a_process_at_places():
     assert_allclose(fit.effects("f", Xnew=grid)["f"], [mean, sd], atol=1e-7)
 
 
-def test_two_processes_each_alone():
+def test_two_processes_are_predicted_separately():
     def declare():
         x = pm.Data("x", XY[:, :1])
         f, g = process("f", x, 1), process("g", XY[:, 1:], 1, pm.gp.mean.Constant(pm.Normal("c")))
@@ -152,7 +152,7 @@ def test_two_processes_each_alone():
     assert_allclose(fit.effects("g", Xnew=grid)["g"], conditional(fit, k, cross, np.full(3, 2.0)), atol=1e-8)
 
 
-def test_processes_that_are_all_there_is():
+def test_sum_of_processes_only_is_predicted():
     def declare():
         f = process("f", XY, mean=pm.gp.mean.Linear(coeffs=pm.Normal("b", shape=2)))
         gpep.Probit("y", f, observed=BINARY)
@@ -170,7 +170,7 @@ def test_processes_that_are_all_there_is():
 
 @pytest.mark.variation(but=["pm.Data"])
 @pytest.mark.parametrize("data", [False, True], ids=["array", "pm.Data"])
-def test_classes(data):
+def test_effects_of_classes_are_predicted_at_new_inputs(data):
     """The process of each class and a trend: together they are what is predicted."""
 
     def declare():
@@ -187,7 +187,7 @@ def test_classes(data):
     assert_allclose(found["both"].sel(moment="sd") ** 2, variance, atol=1e-6)
 
 
-def test_a_walk_at_other_weeks():
+def test_random_walk_is_predicted_at_other_weeks():
     def declare():
         week = pm.Data("week", GROUP)
         walk = pm.GaussianRandomWalk("walk", sigma=0.4, init_dist=pm.Normal.dist(0, 1), dims="group")

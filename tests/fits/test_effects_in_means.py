@@ -62,7 +62,7 @@ def fitted(declare, inside, data=False, **kwargs):
         return pm.fit(**{"method": method, "hyper": "map"} | SMALL | kwargs)
 
 
-def test_summary_of_an_effect_in_a_mean_is_that_of_an_effect_beside():
+def test_summary_of_an_effect_in_a_mean_equals_a_separate_effect():
     inside, beside = (fitted(constant, each).summary(["c"]) for each in (True, False))
     assert_allclose(inside, beside, rtol=1e-6)
 
@@ -73,7 +73,7 @@ def test_summary_of_an_effect_in_a_mean_is_that_of_an_effect_beside():
     [(classes, True), (beside_another, False)],
     ids=["classes", "beside another effect"],
 )
-def test_means_are_effects(form, data):
+def test_coefficients_of_means_are_effects(form, data):
     inside, beside = (fitted(form, inside, data) for inside in (True, False))
     assert set(inside.hyperparameters.data_vars) == {"ls"}
     assert inside.log_evidence == pytest.approx(beside.log_evidence, abs=1e-8)
@@ -104,7 +104,7 @@ def test_hyperparameters_of_processes_with_effects_in_means_are_integrated(fit):
 
 
 @pytest.mark.variation
-def test_draws(fit):
+def test_draws_of_effects_in_means_have_their_moments(fit):
     draws, effects = fit.sample(3000, random_seed=2)["posterior"], fit.effects(["a", "b"])
     for name, moments in effects.items():
         mean, sd = moments.values
@@ -117,13 +117,13 @@ def test_draws(fit):
     assert_allclose(there.var(axis=0), expected["variance"], rtol=0.15)
 
 
-def test_a_saved_fit_is_the_same(fit, model):
+def test_saved_fit_equals_the_fit(fit, model):
     again = gpep.from_datatree(fit.to_datatree(), model)
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
     assert_allclose(again.effects()["b"], fit.effects()["b"], atol=1e-7)
 
 
-def test_a_file_whose_fit_had_them_as_hyperparameters_is_read(model):
+def test_file_with_them_as_hyperparameters_is_read(model):
     with model:
         before = pm.fit(method="ep", hyper="map", hyperparameters=["a", "b", "level"], **SMALL)
     tree = before.to_datatree()
@@ -134,7 +134,7 @@ def test_a_file_whose_fit_had_them_as_hyperparameters_is_read(model):
 
 
 @pytest.mark.variation
-def test_marginal_models_have_them_integrated(model):
+def test_marginal_models_integrate_effects_in_means(model):
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["ls"]
     with model:
@@ -148,7 +148,7 @@ def test_marginal_models_have_them_integrated(model):
         assert_allclose(draws[name].values[0].std(axis=0), sd, rtol=0.2)
 
 
-def test_grids_of_evidence(fit, model):
+def test_evidence_grids_integrate_effects_in_means(fit, model):
     values = fit.nodes["ls"].values[:2]
     grid = gpep.diagnostics.evidence_grid(model, {"ls": values}, method="ep", tolerance=1e-9, Xnew=NEW, ynew=[0, 1, 1])
     assert_allclose(grid["evidence"], fit.nodes["evidence"].values[:2], atol=1e-6)
@@ -167,21 +167,21 @@ def test_grids_of_evidence(fit, model):
     [("sparse_ep", {"inducing": 5}), ("ivm", {"active": 10}), ("sparse_ep", {"inducing": 5, "batch_size": 10})],
     ids=["inducing inputs", "active rows", "batches"],
 )
-def test_other_methods_keep_them(method, options, model):
+def test_other_methods_keep_them_as_hyperparameters(method, options, model):
     with model, pytest.warns(UserWarning, match=r"'b' \(Normal\), 'a' \(Normal\) are not integrated, but at"):
         fit = pm.fit(method=method, **SMALL | {"n": 2, "hyper": "map"} | options)
     assert set(fit.hyperparameters.data_vars) == {"ls", "a", "b", "level"}
     assert "'b' stays a hyperparameter: this method does not integrate means of Gaussian processes." in str(fit)
 
 
-def test_a_user_keeps_them(model):
+def test_user_can_keep_them_as_hyperparameters(model):
     with model:
         fit = pm.fit(method="ep", hyper="map", hyperparameters=["b"], **SMALL)
     assert set(fit.hyperparameters.data_vars) == {"ls", "b"}
     assert "'b' stays a hyperparameter: hyperparameters=[...] names it." in str(fit)
 
 
-def test_a_method_that_inverts_the_covariance_keeps_them():
+def test_method_that_inverts_the_covariance_keeps_them_as_hyperparameters():
     fit = fitted(constant, True, method="fv")
     assert set(fit.hyperparameters.data_vars) == {"ls", "c"}
     assert "'c' stays a hyperparameter: this method does not integrate means" in str(fit)

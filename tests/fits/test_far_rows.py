@@ -42,7 +42,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize(("covariance", "right"), REACHES.values(), ids=REACHES)
-def test_rows_that_no_length_scale_reaches(covariance, right):
+def test_rows_beyond_all_length_scales_are_far(covariance, right):
     cross, variance, k = (
         pt.as_tensor(each).eval() for each in (covariance(FAR, X), covariance(FAR, diag=True), covariance(X))
     )
@@ -63,11 +63,11 @@ NOTHING_NEAR = {
 
 
 @pytest.mark.parametrize("k", NOTHING_NEAR.values(), ids=NOTHING_NEAR)
-def test_rows_that_are_all_alone(k):
+def test_isolated_rows_are_all_unreached(k):
     assert_allclose(unreached_among(k), 1.0)
 
 
-def test_variances_of_zero_and_no_rows_at_all():
+def test_zero_variances_and_zero_rows_cause_no_warning():
     nothing = np.zeros((1, 2, 6))
     assert_array_equal(unreached(nothing, np.zeros((1, 2)), np.ones((1, 6))), 0)
     assert unreached(np.zeros((1, 0, 6)), np.zeros((1, 0)), np.ones((1, 6))).shape == (0,)
@@ -106,7 +106,7 @@ def test_far_rows_are_warned_of_once_with_their_number(options):
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize("options", [FITS["laplace"], FITS["sparse_ep"]], ids=["laplace", "sparse_ep"])
-def test_where_nothing_is_near_anything_new_rows_are_not_warned_of(options):
+def test_isolated_training_rows_cause_no_warning_for_new_rows(options):
     model, _ = model_of(lambda eta: cov.ExpQuad(2, ls=1e-3) * eta**2)
     with model:
         fit = pm.fit(**options, random_seed=1, progressbar=False)
@@ -133,7 +133,7 @@ def test_fitted_rows_far_from_inducing_inputs_cause_a_warning():
         fit.predict(np.vstack([x[:3], x[-3:]]))
 
 
-def test_a_single_row_that_was_fitted_has_no_scale_to_be_far_by():
+def test_single_fitted_row_causes_no_warning():
     warn_of_far_rows(np.ones(3), lambda: np.zeros(1), "all rows")
     with pytest.warns(UserWarning, match="3 of 3 rows of Xnew are further from all rows that were fitted"):
         warn_of_far_rows(np.ones(3), lambda: np.zeros(2), "all rows")

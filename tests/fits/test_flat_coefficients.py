@@ -94,7 +94,7 @@ def test_scales_at_the_maximum_match_restricted_maximum_likelihood(form):
     assert_allclose([fit.hyperparameters["log0"], fit.hyperparameters["log1"]], best.x, atol=1e-5)
 
 
-def test_named_coefficients_are_at_the_maximum_of_the_likelihood():
+def test_coefficients_named_as_hyperparameters_maximise_the_likelihood():
     fit = fitted(regression(), "laplace", hyper="map", hyperparameters=["a", "b"])
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     _, mean, _ = restricted(COLUMNS, covariance, Y)
@@ -344,7 +344,7 @@ def test_new_level_of_a_flat_coefficient_is_refused():
         fit.predict(data={"group": [Q]}, new_levels=True)
 
 
-def test_methods_without_flat_priors_say_so():
+def test_methods_without_flat_priors_are_refused_by_name():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X[:, None])
         gpep.Probit("y", f + pm.Flat("a"), observed=BINARY)
@@ -364,7 +364,7 @@ def test_fit_names_flat_coefficients_and_the_spelling_of_maximum_likelihood(capl
     ]
 
 
-def test_draws_file_and_left_out_rows_of_a_fit(tmp_path):
+def test_draws_file_and_leave_one_out_of_flat_coefficients_work(tmp_path):
     """The posterior is a linear regression with effects, whose moments are known."""
     fit = fitted(regression(), "ep")
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
@@ -471,7 +471,7 @@ def test_bounds_with_an_effect_are_named_and_ep_takes_them():
     assert_allclose(fit.summary(["b"]).to_numpy()[0, :2], [cut.mean(), cut.std()], rtol=1e-5)
 
 
-def test_bounds_that_keep_a_posterior_proper_are_named():
+def test_bounds_that_make_a_posterior_proper_are_named():
     with pytest.raises(gpep.StructureError, match=r"The bounds of 'a' decide, .* method='ep' integrates within them"):
         fitted(uniform("separated"), "laplace")
     with pm.Model() as model:

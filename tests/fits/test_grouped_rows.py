@@ -123,7 +123,7 @@ def test_predictions_of_rows_depend_on_their_tank_alone():
     np.testing.assert_allclose(found["mean"], fit.effects("u")["u"].sel(moment="mean").values[[3, 3, 0]], atol=1e-9)
 
 
-def test_file_has_the_same_fit(tmp_path):
+def test_saved_fit_of_grouped_rows_equals_the_fit(tmp_path):
     fit = fit_of()
     fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
     again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"), tanks())
@@ -255,7 +255,7 @@ def test_process_at_repeated_inputs_has_the_fit_of_its_binomial(reparameterize):
 
 
 @pytest.mark.parametrize("reparameterize", [True, False])
-def test_draws_of_a_process_at_repeated_inputs_belong_together(reparameterize):
+def test_draws_at_repeated_inputs_are_equal(reparameterize):
     _, fit, _ = process_alone(reparameterize=reparameterize)
     draws = fit.sample(400, random_seed=1)["posterior"]
     f = draws["f"].values[0]

@@ -44,18 +44,18 @@ def predicted(request):
     return mean, cov + noise * np.eye(3), (p - epsilon / 3) / (1 - epsilon), p
 
 
-def test_they_sum_to_one(predicted):
+def test_probabilities_sum_to_one(predicted):
     assert_allclose(predicted[-1].sum(axis=1), 1.0, rtol=0, atol=1e-9)
 
 
-def test_they_are_orthants(predicted):
+def test_probabilities_equal_orthant_probabilities(predicted):
     """Whatever a rule in one dimension does with independent functions: of their differences, which are not."""
     for mean, cov, p, _ in zip(*predicted, strict=True):
         assert_allclose(p, orthant_probabilities(mean, cov, 1e-12), rtol=0, atol=1e-6)
 
 
 @pytest.mark.variation(but=["sparse_vi of the step"])
-def test_they_are_shares_of_draws(predicted):
+def test_probabilities_match_shares_of_draws(predicted):
     rng, draws = np.random.default_rng(5), 1_000_000
     for mean, cov, p, _ in zip(*predicted, strict=True):
         utilities = mean + np.sqrt(np.diag(cov)) * rng.standard_normal((draws, 3))

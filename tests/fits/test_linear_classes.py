@@ -11,7 +11,7 @@ import pymc_gpep  # noqa: F401  registers the methods of pm.fit
 
 
 @pytest.mark.parametrize(("load", "sd"), [(load_iris, 1.0), (load_wine, 0.5)])
-def test_the_mode_is_that_of_scikit_learn(load, sd):
+def test_mode_of_linear_classes_matches_scikit_learn(load, sd):
     x, y = load(return_X_y=True)
     x = (x - x.mean(axis=0)) / x.std(axis=0)
     with pm.Model():

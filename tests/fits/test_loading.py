@@ -34,24 +34,24 @@ def logit(name, f, observed):
     ],
     ids=["inducing inputs", "batches", "active rows"],
 )
-def test_another_model_is_refused(method, options):
+def test_loading_with_another_model_is_refused(method, options):
     model = model_with(pm.gp.cov.ExpQuad)
     tree = pm.fit(2, model=model, method=method, random_seed=1, progressbar=False, **options).to_datatree()
     gpep.from_datatree(tree, model)
-    with pytest.raises(ValueError, match="the prior covariance of its inputs is another one"):
+    with pytest.raises(ValueError, match="the prior covariance of its inputs differs"):
         gpep.from_datatree(tree, model_with(pm.gp.cov.Matern52))
     with pytest.raises(ValueError, match="its likelihood is logit, and was probit"):
         gpep.from_datatree(tree, model_with(pm.gp.cov.ExpQuad, logit))
 
 
-def test_the_diagonal_may_have_another_jitter():
+def test_loading_accepts_another_jitter():
     k = np.array([[[2.0, 1.0], [1.0, 2.0]]])
     check_covariance(k, k + 0.1 * np.eye(2))
     with pytest.raises(ValueError, match="Compare covariance functions"):
         check_covariance(k, k * [[1.0, 1.001], [1.001, 1.0]])
 
 
-def test_a_single_covariance_that_is_another_one_is_seen():
+def test_loading_detects_a_single_changed_covariance():
     k = np.array([[[2.0, 1.0], [1.0, 2.0]]] * 2)
     other = k.copy()
     other[1, 0, 1] = other[1, 1, 0] = 1.001

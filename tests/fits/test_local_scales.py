@@ -82,7 +82,7 @@ def test_spike_and_slab_matches_the_sum_over_all_models(spelling):
     assert_allclose(table[["eti50_lb", "eti50_ub"]].astype(float)[spikes], 0.0, atol=1e-12)
 
 
-def test_all_spellings_of_a_horseshoe_are_one_model(tmp_path):
+def test_all_spellings_of_a_horseshoe_give_the_same_fit(tmp_path):
     spellings = ["centred", "variances", "one name", "two names", "moved", "two variables"]
     fits = {name: fitted(horseshoe(name)) for name in spellings}
     first = fits["centred"]
@@ -133,7 +133,7 @@ def test_common_scales_stay_hyperparameters():
     assert [rv.name for rv in found.hyperparameters] == ["tau", "lam", "s"]
 
 
-def test_shares_of_one_total_are_refused_by_name():
+def test_dirichlet_shares_of_a_variance_are_refused_by_name():
     def model(**options):
         with pm.Model() as made:
             phi = pm.Dirichlet("phi", np.ones(P))

@@ -50,7 +50,7 @@ def test_draws_have_the_log_densities_of_observations():
     assert "log_likelihood" not in fit.sample(5)
 
 
-def test_leave_one_out_of_draws_that_misleads_is_warned_of():
+def test_misleading_leave_one_out_of_draws_causes_a_warning():
     _, fit = fitted(value_of_each_row)
     with pytest.warns(UserWarning, match=r"az\.loo of these draws has an elpd of .* Compare models by the fits"):
         fit.sample(300, log_likelihood=True, random_seed=1)
@@ -82,7 +82,7 @@ def test_vectors_are_drawn_whole_at_new_data():
 
 
 @pytest.mark.parametrize("more", [{"Xnew": np.zeros((2, 1))}, {"return_inferencedata": False}])
-def test_log_densities_without_a_place_are_refused(more):
+def test_log_densities_without_a_dim_are_refused(more):
     _, fit = fitted(counts)
     with pytest.raises(TypeError, match="log_likelihood=True is for a DataTree"):
         fit.sample(5, log_likelihood=True, **more)

@@ -76,7 +76,7 @@ def test_a_slope_that_does_not_vary_is_integrated_without_a_warning():
     assert 0.02 < np.median(sds[:, 1]) < 0.3 < np.median(sds[:, 0])
 
 
-def test_effects_have_the_average_over_the_density(slopes):
+def test_effects_are_averaged_over_hyperparameters(slopes):
     """Means by sums over the same grid of covariances, and draws beside them."""
     effects = slopes.effects("u")["u"]
     draws = slopes.sample(2000, random_seed=2)["posterior"]["u"].values[0]
@@ -86,7 +86,7 @@ def test_effects_have_the_average_over_the_density(slopes):
 
 
 @pytest.mark.parametrize("groups", [5, 12])
-def test_scales_of_few_groups_with_wide_priors(groups):
+def test_scales_of_few_groups_with_wide_priors_match_quadrature(groups):
     """Summary and draws of both standard deviations; rows of a group have a normal density in closed form."""
     rng = np.random.default_rng(groups)
     rows = 4
@@ -114,7 +114,7 @@ def test_scales_of_few_groups_with_wide_priors(groups):
         assert table.loc[name, "sd"] == pytest.approx(sd, rel=0.05)
 
 
-def test_scale_of_groups_with_few_binary_rows_is_that_of_quadrature():
+def test_scale_of_groups_with_few_binary_rows_matches_quadrature():
     """EP's own evidence makes it 0.04 standard deviations too small; its correction is part of the weights."""
     rng = np.random.default_rng(7)
     groups, rows = 60, 4

@@ -185,7 +185,7 @@ def test_importance_weights_are_of_the_rows_with_a_response(fits):
     assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-8)
 
 
-def test_rows_that_all_have_one_probability():
+def test_missing_rows_of_constant_probability_are_predicted():
     def declare(rows, y):
         pm.Bernoulli("y", logit_p=pm.Normal("level", 0, 2), observed=y)
 
@@ -217,14 +217,14 @@ def test_missing_values_of_another_variable_are_refused():
         read_classifier(declared(declare, np.full(N, True), BINARY))
 
 
-def test_there_is_nothing_to_predict_where_all_rows_have_a_response(fits):
+def test_missing_without_missing_rows_raises_value_error(fits):
     with pytest.raises(ValueError, match="All rows of 'y' have a response"):
         fits[2].predict(missing=True)
     with pytest.raises(TypeError, match="give no other rows"):
         fits[1].predict(data={"where": [1], "floor": [0.0]}, missing=True)
 
 
-def test_methods_by_inducing_inputs_say_how_rows_are_left_out():
+def test_methods_with_inducing_inputs_advise_to_leave_rows_out():
     model = declared(process, np.full(N, True), with_nan(BINARY))
     with pytest.raises(StructureError, match=r"X\[keep\] and y\[keep\]"), model:
         pm.fit(method="sparse_ep", inducing=5, progressbar=False)

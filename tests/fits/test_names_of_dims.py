@@ -47,7 +47,7 @@ def test_dim_that_no_result_of_the_model_uses_is_taken():
     check_dims(read_classifier(model_of("class", observe=counts)))
 
 
-def test_fit_refuses_such_a_dim():
+def test_fit_refuses_a_reserved_dim():
     with pytest.raises(StructureError, match="'y' has the dim 'mean'"):
         pm.fit(model=model_of("mean"), method="ep", progressbar=False)
 

@@ -34,7 +34,7 @@ def test_new_level_has_the_prior_given_fitted_levels(fit):
 
 
 @pytest.mark.parametrize("value", [J, -1])
-def test_a_level_that_is_not_there_is_refused(fit, value):
+def test_unseen_level_is_refused_by_default(fit, value):
     with pytest.raises(ValueError, match=rf"'where'\] has {value}, but its levels are 0 to {J - 1}.*new_levels=True"):
         fit.predict(data={"where": value, "x": 0.0}, progressbar=False)
 
@@ -60,7 +60,7 @@ def in_districts():
 
 
 @pytest.mark.parametrize("effects", [walk, series, covariate, scales, in_districts])
-def test_a_new_level_of_levels_that_differ_is_refused(effects):
+def test_new_level_is_refused_if_levels_have_different_priors(effects):
     with pm.Model():
         where = pm.Data("where", GROUP)
         pm.Normal("y", effects()[where], 1.0, observed=np.arange(N) % 3)
@@ -83,7 +83,7 @@ def test_new_level_of_a_single_effect_has_the_prior_given_the_remaining_effects(
     assert_allclose(found["variance"], [(1.0 + SD**2) * (1 - (1.0 + SD**2) * kept), 1.0 - kept + SD**2], atol=1e-8)
 
 
-def test_a_player_who_is_new_meets_any_other():
+def test_new_player_can_meet_any_player():
     home, away = np.divmod(np.arange(J * J), J)
     with pm.Model():
         skill = pm.Normal("skill", 0.5, SD, shape=J)
@@ -96,7 +96,7 @@ def test_a_player_who_is_new_meets_any_other():
     assert_allclose(found["variance"], SD**2 + np.array([*sd[[0, 1, 1]], SD]) ** 2, atol=1e-8)
 
 
-def test_levels_are_counted_where_data_select_by_their_values():
+def test_levels_are_counted_if_data_are_an_index():
     where, scale, u = pt.lvector("where"), pt.lvector("scale"), pt.constant(np.zeros((5, 3)))
     assert levels_of(where, [u[where, 0] * scale]) == 5
     assert levels_of(scale, [u[where, 0] * scale]) is None
@@ -108,14 +108,14 @@ def entries(roots):
     return Entries(np.tile(np.arange(roots.shape[1]), (len(roots), 1)), roots, roots.shape[1])
 
 
-def test_normals_of_one_level_alone():
+def test_normals_belong_to_their_only_level():
     roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
     found = owners_of("g", np.ones(3), entries(roots))
     assert found.tolist() == [-1, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("wrong", [(2, 4, 1.0), (2, 0, 0.1), (2, 1, 0.3)], ids=["own", "shared", "of two"])
-def test_a_last_level_that_differs_is_found(wrong):
+def test_differing_last_level_is_detected(wrong):
     roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
     roots[wrong[:2]] = wrong[2]
     with pytest.raises(ValueError, match="have different priors"):
@@ -124,7 +124,7 @@ def test_a_last_level_that_differs_is_found(wrong):
         owners_of("g", np.array([1.0, 1.0, 1.5]), entries(np.eye(3)))
 
 
-def test_data_that_do_more_than_select_have_no_numbers_of_levels():
+def test_data_that_are_not_only_an_index_have_no_levels():
     where, u = pt.lvector("where"), pt.constant(np.zeros((5, 3)))
     selected = u[where, 0] * u[where + pt.zeros_like(where)].shape[0]
     assert of_each_level(where, [selected]).eval().shape == (5,)

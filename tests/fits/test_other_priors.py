@@ -104,7 +104,7 @@ def test_gradient_in_the_scale_of_a_prior_matches_differences(name):
     assert_allclose(at(0.2).gradient, difference, rtol=1e-4)
 
 
-def test_results_at_rows_leave_out_factors_of_priors(tmp_path):
+def test_results_at_rows_exclude_factors_of_priors(tmp_path):
     made = model(PRIORS["HalfNormal"][0], learned=True)
     fit = pm.fit(method="ep", model=made, progressbar=False, random_seed=1)
     assert fit.latent["mean"].shape == (N,)
@@ -260,7 +260,7 @@ OF_FEW = {
 
 
 @pytest.mark.parametrize("name", OF_FEW)
-def test_rows_of_few_are_left_out_with_the_prior_of_their_effect(name):
+def test_left_out_rows_of_small_groups_update_the_prior_factor(name):
     """The site of a prior resembles it where the rows of the effect are, and not where they are left out."""
     make, prior = OF_FEW[name]
     with pm.Model():
@@ -283,7 +283,7 @@ def test_rows_of_few_are_left_out_with_the_prior_of_their_effect(name):
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_rows_of_two_effects_are_left_out_with_both_priors(binary):
+def test_left_out_rows_of_two_effects_update_both_prior_factors(binary):
     rng = np.random.default_rng(5)
     group = np.repeat(np.arange(4), [1, 2, 4, 3])
     x = rng.normal(size=10)

@@ -63,7 +63,7 @@ def test_the_distribution_function_reaches_the_level_at_the_quantile(name):
         assert_allclose(at, np.tile(LEVELS, (3, 1)), rtol=1e-6)
 
 
-def test_quantiles_of_counts_beyond_all_integers_end():
+def test_quantiles_of_counts_beyond_all_integers_terminate():
     mean = np.array([[40.0], [100.0]])
     # With a dispersion of 1 counts are geometric, and exponential where they are so large.
     likelihood = BY_NAME["negative_binomial"].given(np.array([[0.0, 0.0], [1.0, 1.0]]))

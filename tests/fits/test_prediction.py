@@ -38,7 +38,7 @@ def dense(fitted, x):
 
 
 @pytest.mark.parametrize("name", ["shared", "per_class"])
-def test_latent_functions(fitted):
+def test_prediction_has_the_moments_of_latent_functions(fitted):
     x = np.random.default_rng(0).normal(size=(7, 2))
     mean, cov = dense(fitted, x)
     predicted = fitted.fit.predict(fitted.gp, x)
@@ -48,7 +48,7 @@ def test_latent_functions(fitted):
 
 @fits
 @pytest.mark.parametrize("probabilities", ["orthant", "inner_ep"])
-def test_probabilities(fitted, probabilities):
+def test_predicted_probabilities_match_their_average(fitted, probabilities):
     """Against draws of the latent functions: frequencies of the largest of f + noise."""
     x = np.random.default_rng(1).normal(size=(6, 2))
     predicted = fitted.fit.predict(fitted.gp, x, probabilities=probabilities)
@@ -69,7 +69,7 @@ def test_training_inputs_give_the_posterior(fixed):
     assert_allclose(predicted["cov"], fixed.fit.latent["cov"], atol=1e-4)
 
 
-def test_chunks_do_not_show(shared, monkeypatch):
+def test_results_do_not_depend_on_chunks(shared, monkeypatch):
     x = np.random.default_rng(0).normal(size=(50, 2))
     whole = shared.fit.predict(shared.gp, x)
     monkeypatch.setattr(pymc_gpep.fits.prediction, "_ENTRIES", 3 * 30 * 7)
@@ -87,14 +87,14 @@ def test_intervals_hold_the_probabilities_and_widen_with_their_level(shared_ccd)
     assert "cov" not in most
 
 
-def test_without_covariances(shared, shared_ccd):
+def test_prediction_without_covariance_equals_prediction_with_it(shared, shared_ccd):
     x = np.random.default_rng(0).normal(size=(5, 2))
     for fit in (shared.fit, shared_ccd):
         whole = fit.predict(shared.gp, x)
         xr.testing.assert_allclose(fit.predict(shared.gp, x, covariances=False), whole.drop_vars("cov"), rtol=1e-12)
 
 
-def test_labels(shared, per_class):
+def test_predictions_have_the_labels_of_the_model(shared, per_class):
     x = xr.DataArray(np.zeros((2, 2)), dims=("site", "petal"), coords={"site": ["here", "there"]})
     predicted = shared.fit.predict(shared.gp, x)
     assert predicted["p"].dims == ("site", "species")
@@ -110,7 +110,7 @@ def test_order_of_processes_does_not_matter(per_class):
     xr.testing.assert_equal(per_class.fit.predict(per_class.gp[::-1], x), per_class.fit.predict(per_class.gp, x))
 
 
-def test_no_points(shared):
+def test_prediction_at_zero_points_is_empty(shared):
     assert shared.fit.predict(shared.gp, np.empty((0, 2)))["p"].shape == (0, 3)
 
 
@@ -148,7 +148,7 @@ def test_errors_name_wrong_processes(shared, per_class):
         (2, (2, 2, 2), None),
     ],
 )
-def test_inputs_of_another_number_of_axes(columns, shape, advice):
+def test_inputs_with_wrong_number_of_axes_raise_value_error(columns, shape, advice):
     """What is advised is tried."""
     x = np.zeros(shape)
     with pytest.raises(ValueError, match=rf"\(points, inputs\), here \(points, {columns}\), but has shape") as raised:

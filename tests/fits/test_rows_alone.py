@@ -51,7 +51,7 @@ def test_process_whose_rows_depend_on_each_other_is_refused(mixed):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"depend on other rows of 'f'.*select the values of rows by an index"):
             fit.predict(data={"X": NEW[:, None]}, progressbar=False)
-    with pytest.raises(ValueError, match=r"takes several points of a|depend on other rows of 'f'"):
+    with pytest.raises(ValueError, match=r"combines several points of a|depend on other rows of 'f'"):
         fit.effects("part", data={"X": NEW[:, None]})
 
 
@@ -125,7 +125,7 @@ def test_effects_with_inducing_inputs_are_refused_with_numbers_of_all_rows(mixed
         x = pm.Data("x", np.sort(X))
         f = process(pm.Data("X", X[:, None]))
         pm.Bernoulli("y", logit_p=f + pm.Normal("slope", 0, 1) * mixed(x), observed=BINARY[:N])
-    with pytest.raises(gpep.StructureError, match="must be known by the data of that row"):
+    with pytest.raises(gpep.StructureError, match="must depend on the data of that row"):
         pm.fit(method="sparse_ep", inducing=3, progressbar=False, model=model)
 
 

@@ -57,7 +57,7 @@ def through_file(tree, path, form):
         *(pytest.param(kind, "zarr", marks=pytest.mark.slow) for kind in ("shared, ccd", "nuts")),
     ],
 )
-def test_round_trip(kind, form, tmp_path):
+def test_loaded_fit_equals_saved_fit(kind, form, tmp_path):
     build, method, options = KINDS[kind]
     model, gp = build()
     with model:
@@ -83,7 +83,7 @@ def test_round_trip(kind, form, tmp_path):
         xr.testing.assert_allclose(again_chains["posterior"].to_dataset(), chains["posterior"].to_dataset())
 
 
-def test_a_fit_read_again_is_a_fit(probit):
+def test_loaded_fit_predicts_like_a_fit(probit):
     model, _ = models.probit()
     again = gpep.from_datatree(probit.to_datatree(), model)
     assert_allclose(again.loo().elpd_i, probit.loo().elpd_i, rtol=1e-12)
@@ -172,7 +172,7 @@ def test_cloudpickle_takes_a_fit_with_its_model(probit):
     xr.testing.assert_identical(again.predict(None, NEW), probit.predict(None, NEW))
 
 
-def test_reads_without_the_model(probit, tmp_path):
+def test_summary_of_a_file_needs_no_model(probit, tmp_path):
     tree = through_file(probit.to_datatree(), tmp_path / "fit", "netcdf")
     assert tree.attrs["approximation"] == "nested_ep"
     assert tree.attrs["message"] == probit.message
@@ -180,7 +180,7 @@ def test_reads_without_the_model(probit, tmp_path):
     assert_allclose(tree["hyperparameters/ls"], probit.hyperparameters["ls"])
 
 
-def test_a_fit_that_did_not_converge_says_so_again(tmp_path):
+def test_loaded_fit_without_convergence_reports_it(tmp_path):
     model, _ = models.shared()
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
         fit = pm.fit(method="nested_ep", n=1, progressbar=False)
@@ -216,7 +216,7 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECI
 @pytest.mark.variation(
     but=[
         "changes4-its classes are .*, sp., not setosa",
-        "changes3-The priors of the hyperparameters are not those that were fitted",
+        "changes3-The priors of the hyperparameters differ from the fitted model",
         "changes1-to 30 points: the model has 9 points",
     ]
 )
@@ -226,14 +226,14 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECI
         ({"y": (models.data()[1] + 1) % 3}, "30 labels differ"),
         ({"y": models.data()[1][:9], "X": models.data()[0][:9]}, "to 30 points: the model has 9 points"),
         ({"ls": "rho"}, "has the hyperparameters ls_log__, but the model has rho_log__"),
-        ({"ls": "alpha"}, "The priors of the hyperparameters are not those that were fitted"),
+        ({"ls": "alpha"}, "The priors of the hyperparameters differ from the fitted model"),
         ({"classes": 4}, "its classes are .*, sp., not setosa"),
         ({"names": ("virginica", "setosa", "versicolor")}, "its classes are virginica, setosa, versicolor, not setosa"),
         ({"scale": 8.0}, "log evidence is"),
         ({"X": models.data()[0] + 0.01 * np.arange(30)[:, None]}, "log evidence is"),
     ],
 )
-def test_another_model_is_refused(probit, changes, message):
+def test_loading_with_another_model_is_refused(probit, changes, message):
     with pytest.raises(ValueError, match=message):
         gpep.from_datatree(probit.to_datatree(), another(**changes))
     gpep.from_datatree(probit.to_datatree(), another())

@@ -145,7 +145,7 @@ def test_every_form_of_the_prior_takes_several_variables(form):
     assert_allclose(two.gradient, one.gradient, atol=1e-8)
 
 
-def test_samplers_see_the_same_density():
+def test_samplers_use_the_joint_density():
     values = []
     for model in (whole(), split()):
         latent = LatentModel(read_classifier(model, means=True))

@@ -88,7 +88,7 @@ def test_intervals_of_classes_match_weighted_draws():
     assert np.max(gaussian) > 0.15
 
 
-def test_the_term_of_second_order_is_the_sum_over_pairs():
+def test_second_order_term_equals_the_sum_over_pairs():
     rng = np.random.default_rng(1)
     weights = rng.normal(size=(3, 2, 2, 2))
     weights = sum(weights.transpose(0, *order) for order in permutations((1, 2, 3)))
@@ -103,7 +103,7 @@ def test_the_term_of_second_order_is_the_sum_over_pairs():
 
 
 @pytest.mark.parametrize("way", ["rows", "matrices"])
-def test_the_term_of_second_order_of_few_effects_is_that_of_all(way, monkeypatch):
+def test_second_order_term_of_some_effects_equals_that_of_all(way, monkeypatch):
     """A few effects have the term as a trace over standard normals, and all effects have it by pairs of rows."""
     rows = np.arange(45) % 30
     monkeypatch.setattr(effect_sum, "_MANY", 1 if way == "rows" else 1000)
@@ -162,7 +162,7 @@ def test_hyperparameters_have_intervals_of_their_exact_posterior(groups):
     assert_allclose(fit.summary("s", ci_prob=0.9).loc["s"], exact, atol=0.1 * exact[1])
 
 
-def test_other_priors_move_it_as_far_as_they_do(groups):
+def test_reweighting_by_other_priors_matches_refits(groups):
     fit, likelihood = groups
     priors = {"narrow": pm.HalfNormal.dist(0.4), "exponential": pm.Exponential.dist(1.0)}
     found = fit.sensitivity("s", priors, ci_prob=0.9)
@@ -199,12 +199,12 @@ def test_priors_without_density_and_fits_with_one_node_are_refused(groups, fit):
         ({"e": pm.Exponential.dist(1.5, shape=3)}, ValueError, r"'e' has shape \(3,\), but 's' has \(\)"),
     ],
 )
-def test_priors_that_are_none_of_this_hyperparameter_are_refused(groups, priors, error, message):
+def test_invalid_priors_of_a_hyperparameter_are_refused(groups, priors, error, message):
     with pytest.raises(error, match=message):
         groups[0].sensitivity("s", priors)
 
 
-def test_a_prior_at_one_node_is_warned_of(groups):
+def test_prior_with_one_effective_node_causes_a_warning(groups):
     hyper = groups[0].hyper_posterior
     nodes = np.sort([float(np.exp(hyper.point(s)["s_log__"])) for s in range(len(hyper))])
     own = pm.Uniform.dist(nodes[:2].mean(), nodes[1:3].mean())
@@ -287,7 +287,7 @@ def test_skewness_of_the_heaviest_nodes_serves_all_nodes(grouped, monkeypatch):
     assert np.abs(normal - exact)[:, 2:].max() > 0.15 * exact[:, 1].max()
 
 
-def test_summary_in_small_parts_is_the_same(grouped, monkeypatch):
+def test_summary_does_not_depend_on_batch_size(grouped, monkeypatch):
     exact = grouped.summary(["v", "u"]).to_numpy()
     monkeypatch.setattr(summary_module, "_COLUMNS", 3)
     assert_allclose(grouped.summary(["v", "u"]).to_numpy(), exact, rtol=1e-9)

@@ -98,7 +98,7 @@ def test_contrasts_match_the_dense_formula(intercepts):
     ("name", "message"),
     [("sigma", "is a hyperparameter"), ("nothing", "no variable 'nothing'"), ("y", "'y'")],
 )
-def test_effects_that_there_are_not(name, message, intercepts):
+def test_unknown_effects_are_refused(name, message, intercepts):
     with pytest.raises(ValueError, match=message):
         intercepts[1].effects(name)
 
@@ -130,12 +130,12 @@ def test_predictions_match_the_dense_formula(intercepts):
     ],
     ids=["lengths", "no such group", "no whole number", "missing", "no such data", "more data"],
 )
-def test_data_that_predictions_refuse(data, error, intercepts):
+def test_invalid_data_of_predictions_are_refused(data, error, intercepts):
     with pytest.raises(error):
         intercepts[1].predict(data=data)
 
 
-def test_draws_have_the_moments(intercepts):
+def test_draws_have_the_moments_of_the_fit(intercepts):
     model, fit = intercepts
     draws = fit.sample(4000, random_seed=3)["posterior"]
     dense = Dense(fit)
@@ -148,7 +148,7 @@ def test_draws_have_the_moments(intercepts):
     assert set(draws.data_vars) == {rv.name for rv in model.free_RVs}
 
 
-def test_a_saved_fit_is_the_same(intercepts, tmp_path):
+def test_saved_fit_equals_the_fit(intercepts, tmp_path):
     model, fit = intercepts
     path = tmp_path / "fit.nc"
     fit.to_datatree().to_netcdf(path, engine="h5netcdf")
@@ -158,7 +158,7 @@ def test_a_saved_fit_is_the_same(intercepts, tmp_path):
     assert_allclose(again.effects()["alpha"], fit.effects()["alpha"], atol=1e-7)
 
 
-def test_importance_finds_the_fit_close(intercepts):
+def test_importance_sampling_confirms_the_fit(intercepts):
     found = intercepts[1].importance(400, random_seed=1)
     assert found.pareto_k < 0.7
     assert found.log_evidence == pytest.approx(intercepts[1].log_evidence, abs=0.1)
@@ -373,7 +373,7 @@ def test_forms_of_one_model_have_the_same_evidence(case):
 
 
 @pytest.mark.parametrize(("form", "atol"), [("added", 1e-8), ("in the mean", 1e-8), ("two processes", 2e-5)])
-def test_a_linear_term_is_a_linear_covariance(form, atol):
+def test_linear_term_equals_linear_covariance(form, atol):
     assert evidence(processes_by(form)) == pytest.approx(evidence(processes_by("one covariance")), abs=atol)
 
 
@@ -404,7 +404,7 @@ def test_forms_of_one_model_have_the_same_moments(case):
 
 @pytest.mark.variation(but=["correlated_slopes"])
 @pytest.mark.parametrize("name", ["correlated_slopes", "areas", "process_and_trend"])
-def test_gradient_of_the_log_posterior(name):
+def test_gradient_matches_differences_of_the_log_posterior(name):
     log_posterior = DenseLogPosterior(read_classifier(MODELS[name]()), EP(tolerance=1e-10))
     theta = initial(log_posterior) + 0.1
     step = 1e-4 * np.random.default_rng(1).normal(size=theta.size)
@@ -440,7 +440,7 @@ def test_seven_hyperparameters_are_integrated():
     assert (fit.summary("s")["sd"] > 0.05).all()
 
 
-def test_many_hyperparameters_are_warned_of():
+def test_many_hyperparameters_cause_a_warning():
     with pytest.warns(UserWarning, match=r"16 hyperparameters, s, stay at their maximum.*gpep\.marginalize"):
         fitted(made(many_scales(16)), method="laplace", hyper=None)
 
@@ -454,7 +454,7 @@ def test_a_variable_that_a_user_keeps_is_a_hyperparameter():
 
 
 @pytest.mark.parametrize("method", ["sparse_ep", "ivm"])
-def test_methods_by_inducing_inputs_name_another(method):
+def test_methods_with_inducing_inputs_name_another_method(method):
     kwargs = {"inducing": 5} if method == "sparse_ep" else {}
     with pytest.raises((StructureError, ValueError), match='"ep"'):
         fitted(MODELS["varying_intercepts"](), method=method, **kwargs)
@@ -467,7 +467,7 @@ def test_methods_by_inducing_inputs_name_another(method):
 @pytest.mark.parametrize(
     ("name", "method"), [("classes_with_trend", "nested_ep"), ("softmax_with_reference", "laplace")]
 )
-def test_fits_of_classes(name, method):
+def test_sums_of_classes_are_fitted(name, method):
     model = MODELS[name]()
     fit = fitted(model, method=method)
     assert fit.converged
@@ -477,7 +477,7 @@ def test_fits_of_classes(name, method):
     assert_allclose(values.std(axis=0), fit.std_data["b"], rtol=0.25)
 
 
-def test_integrated_variables_come_back():
+def test_draws_contain_integrated_variables():
     """Given sigma, recovered draws have the moments of the fit at this sigma."""
     model = MODELS["varying_intercepts"]()
     marginal = gpep.marginalize(model)

@@ -98,7 +98,7 @@ def test_text_of_the_fit_names_the_sparse_precision(case):
     assert "precision" not in str(case.dense)
 
 
-def test_evidence_nodes_and_moments(case):
+def test_evidence_nodes_and_moments_equal_the_dense_form(case):
     assert case.sparse.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-5)
     assert_allclose(case.sparse.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
     for moments in ("mean_data", "std_data"):
@@ -111,12 +111,12 @@ def test_evidence_nodes_and_moments(case):
     assert_allclose(case.sparse.cov.eval(), case.dense.cov.eval(), atol=1e-5)
 
 
-def test_summaries(case):
+def test_summaries_equal_the_dense_form(case):
     found, expected = (fit.summary().select_dtypes("number") for fit in (case.sparse, case.dense))
     assert_allclose(found, expected, atol=1e-5)
 
 
-def test_log_posterior_and_gradient(case):
+def test_log_posterior_and_gradient_equal_the_dense_form(case):
     theta = case.dense.theta + 0.1
     found, expected = case.sparse.log_posterior(theta), case.dense.log_posterior(theta)
     assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-8)
@@ -149,21 +149,21 @@ def data(case, rows=(0, 5, 2)):
     return {name: value for name, value in given.items() if name in case.model.named_vars}
 
 
-def test_predictions(case):
+def test_predictions_equal_the_dense_form(case):
     found, expected = (fit.predict(data=data(case), progressbar=False) for fit in (case.sparse, case.dense))
     for name in expected:
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
-def test_predictions_of_a_level_that_is_new(case):
+def test_predictions_of_a_new_level_equal_the_dense_form(case):
     arguments = {"data": data(case, (0, J + 2, 2)), "new_levels": True, "progressbar": False}
     found, expected = case.sparse.predict(**arguments), case.dense.predict(**arguments)
     for name in expected:
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_levels_of_several_groups_that_are_new_at_once(monkeypatch):
+def test_new_levels_of_several_groups_equal_the_dense_form(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model():
@@ -180,25 +180,25 @@ def test_levels_of_several_groups_that_are_new_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
-def test_areas_that_are_new_have_no_prior(case):
+def test_new_areas_are_refused(case):
     with pytest.raises(ValueError, match="have different priors"):
         case.sparse.predict(data={"where": [T + 1], "x": [0.0]}, new_levels=True, progressbar=False)
 
 
 @pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
-def test_data_that_are_missing_are_asked_for(case):
+def test_missing_data_are_named(case):
     with pytest.raises(ValueError, match="depend on further data"):
         case.sparse.predict(data={"where": [0, 1]}, progressbar=False)
 
 
 @pytest.mark.parametrize("case", ["some missing, Laplace"], indirect=True)
-def test_missing_rows(case):
+def test_missing_rows_equal_the_dense_form(case):
     found, expected = (fit.predict(missing=True, progressbar=False) for fit in (case.sparse, case.dense))
     assert_allclose(found["mean"], expected["mean"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
-def test_effects_elsewhere_and_contrasts(case):
+def test_effects_at_new_data_and_contrasts_equal_the_dense_form(case):
     for ask in (
         lambda fit: fit.effects(["b", "phi"]).to_array(),
         lambda fit: fit.contrast({"a": {"phi": np.eye(T)[0] - np.eye(T)[4]}, "b": {"theta": np.ones(T)}})["cov"],
@@ -206,7 +206,7 @@ def test_effects_elsewhere_and_contrasts(case):
         assert_allclose(ask(case.sparse), ask(case.dense), atol=1e-5)
 
 
-def test_rows_left_out(case):
+def test_left_out_rows_equal_the_dense_form(case):
     found, expected = case.sparse.loo(progressbar=False), case.dense.loo(progressbar=False)
     assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
     functions = [next(iter(each.functions())) for each in (case.sparse, case.dense)]
@@ -217,12 +217,12 @@ def test_rows_left_out(case):
 
 
 @pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
-def test_groups_left_out(case):
+def test_left_out_groups_equal_the_dense_form(case):
     found, expected = (fit.loo(groups="where", progressbar=False) for fit in (case.sparse, case.dense))
     assert (abs(found.elpd_i - expected.elpd_i) < 4 * np.hypot(found.error_i, expected.error_i)).all()
 
 
-def test_draws(case):
+def test_draws_have_the_moments_of_the_fit(case):
     drawn = case.sparse.sample(1000, random_seed=2)["posterior"]
     for name in case.dense.mean_data:
         if name in drawn:
@@ -231,7 +231,7 @@ def test_draws(case):
             assert_allclose(drawn[name].std(("chain", "draw")), sd, rtol=0.2, err_msg=name)
 
 
-def test_importance(case):
+def test_importance_sampling_equals_the_dense_form(case):
     found, expected = case.sparse.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
     error = np.hypot(found.standard_error, expected.standard_error)
     assert found.log_evidence == pytest.approx(expected.log_evidence, abs=4 * error + 1e-5)
@@ -245,7 +245,7 @@ def test_small_models_have_no_sparse_precision():
     assert precision_sum.suited(classifier, EP()) is classifier
 
 
-def test_many_levels_have_one_and_many_columns_have_none():
+def test_sparse_precision_is_used_for_many_levels_but_not_many_columns():
     rng = np.random.default_rng(6)
     where, columns = rng.integers(0, 600, size=700), rng.normal(size=(700, 600))
     with pm.Model() as model:
@@ -259,7 +259,7 @@ def test_many_levels_have_one_and_many_columns_have_none():
     assert precision_sum.suited(every, EP()) is every
 
 
-def test_methods_without_a_sparse_precision_are_given_matrices(monkeypatch):
+def test_methods_without_sparse_precision_get_dense_matrices(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:

@@ -92,13 +92,13 @@ def case(request):
     return Case(build, method, **({"hyper": hyper[0]} if hyper else {}))
 
 
-def test_the_fit_says_that_it_is_by_rows(case):
+def test_text_of_the_fit_names_the_form_by_rows(case):
     n = case.rows.classifier.n_points
     assert f"By rows: {n} rows of {case.rows.classifier.prior.n_normals} standard normals." in str(case.rows)
     assert "By rows" not in str(case.dense)
 
 
-def test_evidence_nodes_and_moments(case):
+def test_evidence_nodes_and_moments_equal_the_dense_form(case):
     assert case.rows.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-7)
     assert_allclose(case.rows.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
     for moments in ("mean_data", "std_data"):
@@ -111,7 +111,7 @@ def test_evidence_nodes_and_moments(case):
 
 
 @pytest.mark.parametrize("levels", [[0, 5, 2], [0, J + 2, 2]], ids=["levels of the model", "a new level"])
-def test_predictions(case, levels):
+def test_predictions_equal_the_dense_form(case, levels):
     arguments = {"data": {"where": levels, "x": [0.1, 2.0, -1.0]}, "new_levels": J + 2 in levels, "progressbar": False}
     if case.rows.classifier.prior.processes and arguments["new_levels"]:
         for fit in (case.rows, case.dense):
@@ -123,27 +123,27 @@ def test_predictions(case, levels):
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_some_points_together(case):
+def test_joint_covariance_of_some_points_equals_the_dense_form(case):
     points = [5, 0, 2]
     (mean, cov), (expected_mean, expected_cov) = (fit.joint_latent_moments(points) for fit in (case.rows, case.dense))
     assert_allclose(mean, expected_mean, atol=1e-5)
     assert_allclose(cov, expected_cov, atol=1e-5)
 
 
-def test_some_points_together_need_no_matrix_of_all(case, monkeypatch):
+def test_joint_covariance_of_some_points_needs_no_full_matrix(case, monkeypatch):
     monkeypatch.setattr(Posterior, "joint_covariance", None)
     c = case.rows.classifier.n_functions
     assert case.rows.joint_latent_moments([1, 3])[1].shape == (2, c, 2, c)
 
 
 @pytest.mark.parametrize("count", [3, N])
-def test_data_that_are_missing_are_asked_for_each_time(case, count):
+def test_missing_data_are_named_each_time(case, count):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"depend on further data: data=\{..., 'x': ...\}"):
             case.rows.predict(data={"where": np.zeros(count, int)}, progressbar=False)
 
 
-def test_rows_left_out(case):
+def test_left_out_rows_equal_the_dense_form(case):
     found, expected = case.rows.loo(progressbar=False), case.dense.loo(progressbar=False)
     assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
     functions = [next(iter(each.functions())) for each in (case.rows, case.dense)]
@@ -156,7 +156,7 @@ some = pytest.mark.parametrize("case", ["binary, EP", ZERO_SUMS], indirect=True)
 
 
 @some
-def test_groups_left_out(case):
+def test_left_out_groups_equal_the_dense_form(case):
     found, expected = (fit.loo(groups="where", draws=400, progressbar=False) for fit in (case.rows, case.dense))
     error = np.hypot(found.error_i, expected.error_i)
     assert (abs(found.elpd_i - expected.elpd_i) < 4 * error).all()
@@ -164,7 +164,7 @@ def test_groups_left_out(case):
 
 
 @some
-def test_samplers_move_alike(case):
+def test_samplers_move_equally_in_both_forms(case):
     """Both forms number standard normals alike, so that the same seeds give the same draws."""
     chains = []
     for many in (10**9, 1):
@@ -182,14 +182,14 @@ def test_samplers_move_alike(case):
 
 @pytest.mark.variation
 @pytest.mark.parametrize("case", ["process at places, EP"], indirect=True)
-def test_a_process_that_rows_select_from_stays_where_it_is(case):
+def test_indexed_process_keeps_its_inputs(case):
     data = {"where": [0, 1], "x": [0.0, 1.0], "places": np.linspace(0.1, 1.1, J)[:, None]}
     for fit in (case.rows, case.dense):
         with pytest.raises(ValueError, match="which has 6 for 45 rows, so that it stays at its own inputs"):
             fit.predict(data=data, progressbar=False)
 
 
-def test_draws(case):
+def test_draws_have_the_moments_of_the_fit(case):
     if case.rows.classifier.n_functions > 1:  # normals are not numbered alike, so that draws are others
         drawn = case.rows.sample(400, random_seed=2)["posterior"]
         for name in {"b", "u", "z"}.intersection(case.dense.mean_data):
@@ -203,7 +203,7 @@ def test_draws(case):
         assert_allclose(found, expected, atol=1e-4)
 
 
-def test_importance_and_files(case):
+def test_importance_sampling_and_files_equal_the_dense_form(case):
     found, expected = case.rows.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
     if case.rows.classifier.n_functions == 1:
         assert found.pareto_k == pytest.approx(expected.pareto_k, abs=1e-3)
@@ -214,7 +214,7 @@ def test_importance_and_files(case):
 
 
 @some
-def test_marginal_model(case, monkeypatch):
+def test_marginal_model_equals_the_dense_form(case, monkeypatch):
     logps = []
     for many in (10**9, 1):
         monkeypatch.setattr(effect_sum, "_MANY", many)
@@ -226,13 +226,13 @@ def test_marginal_model(case, monkeypatch):
 
 
 @pytest.mark.parametrize("case", [ZERO_SUMS], indirect=True)
-def test_corrected_probabilities_are_of_all_rows(case):
+def test_corrected_probabilities_cover_all_rows(case):
     arguments = {"data": {"where": [0, 5], "x": [0.1, 2.0]}, "correction": "tk", "progressbar": False}
     assert_allclose(case.rows.predict(**arguments)["p"], case.dense.predict(**arguments)["p"], atol=1e-6)
 
 
 @pytest.mark.variation
-def test_variables_of_classes_come_back(monkeypatch):
+def test_draws_contain_variables_of_classes(monkeypatch):
     """Given s, recovered draws have the moments of the fit at this s."""
     monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:

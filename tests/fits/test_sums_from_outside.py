@@ -27,7 +27,7 @@ def logistic_mode(prior_sd):
 
 
 @pytest.mark.parametrize("prior_sd", [2.0, 1e4])
-def test_effects_of_wide_priors(prior_sd):
+def test_effects_with_wide_priors_keep_digits(prior_sd):
     with pm.Model():
         level, slope = pm.Normal("level", 0, prior_sd), pm.Normal("slope", 0, prior_sd)
         pm.Bernoulli("y", logit_p=level + slope * X, observed=Y)
@@ -57,7 +57,7 @@ def test_contrast_without_weights_raises_type_error(wanted, fit):
         fit.contrast(wanted)
 
 
-def test_names_that_are_not_there(fit):
+def test_unknown_names_are_refused(fit):
     with pytest.raises(ValueError, match=r"'u' has no entry 'e', only 'a', 'b', 'c', 'd'.$"):
         fit.contrast({"one": {"u": {"e": 1}}})
     with pytest.raises(ValueError, match="effects needs the name of a variable"):
@@ -96,7 +96,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("argument", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_named(argument, message):
+def test_misspelt_names_get_suggestions(argument, message):
     with pm.Model():
         pm.Bernoulli("y", logit_p=argument(), observed=Y)
         with pytest.raises(StructureError, match=message):

@@ -110,7 +110,7 @@ def test_predictions_of_arrays_match_the_dense_formula(of_arrays):
     )
 
 
-def test_as_many_new_rows_as_were_fitted(of_arrays):
+def test_equal_numbers_of_new_and_fitted_rows_are_not_confused(of_arrays):
     """No array of the fit is taken for one of new rows."""
     rows = np.concatenate([NEW, XY[len(NEW) :]])
     found = of_arrays.predict(rows, progressbar=False)
@@ -141,7 +141,7 @@ def beside(declare):
 
 
 @pytest.mark.variation
-def test_other_data_are_given_beside_inputs():
+def test_inputs_and_data_can_be_given_together():
     hours = np.linspace(0.5, 2, len(NEW))
 
     def declare(x):
@@ -197,12 +197,12 @@ def test_columns_with_equal_values_at_all_rows_are_refused():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(3, ls=LS))
         pm.Bernoulli("y", logit_p=gp.prior("f", X=twice) + XY[:, 0] * pm.Normal("b"), observed=BINARY)
 
-    with pytest.raises(ValueError, match="one of several columns"):
+    with pytest.raises(ValueError, match="equals another column"):
         fit_of(declare).predict(np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize("kept", [[], ["b"]], ids=["integrated", "a hyperparameter"])
-def test_a_mean_with_one_coefficient_is_the_same_by_its_maker(kept):
+def test_mean_with_one_coefficient_agrees_with_its_maker(kept):
     with pm.Model():
         b = pm.Normal("b", 0.0, 1.0)
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Linear(coeffs=b), cov_func=pm.gp.cov.ExpQuad(1, ls=LS))

@@ -61,7 +61,7 @@ def test_wide_normal_prior_beside_many_levels_by_sparse_precision(monkeypatch, m
     assert_allclose(fit.effects("b")["b"].sel(moment="mean").values, expected, rtol=1e-6)
 
 
-def test_mode_of_classes_under_wide_priors_is_that_of_the_likelihood():
+def test_mode_of_classes_under_wide_priors_maximises_the_likelihood():
     """Newton's method for a softmax by rows, held against plain Newton's method for its few coefficients."""
     softmax = next(each for each in LIKELIHOODS if each.name == "softmax")
     columns = np.column_stack([np.ones(N), HEIGHT - 170.0])

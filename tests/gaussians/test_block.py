@@ -34,7 +34,7 @@ def setting(request):
     return k, mean, make_posterior(DensePrior(k[:, :N, :N], mean[:, :N]), SiteForm.BLOCK, precisions(), weights)
 
 
-def test_draws_have_mean_and_covariance(setting):
+def test_draws_have_posterior_mean_and_covariance(setting):
     _, _, posterior = setting
     roots = posterior.prior.roots
     draws = posterior.draw_whitened(np.random.default_rng(0), 100_000)
@@ -45,7 +45,7 @@ def test_draws_have_mean_and_covariance(setting):
     assert_allclose(np.cov(draws.reshape(-1, C * N).T), expected, atol=0.03)
 
 
-def test_softmax_sites_have_both_posteriors(setting):
+def test_softmax_sites_work_with_both_posteriors(setting):
     k, mean, posterior = setting
     pi = np.random.default_rng(3).dirichlet(np.ones(C), size=N).T
     w = np.einsum("ai,ab->iab", pi, np.eye(C)) - np.einsum("ai,bi->iab", pi, pi)

@@ -48,7 +48,7 @@ def setting(request):
     return Setting(posterior, dense, k, k_cross, k_new, rng.normal(size=(C, NEW)))
 
 
-def test_prediction_equals_dense(setting):
+def test_prediction_equals_dense_algebra(setting):
     mean, cov = setting.posterior.predict(setting.k_cross, setting.k_new.diagonal(axis1=1, axis2=2), setting.mean_new)
     dense_mean, dense_cov = predict(setting.dense, setting.k_cross.squeeze(), setting.k_new.squeeze(), setting.mean_new)
     assert_allclose(mean, dense_mean, rtol=1e-11, atol=1e-11)
@@ -64,7 +64,7 @@ def test_prediction_at_the_training_inputs_is_the_posterior(setting):
     assert_allclose(cov, setting.dense.covariance.reshape(C, N, C, N)[:, points, :, points], atol=1e-10)
 
 
-def test_draws_from_a_generator(setting):
+def test_draws_depend_on_the_generator_alone(setting):
     draws = 20_000
     z = setting.posterior.draw_whitened(np.random.default_rng(5), draws)
     again = setting.posterior.draw_whitened(np.random.default_rng(5), draws)

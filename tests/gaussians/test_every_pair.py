@@ -316,7 +316,7 @@ def posterior(case):
     return posterior_of(case.form.make(case.form.array, case.mean), case.sites)
 
 
-def test_mean_and_marginals(case, posterior):
+def test_mean_and_marginals_equal_dense_algebra(case, posterior):
     c, old = case.form.functions, case.old
     expected = case.mean.ravel() + case.k[np.ix_(old, old)] @ case.weights
     mean, cov = posterior.marginals()
@@ -330,7 +330,7 @@ def test_mean_and_marginals(case, posterior):
     assert again.marginals()[0].shape == (c, N)
 
 
-def test_normaliser_and_divergence(case, posterior):
+def test_normaliser_and_divergence_equal_dense_algebra(case, posterior):
     old = case.old
     k = case.k[np.ix_(old, old)]
     value, log_det = log_normaliser(k, case.mean.ravel(), case.precision, case.sites.location.ravel())
@@ -364,7 +364,7 @@ def test_derivatives_are_slopes_of_the_normaliser(case, posterior):
     assert (gradient * change).sum() + (of_mean * shift).sum() == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
-def test_cavities_leave_out_one_site(case, posterior):
+def test_cavities_exclude_one_site(case, posterior):
     c, old = case.form.functions, case.old
     k = case.k[np.ix_(old, old)]
     mean, cov = posterior.cavities(*posterior.marginals())
@@ -378,7 +378,7 @@ def test_cavities_leave_out_one_site(case, posterior):
         assert_allclose(cov[i], left[np.ix_(own, own)], atol=1e-8)
 
 
-def test_new_points(case, posterior):
+def test_moments_at_new_points_equal_dense_algebra(case, posterior):
     c, joint = case.form.functions, case.shaped(case.posterior_covariance, ALL)
     mean_there = np.random.default_rng(3).normal(size=(c, NEW))
     mean, cov, block = posterior.at(case.form.points(mean_there))
@@ -391,7 +391,7 @@ def test_new_points(case, posterior):
     assert_allclose(np.broadcast_to(block.variance, variance.shape), variance, atol=1e-9)
 
 
-def test_covariance_of_some_points(case, posterior):
+def test_covariance_of_some_points_equals_dense_algebra(case, posterior):
     some = np.array([4, 0, 3])
     expected = case.shaped(case.posterior_covariance, ALL)[:, some][..., some]
     assert_allclose(posterior.covariance_among(some), expected, atol=1e-9)
@@ -421,7 +421,7 @@ def law(draw):
     return mean, columns.T @ columns
 
 
-def test_draws_have_the_law_of_the_posterior(case, posterior):
+def test_draws_have_the_moments_of_the_posterior(case, posterior):
     old = case.old
     mean, cov = law(lambda rng: posterior.draw(rng, 1)[0])
     assert_allclose(mean.ravel(), case.mean.ravel() + case.k[np.ix_(old, old)] @ case.weights, atol=1e-9)
@@ -431,7 +431,7 @@ def test_draws_have_the_law_of_the_posterior(case, posterior):
     assert np.ptp(again[0], axis=0).min() > 0.0
 
 
-def test_whitened_values_have_the_law_of_their_draws(case, posterior):
+def test_whitened_values_have_the_moments_of_their_draws(case, posterior):
     mean, cov = law(lambda rng: posterior.draw_whitened(rng, 1)[0])
     centre, variance = posterior.whitened()
     assert_allclose(mean, centre, atol=1e-9)
@@ -440,7 +440,7 @@ def test_whitened_values_have_the_law_of_their_draws(case, posterior):
     assert_allclose(posterior.whitened_covariance().reshape(cov.shape), cov, atol=1e-8)
 
 
-def test_draws_at_new_points_have_the_law_of_the_prediction(case, posterior):
+def test_draws_at_new_points_have_the_moments_of_the_prediction(case, posterior):
     """Given draws at the data, draws at new points have the moments that all values together have."""
     c = case.form.functions
     mean_there = np.random.default_rng(4).normal(size=(c, NEW))

@@ -20,7 +20,7 @@ POSTERIOR = make_posterior(PRIOR, SiteForm.FACTORIAL, V, B)
 INVERSE = np.linalg.inv(K)
 
 
-def test_moments():
+def test_moments_equal_dense_algebra():
     mean, cov = POSTERIOR.marginals()
     assert_allclose(mean[0], PRIOR.mean[0] + K @ B[0], atol=1e-12)
     assert_allclose(cov[:, 0, 0], V[0])
@@ -28,7 +28,7 @@ def test_moments():
     assert_allclose(POSTERIOR.marginal_variance(PRIOR.k, PRIOR.k), V, atol=1e-10)
 
 
-def test_prediction():
+def test_prediction_equals_dense_algebra():
     cross = squared_exponential(X_NEW, X, variance=4.0, lengthscale=1.0)
     mean, cov = POSTERIOR.predict(cross[None], np.full((1, NEW), 4.0), np.zeros((1, NEW)))
     assert_allclose(mean[0], cross @ B[0], atol=1e-12)
@@ -36,7 +36,7 @@ def test_prediction():
     assert_allclose(cov[:, 0, 0], 4.0 - np.einsum("mi,ij,mj->m", cross, m, cross), atol=1e-10)
 
 
-def test_sites_take_the_prior_off():
+def test_sites_are_posterior_minus_prior_precision():
     f = POSTERIOR.draw(np.random.default_rng(0), 5)
     prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
     q = multivariate_normal(POSTERIOR.mean[0], np.diag(V[0])).logpdf(f[:, 0])
@@ -46,14 +46,14 @@ def test_sites_take_the_prior_off():
     assert_allclose(again.mean, POSTERIOR.mean, atol=1e-9)
 
 
-def test_divergence_from_the_prior():
+def test_divergence_from_the_prior_equals_dense_algebra():
     shift = K @ B[0]
     expected = 0.5 * ((INVERSE.diagonal() * V[0]).sum() - N + B[0] @ shift)
     expected += 0.5 * (np.linalg.slogdet(K)[1] - np.log(V).sum())
     assert POSTERIOR.divergence == pytest.approx(expected, abs=1e-10)
 
 
-def test_cavities():
+def test_cavities_equal_dense_algebra():
     """Given the others as they are: a regression on independent values."""
     mean, cov = POSTERIOR.cavities(*POSTERIOR.marginals())
     for i in range(N):
@@ -65,7 +65,7 @@ def test_cavities():
         assert mean[i, 0] == pytest.approx(PRIOR.mean[0, i] + shift, abs=1e-10)
 
 
-def test_derivatives():
+def test_derivatives_match_differences():
     to_k = np.random.default_rng(3).normal(size=(N, N))
     to_k += to_k.T
     precision = np.diag(1.0 / V[0]) - INVERSE

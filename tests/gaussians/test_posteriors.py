@@ -102,7 +102,7 @@ def at_points(covariance, size=N):
     return covariance.reshape(C, size, C, size)[:, range(size), :, range(size)]
 
 
-def test_weights_and_sites_say_the_same(setting):
+def test_weights_and_locations_give_equal_posteriors(setting):
     posterior, sites = setting.posterior, setting.sites
     assert posterior.sites.form == sites.form
     assert_allclose(posterior.sites.location, sites.location, atol=1e-10)
@@ -112,7 +112,7 @@ def test_weights_and_sites_say_the_same(setting):
     assert_allclose(again.mean, posterior.mean, atol=1e-10)
 
 
-def test_site_log_density_and_its_slope(setting):
+def test_site_log_density_and_slope_match_dense_algebra(setting):
     sites = setting.sites
     f = np.random.default_rng(4).normal(size=(5, C, N))
     flat = f.reshape(5, -1)
@@ -126,7 +126,7 @@ def test_site_log_density_and_its_slope(setting):
     assert_allclose(sites.slope(f[0]), slope[0], atol=1e-12)
 
 
-def test_sites_scaled_to_one_at_the_mean(setting):
+def test_scaled_sites_are_one_at_the_mean(setting):
     posterior = setting.posterior
     x = np.random.default_rng(5).normal(size=(5, C, N))
     at_mean = posterior.sites.log_density(posterior.mean)
@@ -135,7 +135,7 @@ def test_sites_scaled_to_one_at_the_mean(setting):
     assert_allclose(posterior.relative_log_normaliser, posterior.log_normaliser - at_mean, atol=1e-10)
 
 
-def test_log_normaliser(setting):
+def test_log_normaliser_equals_dense_algebra(setting):
     assert_allclose(setting.posterior.log_normaliser, setting.dense.log_normaliser, rtol=1e-10, atol=1e-10)
 
 
@@ -169,13 +169,13 @@ def test_derivatives_are_slopes_of_the_log_normaliser(setting):
     assert_allclose((gradient * of_k).sum() + (gradient_mean * of_mean).sum(), slope, rtol=1e-6)
 
 
-def test_marginals(setting):
+def test_marginals_equal_dense_algebra(setting):
     mean, cov = setting.posterior.marginals()
     assert_allclose(mean.ravel(), setting.dense.mean, atol=1e-10)
     assert_allclose(cov, at_points(setting.dense.covariance), atol=1e-10)
 
 
-def test_divergence_from_the_prior(name, per_class):
+def test_divergence_from_the_prior_equals_dense_algebra(name, per_class):
     setting = make_setting(name, per_class, jitter=0.1)
     dense = setting.dense
     shift = dense.mean - setting.posterior.prior.mean.ravel()
@@ -184,7 +184,7 @@ def test_divergence_from_the_prior(name, per_class):
     assert setting.posterior.divergence == pytest.approx(expected, abs=1e-9)
 
 
-def test_prediction(setting):
+def test_prediction_equals_dense_algebra(setting):
     variance = setting.k_new.diagonal(axis1=1, axis2=2)
     mean, cov = setting.posterior.predict(setting.k_cross, variance, setting.mean_new)
     cross, dense = block_diagonal(setting.k_cross, C), setting.dense
@@ -193,7 +193,7 @@ def test_prediction(setting):
     assert_allclose(cov, at_points(expected, NEW), atol=1e-10)
 
 
-def test_prediction_of_a_point_alone_is_that_among_many(setting):
+def test_prediction_of_a_point_does_not_depend_on_other_points(setting):
     variance = setting.k_new.diagonal(axis1=1, axis2=2)
     mean, cov = setting.posterior.predict(setting.k_cross, variance, setting.mean_new)
     for i in range(NEW):
@@ -231,7 +231,7 @@ def test_cavity_is_the_posterior_without_the_site(name, per_class):
         assert_allclose(cov[i], at_points(expected.covariance)[i], atol=1e-9)
 
 
-def test_covariance_of_latent_values(setting):
+def test_covariance_of_latent_values_equals_dense_algebra(setting):
     posterior, dense = setting.posterior, setting.dense
     k = posterior.prior.k
     assert_allclose(posterior.joint_covariance(k, k).reshape(C * N, C * N), dense.covariance, atol=1e-10)
@@ -246,7 +246,7 @@ def whitened_covariance(setting):
     return np.eye(C * N) - roots.T @ setting.dense.m_matrix @ roots
 
 
-def test_covariance_of_whitened_values(setting):
+def test_covariance_of_whitened_values_equals_dense_algebra(setting):
     posterior = setting.posterior
     identity, roots = np.eye(N)[None], posterior.prior.roots
     expected = whitened_covariance(setting)
@@ -297,7 +297,7 @@ def test_rounded_prior_variances_leave_no_negative_variance(form):
 
 
 @pytest.mark.parametrize("form", list(SiteForm))
-def test_covariance_that_is_not_positive_definite(form):
+def test_indefinite_covariance_is_refused(form):
     k = np.array([[[1.0, 5.0], [5.0, 1.0]]])
     prior = DensePrior(k, np.zeros((2, 2)))
     precision = (
@@ -311,8 +311,8 @@ def test_covariance_that_is_not_positive_definite(form):
         posterior_of(prior, posterior.sites)
 
 
-def test_a_form_without_a_posterior_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"no posterior of DensePrior with round sites; .*DensePrior with block sites"):
+def test_pair_without_a_posterior_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"no entry for DensePrior with round sites. .*DensePrior with block sites"):
         pair_of(DensePrior, "round")
 
 

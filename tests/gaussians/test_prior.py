@@ -36,7 +36,7 @@ def test_one_function_needs_no_axis():
     assert_allclose(check_prior(K, np.arange(N))[1], np.arange(N)[None])
 
 
-def test_one_point_zero_covariance_and_rounding_are_fine():
+def test_single_points_zero_covariances_and_rounding_are_accepted():
     assert check_prior([[0.0]], np.zeros((2, 1)))[0].shape == (1, 1, 1)
     rounded = 1e6 * K
     rounded[0, 1] += 1e-4
@@ -74,7 +74,7 @@ def prior(request):
     return DensePrior(a @ a.swapaxes(1, 2) + np.eye(N), np.random.default_rng(1).normal(size=(C, N)))
 
 
-def test_whitened_values_and_back(prior):
+def test_whitening_is_inverted_by_colouring(prior):
     z = np.random.default_rng(2).normal(size=(5, C, N))
     roots = block_diagonal(np.linalg.cholesky(prior.k), C)
     expected = prior.mean + (z.reshape(5, -1) @ roots.T).reshape(z.shape)
@@ -84,7 +84,7 @@ def test_whitened_values_and_back(prior):
     assert_allclose(prior.whitened_slope(z[0]).ravel(), roots.T @ z[0].ravel(), atol=1e-12)
 
 
-def test_draws(prior):
+def test_draws_have_the_moments_of_the_prior(prior):
     draws = prior.draw(np.random.default_rng(3), 20_000)
     assert draws.shape == (20_000, C, N)
     covariance = block_diagonal(prior.k, C)
@@ -95,7 +95,7 @@ def test_draws(prior):
 
 
 @pytest.mark.parametrize("crosses", [1, C], ids=["shared cross", "cross per class"])
-def test_conditional(prior, crosses):
+def test_conditional_moments_equal_dense_algebra(prior, crosses):
     rng = np.random.default_rng(4)
     cross, variance = rng.normal(size=(crosses, 2, N)), 10.0 + rng.random((crosses, 2))
     f, new_mean = rng.normal(size=(C, N)), rng.normal(size=(C, 2))
@@ -110,6 +110,6 @@ def test_conditional(prior, crosses):
 @pytest.mark.parametrize(
     "k", [np.ones((1, N, N)), np.full((1, N, N), np.nan), -K[None]], ids=["rank 1", "nan", "negative"]
 )
-def test_roots_that_there_are_not(k):
+def test_indefinite_covariance_has_no_root(k):
     with pytest.raises(NotPositiveDefiniteError, match=r"the prior covariance is not positive definite.*jitter"):
         _ = DensePrior(k, MEAN).roots

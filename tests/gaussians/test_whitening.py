@@ -73,7 +73,7 @@ def test_sites_give_the_dense_posterior(prior, form, smallest):
     np.testing.assert_allclose(linear @ linear.T, covariance, atol=1e-9)
 
 
-def test_prior_gives_the_prior(prior):
+def test_whitening_without_sites_gives_the_prior(prior):
     linear = matrix(PriorWhitening(prior))
     k = block_diagonal(prior.k, C)
     np.testing.assert_allclose(linear @ linear.T, k, atol=1e-12)
@@ -84,14 +84,14 @@ def all_maps(prior: DensePrior):
     return [PriorWhitening(prior), *(whiten(prior, make_sites(form)) for form in FORMS)]
 
 
-def test_slopes_match_the_transpose(prior):
+def test_slopes_equal_the_transposed_map(prior):
     slope = np.random.default_rng(1).normal(size=(C, N))
     for whitening in all_maps(prior):
         expected = (matrix(whitening).T @ slope.ravel()).reshape(whitening.shape)
         np.testing.assert_allclose(whitening.slope(slope), expected, atol=1e-12)
 
 
-def test_z_given_f_gives_f_back(prior):
+def test_z_given_f_reproduces_f(prior):
     rng = np.random.default_rng(2)
     for whitening in all_maps(prior):
         f = whitening.latent(rng.normal(size=whitening.shape))
@@ -115,7 +115,7 @@ def test_z_given_f_is_drawn_from_its_conditional(form):
     np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.06)
 
 
-def test_log_sites_and_their_slope(prior, form):
+def test_log_sites_and_slope_match_differences(prior, form):
     sites = make_sites(form)
     nu = sites.location
     whitening = whiten(prior, sites)

@@ -37,7 +37,7 @@ def _product(values, factor=2.0):
     return interpreted([x], [pt.exp(x) * pytensor.shared(values, shape=(None,)) * factor])
 
 
-def test_the_second_of_two_is_not_rewritten_and_has_its_own_values(kept):
+def test_second_alike_graph_is_not_rewritten_and_has_its_own_values(kept):
     x = np.array([0.1, 0.2, 0.3])
     first = _product(np.array([1.0, 2.0, 3.0]))
     second = _product(np.array([4.0, 5.0, 6.0]))
@@ -46,7 +46,7 @@ def test_the_second_of_two_is_not_rewritten_and_has_its_own_values(kept):
     np.testing.assert_allclose(second(x)[0], 2 * np.exp(x) * [4.0, 5.0, 6.0])
 
 
-def test_other_constants_types_and_operations_make_other_graphs():
+def test_different_constants_types_and_operations_are_distinguished():
     x = np.array([0.1, 0.2])
     values = np.ones(2)
     np.testing.assert_allclose(_product(values, 3.0)(x)[0], 3 * np.exp(x))
@@ -66,7 +66,7 @@ def test_graphs_with_inputs_in_another_order_are_distinguished():
     assert interpreted([x, y], [x - 2 * y, x])(5.0, 1.0) == [3.0, 5.0]
 
 
-def test_a_constant_that_its_owner_changes_in_place_is_another_one():
+def test_constant_changed_in_place_is_distinguished():
     """PyTensor holds an array of the caller as it is, and rewriting computes what depends on it alone."""
     values = np.array([1.0, 2.0, 4.0])
     x = pt.dscalar("x")
@@ -77,7 +77,7 @@ def test_a_constant_that_its_owner_changes_in_place_is_another_one():
             values[:] = values[::-1].copy()
 
 
-def test_an_array_within_a_scan_that_its_owner_changes_in_place_is_another_one():
+def test_array_in_a_scan_changed_in_place_is_distinguished():
     values, x = np.array([1.0, 2.0, 4.0]), pt.dvector("x")
     for _ in range(2):
         with rewritten():
@@ -92,7 +92,7 @@ def test_an_array_within_a_scan_that_its_owner_changes_in_place_is_another_one()
         values[:] = values[::-1].copy()
 
 
-def test_a_graph_that_is_kept_has_constants_of_its_own():
+def test_stored_graph_has_its_own_copy_of_constants():
     values, x = np.array([1.0, 2.0, 4.0]), pt.dscalar("x")
     for _ in range(2):
         np.testing.assert_allclose(interpreted([x], [pt.constant(values) * x])(2.0)[0], [2.0, 4.0, 8.0])
@@ -125,7 +125,7 @@ def test_an_input_within_a_graph_is_not_taken_for_the_next_output_of_its_node():
         np.testing.assert_allclose(found, given - expected if first else expected - given)
 
 
-def test_a_shared_variable_is_the_callers_own():
+def test_shared_variable_of_the_caller_is_used():
     """New data are seen by a function that another one was made for."""
     held = [pytensor.shared(np.arange(3.0)) for _ in range(2)]
     functions = [interpreted([], [pt.cumsum(each) * 7]) for each in held]
@@ -135,7 +135,7 @@ def test_a_shared_variable_is_the_callers_own():
 
 
 @pytest.mark.filterwarnings("ignore:.*default_update:DeprecationWarning")  # PyTensor still takes them
-def test_a_variable_with_an_update_of_its_own_has_it_each_time():
+def test_update_of_a_shared_variable_is_kept():
     """Updates stand among the outputs of the rewritten graph, but are no outputs of the next function."""
     x = pt.dscalar("x")
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_numbers_other_than_lengths_stay_constant():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_an_evidence_that_is_a_constant_is_not_that_of_another_method():
+def test_constant_evidence_is_not_shared_between_methods():
     """Rewriting computes what has constants alone, by the method that the graph has."""
     k, mean, labels = np.eye(5)[None], np.zeros((1, 5)), np.array([0, 1, 1, 0, 1])
     found = {}

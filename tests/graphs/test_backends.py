@@ -28,7 +28,7 @@ def test_error_of_a_sampler_names_the_missing_package(no_jax, monkeypatch):
         gpep.samplers.GuidedHMC(compile_kwargs={"mode": "JAX"})
 
 
-def test_other_backends_need_nothing(no_jax):
+def test_default_backends_need_no_package(no_jax):
     for mode in (None, "NUMBA", "CVM", "FAST_COMPILE"):
         backends.check_installed({"mode": mode})
     backends.check_installed({})

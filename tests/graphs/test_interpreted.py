@@ -32,7 +32,7 @@ def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other thresholds")
-def test_evaluation_uses_the_memory_of_the_evaluation_before():
+def test_evaluation_reuses_memory():
     """Alone in a process this test fails where freed arrays go back to the system."""
     resource = pytest.importorskip("resource")
     x = pt.dmatrix("x")
@@ -46,7 +46,7 @@ def test_evaluation_uses_the_memory_of_the_evaluation_before():
     assert min(faults[1:]) < pages, f"{faults} pages were cleared; an array has {pages:.0f}."
 
 
-def test_model_functions_replace_random_variables_before_the_data_that_these_depend_on():
+def test_random_variables_are_replaced_before_their_data():
     with pm.Model() as model:
         x = pm.Data("x", [1.0, 2.0])
         tau = pm.HalfNormal("tau")
@@ -64,7 +64,7 @@ def test_model_functions_replace_random_variables_before_the_data_that_these_dep
     assert functions([])(point) == []
 
 
-def test_a_settled_function_computes_with_data_once_and_returns_the_same():
+def test_settled_function_computes_data_parts_once_with_equal_results():
     calls = []
 
     @pytensor.wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])

@@ -39,7 +39,7 @@ def test_elementwise_operations_refuse_to_stretch_an_axis_of_unknown_length():
         private_names.check_broadcast(node, [np.ones(1), np.ones(2)])
 
 
-def test_kernels_have_a_cache_whose_file_can_be_another():
+def test_numba_cache_file_can_be_replaced():
     dispatcher = numba.njit(cache=True)(added)
     cache = dispatcher._cache
     assert isinstance(cache._impl.filename_base, str)
@@ -47,7 +47,7 @@ def test_kernels_have_a_cache_whose_file_can_be_another():
     assert hasattr(cache, "_cache_file")
 
 
-def test_groups_are_finished_by_the_methods_that_ours_calls():
+def test_pymc_groups_have_the_methods_that_the_package_calls():
     assert {"_check_user_params", "_prepare_start", "_finalize_init", "__init_group__"} <= set(dir(Group))
 
 

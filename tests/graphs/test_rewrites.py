@@ -48,7 +48,7 @@ def test_scales_outside_of_distances_change_no_value(name):
             assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
-def test_one_scale_is_nowhere_on_the_inputs():
+def test_single_scale_does_not_divide_the_inputs():
     (graph,) = scales_outside([pm.gp.cov.ExpQuad(3, ls=SCALE)(Z, X)])
     product = next(each for each in ancestors([graph]) if each.owner is not None and isinstance(each.owner.op, Dot))
     assert SCALE not in ancestors([product])
@@ -75,7 +75,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_and_products_in_fewer_passes(name):
+def test_sums_and_products_take_fewer_passes(name):
     inputs, graph, products = SUMS[name]
     rng = np.random.default_rng(1)
     at = [rng.normal(size=[2 if each is None else each for each in variable.type.shape]) for variable in inputs]
@@ -127,6 +127,6 @@ def test_unknown_shapes_are_compared_at_run_time():
         function([1.0], [[1.0, 2.0]] * 2)
 
 
-def test_such_a_function_can_be_pickled():
+def test_rewritten_function_can_be_pickled():
     function = pytensor.function([P], pt.exp(P) + P, mode=INTERPRETED)
     assert_allclose(cloudpickle.loads(cloudpickle.dumps(function))([0.0, 1.0]), [1.0, np.e + 1.0])

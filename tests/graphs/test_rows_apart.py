@@ -128,7 +128,7 @@ def test_large_entries_do_not_hide_dependence_of_small_entries():
         check(lambda x: pt.stack([x * 0.0 + pt.constant(np.float64(1e300)), x[::-1]]), axis=1, x=X)
 
 
-def test_processes_have_their_own_advice():
+def test_error_for_processes_has_its_own_advice():
     with pytest.raises(ValueError, match=re.escape("(f - f[:n].mean())[pm.Data('row', np.arange(n))]")):
         check(lambda f: f - f.mean(), processes=["f"], f=X)
     with pytest.raises(ValueError, match=re.escape("(f - f[:n].mean())[pm.Data('row', np.arange(n))]")):

@@ -61,7 +61,7 @@ def test_quantiles_of_the_scale_of_eight_groups_are_exact():
     assert given.count < 25
 
 
-def test_quantiles_of_scales_that_rows_see_only_together_are_exact():
+def test_quantiles_of_scales_with_a_common_effect_are_exact():
     found = Given(one_row_a_group, ["s", "e"]).integrated()
     axis = np.linspace(2e-3, 4, 250)
     exact, sd = quantiles_on_a_grid(one_row_a_group, [axis, axis], 0)
@@ -120,14 +120,14 @@ def test_failures_of_the_approximation_leave_the_rest():
     assert_allclose(found.density.std(axis=0), 1, atol=0.08)
 
 
-def test_a_node_above_the_maximum_is_said():
+def test_node_above_the_maximum_is_reported():
     found = Given(lambda x: float(np.logaddexp(-0.5 * x[0] ** 2, 3 - 2 * (x[0] - 3.5) ** 2)), ["x"]).integrated(
         at=[0.0]
     )
     assert "above the maximum that the search found" in found.message
 
 
-def test_too_few_evaluations_are_said():
+def test_too_few_evaluations_are_reported():
     found = Given(one_row_a_group, ["s", "e"]).integrated(evaluations=1)
     assert not found.converged
     assert "hyper_options={'evaluations':" in found.message
@@ -166,7 +166,7 @@ def test_weighted_draws_have_the_weighted_quantiles_without_repeated_values():
 
 
 @pytest.mark.parametrize("d", [1, 3, 8])
-def test_weights_of_places_have_the_moments_of_draws(d):
+def test_weights_of_nodes_reproduce_moments_of_draws(d):
     rng = np.random.default_rng(d)
     root = np.eye(d) + 0.3 * rng.normal(size=(d, d))
     draws = rng.normal(size=(4000, d)) @ root.T + 2.0

@@ -107,7 +107,7 @@ def wide(x):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_far_hill_has_its_share_of_draws(seed):
+def test_separate_mode_has_its_share_of_draws(seed):
     """The share of a hill is its variance over the sum of both, in two dimensions."""
     found = Given(two_hills, ["a", "b"], wide).integrated(at=[3.0, 3.0], random_seed=seed)
     assert (found.density[:, 0] < 0.0).mean() == pytest.approx(0.35**2 / (0.35**2 + 0.5**2), abs=0.01)
@@ -139,7 +139,7 @@ def test_region_ends_where_the_log_prior_has_fallen():
     assert_allclose([low[1], high[1]], np.array([-1, 1]) * 3.0 * np.sqrt(18.0), atol=1.5)
 
 
-def test_failures_where_the_mass_is_are_reported():
+def test_failures_in_the_mass_are_reported():
     found = Given(lambda x: np.nan if x[0] > 1.3 else -0.5 * float(x @ x), ["a", "b"], wide).integrated(at=[0.0, 0.0])
     assert "the approximation failed at" in found.message
     assert found.density[:, 0].max() < 1.6

@@ -18,14 +18,14 @@ def test_centres_are_means_of_clusters():
     assert_allclose(found[np.lexsort(found.round().T)], means[np.lexsort(means.round().T)])
 
 
-def test_columns_count_by_their_scales():
+def test_clusters_divide_columns_by_their_scales():
     """Two places differ in the first column alone, which counts for nothing."""
     found = centres_of_classes(InMemory(X[:80], np.zeros(80, int)), 2, np.array([0.0, 1.0]), np.random.default_rng(0))
     assert_allclose(np.sort(found[:, 1]), [0.0, 50.0], atol=0.2)
     assert_allclose(found[:, 0], 25.0, atol=0.2)
 
 
-def test_classes_share_centres_that_a_small_class_cannot_fill():
+def test_centres_beyond_a_small_class_go_to_other_classes():
     labels = np.r_[np.zeros(98, int), 1, 1]
     found = centres_of_classes(InMemory(X, labels), 10, np.ones(2), np.random.default_rng(0))
     assert found.shape == (10, 2)

@@ -50,7 +50,7 @@ def test_the_density_of_pymc_rises_towards_0(n):
 
 @pytest.mark.variation
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
-def test_a_standard_deviation_that_runs_to_0_is_said():
+def test_standard_deviation_that_runs_to_0_is_reported():
     n = 3
     model = slopes(n, exponential)
     log_posterior = DenseLogPosterior(read_classifier(model), EP())
@@ -72,7 +72,7 @@ def test_priors_that_are_advised_have_a_maximum(n, sd_dist):
     assert np.abs(fit.trace.best.gradient).max() < 0.02
 
 
-def test_a_small_standard_deviation_that_is_a_maximum_is_left_alone():
+def test_small_standard_deviation_at_a_maximum_is_not_reported():
     log_posterior = DenseLogPosterior(read_classifier(slopes(2, exponential)), EP())
     best = log_posterior(np.array([0.0, 0.0, -7.0]))
     assert "no maximum" in collapsed(log_posterior.space, log_posterior, best)

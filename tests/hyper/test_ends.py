@@ -54,14 +54,14 @@ def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
     # A search by inner updates ends as all do that climb.
     [("ep", {}), pytest.param("sparse_ep", {"inducing": 10, "update": "inner", "n": 600}, marks=pytest.mark.slow)],
 )
-def test_a_scale_of_priors_that_runs_to_0_is_said(method, options):
+def test_scale_of_a_prior_that_runs_to_0_is_reported(method, options):
     with pooled(), pytest.warns(RuntimeWarning, match="'tau' ran to .*e-.*, where the prior density of what it scales"):
         fit = pm.fit(method=method, progressbar=False, **options)
     assert not fit.converged
     assert "NOT converged" in str(fit)
 
 
-def test_a_fit_by_batches_says_that_a_scale_of_priors_runs_to_0():
+def test_batch_fit_reports_a_scale_that_runs_to_0():
     with pooled(), pytest.warns(RuntimeWarning, match=r"^Ended \('tau' ran to .* has no bound.* after 150 steps"):
         fit = pm.fit(
             150, method="sparse_ep", inducing=5, batch_size=20, learn_inducing=False, random_seed=1,
@@ -82,7 +82,7 @@ def test_a_fit_by_batches_says_that_a_scale_of_priors_runs_to_0():
     ],
     ids=["half normal", "half Cauchy", "inverse gamma", "log normal", "normals"],
 )
-def test_which_priors_have_no_bound_as_a_scale_goes_to_0(options, unbounded):
+def test_unbounded_priors_at_scale_0_are_identified(options, unbounded):
     """Three log scales within tau of their mean have a density of 1 / tau³, times that of tau."""
     space = Hyperparameters(read_classifier(pooled(**options)))
     first = space.initial_point()
@@ -117,7 +117,7 @@ METHODS = {
 @pytest.mark.variation(but=["ivm", "ep"])
 @pytest.mark.filterwarnings("ignore:Hyperparameters did not .* rounds was reached:RuntimeWarning")
 @pytest.mark.parametrize("method", METHODS)
-def test_a_magnitude_that_begins_at_0_is_learned(method):
+def test_magnitude_that_starts_at_0_is_learned(method):
     with squared_magnitude():
         fit = pm.fit(method=method, progressbar=False, **METHODS[method])
     assert abs(fit.trace.best.gradient).max() < (0.1 if method == "ivm" else 0.01)
@@ -125,7 +125,7 @@ def test_a_magnitude_that_begins_at_0_is_learned(method):
     assert fit.trace.best.evidence > len(Y) * np.log(0.5) + 3.0
 
 
-def test_batches_begin_beside_a_point_of_symmetry():
+def test_batch_fits_start_next_to_a_point_of_symmetry():
     begins = pytest.warns(UserWarning, match="symmetric about where 'eta' begins")
     with squared_magnitude(), begins:
         fit = pm.fit(4, method="sparse_ep", inducing=5, batch_size=20, progressbar=False)
@@ -133,7 +133,7 @@ def test_batches_begin_beside_a_point_of_symmetry():
     assert np.isfinite(fit.hist).all()
 
 
-def test_cutpoints_cross_nowhere():
+def test_cutpoints_stay_ordered_during_the_search():
     """Where PyMC's density is −∞ there is no log posterior either, be it a class that never occurs."""
     model = ordered()
     with model, pytest.warns(RuntimeWarning, match="came to a border, and beyond it: The cutpoints"):
@@ -150,7 +150,7 @@ def test_cutpoints_cross_nowhere():
 
 
 @pytest.mark.parametrize("transform", [{"default_transform": None}, {}], ids=["none", "PyMC's own"])
-def test_a_support_that_ends_before_the_log_posterior_falls(transform):
+def test_support_that_ends_before_the_maximum_is_reported(transform):
     """The magnitude that fits best is about 4 (see the test of one that begins at 0), and may be 2 at most."""
     with pm.Model():
         eta = pm.Uniform("eta", 0.1, 2.0, **transform)
@@ -166,13 +166,13 @@ def test_a_support_that_ends_before_the_log_posterior_falls(transform):
     assert 1.5 < fit.hyperparameters.eta < 2.0
 
 
-def test_with_the_transform_that_is_advised_there_is_a_maximum():
+def test_advised_transform_has_a_maximum():
     with ordered(transform=pm.distributions.transforms.ordered):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.converged
 
 
-def test_cutpoints_that_do_not_ascend_at_first_are_refused():
+def test_descending_initial_cutpoints_are_refused():
     with ordered((0.0, 0.0, 0.0)), pytest.raises(ValueError, match=r"must ascend, but are 0, 0, 0\. Declare them"):
         pm.fit(method="ep", progressbar=False)
 

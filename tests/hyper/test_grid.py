@@ -49,7 +49,7 @@ def normal(x):
     return -0.5 * x**2
 
 
-def test_nodes_far_above_the_maximum_of_the_search_are_weighed_and_said():
+def test_nodes_above_the_search_maximum_are_weighted_and_reported():
     """A second mode, so high that its density beside the first overflows."""
     two = Given(lambda x: np.logaddexp(normal(x), 800.0 + 200.0 * normal(x - 4.5)))
     found = two.integrated()
@@ -58,7 +58,7 @@ def test_nodes_far_above_the_maximum_of_the_search_are_weighed_and_said():
     assert "is 800 above the maximum that the search found" in found.message
 
 
-def test_nodes_come_closer_where_the_density_is_narrower_than_the_gaussian():
+def test_nodes_are_denser_if_the_density_is_narrower_than_the_gaussian():
     def steep(x):
         return normal(x) - 3.0 * np.abs(x) ** 3
 
@@ -78,13 +78,13 @@ def test_one_failure_does_not_end_the_grid():
     assert not gap.converged
 
 
-def test_a_wall_of_failures_ends_the_grid():
+def test_grid_ends_at_failures():
     found = Given(lambda x: np.nan if x > 1.3 else normal(x)).integrated()
     assert found.theta.max() < 1.3
     assert "the approximation failed at 3 of 11 points" in found.message
 
 
-def test_a_tail_that_the_grid_does_not_end_is_said():
+def test_unfinished_tail_of_a_grid_is_reported():
     def heavy(x):
         return -0.55 * np.log1p(x**2)
 
@@ -93,7 +93,7 @@ def test_a_tail_that_the_grid_does_not_end_is_said():
     assert "not negligible 20 steps from the maximum" in found.message
 
 
-def test_a_long_tail_that_the_grid_ends_has_its_integral():
+def test_long_tail_within_the_grid_is_integrated():
     def tail(x):
         return -0.5 * x**2 if x > 0 else -np.log(np.cosh(x))
 

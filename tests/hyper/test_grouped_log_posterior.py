@@ -66,7 +66,7 @@ def log_posteriors(observe, approximator, repeats=1):
 @pytest.mark.variation(but=["poisson-laplace", "ordered-kl", "normal-kl", "two variables-laplace"])
 @pytest.mark.parametrize("approximator", [ScalarLaplace(tolerance=1e-10), KL(tolerance=1e-10)], ids=["laplace", "kl"])
 @pytest.mark.parametrize("name", LIKELIHOODS)
-def test_laplace_and_kl_have_the_numbers_of_rows(name, approximator):
+def test_laplace_and_kl_of_groups_equal_rows(name, approximator):
     own, rows = log_posteriors(LIKELIHOODS[name], approximator)
     theta = own.space.initial_point() + 0.1
     found, expected = own(theta), rows(theta)
@@ -86,7 +86,7 @@ def test_gradients_of_ep_match_differences(name):
 
 
 @pytest.mark.parametrize(("dense", "form"), [(0.0, "By rows"), (1.0 / 3.0, "By a sparse precision")])
-def test_large_priors_have_the_numbers_of_rows(dense, form, monkeypatch):
+def test_groups_with_large_priors_equal_rows(dense, form, monkeypatch):
     repeats = 50
     monkeypatch.setattr(precision_sum, "_DENSE", dense)
     own, rows = log_posteriors(

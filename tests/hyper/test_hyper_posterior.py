@@ -139,7 +139,7 @@ CLOSE = {
     ],
     indirect=["case"],
 )
-def test_moments_against_a_grid(case, kind):
+def test_moments_match_a_grid(case, kind):
     mean, sd, probability = CLOSE[kind]
     expected_mean, expected_sd, _ = theta_moments(case.fit("dense"))
     found_mean, found_sd, _ = theta_moments(case.fit(kind))
@@ -154,7 +154,7 @@ def test_moments_against_a_grid(case, kind):
 @pytest.mark.parametrize(
     ("kind", "error"), [("adaptive", 0.02), ("laplace", 0.12), ("grid", 0.01), ("ccd", 0.02), ("importance", 0.02)]
 )
-def test_evidence_against_a_grid(case, kind, error):
+def test_evidence_matches_a_grid(case, kind, error):
     expected = case.fit("dense").hyper_posterior.log_evidence
     assert case.fit(kind).hyper_posterior.log_evidence == pytest.approx(expected, abs=error)
     assert np.isnan(case.fit("map").hyper_posterior.log_evidence)
@@ -167,7 +167,7 @@ def test_laplace_nodes_have_the_moments_of_the_gaussian(pair):
 
 
 @kinds
-def test_weights_and_nodes(pair, kind):
+def test_weights_sum_to_one_and_nodes_have_their_shape(pair, kind):
     fit = pair.fit(kind)
     posterior = fit.hyper_posterior
     assert posterior.weights.sum() == pytest.approx(1, abs=1e-12)
@@ -189,7 +189,7 @@ def test_weights_and_nodes(pair, kind):
     assert "NOT" not in str(fit)
 
 
-def test_hessian_by_finite_differences(pair):
+def test_hessian_matches_finite_differences(pair):
     """Of the value, which is more accurate than the gradient."""
     theta = pair.optimum.best.theta + 0.2
     step = 0.02
@@ -337,7 +337,7 @@ def test_message_of_importance_sampling_has_effective_size_and_error(single):
 
 
 @pytest.mark.parametrize(("build", "method"), [(models.bernoulli_logit, "ep"), (models.probit, "vb")])
-def test_importance_sampling_is_for_every_method(build, method):
+def test_importance_sampling_works_for_every_method(build, method):
     model, _ = build()
     with model:
         fit = pm.fit(method=method, hyper="importance", hyper_options={"draws": 150}, progressbar=False, random_seed=1)
@@ -359,7 +359,7 @@ def test_importance_sampling_follows_the_seed(single):
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
-def test_standard_normal_nodes(d):
+def test_standard_normal_nodes_have_its_moments(d):
     z = standard_normal_nodes(40, d, 3)
     assert_allclose(z.mean(axis=0), 0, atol=1e-12)
     assert_allclose(z.T @ z / 40, np.eye(d), atol=1e-12)
@@ -386,7 +386,7 @@ def test_prediction_is_a_mixture(pair, kind):
     assert found.attrs == {"probabilities": "orthant"}
 
 
-def test_total_moments_agree():
+def test_total_moments_combine_within_and_between_nodes():
     rng = np.random.default_rng(0)
     weights, means = rng.dirichlet(np.ones(5)), 3 + rng.normal(size=(5, 4, 3))
     roots = rng.normal(size=(5, 4, 3, 3))
@@ -426,7 +426,7 @@ def test_draws_have_the_moments_of_the_mixture(pair, kind):
 
 
 @kinds
-def test_moments_of_the_flat_vector(pair, kind):
+def test_flat_vector_has_the_moments_of_its_variables(pair, kind):
     fit = pair.fit(kind)
     mean, std, cov = fit.mean.eval(), fit.std.eval(), fit.cov.eval()
     assert_allclose(std, np.sqrt(cov.diagonal()), atol=1e-6)
@@ -462,7 +462,7 @@ def test_arviz_summarises_without_warnings(pair, kind):
     assert az.plot_forest({kind: data, "again": data}, var_names=["ls", "eta"], backend="none") is not None
 
 
-def test_solutions_that_are_not_kept_are_solved_again(pair, monkeypatch):
+def test_discarded_solutions_are_recomputed(pair, monkeypatch):
     """With the data of the time of the fit, and with the same results."""
     whole = pair.fit("ccd")
     monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 2 * (90**2 + 12 * 90))
@@ -477,7 +477,7 @@ def test_solutions_that_are_not_kept_are_solved_again(pair, monkeypatch):
         pm.set_data({"X": X}, model=pair.model)
 
 
-def test_fit_takes_it_as_an_option(pair):
+def test_fit_accepts_an_instance_as_hyper(pair):
     with pair.model:
         fit = pm.fit(method="nested_ep", hyper="laplace", hyper_options={"nodes": 10}, progressbar=False, random_seed=1)
     assert fit.hyper_posterior.name == "laplace"
@@ -488,7 +488,7 @@ def test_fit_takes_it_as_an_option(pair):
 
 
 @pytest.mark.parametrize("kind", sorted(set(HYPER.names) - {"map", "mean_field"}))
-def test_without_hyperparameters_all_are_the_same(kind, fixed):
+def test_all_methods_agree_without_hyperparameters(kind, fixed):
     with fixed.model:
         fit = pm.fit(method="nested_ep", hyper=kind, progressbar=False, random_seed=1)
     assert len(fit.hyper_posterior) == 1
@@ -611,7 +611,7 @@ def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
     assert off > 2 * error
 
 
-def test_no_more_solutions_are_kept_than_there_is_memory_for(pair, monkeypatch):
+def test_number_of_stored_solutions_is_limited_by_memory(pair, monkeypatch):
     monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 1)
     nodes = HYPER["laplace"](nodes=8).integrate(pair.log_posterior, pair.optimum, random_seed=1)
     nodes.solution(0)

@@ -11,7 +11,7 @@ X = np.random.default_rng(1).normal(size=(40, 2))
 ROWS = InMemory(X, np.zeros(40))
 
 
-def test_a_number_takes_rows_that_differ():
+def test_number_of_inducing_inputs_selects_distinct_rows():
     z = initial_inducing(10, ROWS, 3, False, 1)
     assert z.shape == (3, 10, 2)
     for own in z:
@@ -22,17 +22,17 @@ def test_a_number_takes_rows_that_differ():
     assert_allclose(initial_inducing(10, ROWS, 3, False, 1), z)
 
 
-def test_rows_of_few_kinds_may_be_taken_twice():
+def test_few_distinct_rows_may_be_selected_twice():
     z = initial_inducing(5, InMemory(np.repeat([[0.0, 1.0], [2.0, 3.0]], 10, axis=0), np.zeros(20)), 2, True, 1)
     assert len(np.unique(z[0], axis=0)) == 2
 
 
-def test_they_spread():
+def test_inducing_inputs_are_spread():
     clusters = np.repeat(np.arange(5.0)[:, None] * 100, 8, axis=0) + 0.01 * X[:, :1]
     assert len(np.unique(initial_inducing(5, InMemory(clusters, np.zeros(40)), 1, True, 1)[0].round(-1))) == 5
 
 
-def test_an_array_is_taken_as_it_is():
+def test_array_of_inducing_inputs_is_unchanged():
     assert_allclose(initial_inducing(X[:4], ROWS, 3, False, 1), np.stack([X[:4]] * 3))
     own = np.stack([X[:4], X[4:8], X[8:12]])
     assert_allclose(initial_inducing(own, ROWS, 3, False, 1), own)

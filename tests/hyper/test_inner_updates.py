@@ -47,7 +47,7 @@ def quietly(history):
 
 
 @pytest.mark.parametrize("direction", [SignedSteps, lambda: OptimiserSteps(pm.adam(learning_rate=0.1))])
-def test_the_top_is_found(direction):
+def test_inner_updates_find_the_maximum(direction):
     found = climb(Hill([1.0, -2.0]), np.zeros(2), 400, quietly, direction(), 1e-8)
     assert_allclose(found.best.theta, [1.0, -2.0], atol=1e-2)
     assert found.converged
@@ -62,7 +62,7 @@ def test_lengths_grow_and_are_halved_for_each_parameter():
     assert_allclose(third, [0.0242, 0.011, 0.0])
 
 
-def test_an_optimiser_of_pymc_makes_its_own_steps():
+def test_optimiser_of_pymc_determines_the_steps():
     step = OptimiserSteps(pm.adam(learning_rate=0.1))
     assert_allclose(step(np.array([5.0, -0.2])), [0.1, -0.1], rtol=1e-5)  # Adam's first, whatever the slope
     step.shorten()
@@ -75,7 +75,7 @@ def test_an_optimiser_of_pymc_makes_its_own_steps():
         assert_allclose(plain(np.ones(2)), [third, third])
 
 
-def test_a_wall_is_not_passed():
+def test_steps_stop_at_failures():
     found = climb(Hill([1.0, 0.0], wall=0.3), np.zeros(2), 200, quietly, SignedSteps(), 1e-8)
     assert found.best.theta[0] == pytest.approx(0.3, abs=0.02)
     assert np.isfinite(found.best.log_posterior)
@@ -93,12 +93,12 @@ def test_steps_that_lower_a_bound_are_refused(direction):
 
 
 @pytest.mark.parametrize(("wall", "converged"), [(np.inf, True), (0.0, False)])
-def test_where_no_step_leads_on_there_is_a_top_or_a_wall(wall, converged):
+def test_search_ends_at_a_maximum_or_at_failures(wall, converged):
     found = climb(Hill([1e-9 if converged else 1.0], wall), np.zeros(1), 60, quietly, SignedSteps(), 0.0, bounded=True)
     assert (found.converged, found.message) == (converged, "No step leads on from here.")
 
 
-def test_a_momentum_that_leads_down_is_forgotten():
+def test_momentum_is_reset_after_a_decrease():
     class Backwards(SignedSteps):
         """Steps down until it forgets."""
 
@@ -115,7 +115,7 @@ def test_a_momentum_that_leads_down_is_forgotten():
     assert_allclose(found.best.theta, [1.0], atol=1e-3)
 
 
-def test_an_optimiser_forgets_its_momentum():
+def test_momentum_of_an_optimiser_is_reset():
     step = OptimiserSteps(pm.adam(learning_rate=0.1))
     first = step(np.ones(2))
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_an_optimiser_forgets_its_momentum():
     assert_allclose(step(-np.ones(2)), -first)
 
 
-def test_a_bound_that_is_solved_in_part_is_kept():
+def test_partly_solved_bound_is_kept():
     class Unsolved(Hill):
         """Where a solve runs out of iterations, higher than where it began."""
 
@@ -145,7 +145,7 @@ def test_a_bound_that_is_solved_in_part_is_kept():
 
 
 @pytest.mark.parametrize(("error", "interrupted"), [(StopIteration, False), (KeyboardInterrupt, True)])
-def test_a_callback_may_end_it(error, interrupted):
+def test_callback_can_stop_inner_updates(error, interrupted):
     def stop(history):
         if len(history) == 4:
             raise error
@@ -185,7 +185,7 @@ def test_at_the_fixed_point_a_sweep_changes_nothing(sites):
 
 @pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
-def test_it_ends_where_l_bfgs_does(method):
+def test_inner_updates_end_at_the_maximum_of_l_bfgs(method):
     model, gp = models.probit() if method == "sparse_ep" else models.bernoulli_probit()
     options = {"method": method, "gp": gp, "inducing": 6, "learn_inducing": False, "random_seed": 3,
                "progressbar": False}  # fmt: skip
@@ -201,7 +201,7 @@ def test_it_ends_where_l_bfgs_does(method):
     assert [i for _, i in seen] == list(range(1, len(inner.hist)))
 
 
-def test_refused():
+def test_unsupported_options_are_refused():
     model, gp = models.probit()
     with model:
         with pytest.raises(ValueError, match="update is 'both', but must be 'outer' or 'inner'"):

@@ -27,7 +27,7 @@ def log_posterior(request):
 
 
 @pytest.mark.variation(but=["shared"])
-def test_gradient_by_finite_differences(log_posterior):
+def test_gradient_matches_finite_differences(log_posterior):
     theta = log_posterior.space.initial_point() + 0.3
     step = 1e-4 * np.random.default_rng(2).normal(size=theta.size)
     ahead, behind = (log_posterior(theta + s * step).log_posterior for s in (1, -1))
@@ -47,7 +47,7 @@ def test_evidence_prior_and_jacobian_add_up():
     assert evaluation.log_posterior == pytest.approx(evidence + prior + np.log([*ls, eta]).sum(), abs=1e-8)
 
 
-def test_other_terms_of_the_model_count():
+def test_potentials_of_the_model_are_added():
     def build(with_terms):
         X, y = models.data()
         with pm.Model() as model:
@@ -75,7 +75,7 @@ def test_value_does_not_depend_on_history():
     assert_allclose(again.gradient, first.gradient, atol=1e-6)
 
 
-def test_maximum_is_one():
+def test_search_ends_at_a_maximum():
     model, _ = models.shared()
     posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     optimum = maximise(posterior, posterior.space.initial_point(), 100)
@@ -87,7 +87,7 @@ def test_maximum_is_one():
         assert nearby.log_posterior < optimum.best.log_posterior
 
 
-def test_a_failing_region_is_walked_around():
+def test_search_avoids_a_failing_region():
     class Walled(DenseLogPosterior):
         def __call__(self, theta, start=None):
             result = super().__call__(theta, start)
@@ -132,7 +132,7 @@ def less_noise(taken):
 
 
 @pytest.mark.variation
-def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
+def test_search_ends_at_a_proper_covariance():
     posterior = less_noise(0.6)  # the prior's mean, where there is none
     optimum = maximise(posterior, np.array([0.0]), 100)
     assert posterior.loosely()(np.array([0.6])).usable
@@ -164,7 +164,7 @@ def test_evaluation_from_its_own_start_takes_few_sweeps(log_posterior):
     assert again.log_posterior == pytest.approx(here.log_posterior, abs=1e-8)
 
 
-def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
+def test_wider_tolerance_saves_sweeps_without_loss_of_needed_digits():
     model, _ = models.shared()
     posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     theta = posterior.space.initial_point()
@@ -178,7 +178,7 @@ def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
     assert posterior(theta).iterations == exact.iterations  # it is another one that has it
 
 
-def test_a_search_that_rises_has_a_wider_tolerance_where_rows_are_many(monkeypatch):
+def test_search_of_many_rows_has_a_wider_tolerance_while_rising(monkeypatch):
     model, _ = models.shared()
     posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     theta = posterior.space.initial_point()
@@ -234,7 +234,7 @@ def test_evaluation_after_a_failed_start_equals_a_cold_evaluation(log_posterior)
     assert bad.log_posterior == pytest.approx(cold.log_posterior, abs=1e-9)
 
 
-def test_later_data_change_nothing():
+def test_later_changes_of_data_have_no_effect():
     X, y = models.data()
     with pm.Model() as model:
         inputs = pm.Data("X", X)

@@ -42,7 +42,7 @@ class Parabola:
 
 
 @pytest.mark.parametrize("needs", [0, 1])
-def test_a_first_solve_may_need_a_second_go(needs):
+def test_failed_first_solve_is_repeated(needs):
     optimum = maximise(Parabola(needs), np.zeros(2), 20)
     assert optimum.converged
     assert len(optimum.history) > 1
@@ -79,7 +79,7 @@ class NotConcave(Parabola):
 
 
 @pytest.mark.parametrize("size", [0, 2])
-def test_a_likelihood_that_is_not_concave_is_for_another_method(size):
+def test_error_for_a_non_concave_likelihood_names_another_method(size):
     with pytest.raises(ValueError, match=r"not concave at the mode.* Take method='ep'") as error:
         maximise(NotConcave(0), np.zeros(size), 20)
     assert ("start=" in str(error.value)) == (size > 0)
@@ -95,7 +95,7 @@ class Indefinite(Parabola):
         return super().__call__(theta, start)._replace(status=NOT_POSITIVE_DEFINITE)
 
 
-def test_a_search_that_was_stopped_does_not_begin_again():
+def test_stopped_search_does_not_restart():
     seen = []
 
     def stop(history):
@@ -150,7 +150,7 @@ class Rough(Valley):
 
 
 @pytest.mark.parametrize("error", [0.0, 1e-3, 0.3])
-def test_a_search_is_rough_while_it_rises_and_ends_at_the_maximum(error):
+def test_search_with_rough_evaluations_ends_at_the_maximum(error):
     valley = Valley(error)
     found = maximise(valley, np.array([3.0, -2.0]), 100)
     assert found.converged

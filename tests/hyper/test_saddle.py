@@ -84,7 +84,7 @@ def product(a, b):
         (product, (0.0, 0.0), (2.4885, 2.4885)),
     ],
 )
-def test_a_search_leaves_a_point_about_which_all_is_symmetric(function, start, end):
+def test_search_leaves_a_point_of_symmetry(function, start, end):
     found = maximise(MadeUp(function), np.array(start), 100)
     assert found.converged
     assert LEFT in found.outcome
@@ -96,13 +96,13 @@ def test_a_search_leaves_a_point_about_which_all_is_symmetric(function, start, e
         assert_allclose(np.sort(found.best.theta), np.sort(end), atol=1e-3)
 
 
-def test_steps_after_each_sweep_leave_it_too():
+def test_steps_after_each_sweep_leave_a_point_of_symmetry():
     found = climb(MadeUp(magnitude), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
     assert LEFT in found.outcome
     assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
 
 
-def test_a_search_that_had_slopes_everywhere_costs_nothing_more():
+def test_search_without_saddle_has_no_extra_evaluations():
     def bowl(a, b):
         return -((a - 2) ** 2) - 3 * (b - a) ** 2, (-2 * (a - 2) + 6 * (b - a), -6 * (b - a))
 
@@ -120,7 +120,7 @@ def test_a_maximum_without_a_slope_at_its_start_stays():
 
 
 @pytest.mark.parametrize("search", ["L-BFGS", "sweeps"])
-def test_a_start_at_which_nothing_can_be_computed_is_left(search):
+def test_failing_start_is_replaced(search):
     def without_zero(a, b):
         value, slopes = magnitude(a, b)
         return (value, slopes) if a else (np.nan, (np.nan, np.nan))
@@ -151,7 +151,7 @@ def test_a_slope_that_is_not_finite_is_named(search, only_here, says):
     assert "sqrt(squared + 1e-12)" in str(error.value)
 
 
-def test_where_nothing_can_be_computed_anywhere_the_reason_is_that():
+def test_error_names_the_reason_if_all_points_fail():
     made_up = MadeUp(lambda a: (np.nan, (np.nan,)))
     with pytest.raises(ValueError, match="Check the covariance function, and the matrices"):
         maximise(made_up, np.zeros(1), 20)
@@ -170,14 +170,14 @@ def test_an_interrupt_beside_a_saddle_keeps_it():
     assert_allclose(found.best.theta, (0.0, 1.0), atol=1e-3)
 
 
-def test_a_search_without_hyperparameters_looks_nowhere():
+def test_search_without_hyperparameters_has_no_extra_evaluations():
     """Inducing inputs alone are learned."""
     made_up = MadeUp(magnitude)
     assert higher_beside(made_up, [made_up(np.zeros(2))], 0) is None
     assert made_up.calls == 1
 
 
-def test_a_limit_on_iterations_holds_for_all_that_follows():
+def test_limit_on_iterations_covers_the_escape():
     found = maximise(MadeUp(fourth_power), np.zeros(2), 4)
     assert not found.converged
     assert LEFT in found.outcome

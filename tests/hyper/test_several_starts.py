@@ -62,7 +62,7 @@ def test_the_best_of_several_searches_is_kept():
     assert found.agreement == "1 of 3 starts ended there, the others up to 3.00 below"
 
 
-def test_agreement_in_words():
+def test_text_describes_agreement_of_searches():
     def said(*points):
         return maximise_from(TwoHills(), np.array(points)[:, None], 100).agreement
 
@@ -70,7 +70,7 @@ def test_agreement_in_words():
     assert said(1.0, -2.5) == "1 of 2 starts ended there, the other 3.00 below"
 
 
-def test_searches_that_come_to_an_earlier_end_stop_there():
+def test_search_stops_near_the_end_of_an_earlier_search():
     posterior = DenseLogPosterior(read_classifier(models.shared()[0]), NestedEP())
     points = starting_points(posterior, posterior.space.initial_point(), 4)
     alone = [len(maximise_from(posterior, point[None], 100).history) for point in points]
@@ -87,7 +87,7 @@ def test_searches_that_come_to_an_earlier_end_stop_there():
     assert sum(lengths[1:]) < 0.8 * sum(alone[1:])
 
 
-def test_a_start_that_fails_is_counted_and_the_first_must_not():
+def test_failed_later_start_is_counted_and_failed_first_start_raises():
     found = maximise_from(TwoHills(fails_below=-5.0), np.array([[1.0], [-6.0]]), 100)
     assert found.agreement == "1 of 2 starts ended there, 1 failed"
     with pytest.raises(ValueError, match="no start"):
@@ -119,7 +119,7 @@ def test_interrupt_before_a_search_keeps_earlier_searches():
     assert (found.converged, found.interrupted, len(found.ends)) == (False, True, 1)
 
 
-def test_a_fit_from_several_starts(tmp_path):
+def test_fit_from_several_starts_keeps_the_best(tmp_path):
     seen = []
     model, _ = models.probit()
     with model:
@@ -270,7 +270,7 @@ def test_other_errors_of_a_callback_are_raised():
         maximise_from(TwoHills(), np.array([[1.0], [-2.5], [2.5]]), 100, callback)
 
 
-def test_more_searches_than_run_together():
+def test_many_searches_run_in_batches():
     points = np.array([[-2.5], *[[x] for x in np.linspace(0.6, 2.6, 12)]])
     numbers = []
     found = maximise_from(TwoHills(), points, 100, lambda _, which: numbers.append(which))

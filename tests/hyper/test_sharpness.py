@@ -45,7 +45,7 @@ DATA = np.random.default_rng(1).normal(size=12)
 
 @pytest.mark.parametrize("size", [2, 5, 12])
 @pytest.mark.parametrize("begin", [0.0, 0.5])
-def test_search_without_a_bound_ends_soon(size, begin):
+def test_search_of_an_unbounded_density_ends_early(size, begin):
     found = maximise(Funnel(DATA[:size]), np.append(0.0, np.full(size, begin)), 10_000)
     assert not found.converged
     assert found.message in (UNBOUNDED, STUCK)

@@ -46,7 +46,7 @@ def test_threads_evaluate_at_the_same_time(fit, threads):
     assert [value for _, value in met] == [fit.log_posterior(theta + step).log_posterior for step in (0.0, 0.1)]
 
 
-def test_solves_side_by_side_share_the_threads(threads):
+def test_parallel_solves_share_the_threads(threads):
     """All have begun when one looks at its team, and the last one looks when the others are done."""
     threads(5)
     begun, looked = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
@@ -81,7 +81,7 @@ def test_nested_teams_do_not_add_threads(threads):
         assert together.each(inner, range(2)) == [(2, [1, 1])] * 2
 
 
-def test_solves_side_by_side_fit_the_memory(threads):
+def test_parallel_solves_stay_within_memory(threads):
     threads(8)
     with team.one_blas_thread():
         assert team.gather_for_solves(10, 1000).size == 8
@@ -89,7 +89,7 @@ def test_solves_side_by_side_fit_the_memory(threads):
         assert team.gather_for_solves(10, 5000).size == 1
 
 
-def test_a_failure_ends_the_rest(threads):
+def test_failure_stops_the_remaining_solves(threads):
     threads(2)
     begun = []
 

@@ -35,7 +35,7 @@ def log_posterior(build, learn=True, inducing=4, shared=False, method=SparseEP, 
         (models.bernoulli_probit, True, "quadrature"),
     ],
 )
-def test_gradient(build, shared, sites):
+def test_gradient_matches_differences(build, shared, sites):
     posterior = log_posterior(build, shared=shared, sites=sites)
     flat = posterior.flat(posterior.space.initial_point())
     here = posterior(flat)
@@ -51,7 +51,7 @@ def test_gradient(build, shared, sites):
 
 @pytest.mark.variation(but=["nested-NestedEP"])
 @pytest.mark.parametrize(("sites", "dense"), [("quadrature", QIEP), ("nested", NestedEP)])
-def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
+def test_data_as_inducing_inputs_equal_the_dense_log_posterior(sites, dense):
     X, _ = models.data()
     sparse = log_posterior(models.shared, learn=False, inducing=X, shared=True, jitter=1e-10, sites=sites)
     dense = DenseLogPosterior(read_classifier(models.shared()[0]), dense(tolerance=1e-11))
@@ -62,7 +62,7 @@ def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
     assert_allclose(ours.log_posterior - ours.evidence, theirs.log_posterior - theirs.evidence)
 
 
-def test_a_bound_that_is_not_at_its_maximum_is_not_looked_for_from_nothing():
+def test_unconverged_bound_is_not_restarted_from_cold():
     posterior = log_posterior(models.shared, method=SparseVI, max_iterations=3)
     theta = posterior.flat(posterior.space.initial_point())
     begun = posterior.solve(theta)
@@ -71,7 +71,7 @@ def test_a_bound_that_is_not_at_its_maximum_is_not_looked_for_from_nothing():
     assert further.evidence > begun.evidence
 
 
-def test_where_the_covariance_is_none_there_is_a_status():
+def test_indefinite_covariance_returns_a_status():
     posterior = log_posterior(models.shared, learn=False)
     theta = posterior.space.initial_point()
     evaluation = posterior(theta * np.nan)

@@ -49,7 +49,7 @@ def test_data_suggest_length_scales_and_a_magnitude():
     assert_allclose(at["a"][1:5], expected, rtol=0.15)
 
 
-def test_some_of_many_points_stand_for_all():
+def test_subset_of_many_points_represents_all():
     rng = np.random.default_rng(0)
     X, labels = rng.normal(size=(450, 2)), rng.integers(3, size=450)
     k = 4 * np.exp(-0.5 * cdist(X, X, "sqeuclidean"))
@@ -60,7 +60,7 @@ def test_some_of_many_points_stand_for_all():
     assert seen.correlation["neighbours"] == pytest.approx(np.median(np.sort(k)[:, -2]) / 4, rel=0.01)
 
 
-def test_every_length_scale_is_moved_and_the_rest_is_drawn():
+def test_starts_move_length_scales_and_draw_the_rest():
     posterior = log_posterior(models.shared)
     first = posterior.space.initial_point()
     points = starting_points(posterior, first, 7, random_seed=1)

@@ -15,12 +15,12 @@ ROUNDING = 1e-7  # a spread of log weights that has no shape
     ("pareto_k", "worth", "trusted"),
     [(0.6, 0.1, True), (0.8, 0.95, True), (0.8, 0.85, False), (1.5, 0.95, False), (1.5, 0.995, True)],
 )
-def test_a_heavy_tail_does_no_harm_where_weights_are_alike(pareto_k, worth, trusted):
+def test_heavy_tail_is_ignored_for_nearly_equal_weights(pareto_k, worth, trusted):
     assert stand_for_posterior(pareto_k, worth * 4000, 4000) is trusted
 
 
 @pytest.mark.parametrize("draws", [1, 2, 3, 5, 10, 19, 24, 30])
-def test_a_tail_of_few_draws_says_nothing(draws):
+def test_tail_of_few_draws_has_infinite_pareto_k(draws):
     log_weights = np.random.default_rng(draws).normal(size=draws)
     smoothed, pareto_k = smooth(log_weights)
     assert np.isfinite(smoothed).all()

@@ -23,7 +23,7 @@ def iterate(residual, x, weight, memory, mixing, steps):
     return np.sqrt(norms)
 
 
-def test_weighted_norm():
+def test_weighted_norm_matches_definition():
     assert weighted_norm(np.array([1.0, 2.0, 0.5]), np.array([3.0, -1.0, 4.0])) == 19.0
 
 
@@ -66,7 +66,7 @@ def test_step_is_the_mixed_step_from_the_combination_of_least_residual(used):
     assert_allclose(step, mixing * f - gamma @ (dx[:used] + mixing * df[:used]), rtol=1e-9, atol=1e-9)
 
 
-def test_the_same_change_twice_counts_once():
+def test_repeated_change_counts_once():
     rng = np.random.default_rng(1)
     weight, f = np.ones(6), rng.standard_normal(6)
     dx, df = rng.standard_normal((2, 1, 6))
@@ -76,7 +76,7 @@ def test_the_same_change_twice_counts_once():
     assert_allclose(twice, once, rtol=1e-3)
 
 
-def test_without_any_change_of_the_residual_the_step_is_plain():
+def test_step_is_plain_if_the_residual_does_not_change():
     f = np.array([1.0, -2.0])
     step = np.empty(2)
     accelerated_step(np.ones(2), f, np.ones((2, 2)), np.zeros((2, 2)), 2, 0.8, step)

@@ -21,7 +21,7 @@ def centred(a):
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 100.0])
-def test_the_parts_make_the_covariance_of_differences(scale):
+def test_factors_and_diagonal_reproduce_the_covariance_of_differences(scale):
     rng = np.random.default_rng(0)
     for c in (3, 5, 9):
         a = scale * rng.standard_normal((c, c))
@@ -40,7 +40,7 @@ def test_diagonal_plus_common_factor_is_recovered():
         assert (centred(root @ root.T).diagonal() < 0.1 * diagonal).all()
 
 
-def test_nothing_more_can_be_taken_away():
+def test_diagonal_is_the_largest_possible():
     a = np.random.default_rng(1).standard_normal((6, 6))
     v = a @ a.T + 0.1 * np.eye(6)
     _, variance, _ = split(v)

@@ -82,13 +82,13 @@ def distribution_functions(f, label):
 
 
 @pytest.mark.parametrize(("f", "label"), MODERATE)
-def test_as_plain_rejection(f, label):
+def test_draws_match_rejection_sampling(f, label):
     ours, theirs = (statistics(v, label) for v in (draws(f, label), by_rejection(f, label)))
     assert min(ks_2samp(a, b).pvalue for a, b in zip(ours, theirs, strict=True)) > LEAST
 
 
 @pytest.mark.parametrize(("f", "label"), MODERATE + FAR)
-def test_as_the_reference(f, label):
+def test_draws_match_the_reference(f, label):
     columns = np.repeat(np.array(f)[:, None], DRAWS, axis=1)
     theirs = draw_utilities(np.random.default_rng(3), columns[None], np.full(DRAWS, label))[0]
     ours = draws(f, label)
@@ -97,14 +97,14 @@ def test_as_the_reference(f, label):
 
 
 @pytest.mark.parametrize(("f", "label"), MODERATE + FAR)
-def test_distribution_functions(f, label):
+def test_draws_match_distribution_functions(f, label):
     for sample, (x, values) in zip(draws(f, label), distribution_functions(f, label), strict=True):
         assert kstest(sample, lambda s, x=x, values=values: np.interp(s, x, values)).pvalue > LEAST
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1e3, 1e6])
 @pytest.mark.parametrize("c", [2, 3, 5, 20])
-def test_the_observed_class_has_the_largest(c, spread):
+def test_observed_class_has_the_largest_utility(c, spread):
     rng = np.random.default_rng(4)
     f = spread * rng.standard_normal((c, 500))
     labels = rng.integers(0, c, 500)
@@ -124,7 +124,7 @@ def test_arguments_that_are_infinite_or_far_out_return_nan(value):
     assert np.isfinite(v[:, 1]).all()
 
 
-def test_reproducible():
+def test_draws_are_reproducible():
     first, again, other = (draws((0.0, 1.0, 2.0), 1, 5, seed) for seed in (6, 6, 7))
     np.testing.assert_array_equal(first, again)
     assert not np.isin(first, other).any()

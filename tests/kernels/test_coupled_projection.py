@@ -26,7 +26,7 @@ def problem(seed, c, variance):
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])
-def test_precision_of_differences(c):
+def test_site_precision_equals_the_precision_of_differences(c):
     pi, precision = np.random.default_rng(c).gamma(1.0, size=c), np.empty((c - 1, c - 1))
     difference_precision(pi, LABEL, precision)
     assert_allclose(precision, coupled_precision(pi, LABEL), rtol=1e-13, atol=1e-15)
@@ -60,7 +60,7 @@ def test_contrasts_have_their_tilted_variances(c, variance, seed):
 
 
 @pytest.mark.parametrize("c", [4, 6])
-def test_a_site_of_the_form_is_found(c):
+def test_site_of_the_form_is_recovered(c):
     rng = np.random.default_rng(c)
     mean, covariance = cavity(2, c, 3.0)
     _, factor, _, _ = moments(mean, covariance, 300)
@@ -94,7 +94,7 @@ def test_a_coupling_of_the_wrong_sign_ends_at_the_boundary(c):
     assert divergence(pi, LABEL, covariance, tilted) <= smallest + 1e-7
 
 
-def test_nothing_is_changed_where_there_is_nothing_to_match():
+def test_site_without_information_stays():
     pi, left = project(np.zeros((2, 3)), np.zeros((3, 3)), np.log([0.2, 0.5, 0.3]))
     assert_allclose(pi, [0.2, 0.5, 0.3])
     assert left == 0.0

@@ -32,7 +32,7 @@ def with_u_integrated_out(precision, location):
 
 
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_sites_of_differences_and_latent_values(c):
+def test_sites_of_differences_equal_sites_of_latent_values(c):
     d = c - 1
     y = np.arange(c)
     parameters = [random_site(i, d) for i in range(c)]
@@ -59,7 +59,7 @@ def test_sites_of_differences_and_latent_values(c):
 
 @pytest.mark.parametrize("variance", [0.1, 10.0, 1e4])
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_cavity(c, variance):
+def test_cavity_equals_dense_algebra(c, variance):
     rng = np.random.default_rng(c)
     y = c // 2
     root = rng.normal(size=(c, c))
@@ -98,7 +98,7 @@ def test_indefinite_matrix_is_shrunk_to_semidefinite(seed, d, excess):
         assert lowest < 1e-6  # shrunk no more than needed
 
 
-def test_where_the_diagonal_is_zero_so_is_the_rest():
+def test_row_with_zero_variance_has_zero_covariance():
     a = np.diag([0.5, 0.0, 0.3])
     a[1, 0] = a[0, 1] = 1e-9
     shrink_to_semidefinite(a, np.empty((3, 3)))

@@ -40,7 +40,7 @@ def computed(mean, variance, rule):
 
 
 @pytest.mark.parametrize("spread", [0.0, 2.0])
-def test_against_many_digits(spread):
+def test_probabilities_match_values_of_many_digits(spread):
     rng = np.random.default_rng(0)
     sd = np.exp(spread * rng.standard_normal(4))
     mean = sd.max() * rng.standard_normal(4)
@@ -50,7 +50,7 @@ def test_against_many_digits(spread):
     assert error[0] < 1e-10
 
 
-def test_many_classes_of_any_scale_against_a_finer_rule():
+def test_many_classes_of_any_scale_match_a_finer_rule():
     rng = np.random.default_rng(1)
     finer = (np.polynomial.legendre.leggauss(30), 8.9, 0.5)
     for c, spread in ((10, 0.0), (10, 2.0), (40, 0.0), (10, 6.0)):
@@ -63,14 +63,14 @@ def test_many_classes_of_any_scale_against_a_finer_rule():
         assert_allclose(computed(mean[:, order] + 3.0, variance[:, order], FINE)[0], p[:, order], rtol=0, atol=1e-9)
 
 
-def test_probabilities_of_a_step_and_nan_for_invalid_moments():
+def test_zero_variance_gives_a_step_and_invalid_moments_give_nan():
     p, _ = computed(np.array([[0.0, 1e6], [0.0, 0.0], [0.0, np.nan], [0.0, 0.0]]),
                     np.array([[1.0, 1.0], [1e-12, 1.0], [1.0, 1.0], [0.0, 1.0]]), FINE)  # fmt: skip
     assert_allclose(p[:2], [[0.0, 1.0], [0.5, 0.5]], atol=1e-12)
     assert np.isnan(p[2:]).all()
 
 
-def test_tables():
+def test_tables_match_exact_functions():
     s = np.random.default_rng(2).uniform(-9, 9, 2000)
     found = np.array([cdf_and_density(x) for x in s])
     assert_allclose(found[:, 0], ndtr(s), rtol=1e-9, atol=1e-15)

@@ -41,7 +41,7 @@ def log_partition(mean, cov):
 
 @classes
 @scales
-def test_tilted_log_normaliser(c, scale):
+def test_tilted_log_normaliser_matches_reference(c, scale):
     means, covs = zip(*[cavity(c, scale, seed) for seed in range(3)], strict=True)
     result = tilted_log_normaliser(np.array(means), np.array(covs), 500, 1e-14)
     expected = [
@@ -52,7 +52,7 @@ def test_tilted_log_normaliser(c, scale):
 
 @classes
 @scales
-def test_update_from_a_cavity(c, scale):
+def test_update_from_a_cavity_matches_reference(c, scale):
     """With vacuous sites the posterior is the cavity."""
     mean, cov = cavity(c, scale)
     for y in range(c):
@@ -72,7 +72,7 @@ def test_update_from_a_cavity(c, scale):
 @classes
 @scales
 @pytest.mark.parametrize("converged", [True, False])
-def test_update_from_a_marginal_with_sites(c, scale, converged):
+def test_update_from_a_marginal_equals_update_from_its_cavity(c, scale, converged):
     mean, cov = cavity(c, scale)
     precision = np.linalg.inv(cov)
     for y in range(c):
@@ -100,7 +100,7 @@ def test_update_from_a_marginal_with_sites(c, scale, converged):
         assert with_site + terms == pytest.approx(expected.log_normaliser, rel=1e-10, abs=1e-10)
 
 
-def test_points_are_treated_apart():
+def test_points_do_not_affect_each_other():
     points = [(*cavity(4, 2.0, seed), seed % 4) for seed in range(5)]
     apart = [update(mean, cov, y, np.zeros(3), np.zeros(3)) for mean, cov, y in points]
     new_alpha, new_beta, scale = np.empty((3, 5, 3))
@@ -128,7 +128,7 @@ def test_two_classes_are_exact(variance, difference):
 
 
 @classes
-def test_certain_latent_values_leave_the_likelihood(c):
+def test_zero_variance_gives_the_likelihood(c):
     """Inner EP is a close approximation of it, and a symmetric case is one of 1 / c."""
     equal = tilted_log_normaliser(np.zeros((1, c)), np.zeros((1, c, c)), 500, 1e-12)[0]
     assert np.ptp(equal) < 1e-12

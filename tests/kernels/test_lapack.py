@@ -22,7 +22,7 @@ def lower_of(matrix):
 
 
 @sizes
-def test_cholesky_and_inverse(n):
+def test_cholesky_and_inverse_match_numpy(n):
     matrix = positive_definite(n)
     work = lower_of(matrix)
     assert lapack.cholesky(work)
@@ -39,7 +39,7 @@ def test_cholesky_of_an_indefinite_matrix_returns_false(matrix):
 
 @pytest.mark.parametrize("n", [65, 129, 300])
 @pytest.mark.parametrize("jitter", [1e-10, 3e-14])
-def test_nearly_singular_matrices_lose_no_digits_to_blocks(n, jitter):
+def test_blocks_keep_digits_of_nearly_singular_matrices(n, jitter):
     """A covariance with eigenvalues from 3e-14 to n is factorised and solved with as exactly as LAPACK does it.
 
     At 1e-14 rounding decides, and processors round differently: LAPACK itself refuses 400 rows.
@@ -61,7 +61,7 @@ def test_inverse_refuses_a_singular_factor():
 
 @sizes
 @pytest.mark.parametrize("rows", [1, 3, 90])
-def test_solve_right_transposed(n, rows):
+def test_solve_right_transposed_matches_numpy(n, rows):
     factor = np.linalg.cholesky(positive_definite(n))
     b = np.random.default_rng(1).standard_normal((rows, n))
     result = b.copy()
@@ -71,7 +71,7 @@ def test_solve_right_transposed(n, rows):
 
 @sizes
 @pytest.mark.parametrize("columns", [1, 3, 90])
-def test_add_outer_product(n, columns):
+def test_add_outer_product_matches_numpy(n, columns):
     rng = np.random.default_rng(2)
     b, start = rng.standard_normal((n, columns)), rng.standard_normal((n, n))
     result = lower_of(start)
@@ -81,7 +81,7 @@ def test_add_outer_product(n, columns):
 
 
 @sizes
-def test_solve_with_cholesky(n):
+def test_solve_with_cholesky_matches_numpy(n):
     matrix = positive_definite(n)
     b = np.random.default_rng(3).standard_normal(n)
     given = b.copy()
@@ -91,7 +91,7 @@ def test_solve_with_cholesky(n):
 
 
 @sizes
-def test_multiply_symmetric(n):
+def test_multiply_symmetric_matches_numpy(n):
     matrix = positive_definite(n)
     b = np.random.default_rng(4).standard_normal(n)
     out = np.full(n, np.nan)
@@ -99,7 +99,7 @@ def test_multiply_symmetric(n):
     assert_allclose(out, matrix @ b, rtol=1e-12, atol=1e-11)
 
 
-def test_copy_into():
+def test_copy_into_copies_all_entries():
     values = np.random.default_rng(0).normal(size=(2, 3, 4))
     out = np.zeros((2, 3, 4))
     lapack.copy_into(out, values)
@@ -107,7 +107,7 @@ def test_copy_into():
 
 
 @sizes
-def test_slices_of_a_stack_are_worked_on_in_place(n):
+def test_slices_of_a_stack_are_changed_in_place(n):
     stack = np.stack([positive_definite(n)] * 3)
     assert lapack.cholesky(stack[1])
     assert_allclose(np.tril(stack[1]), np.linalg.cholesky(stack[0]), rtol=1e-11, atol=1e-11)
@@ -116,7 +116,7 @@ def test_slices_of_a_stack_are_worked_on_in_place(n):
 
 @sizes
 @pytest.mark.parametrize("transposed", [False, True])
-def test_triangular_products_and_solves(n, transposed):
+def test_triangular_products_and_solves_match_numpy(n, transposed):
     factor = np.linalg.cholesky(positive_definite(n))
     matrix = factor.T if transposed else factor
     x = np.random.default_rng(6).standard_normal(n)
@@ -127,7 +127,7 @@ def test_triangular_products_and_solves(n, transposed):
     assert_allclose(product, x, rtol=1e-9, atol=1e-11)
 
 
-def test_matrices_of_32_bits():
+def test_single_precision_matrices_match_numpy():
     """What a sweep does with them, in their own precision."""
     n = 40
     matrix = positive_definite(n)

@@ -28,7 +28,7 @@ def evaluate(mean, variance, y=0):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_it_is_the_integral(case):
+def test_probability_matches_the_integral(case):
     mean, sd = np.array(case[0]), np.sqrt(case[1])
 
     def log_integrand(t):
@@ -45,7 +45,7 @@ def test_it_is_the_integral(case):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("y", [0, 2])
-def test_derivatives(case, y):
+def test_derivatives_match_differences(case, y):
     mean, variance = (np.array(each) for each in case)
     _, rho, gamma = evaluate(mean, variance, y)
     assert (gamma >= 0.0).all()
@@ -74,7 +74,7 @@ def furthest_tail(mean, variance):
     return -0.5 * x**2 - 0.5 * (np.minimum(slopes * x + offsets, 0.0) ** 2).sum()
 
 
-def test_widths_that_have_nothing_in_common_in_the_furthest_tail():
+def test_very_different_widths_keep_digits_in_the_tail():
     """With hazards of 10⁸ a curvature by differences has no digit: the mode was not found, and pieces had no end."""
     rng = np.random.default_rng(3)
     reached = 0
@@ -95,7 +95,7 @@ def test_widths_that_have_nothing_in_common_in_the_furthest_tail():
 
 @pytest.mark.parametrize("c", [2, 3, 26])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
-def test_the_rough_one_has_six_digits(c, spread):
+def test_rough_rule_has_six_digits(c, spread):
     rng = np.random.default_rng(c)
     for scale in (0.1, 1.0, 10.0, 40.0):
         mean, variance = scale * rng.normal(size=c), np.exp(spread * rng.uniform(-1, 1, size=c))

@@ -31,7 +31,7 @@ def contracted(f, y, cov):
         ([-3.0, 3.0, 2.0, 2.5], 1),
     ],
 )
-def test_against_differences_of_the_hessian(f, y):
+def test_third_derivative_matches_differences_of_the_hessian(f, y):
     cov = covariance(len(f), 0)
 
     def inner(x):
@@ -45,7 +45,7 @@ def test_against_differences_of_the_hessian(f, y):
     assert_allclose(contracted(f, y, cov), expected, atol=3e-11)
 
 
-def test_only_differences_matter():
+def test_third_derivative_depends_on_differences_only():
     f, cov = np.array([0.3, -1.0, 2.0, 0.0]), covariance(4, 1)
     third = contracted(f, 3, cov)
     assert_allclose(contracted(f + 5.0, 3, cov), third, atol=1e-12)
@@ -53,7 +53,7 @@ def test_only_differences_matter():
     assert third.sum() == pytest.approx(0.0, abs=1e-14)
 
 
-def test_far_in_either_tail():
+def test_third_derivative_is_finite_in_both_tails():
     """Sure of the class nothing is left; far from it log p is −(f_0 − f_1)² / 4 and less."""
     assert_allclose(contracted([40.0, 0.0], 0, np.eye(2)), 0.0, atol=1e-14)
     assert_allclose(contracted([40.0, 0.0], 1, np.eye(2)), 0.0, atol=1e-3)

@@ -31,7 +31,7 @@ def exact(mean, sd):
 
 @pytest.mark.parametrize("sd", [1e-8, 0.1, 1.0, 7.99, 8.0, 30.0, 1e3])
 @pytest.mark.parametrize("mean", [0.0, 0.3, -7.0, 60.0])
-def test_against_quadrature(mean, sd):
+def test_averages_match_quadrature(mean, sd):
     expected = exact(mean, sd)
     assert_allclose(logistic_normal(mean, sd), expected, atol=2e-15)
     scales = mixture_scales(sd**2)
@@ -49,7 +49,7 @@ def test_small_probabilities_keep_their_digits(sd):
     assert below == pytest.approx(1.0)
 
 
-def test_the_mixture_is_a_logistic_function():
+def test_mixture_matches_the_logistic_function():
     x = np.linspace(-60, 60, 20_001)
     scales = mixture_scales(0.0)
     found = [logistic_of_normal(value, scales)[0] for value in x]

@@ -39,13 +39,13 @@ TAILS = [
 
 @pytest.mark.parametrize("c", [2, 3, 6, 26])
 @pytest.mark.parametrize("scale", [0.3, 5.0, 300.0])
-def test_log_probability(c, scale):
+def test_log_probability_matches_quadrature(c, scale):
     f = random_latents(c, scale)
     assert abs(value_and_gradient(f, c - 1)[0] - reference.log_probability(f, c - 1)) < 1e-10
 
 
 @pytest.mark.parametrize("f", TAILS, ids=str)
-def test_log_probability_far_in_the_tail(f):
+def test_log_probability_is_accurate_in_the_tail(f):
     value, _ = value_and_gradient(f, 0)
     assert value < -500
     assert abs(value - reference.log_probability(f, 0)) < 1e-10
@@ -54,14 +54,14 @@ def test_log_probability_far_in_the_tail(f):
 @pytest.mark.parametrize(
     "f", [random_latents(2, 3.0), random_latents(4, 1.0), random_latents(4, 20.0), *TAILS], ids=str
 )
-def test_derivatives(f):
+def test_derivatives_match_reference(f):
     np.testing.assert_allclose(value_and_gradient(f, 0)[1], reference.gradient(f, 0), rtol=1e-12, atol=1e-11)
     np.testing.assert_allclose(hessian(f, 0), reference.hessian(f, 0), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("f", [random_latents(4, 1.0), random_latents(4, 20.0), *TAILS], ids=str)
 @pytest.mark.parametrize("y", [0, 1, -1])
-def test_all_derivatives_in_one_go(f, y):
+def test_joint_derivatives_equal_separate_derivatives(f, y):
     gradient, second = np.full(len(f), np.nan), np.full((len(f), len(f)), np.nan)
     value = log_probability_derivatives(f, y, gradient, second)
     expected_value, expected_gradient = value_and_gradient(f, y)
@@ -84,7 +84,7 @@ def test_derivatives_match_differences_of_the_value(c):
         np.testing.assert_allclose(hessian(f, y), curvatures, atol=1e-9)
 
 
-def test_two_classes_are_the_probit():
+def test_two_classes_equal_the_probit():
     for d in np.linspace(-60, 60, 121):
         value, _ = value_and_gradient(np.array([d, 0.0]), 0)
         assert value == pytest.approx(log_ndtr(d / np.sqrt(2)), rel=1e-14, abs=1e-15)
@@ -120,7 +120,7 @@ def test_probabilities_sum_to_one_and_gradients_to_zero(f):
 
 @settings(deadline=None)
 @given(latents, st.floats(-100, 100), st.randoms(use_true_random=False))
-def test_shifts_and_permutations(f, shift, random):
+def test_shifts_and_permutations_change_nothing(f, shift, random):
     order = np.array(random.sample(range(len(f)), len(f)))
     y = random.randrange(len(f))
     value, gradient = value_and_gradient(f, y)

@@ -32,7 +32,7 @@ def direction(k, w, r, reduction, limit):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_equals_dense(seed, per_class):
+def test_direction_equals_dense_algebra(seed, per_class):
     k, w, r, prior, sites = setting(seed, per_class)
     d, pull, left = direction(k, w, r, 1e-14, 200)
     assert_allclose(pull.ravel(), np.linalg.solve(sites @ prior + np.eye(C * N), r.ravel()), atol=1e-9)
@@ -41,7 +41,7 @@ def test_equals_dense(seed, per_class):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 4])
-def test_stopped_early_it_still_goes_up(limit):
+def test_truncated_direction_is_an_ascent(limit):
     k, w, r, prior, sites = setting(1, False)
     d, pull, left = direction(k, w, r, 0.0, limit)
     assert_allclose(d.ravel(), prior @ pull.ravel(), atol=1e-11)

@@ -56,7 +56,7 @@ def test_sites_equal_sites_on_latent_values_after_integrating_the_noise(c, size)
 
 
 @classes
-def test_without_noise_nothing_is_different(c):
+def test_zero_noise_equals_inner_ep(c):
     rng = np.random.default_rng(c)
     n = 7
     mean, y = rng.normal(size=(c, n)), rng.integers(c, size=n)

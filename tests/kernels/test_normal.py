@@ -38,31 +38,31 @@ def relative_error(value, exact):
 
 
 @pytest.mark.parametrize("part", range(4), ids=["log Φ", "hazard", "curvature", "truncated variance"])
-def test_probit_moments_to_the_last_digits(part):
+def test_probit_moments_are_exact_to_rounding(part):
     errors = [relative_error(probit_moments(z)[part], exact_moments(z)[part]) for z in POINTS]
     worst = int(np.argmax(errors))
     assert errors[worst] < 1.2e-13, f"at z = {POINTS[worst]}"
 
 
-def test_every_function_gives_the_same_numbers():
+def test_related_functions_give_equal_values():
     for z in POINTS:
         log_p, h, *_ = probit_moments(z)
         assert (log_p, h) == log_ndtr_and_hazard(z) == (log_ndtr(z), hazard(z))
 
 
-def test_log_two_pi():
+def test_log_two_pi_is_exact():
     assert relative_error(LOG_2PI, mpmath.log(2 * mpmath.pi)) < 1e-15
 
 
 @pytest.mark.parametrize("z", [-1e100, -1e8])
-def test_far_tail_is_the_limit(z):
+def test_far_tail_matches_the_limit(z):
     _, h, curvature, truncated = probit_moments(z)
     assert h == pytest.approx(-z, rel=1e-15)
     assert curvature == pytest.approx(1.0, rel=1e-15)
     assert truncated == pytest.approx(z**-2, rel=1e-15)
 
 
-def test_infinities_and_nan():
+def test_infinities_and_nan_are_handled():
     assert (log_ndtr(np.inf), hazard(np.inf)) == (0.0, 0.0)
     assert (log_ndtr(-np.inf), hazard(-np.inf)) == (-np.inf, np.inf)
     assert np.isnan(probit_moments(np.nan)).all()

@@ -40,7 +40,7 @@ def _steep(b, slope, spread):
 @pytest.mark.parametrize(
     "b", [(0.0, 0.0), (0.0, 1.0), (-0.5, 0.0), (1.0, 2.0), (-1.0, 0.3), (-3.0, -2.5), (1.0, 1.0001)]
 )
-def test_bivariate(correlation, b):
+def test_bivariate_matches_scipy(correlation, b):
     s = np.array([[2.0, correlation * np.sqrt(6.0)], [correlation * np.sqrt(6.0), 3.0]])
     value = bivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
     assert value == pytest.approx(given_first(b, s), abs=2e-13)
@@ -54,7 +54,7 @@ def test_bivariate_at_zero_is_an_angle():
 
 @pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.0, 0.5, 0.99, 0.99999])
 @pytest.mark.parametrize("b", [(-8.0, -7.0), (-20.0, 3.0), (0.1, -12.0), (-30.0, -1.0), (-9.0, -9.0), (-6.0, -5.9)])
-def test_small_bivariate_is_right_relative_to_itself(correlation, b):
+def test_small_bivariate_has_small_relative_error(correlation, b):
     """By Gauss-Legendre rules on pieces of 0.01 of the first variable, with sums of logarithms."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     x = (b[0] - 0.01 * (np.arange(5000)[:, None] + 0.5 * (1.0 + nodes))).ravel()
@@ -103,14 +103,14 @@ def test_two_integrals_of_the_trivariate_agree(scale):
         assert trivariate(b, s) == pytest.approx(small_trivariate(b, s), abs=1e-10)
 
 
-def test_small_trivariate_is_right_relative_to_itself():
+def test_small_trivariate_has_small_relative_error():
     """Independent variables, so that the probability is a product."""
     b = np.array([-7.0, -6.0, 0.3])
     assert small_trivariate(b, np.eye(3)) == pytest.approx(np.exp(log_ndtr(b).sum()), rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e4, 1e8, 1e50])
-def test_classes_far_wider_than_their_noise_on_a_line(scale):
+def test_nearly_collinear_wide_classes_are_integrated(scale):
     """v = scale (m + a z), one z: the largest is known from the ends of the intervals of z, but for the noise."""
     rng = np.random.default_rng(4)
     a, m = rng.standard_normal((50, 4)), rng.standard_normal((50, 4))
@@ -126,7 +126,7 @@ def test_classes_far_wider_than_their_noise_on_a_line(scale):
 
 
 @pytest.mark.parametrize("d", [4, 9, 25])
-def test_order_and_factor(d):
+def test_ordered_factor_reproduces_the_covariance(d):
     rng = np.random.default_rng(d)
     s, b = random_covariance(rng, d, 1.0), rng.standard_normal(d)
     factor, bounds = s.copy(), b.copy()
@@ -138,7 +138,7 @@ def test_order_and_factor(d):
     assert order[0] == np.argmin(b / np.sqrt(np.diag(s)))
 
 
-def test_no_factor_of_an_indefinite_matrix():
+def test_indefinite_matrix_has_no_factor():
     assert not orthant._order_and_factor(np.array([[1.0, 2.0], [2.0, 1.0]]), np.zeros(2), np.empty(2))
     assert not orthant._order_and_factor(np.full((2, 2), np.nan), np.zeros(2), np.empty(2))
 
@@ -198,7 +198,7 @@ def test_tilting_keeps_the_mean_and_cuts_the_variance():
     assert weighted.max() < 3 * weighted.mean()
 
 
-def test_sum_to_one():
+def test_class_probabilities_sum_to_one():
     probabilities = np.array([0.2, 0.3, 0.51])
     error = orthant._sum_to_one(probabilities, np.array([0.0, 0.0, 1e-4]))
     np.testing.assert_allclose(probabilities, [0.2, 0.3, 0.5], rtol=1e-14)

@@ -33,7 +33,7 @@ def table(z, found):
         found[0, i], found[1, i] = log_cdf_and_hazard(z[i])
 
 
-def test_the_table_has_eleven_digits():
+def test_table_has_eleven_digits():
     z = np.concatenate([RNG.uniform(-12.0, 12.0, 20_000), [-40.0, -9.0, -8.999999, 0.0, 8.999999, 9.0, 40.0]])
     found = np.empty((2, z.size))
     table(z, found)
@@ -70,7 +70,7 @@ def some(b, d, spread=2.0):
     return RNG.normal(size=(b, d)) * spread, RNG.uniform(0.01, 1.0, (b, d)) * spread**2
 
 
-def test_pairs():
+def test_terms_of_pairs_match_quadrature():
     mean, variance = some(20, 6)
     value, *_ = terms(pairs, mean, variance, 2.0)
     z = (mean[:, :3] - mean[:, 3:]) / np.sqrt(2.0 + variance[:, :3] + variance[:, 3:])
@@ -78,7 +78,7 @@ def test_pairs():
     assert_derivatives(pairs, mean, variance, 2.0, atol=1e-6)
 
 
-def test_one_function():
+def test_terms_of_one_function_match_quadrature():
     mean, variance = some(20, 1)
     labels = RNG.integers(2, size=20)
     value, *_ = terms(one_probit, mean, variance, labels, 1.0)
@@ -105,7 +105,7 @@ def by_quadrature(mean, variance, y):
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 20.0])
-def test_whole_points(spread):
+def test_terms_of_whole_points_match_quadrature(spread):
     """With widths that are alike, where few nodes do, and others."""
     mean, variance = some(12, 5, spread)
     variance[6:, 1:] *= 1e-3
@@ -121,7 +121,7 @@ def test_whole_points(spread):
 
 
 @pytest.mark.parametrize("ratio", [1e-10, 1e-4, 0.3, 900.0, 2000.0, 1e6, 1e10])
-def test_whole_points_of_one_wide_or_narrow_utility(ratio):
+def test_whole_points_with_a_wide_or_narrow_utility_match_quadrature(ratio):
     """Nodes are enough however steep the integrand is, and no digits cancel where it is flat."""
     mean, variance = RNG.normal(size=(6, 3)), RNG.uniform(0.5, 2.0, (6, 3))
     variance[:, 0] *= ratio
@@ -161,7 +161,7 @@ def _simpson(u, values):
     return simpson(values, x=u)
 
 
-def test_the_start_of_a_search_for_a_mode_does_not_matter():
+def test_start_of_the_mode_search_does_not_change_results():
     mean, variance = some(30, 4)
     labels = RNG.integers(4, size=30)
     places = np.zeros(30)
@@ -174,7 +174,7 @@ def test_the_start_of_a_search_for_a_mode_does_not_matter():
             assert_allclose(one, other, atol=1e-4)
 
 
-def test_labels_may_be_noise():
+def test_terms_with_label_noise_match_quadrature():
     value, in_mean, in_variance = np.log([0.3, 1e-30]), RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
     found = value.copy(), in_mean.copy(), in_variance.copy()
     mix_labels(0.06, 3, *found)
@@ -197,7 +197,7 @@ def log_expit(f):
 
 
 @pytest.mark.parametrize(("compute", "log_response"), [(expected_probit, log_ndtr), (expected_logit, log_expit)])
-def test_expected_logarithms_of_one_function(compute, log_response):
+def test_expected_logarithms_of_one_function_match_quadrature(compute, log_response):
     mean, variance = some(12, 1)
     labels = np.arange(12) % 2
     value, _, in_variance = terms(compute, mean, variance, labels)
@@ -210,7 +210,7 @@ def test_expected_logarithms_of_one_function(compute, log_response):
     assert all(np.isfinite(each).all() for each in far)
 
 
-def test_expected_logarithms_of_pairs():
+def test_expected_logarithms_of_pairs_match_quadrature():
     mean, variance = some(12, 4)
     value, _, in_variance = terms(expected_pairs, mean, variance, 2.0)
     differences, spread = mean[:, :2] - mean[:, 2:], variance[:, :2] + variance[:, 2:]
@@ -223,7 +223,7 @@ def test_expected_logarithms_of_pairs():
     assert (in_variance <= 0.0).all()
 
 
-def test_expected_logarithms_with_label_noise():
+def test_expected_logarithms_with_label_noise_match_quadrature():
     value, in_mean, in_variance = np.log([0.3, 1e-30]), RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
     found = value.copy(), in_mean.copy(), in_variance.copy()
     average_labels(np.full(2, 0.06), 3, *found)

@@ -48,7 +48,7 @@ def batch_error(values, batches=25):
 
 
 @shared_or_not
-def test_precisions(per_class):
+def test_precisions_equal_dense_inverses(per_class):
     k, _, _ = problem(20, 3, per_class)
     _, precisions, total = prepared(k)
     exact = np.linalg.inv(k + np.eye(20))
@@ -67,7 +67,7 @@ def test_precisions_of_an_indefinite_covariance_return_false(count):
 @pytest.mark.variation(but=["per class-True"])
 @pytest.mark.parametrize("shifted", [False, True])
 @shared_or_not
-def test_law_of_one_draw_of_latent_values(per_class, shifted):
+def test_draws_of_latent_values_have_their_conditional_moments(per_class, shifted):
     n, c, draws = 3, 2, 20_000
     k, mean, _ = problem(n, c, per_class)
     roots, precisions, total = prepared(k)
@@ -99,7 +99,7 @@ def test_law_of_one_draw_of_latent_values(per_class, shifted):
 
 
 @shared_or_not
-def test_posterior_of_few_points(per_class):
+def test_chain_of_few_points_matches_quadrature(per_class):
     k, mean, labels = problem(3, 2, per_class, seed=4)
     f = chain(k, mean, labels, 15_000)
     exact = quadrature_posterior(k if per_class else k[0], labels, mean, c=2)
@@ -110,7 +110,7 @@ def test_posterior_of_few_points(per_class):
 
 
 @shared_or_not
-def test_moments_as_the_reference(per_class):
+def test_moments_match_the_reference(per_class):
     k, mean, labels = problem(20, 3, per_class, seed=5)
     f = chain(k, mean, labels, 8_000)
     reference = gibbs(k if per_class else k[0], labels, mean, sweeps=700, burn=100)

@@ -25,7 +25,7 @@ def terms(link, mean, sd, label=1):
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("sd", [0.001, 0.7, 0.75, 1.9, 2.5, 30.0, 3000.0])
-def test_all_digits_however_far_out(link, sd):
+def test_averages_keep_digits_far_out(link, sd):
     """On both sides of where one rule takes over from another, to forty standard deviations."""
     for multiple in (-40.0 if sd < 10.0 else -6.45, -0.3):
         found, _ = terms(link, multiple * sd, sd)
@@ -53,7 +53,7 @@ def test_second_class_has_the_complementary_probability(link, sd):
 
 
 @pytest.mark.parametrize("sd", [1.5, 8.0, 60.0])
-def test_far_out_the_logistic_function_is_an_exponential(sd):
+def test_logistic_averages_far_out_match_exponentials(sd):
     mean = -40.0 * sd if sd < 40.0 else -40.0 * sd**2
     h, g = terms("logit", mean, sd)
     tail = math.exp(mean + 1.5 * sd**2)

@@ -67,13 +67,13 @@ def exact_average_of_counts(mean, sd, count):
 
 @pytest.mark.parametrize("count", [0, 3, 15])  # a few units wide, as the reference takes it
 @pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.01), (0.4, 0.5), (5.0, 1.5), (-3.0, 4.0), (2.0, 30.0)])
-def test_averages_of_counts_in_many_digits(mean, sd, count):
+def test_averages_of_counts_match_values_of_many_digits(mean, sd, count):
     assert_allclose(averaged(mean, sd**2, count), exact_average_of_counts(mean, sd, count), rtol=1e-9)
 
 
 @pytest.mark.parametrize("count", [0, 1, 10**4, 10**12])
 @pytest.mark.parametrize("variance", [0.0, 1e-12, 1e-3, 1.0, 9.99, 10.01, 1e4, 1e8])
-def test_averages_of_counts_are_numbers_however_wide_and_far(count, variance):
+def test_averages_of_counts_are_finite_for_wide_and_far_densities(count, variance):
     """Log-concave, and of a density that the average does not make narrower."""
     for mean in (-200.0, -20.0, 0.0, 5.0, 30.0):
         value, slope, curvature, third, fourth = averaged(mean, variance, count)
@@ -106,7 +106,7 @@ def test_derivatives_match_differences_of_the_value(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_slopes_in_the_parameters_are_differences(name):
+def test_slopes_in_parameters_match_differences(name):
     parameters = CASES[name][3]
     found = slopes(name, F)
     for row in range(len(parameters)):
@@ -118,7 +118,7 @@ def test_slopes_in_the_parameters_are_differences(name):
 
 @pytest.mark.parametrize("name", ["ordinal probit", "ordinal logit"])
 @pytest.mark.parametrize("f", [-30.0, 30.0])
-def test_far_from_an_interval_its_nearer_end_counts(name, f):
+def test_far_from_an_interval_averages_match_its_nearer_end(name, f):
     """Log odds with the interval that has no further end, log(1 − e^(log-slope × width)), are nearly constant in f."""
     y = np.array([2])
     cutpoints = np.array([[-1.0], [-0.5], [0.5], [3.0]])

@@ -50,7 +50,7 @@ def test_derivatives_match_differences_of_the_values(link, log_p):
 
 
 @pytest.mark.parametrize(("link", "log_p"), LINKS)
-def test_without_variance_averages_are_the_density(link, log_p):
+def test_zero_variance_averages_equal_the_density(link, log_p):
     density = written(link.derivatives, 4, MEAN)
     assert_allclose(written(link.average, 5, MEAN, np.zeros(5))[:4], density, rtol=1e-12, atol=1e-13)
     g = written(link.average_log, 3, MEAN, np.zeros(5))

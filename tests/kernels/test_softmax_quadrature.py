@@ -23,7 +23,7 @@ def moments(mean, covariance, most=2000):
     [(2, 1e-6, 1e-9), (2, 1.0, 1e-9), (2, 1000.0, 1e-9), (3, 1e-6, 1e-9), (3, 1.0, 1e-9), (3, 10.0, 1e-8),
      (3, 100.0, 1e-4), (3, 1000.0, 3e-3), (4, 1.0, 1e-8), (4, 10.0, 1e-6)],
 )  # fmt: skip
-def test_equal_brute_force(c, variance, error):
+def test_moments_match_brute_force(c, variance, error):
     mean, covariance = cavity(int(variance) % 2, c, variance)
     expected = softmax_tilted(mean, covariance, points={2: 4001, 3: 401, 4: 61}[c])
     log_z, factor, gradient, loss = moments(mean, covariance)
@@ -37,7 +37,7 @@ def test_equal_brute_force(c, variance, error):
 
 @pytest.mark.variation(but=["12-0.02", "8-0.005", "5-1e-05"])
 @pytest.mark.parametrize(("c", "error"), [(5, 1e-5), (6, 3e-4), (8, 5e-3), (12, 2e-2)])
-def test_more_classes_with_more_nodes(c, error):
+def test_more_nodes_converge_for_more_classes(c, error):
     mean, covariance = cavity(3, c, 2.0)
     log_z, _, gradient, loss = moments(mean, covariance)
     more = moments(mean, covariance, 200_000 if c > 6 else 20_000)
@@ -79,7 +79,7 @@ def test_order_of_the_classes_does_not_matter(c):
 @pytest.mark.parametrize(
     ("c", "nodes"), [(c, class_nodes(c - 1, 2000)) for c in (2, 3, 4, 6, 9, 20)] + [(9, edge_nodes(8))]
 )
-def test_nodes(c, nodes):
+def test_nodes_have_the_moments_of_normals(c, nodes):
     points, log_weights = nodes
     weights = np.exp(log_weights)
     assert len(points) <= 2200
@@ -92,7 +92,7 @@ def test_nodes(c, nodes):
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.parametrize("d", range(2, 8))
-def test_few_nodes_are_numbers(d, most):
+def test_few_nodes_give_finite_moments(d, most):
     points, log_weights = class_nodes(d, most)
     assert np.isfinite(points).all()
     assert np.exp(log_weights).sum() == pytest.approx(1.0)

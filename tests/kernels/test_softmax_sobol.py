@@ -9,7 +9,7 @@ from pymc_gpep.kernels.special.softmax_average import _exponentials, _tabulate
 from pymc_gpep.likelihoods.softmax import softmax_probabilities
 
 
-def test_exponentials():
+def test_exponentials_match_numpy():
     x = -np.concatenate([np.linspace(0.0, 79.0, 5000), [0.0, 1e-8, 500.0, 1e30]]).astype(np.float32)
     found = x.copy()
     _exponentials(found)
@@ -20,7 +20,7 @@ def test_exponentials():
 
 
 @pytest.mark.parametrize("variance", [0.0, 1.0, 30.0, 1e6])
-def test_table(variance):
+def test_table_matches_scipy(variance):
     table = np.empty((512, 4), np.float32)
     reach = _tabulate(variance, table)
     for x in np.linspace(-reach, reach, 301)[:-1]:
@@ -46,7 +46,7 @@ def test_classes_far_below_do_not_cost_digits(far):
     assert error[0] < 1e-3
 
 
-def test_beyond_32_bits_it_is_a_step_function():
+def test_variance_beyond_32_bits_gives_a_step_function():
     rng = np.random.default_rng(1)
     a = rng.standard_normal((5, 5))
     mean, cov = rng.standard_normal((1, 5)), (a @ a.T)[None]

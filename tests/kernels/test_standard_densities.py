@@ -99,7 +99,7 @@ def call(kernel, rows, shapes, *arguments, extra=()):
 
 @pytest.mark.parametrize("name", DENSITIES)
 @pytest.mark.parametrize(("mean", "sd"), MOMENTS)
-def test_averages_of_the_density_in_many_digits(name, mean, sd):
+def test_averages_of_the_density_match_values_of_many_digits(name, mean, sd):
     kernel, shapes = DENSITIES[name]
     found, _ = call(kernel.average, 5, shapes, mean, sd**2)
     assert_allclose(found, exact_log_average(name, mean, sd), rtol=1e-8, atol=1e-12)
@@ -107,7 +107,7 @@ def test_averages_of_the_density_in_many_digits(name, mean, sd):
 
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.01), (0.4, 0.5), (1.0, 1.5), (-3.0, 4.0), (-12.0, 3.0)])
-def test_averages_of_the_logarithm_in_many_digits(name, mean, sd):
+def test_averages_of_the_logarithm_match_values_of_many_digits(name, mean, sd):
     kernel, shapes = DENSITIES[name]
     found, _ = call(kernel.average_log, 3, shapes, mean, sd**2)
     assert_allclose(found, exact_average_log(name, mean, sd), rtol=1e-8, atol=1e-11)
@@ -115,7 +115,7 @@ def test_averages_of_the_logarithm_in_many_digits(name, mean, sd):
 
 @pytest.mark.parametrize("name", DENSITIES)
 @pytest.mark.parametrize("g", [-50.0, -3.0, -0.2, 0.7, 4.0])
-def test_the_density_has_its_value_and_derivatives(name, g):
+def test_density_and_derivatives_match_reference(name, g):
     kernel, shapes = DENSITIES[name]
     found, _ = call(kernel.derivatives, 4, shapes, g, extra=(3,))
     with mpmath.workdps(60):
@@ -125,7 +125,7 @@ def test_the_density_has_its_value_and_derivatives(name, g):
 
 @pytest.mark.parametrize("name", ["successes and failures", "a small power", "a sum of times", "quantile"])
 @pytest.mark.parametrize("moments", [(0.6,), (-1.4,), (0.6, 0.5), (-2.0, 20.0)])
-def test_slopes_in_shapes_are_differences(name, moments):
+def test_slopes_in_shapes_match_differences(name, moments):
     kernel, shapes = DENSITIES[name]
     density = len(moments) == 1
     kinds = [(kernel.derivatives, 4, (3,))] if density else [(kernel.average, 5, ()), (kernel.average_log, 3, ())]
@@ -142,7 +142,7 @@ def test_slopes_in_shapes_are_differences(name, moments):
 
 @pytest.mark.parametrize("b", [0.0, 0.3, 2.0, 1e6])
 @pytest.mark.parametrize("a", [0.0, 0.01, 5.0, 1e8])
-def test_averages_of_powers_are_numbers_however_wide_and_far(a, b):
+def test_averages_of_powers_are_finite_for_wide_and_far_densities(a, b):
     """Log-concave, and of a density that the average does not make narrower."""
     room = np.empty(ROOM)
     for variance in (0.0, 1e-12, 1e-3, 1.0, 9.99, 10.01, 1e4, 1e8, 1e14):
@@ -157,7 +157,7 @@ def test_averages_of_powers_are_numbers_however_wide_and_far(a, b):
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-12, 1.0, 9.99, 10.01, 1e4, 1e8, 1e14])
-def test_averages_of_an_event_in_time_are_numbers_however_wide_and_far(variance):
+def test_averages_of_event_times_are_finite_for_wide_and_far_densities(variance):
     room = np.empty(ROOM)
     for mean in (-1e4, -200.0, -20.0, 0.0, 5.0, 30.0, 1e3):
         found = np.array(log_unimodal_normal(SOME, 0.0, 0.0, mean, variance, room))[:5]
@@ -167,7 +167,7 @@ def test_averages_of_an_event_in_time_are_numbers_however_wide_and_far(variance)
         assert found[2] <= 1e-12
 
 
-def test_a_power_of_one_is_the_logistic_average():
+def test_power_one_equals_the_logistic_average():
     """Many successes in narrow and in wide normals, by the heat equation."""
     kernel, shapes = DENSITIES["successes"]
     for mean, variance in ((-0.3, 0.7), (3.0, 50.0)):
@@ -178,7 +178,7 @@ def test_a_power_of_one_is_the_logistic_average():
 
 
 @pytest.mark.parametrize("name", DENSITIES)
-def test_moments_that_are_none_give_no_numbers(name):
+def test_invalid_moments_return_nan(name):
     kernel, shapes = DENSITIES[name]
     for mean, variance in ((np.nan, 1.0), (0.0, -1.0), (0.0, np.inf)):
         assert np.isnan(call(kernel.average, 5, shapes, mean, variance)[0]).all()

@@ -35,7 +35,7 @@ def by_tables(mean, variance, noise):
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 2.5])  # tables have from one cell between nodes to as many as they may
-def test_normal_utilities(spread):
+def test_tabulated_normal_utilities_match_exact_probabilities(spread):
     rng = np.random.default_rng(0)
     (nodes, weights), reach, width = FINE
     for c in (2, 5, 20):
@@ -49,7 +49,7 @@ def test_normal_utilities(spread):
 
 @pytest.mark.parametrize("spread", [0.0, 0.5])
 @pytest.mark.parametrize("scale", [0.0, 0.5, 5.0])
-def test_gumbel_utilities(spread, scale):
+def test_tabulated_gumbel_utilities_match_the_softmax(spread, scale):
     rng = np.random.default_rng(1)
     variance = scale**2 * np.exp(spread * rng.standard_normal(6))
     mean = (1.0 + scale) * rng.standard_normal(6)

@@ -43,7 +43,7 @@ def test_product_rule_is_that_of_the_paper(d, order):
 
 @pytest.mark.parametrize("variance", [0.1, 3.0, 30.0])
 @pytest.mark.parametrize(("c", "order", "error"), [(2, 1, 1e-10), (3, 10, 2e-4), (3, 30, 1e-6)])
-def test_truncated_rule(c, order, error, variance):
+def test_truncated_rule_matches_the_product_rule(c, order, error, variance):
     for seed in range(3):
         mu, C = cavity_of_g(*cavity(seed, c, variance), seed % c)
         expected = trapezium(mu, C)
@@ -83,7 +83,7 @@ def by_kernel(mean, variance, y):
 @pytest.mark.variation
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.floats(-3, 8), st.floats(-3, 8))
-def test_independent_moments(seed, c, low, high):
+def test_independent_moments_match_reference(seed, c, low, high):
     rng = np.random.default_rng(seed)
     variance = np.exp(rng.uniform(min(low, high), max(low, high), size=c))
     mean = np.sqrt(variance.max()) * rng.normal(size=c)

@@ -19,7 +19,7 @@ def draws(f, label, seed=1):
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("f", [-30.0, -3.0, -0.5, 0.0, 0.3, 2.0, 30.0])
-def test_truncated_normal(f, label):
+def test_truncated_normal_draws_match_scipy(f, label):
     sign = 2 * label - 1
     v = sign * draws(f, label)
     assert (v > 0.0).all()
@@ -38,7 +38,7 @@ def test_infinite_arguments_return_nan(value):
     assert_array_equal(np.isnan(v[0]), [True, False, False])
 
 
-def test_labels_that_there_are_not_end_as_nan():
+def test_labels_outside_the_classes_return_nan():
     v = np.zeros((1, 3))
     draw_by_sign(np.random.default_rng(3), np.zeros((1, 3)), np.array([-1, 2, 1]), v)
     assert_array_equal(np.isnan(v[0]), [True, True, False])

@@ -80,7 +80,7 @@ def log_sum(weights, log_normal, log_p):
 
 
 @every
-def test_averages_are_integrals(density):
+def test_averages_match_integrals(density):
     h = log_average_terms(density, MEAN, VARIANCE, Y[None])
     g = average_log_terms(density, MEAN, VARIANCE, Y[None])
     assert_allclose(h[0], sums(density, log_sum), rtol=1e-5, atol=1e-5)
@@ -89,7 +89,7 @@ def test_averages_are_integrals(density):
 
 
 @every
-def test_averages_have_the_derivatives_that_they_say(density):
+def test_derivatives_of_averages_match_differences(density):
     sd = np.sqrt(VARIANCE)
     step = 1e-3 * sd
     natural = sd ** -np.arange(5.0)[:, None]
@@ -121,7 +121,7 @@ def test_slopes_match_differences_of_averages():
         assert_allclose(found, (up - down) / (2.0 * step), rtol=1e-6, atol=1e-7)
 
 
-def test_a_density_without_numbers_has_none():
+def test_density_that_is_nan_has_nan_averages():
     class Nothing:
         def two_derivatives(self, f, columns):
             return np.full((3, f.size), np.nan)
@@ -130,7 +130,7 @@ def test_a_density_without_numbers_has_none():
     assert np.isnan(average_log_terms(Nothing(), MEAN, VARIANCE, Y[None])).all()
 
 
-def test_a_point_is_the_density_itself():
+def test_zero_variance_gives_the_density():
     density = StudentT(0.7)
     at = density.two_derivatives(MEAN, Y[None])
     assert_allclose(log_average_terms(density, MEAN, 0.0 * VARIANCE, Y[None])[:3], at, rtol=1e-12)

@@ -45,7 +45,7 @@ def test_moments_of_rows_between_bounds_match_integrals():
     assert_allclose(found["log_density"], np.log(weights @ there), atol=0.01)
 
 
-def test_bounds_that_are_infinite_are_refused():
+def test_infinite_bounds_are_refused():
     bounds = BOUNDS.copy()
     bounds[5, 1] = np.inf
     with pytest.raises(gpep.StructureError, match=r"not finite in row 5.*np\.clip\(cutpoints, -1e10, 1e10\)"):

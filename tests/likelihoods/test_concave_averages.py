@@ -35,7 +35,7 @@ def written(terms, rows, mean, variance, y, parameters):
 
 @pytest.mark.parametrize("link", [probit, logit], ids=["probit", "logit"])
 @pytest.mark.parametrize("sd", [0.0, 0.001, 0.1, 1.0, 3.0, 30.0, 3000.0])
-def test_two_classes_come_out_as_by_their_own_rules(link, sd):
+def test_two_classes_match_their_closed_rules(link, sd):
     """Relative to what a value and its derivatives amount to in the middle of a density of that width."""
     density = ScalarDensity(link.derivatives)
     mean = np.array([0.0, 0.3, -0.3, 2.0, -2.0, 5.0, -5.0, 20.0, -20.0]) * (sd or 1.0)
@@ -67,7 +67,7 @@ def exact_densities(count, offset, lower, upper):
 
 
 @pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.05), (-3.0, 1.5), (2.0, 8.0)])
-def test_counts_and_categories_in_many_digits(mean, sd):
+def test_counts_and_categories_match_values_of_many_digits(mean, sd):
     for (exact, log_size), kernel, y, parameters in zip(
         exact_densities(3, 0.2, -0.5, 1.0),
         (poisson.derivatives, ordinal.probit_derivatives),
@@ -81,7 +81,7 @@ def test_counts_and_categories_in_many_digits(mean, sd):
 
 
 @pytest.mark.parametrize("name", DENSITIES)
-def test_averages_are_integrals_and_their_derivatives(name):
+def test_averages_match_integrals_and_derivatives(name):
     density = ScalarDensity(DENSITIES[name][0])
     parameters = PARAMETERS.get(name, CUTPOINTS)
     h, g = gaussian_average(density).terms, average_log_density(density).terms
@@ -110,7 +110,7 @@ def test_averages_are_integrals_and_their_derivatives(name):
 
 
 @pytest.mark.parametrize("name", DENSITIES)
-def test_slopes_in_the_parameters_are_differences(name):
+def test_slopes_in_parameters_match_differences(name):
     derivatives, parameter_derivatives = DENSITIES[name]
     density = ScalarDensity(derivatives)
     parameters = PARAMETERS.get(name, CUTPOINTS)

@@ -49,12 +49,12 @@ def points(c):
     return rng.normal(size=(4, c)), root @ root.swapaxes(1, 2)
 
 
-def test_names_are_different():
+def test_names_of_likelihoods_are_unique():
     assert len({likelihood.name for likelihood in LIKELIHOODS}) == len(LIKELIHOODS)
 
 
 @likelihoods
-def test_reads_its_own_model_and_no_other(likelihood):
+def test_likelihood_reads_only_its_own_models(likelihood):
     assert set(OBSERVED) == {each.name for each in WITHOUT_PARAMETERS}
     for other in WITHOUT_PARAMETERS:
         with pm.Model() as model:
@@ -71,7 +71,7 @@ def test_reads_its_own_model_and_no_other(likelihood):
 
 
 @likelihoods
-def test_instances_are_equal(likelihood):
+def test_instances_with_equal_parameters_are_equal(likelihood):
     for other in (type(likelihood)(), copy.deepcopy(likelihood), pickle.loads(pickle.dumps(likelihood))):
         assert other == likelihood
         assert hash(other) == hash(likelihood)
@@ -119,7 +119,7 @@ def test_probabilities_are_averages_of_the_density(likelihood, c):
 
 
 @likelihoods
-def test_every_way_gives_probabilities(likelihood):
+def test_every_averaging_rule_gives_probabilities(likelihood):
     mean, cov = points(n_functions(likelihood))
     default, _ = likelihood.probabilities(mean, cov)
     for how in likelihood.ways:
@@ -148,13 +148,13 @@ def test_default_guide_is_a_valid_guide(likelihood):
 
 
 @likelihoods
-def test_a_method_is_one_approximation(likelihood):
+def test_method_name_stands_for_one_approximation(likelihood):
     names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
     assert len(names) == len(set(names))
 
 
 @likelihoods
-def test_computation_that_there_is_not(likelihood):
+def test_missing_computation_raises_type_error(likelihood):
     assert not likelihood.offers(int)
     with pytest.raises(ValueError, match=f"A {likelihood.name} likelihood has no int; of local computations it has"):
         likelihood.computation(int)
@@ -181,13 +181,13 @@ def test_labels_have_the_type_and_order_of_kernels(likelihood, of_type):
         (lambda y: ["a"] * N, "labels must be"),
     ],
 )
-def test_labels_that_are_refused(likelihood, change, message):
+def test_invalid_labels_are_refused(likelihood, change, message):
     with pytest.raises(ValueError, match=message):
         likelihood.check(change(observed(likelihood)), n_functions(likelihood), N)
 
 
 @likelihoods
-def test_numbers_of_functions_that_are_refused(likelihood):
+def test_invalid_numbers_of_functions_are_refused(likelihood):
     wrong, message = (1, "c ≥ 2") if likelihood.function_axis else (2, "has one latent function.*there are 2")
     with pytest.raises(ValueError, match=message):
         likelihood.check(np.zeros(N, int), wrong, N)

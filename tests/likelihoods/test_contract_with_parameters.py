@@ -81,7 +81,7 @@ def declared(name):
 
 
 @likelihoods
-def test_reads_its_own_model_and_no_other(likelihood):
+def test_likelihood_reads_only_its_own_models(likelihood):
     for other in WITH_PARAMETERS:
         model = declared(other.name)
         assert (likelihood.read(model["y"], {model["f"]}) is not None) == (other == likelihood)
@@ -99,7 +99,7 @@ def test_parameters_do_not_change_equality_and_hash(likelihood):
 
 
 @likelihoods
-def test_density_and_its_derivatives(likelihood):
+def test_density_and_derivatives_match_reference(likelihood):
     kernel = density(likelihood)
 
     def values(f):
@@ -111,7 +111,7 @@ def test_density_and_its_derivatives(likelihood):
 
 
 @likelihoods
-def test_averages_are_integrals_of_the_density(likelihood):
+def test_averages_match_integrals_of_the_density(likelihood):
     moments = F, VARIANCE
     h = terms(likelihood.computation(GaussianAverage).terms, likelihood, 5, moments=moments)
     g = terms(likelihood.computation(AverageLogDensity).terms, likelihood, 3, moments=moments)
@@ -122,7 +122,7 @@ def test_averages_are_integrals_of_the_density(likelihood):
 
 
 @likelihoods
-def test_averages_have_the_derivatives_that_they_say(likelihood):
+def test_derivatives_of_averages_match_differences(likelihood):
     h, g = (likelihood.computation(kind).terms for kind in (GaussianAverage, AverageLogDensity))
 
     def differences(kernel, rows, mean=0.0, variance=0.0):
@@ -140,7 +140,7 @@ def test_averages_have_the_derivatives_that_they_say(likelihood):
 
 
 @likelihoods
-def test_slopes_in_parameters_are_differences(likelihood):
+def test_slopes_in_parameters_match_differences(likelihood):
     slopes = likelihood.computation(ParameterSlopes)
     p = len(bound(likelihood).parameters)
     moments = F, VARIANCE
@@ -163,7 +163,7 @@ def test_slopes_in_parameters_are_differences(likelihood):
 
 
 @likelihoods
-def test_an_observation_that_cannot_be_is_not_a_number(likelihood):
+def test_impossible_observation_returns_nan(likelihood):
     y = np.full(N, -1)
     if likelihood.name in ("normal", "logistic", "asymmetric_laplace"):
         y = np.full(N, np.nan)

@@ -56,7 +56,7 @@ def fit(made, method="laplace"):
     ("method", "written"),
     [("ep", as_data), ("fv", as_data), *(("laplace", each) for each in WRITTEN if each != as_data)],
 )
-def test_a_row_without_exposure_is_as_if_left_out(method, written):
+def test_row_without_exposure_equals_a_removed_row(method, written):
     all_rows, gp = model(slice(None), written=written)
     without, other_gp = model(REST, written=written)
     found, expected = fit(all_rows, method), fit(without, method)
@@ -95,7 +95,7 @@ def test_nothing_is_learned_without_any_exposure():
     assert_allclose(found.log_evidence, 0.0, atol=1e-12)
 
 
-def test_nothing_is_counted_without_exposure():
+def test_predicted_count_without_exposure_is_zero():
     made, gp = model(slice(None))
     predicted = fit(made).predict(gp, OTHERS, data={"hours": [0.0, 1.0]}, observed=[0, 2])
     for name in ("y_mean", "y_variance", "log_density"):
@@ -106,7 +106,7 @@ def test_nothing_is_counted_without_exposure():
 @pytest.mark.parametrize("written", WRITTEN)
 def test_a_count_without_exposure_is_refused_with_its_row(written):
     made, _ = model(slice(None), counts=np.where(np.arange(12) == 6, 4, SEEN), written=written)
-    with pytest.raises(ValueError, match=r"exposure of .* is 0 in row 6, where the count is more than 0"):
+    with pytest.raises(ValueError, match=r"exposure of .* is 0 in row 6, but the count is more than 0"):
         fit(made)
 
 
@@ -127,7 +127,7 @@ def test_an_exposure_that_cannot_be_is_refused_with_its_rows(written, wrong):
             gpep.marginalize(made, "laplace")
 
 
-def test_many_rows_are_named_by_the_first():
+def test_message_names_the_first_of_many_rows():
     made, _ = model(slice(None), hours=-EXPOSURE)
     with pytest.raises(gpep.StructureError, match=re.escape("in rows 0, 1, 2, 3, 4 and 7 more.")):
         fit(made)

@@ -42,7 +42,7 @@ def written_twice(f, ratio):
 
 @pytest.mark.parametrize("process", [True, False])
 @pytest.mark.parametrize("observe", [with_name, by_square_root, written_twice])
-def test_shape_and_offset(observe, process):
+def test_shape_and_offset_are_read(observe, process):
     found = read_classifier(model_of(observe, process))
     assert found.kind == "gamma"
     assert found.n_functions == 1
@@ -73,7 +73,7 @@ def test_a_negative_ratio_is_refused():
 @pytest.mark.parametrize(
     "p", [lambda f, n: n / (n + pm.math.exp(f)), lambda f, n: pm.math.invlogit(pm.math.log(n) - f)]
 )
-def test_a_negative_binomial_by_number_and_probability(p):
+def test_negative_binomial_by_number_and_probability_is_read(p):
     counts = np.arange(N)
     model = model_of(lambda f, n: pm.NegativeBinomial("y", n=n, p=p(f, n), observed=counts), process=True)
     (parameters,) = evaluate([read_classifier(model).parameters])

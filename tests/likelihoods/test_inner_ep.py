@@ -81,7 +81,7 @@ def test_error_against_orthant_probabilities_is_small():
     assert np.abs(found - exact).max() > 1e-8
 
 
-def test_latent_values_without_variance_leave_the_likelihood():
+def test_zero_variance_gives_the_likelihood():
     y, mean, _ = points(10, 3)
     log_z, new_mean, new_cov, of_mean, _ = inner_ep_moments(y, mean, np.zeros((3, 3)))
     assert_allclose(new_mean, mean, rtol=1e-15)
@@ -141,7 +141,7 @@ def test_outputs_can_be_indexed_in_a_graph():
     assert_allclose(found, inner_ep_moments(y, mean, cov)[2][1, 0], rtol=1e-14)
 
 
-def test_other_arguments_are_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(TypeError, match=r"y must be integers, but its dtype is float64. Write y.astype\(int\)"):
         gpep.inner_ep(np.zeros(3), np.zeros((3, 2)), np.eye(2))
     with pytest.raises(ValueError, match="class axis and cov two of them, but they have 1 and 1 axes"):
@@ -168,14 +168,14 @@ def test_label_scores_of_fits_are_log_normalisers(shared):
 
 
 @pytest.mark.slow
-def test_numba_agrees(function):
+def test_numba_gives_equal_results(function):
     y, mean, cov = points(4, 3)
     for found, expected in zip(compiled("NUMBA")(y, mean, cov), function(y, mean, cov), strict=True):
         assert_allclose(found, expected, rtol=1e-13)
 
 
 @pytest.mark.slow
-def test_jax_agrees_and_differentiates(function):
+def test_jax_gives_equal_results_and_derivatives(function):
     jax = pytest.importorskip("jax")
     from pymc.sampling.jax import get_jaxified_logp  # it needs JAX
 

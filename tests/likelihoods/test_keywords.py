@@ -15,7 +15,7 @@ DECLARED = {
 
 
 @pytest.mark.parametrize(("declare", "advice"), DECLARED.values(), ids=DECLARED)
-def test_arguments_that_are_not_there_are_refused(declare, advice):
+def test_unknown_keywords_are_refused(declare, advice):
     other = "epsilon" if advice == "two functions" else "eps"
     with pm.Model() as model:
         with pytest.raises(TypeError, match=f"has no argument '{other}'.*{advice}"):

@@ -61,7 +61,7 @@ def model_of(likelihood, epsilon=EPSILON, f=None):
 
 
 @both
-def test_log_probabilities(make, likelihood, without):
+def test_log_probabilities_with_label_noise_match_formula(make, likelihood, without):
     log_p = pm.logp(make(F[:, None]), np.arange(-1, C + 1)).eval()
     expected = (1 - EPSILON) * without + EPSILON / C
     assert_allclose(np.exp(log_p[:, 1:-1]), expected, rtol=1e-12)
@@ -75,14 +75,14 @@ def test_log_probabilities(make, likelihood, without):
 
 @both
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", pytest.param("NUMBA", marks=pytest.mark.slow)])
-def test_draws(make, likelihood, without, mode):
+def test_draws_have_the_given_share_of_noise(make, likelihood, without, mode):
     draws = pm.draw(make(F, size=(20_000, N)), random_seed=1, mode=mode)
     frequencies = np.stack([(draws == k).mean(axis=0) for k in range(C)], axis=1)
     assert_allclose(frequencies, (1 - EPSILON) * without + EPSILON / C, atol=4 * np.sqrt(0.25 / 20_000))
 
 
 @both
-def test_gradients(make, likelihood, without):
+def test_gradients_match_differences(make, likelihood, without):
     f = pt.dmatrix("f")
     slope = pytensor.grad(pm.logp(make(f), Y).sum(), f).eval({f: F})
     if likelihood.name == "robust_max":
@@ -96,7 +96,7 @@ def test_gradients(make, likelihood, without):
             assert_allclose(slope[i, k], expected, rtol=1e-7, atol=1e-9)
 
 
-def test_no_label_noise_is_none():
+def test_zero_epsilon_equals_no_label_noise():
     plain = gpep.MultinomialProbit.dist(F, epsilon=0.0)
     assert type(plain.owner.op) is type(gpep.MultinomialProbit.dist(F).owner.op)
     log_p = pm.logp(robust_max(F, 0.0), F.argmax(axis=1)).eval()
@@ -105,7 +105,7 @@ def test_no_label_noise_is_none():
 
 
 @both
-def test_it_is_read(make, likelihood, without):
+def test_label_noise_is_read_from_the_model(make, likelihood, without):
     model, _ = model_of(likelihood)
     assert [each for each in LIKELIHOODS if each.read(model["y"]) is not None] == [likelihood]
     classifier = read_classifier(model)
@@ -117,7 +117,7 @@ def test_it_is_read(make, likelihood, without):
 
 @both
 @pytest.mark.parametrize("coupled", [False, True])
-def test_probabilities_are_averages(make, likelihood, without, coupled):
+def test_predicted_probabilities_match_averages(make, likelihood, without, coupled):
     rng = np.random.default_rng(2)
     root = rng.normal(size=(N, C, C))
     cov = root @ root.swapaxes(1, 2) if coupled else np.stack([np.diag(each) for each in rng.uniform(0.1, 2, (N, C))])
@@ -154,7 +154,7 @@ def test_step_likelihood_of_latent_values_without_variance_has_exact_probabiliti
         ([0.1, 0.2], TypeError, "y: epsilon must be a number"),
     ],
 )
-def test_epsilons_that_are_refused(epsilon, kind, message):
+def test_unsupported_epsilons_are_refused(epsilon, kind, message):
     for make in (gpep.RobustMax, gpep.MultinomialProbit):
         with pm.Model() as model, pytest.raises(kind, match=message):
             make("y", F, epsilon=epsilon, observed=Y)
@@ -169,7 +169,7 @@ def test_invalid_epsilon_raises_value_error():
         bound(NoisyMultinomialProbitLikelihood(), epsilon=1.2).check_parameters(None, "'y'")
 
 
-def test_other_methods_say_which_there_are():
+def test_other_methods_name_methods_with_label_noise():
     for each in (STEPS, PROBITS):
         likelihood = read_classifier(model_of(each)[0]).likelihood_model
         assert type(approximator(None, likelihood, {})) is NoisyNestedEP
@@ -212,7 +212,7 @@ def test_label_noise_is_learned_predicted_with_and_saved(make):
 
 
 @both
-def test_samplers_that_need_no_approximation(make, likelihood, without):
+def test_samplers_without_guide_accept_label_noise(make, likelihood, without):
     model, _ = model_of(likelihood)
     with model:
         draws = pm.sample(
@@ -249,7 +249,7 @@ def test_gibbs_sampling_finds_the_posterior_with_label_noise():
 
 def test_gibbs_sampling_does_not_learn_noise_from_utilities():
     model, _ = with_prior()
-    with model, pytest.raises(ValueError, match=r"hyper='collapsed' holds utilities, .* make epsilon a number"):
+    with model, pytest.raises(ValueError, match=r"hyper='collapsed' fixes the utilities, .* make epsilon a number"):
         gpep.samplers.ProbitGibbs(hyper="collapsed")
     with model:
         draws = pm.sample(

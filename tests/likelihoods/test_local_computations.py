@@ -591,6 +591,6 @@ CHECKS = {
     ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )
-def test_follows_from_the_log_density(likelihood, computation):
+def test_computation_is_found_by_its_type(likelihood, computation):
     assert likelihood.computation(type(computation)) is computation
     CHECKS[type(computation)](likelihood, computation)

@@ -22,7 +22,7 @@ UPPER = np.array([np.inf, 0.2, np.inf, 2.0])
     [(lambda f: pm.Normal.dist(f, D(0.5)), stats.norm), (lambda f: pm.Logistic.dist(f, D(0.5)), stats.logistic)],
     ids=["normal", "logistic"],
 )
-def test_all_beyond_a_bound_counts_with_a_derivative(declare, exact):
+def test_probability_beyond_a_bound_has_its_derivative(declare, exact):
     with pm.Model() as model:
         f = pm.Normal("f", shape=4)
         y = pm.Censored("y", declare(f), lower=-1.0, upper=UPPER, observed=Y)
@@ -48,7 +48,7 @@ def test_all_beyond_a_bound_counts_with_a_derivative(declare, exact):
     ],
     ids=["weibull", "exponential"],
 )
-def test_survival_is_a_number_where_the_distribution_function_rounds_to_one(dist, exact):
+def test_survival_is_positive_if_the_distribution_function_rounds_to_one(dist, exact):
     y = pm.Censored.dist(dist, lower=None, upper=10.0)
     found = log_probability(y, pt.constant(D(10.0))).eval()
     assert found == pytest.approx(exact.logsf(10.0), rel=1e-12)
@@ -71,14 +71,14 @@ TAILS = {
 
 
 @pytest.mark.parametrize("name", TAILS)
-def test_both_sides_of_a_value_have_all_digits(name):
+def test_both_tails_keep_digits(name):
     dist, exact, values = TAILS[name]
     y = np.array(values)
     assert_allclose(log_above(dist, pt.constant(y)).eval(mode=FAST), exact.logsf(y), rtol=1e-7, atol=1e-15)
     assert_allclose(log_below(dist, pt.constant(y)).eval(mode=FAST), exact.logcdf(y), rtol=1e-7, atol=1e-15)
 
 
-def test_sides_too_improbable_for_a_number():
+def test_underflowing_tails_have_finite_logarithms():
     """A gamma density is not: the ratio of the survival function to it is close to the scale."""
     above = log_above(pm.Gamma.dist(D(2.5), D(1.5)), pt.constant(np.array([500.0, 1e6]))).eval(mode=FAST)
     assert_allclose(above, stats.gamma.logpdf([500.0, 1e6], 2.5, scale=1.0 / 1.5) - np.log(1.5), atol=3e-3)
@@ -86,13 +86,13 @@ def test_sides_too_improbable_for_a_number():
     assert below == pytest.approx(stats.poisson.logpmf(3, 1e4), rel=1e-6)
 
 
-def test_counts_at_an_upper_bound_are_as_many_or_more():
+def test_counts_at_an_upper_bound_have_the_upper_tail():
     found = log_probability(pm.Censored.dist(pm.Poisson.dist(D(4.0)), 1, 3), pt.constant([1, 2, 3]))
     exact = stats.poisson(4.0)
     assert_allclose(found.eval(mode=FAST), [exact.logcdf(1), exact.logpmf(2), exact.logsf(2)], rtol=1e-12)
 
 
-def test_densities_between_bounds():
+def test_densities_between_bounds_are_normalised():
     """Some bounds are infinite, and a time that is censored may have been seen only from some time on."""
     y, lower, upper = np.array([0.5, 1.0, 2.0]), np.array([-np.inf, 0.0, 0.7]), np.array([1.0, np.inf, 3.0])
     found = log_probability(pm.Truncated.dist(pm.Gamma.dist(D(2.0), D(1.5)), lower, upper), pt.constant(y))

@@ -43,14 +43,14 @@ def log_probabilities(f, y):
         (F, (5, N), (5, N), "NUMBA"),
     ],
 )
-def test_size_of_draws(f, size, expected, mode):
+def test_draws_have_the_requested_size(f, size, expected, mode):
     rv = MultinomialProbit.dist(f, size=size)
     assert rv.type.shape == expected
     assert pm.draw(rv, random_seed=SEED, mode=mode).shape == expected
 
 
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM"])
-def test_frequencies_of_draws(mode):
+def test_frequencies_of_draws_match_probabilities(mode):
     f = np.array([[0.5, -0.3, 0.1, -1.0], [3.0, 2.5, 3.0, -9.0]])
     draws = pm.draw(MultinomialProbit.dist(f, size=(20_000, 2)), random_seed=SEED, mode=mode)
     assert draws.dtype == np.int64
@@ -61,7 +61,7 @@ def test_frequencies_of_draws(mode):
         assert stats.chisquare(counts[kept], expected[kept] * counts[kept].sum() / expected[kept].sum()).pvalue > 1e-3
 
 
-def test_logp():
+def test_logp_matches_kernel():
     def expected(value, f):
         return log_probability_and_gradient(np.asarray(f, float), int(value), np.empty(C))
 
@@ -74,7 +74,7 @@ def test_logp():
     ("value_shape", "f_shape"),
     [((), (3,)), ((5,), (5, 3)), ((5,), (3,)), ((4, 5), (5, 3)), ((5,), (4, 1, 3)), ((0,), (0, 3))],
 )
-def test_broadcasting(mode, value_shape, f_shape):
+def test_latent_values_broadcast(mode, value_shape, f_shape):
     rng = np.random.default_rng(SEED)
     value, f = rng.integers(-1, 4, value_shape), rng.standard_normal(f_shape)
     batch = np.broadcast_shapes(value_shape, f_shape[:-1])
@@ -86,7 +86,7 @@ def test_broadcasting(mode, value_shape, f_shape):
     assert np.all(np.isneginf(result) == np.broadcast_to((value < 0) | (value > 2), batch))
 
 
-def test_gradient_by_differences():
+def test_gradient_matches_differences():
     verify_grad(
         lambda f: multinomial_probit_log_probability(Y, f), [F], rng=RNG, abs_tol=1e-6, rel_tol=1e-6, mode="CVM"
     )
@@ -97,7 +97,7 @@ def test_gradient_by_differences():
 
 
 @pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.slow), "CVM"])
-def test_second_derivative(mode):
+def test_second_derivative_matches_differences(mode):
     f = pt.matrix("f", shape=(N, C))
     direction = RNG.standard_normal((N, C))
     slope = pytensor.grad((multinomial_probit_log_probability(Y, f).sum()), f)
@@ -110,7 +110,7 @@ def test_second_derivative(mode):
     np.testing.assert_allclose(pytensor.function([f], product, mode=mode)(F), expected, rtol=1e-12)
 
 
-def test_no_third_derivative():
+def test_third_derivative_is_refused():
     f = pt.vector("f", shape=(C,))
     derivative = multinomial_probit_log_probability(1, f)
     for _ in range(2):
@@ -119,7 +119,7 @@ def test_no_third_derivative():
         pytensor.grad(derivative.sum(), f)
 
 
-def test_support_point():
+def test_support_point_is_a_valid_label():
     with pm.Model() as model:
         MultinomialProbit("x", F)
     assert_support_point_is_expected(model, F.argmax(-1))
@@ -128,7 +128,7 @@ def test_support_point():
     assert_support_point_is_expected(model, np.full(4, F[0].argmax()))
 
 
-def test_prior_and_posterior_predictive_in_numba():
+def test_predictive_draws_work_in_numba():
     # Warnings are errors here, PyTensor's "Numba will use object mode" among them.
     with pm.Model(coords={"point": range(N)}):
         f = pm.Normal("f", 0, 1.5, shape=(N, C))
@@ -142,7 +142,7 @@ def test_prior_and_posterior_predictive_in_numba():
 
 
 @pytest.mark.slow
-def test_stock_nuts():
+def test_nuts_of_pymc_samples_the_model():
     """By nutpie, which compiles the gradient of the log probability; PyMC's own sampler is used elsewhere."""
     # With a flat enough prior and one label each, the mean of the observed class's latent value is the larger.
     f_true = np.repeat(np.eye(C), 4, axis=0)
@@ -158,7 +158,7 @@ def test_stock_nuts():
     assert np.array_equal(mean.argmax(0), y)
 
 
-def test_find_map():
+def test_find_map_matches_laplace():
     with pm.Model() as model:
         f = pm.Normal("f", 0, 1, shape=(2, C))
         MultinomialProbit("y", f, observed=[0, 2])
@@ -202,7 +202,7 @@ LABELS = [0, 1, 2, 1]
     ],
     ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}",
 )
-def test_accepted_labels(labels):
+def test_integer_and_boolean_labels_are_accepted(labels):
     with pm.Model() as model:
         MultinomialProbit("y", F[:4], observed=labels)
     np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, np.asarray(labels, int))
@@ -220,7 +220,7 @@ WRONG_VALUES = [
 @pytest.mark.parametrize(("labels", "message"), WRONG_VALUES)
 @pytest.mark.parametrize("as_data", [False, True])
 @pytest.mark.parametrize("in_shared_f", [False, True])
-def test_wrong_labels(labels, message, as_data, in_shared_f):
+def test_labels_of_wrong_type_are_refused(labels, message, as_data, in_shared_f):
     with pm.Model() as model:
         f = pm.Data("f", F[:4]) if in_shared_f else F[:4]
         observed = pytensor.shared(np.array(labels)) if as_data else labels
@@ -249,7 +249,7 @@ def test_wrong_labels(labels, message, as_data, in_shared_f):
         (1, r"shape \(\), but"),
     ],
 )
-def test_other_wrong_labels(labels, message):
+def test_labels_outside_the_classes_are_refused(labels, message):
     f = np.zeros((30, 3)) if isinstance(labels, np.ndarray) and labels.size == 30 else F[:4]
     with pm.Model() as model, pytest.raises(ValueError, match=message):
         MultinomialProbit("y", f, observed=labels)
@@ -274,7 +274,7 @@ def test_missing_labels_are_a_variable_of_their_own(labels):
 
 
 @pytest.mark.parametrize("data", [False, True])
-def test_forgotten_transpose(data):
+def test_forgotten_transpose_is_named(data):
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=pm.Data("X", X) if data else X, n_outputs=C)
@@ -285,7 +285,7 @@ def test_forgotten_transpose(data):
         MultinomialProbit("y", f.T, observed=Y)
 
 
-def test_minibatch():
+def test_minibatch_labels_are_checked_by_shape():
     with pm.Model() as model:
         # PyMC 6.4 takes no 64-bit integers from a minibatch, whatever the distribution.
         f, labels = pm.Minibatch(F, Y.astype("int32"), batch_size=4)
@@ -297,7 +297,7 @@ def test_minibatch():
     ("f", "message"),
     [(0.0, "y: f is a scalar"), (np.zeros((5, 1)), r"y: .* at least 2 classes, but f has shape \(5, 1\)")],
 )
-def test_wrong_latent_values(f, message):
+def test_wrong_latent_values_are_refused(f, message):
     with pm.Model() as model, pytest.raises(ValueError, match=message):
         MultinomialProbit("y", f)
     assert not model.named_vars
@@ -305,7 +305,7 @@ def test_wrong_latent_values(f, message):
         MultinomialProbit.dist(f)
 
 
-def test_under_jax():
+def test_distribution_works_under_jax():
     jax = pytest.importorskip("jax")
     f = pt.matrix("f", shape=(None, C))
     value = multinomial_probit_log_probability(Y, f)

@@ -21,7 +21,7 @@ def posterior(m, c, scale, seed=0):
 @pytest.mark.parametrize(
     ("c", "accuracy", "genz"), [(2, 1e-14, 1e-14), (3, 1e-13, 1e-13), (4, 1e-6, 1e-7), (6, 1e-4, 1e-5)]
 )
-def test_against_genz(c, accuracy, genz, scale):
+def test_probabilities_match_genz(c, accuracy, genz, scale):
     mean, cov = posterior(4 if c < 6 else 2, c, scale)
     p, error = class_probabilities(mean, cov)
     expected = [orthant_probabilities(*point, genz) for point in zip(mean, cov + np.eye(c), strict=True)]
@@ -30,7 +30,7 @@ def test_against_genz(c, accuracy, genz, scale):
 
 
 @pytest.mark.parametrize(("c", "scale"), [(3, 5.0), (4, 0.5), (5, 5.0), (10, 0.5)])
-def test_against_averaging(c, scale):
+def test_probabilities_match_averages_over_draws(c, scale):
     mean, cov = posterior(2, c, scale, seed=1)
     p, error = class_probabilities(mean, cov, tolerance=1e-4)
     for i in range(2):
@@ -41,7 +41,7 @@ def test_against_averaging(c, scale):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("c", [10, 26])
-def test_against_longer_averaging(c):
+def test_probabilities_match_long_averages(c):
     mean, cov = posterior(1, c, 2.0, seed=2)
     p, error = class_probabilities(mean, cov, tolerance=2e-5)
     expected, standard_error = by_averaging(mean[0], cov[0], 17)
@@ -57,7 +57,7 @@ def test_exchangeable_classes_are_equally_probable(c):
 
 
 @pytest.mark.parametrize("c", [2, 3, 4, 6])
-def test_the_error_covers_a_tighter_answer(c):
+def test_error_covers_a_more_exact_result(c):
     mean, cov = posterior(20, c, 2.0)
     p, error = class_probabilities(mean, cov, tolerance=1e-3)
     tight, tight_error = class_probabilities(mean, cov, tolerance=1e-5)
@@ -76,7 +76,7 @@ def test_the_error_covers_a_tighter_answer(c):
         (1e3, 1e6),
     ],
 )
-def test_extremes(c, means, covariance):
+def test_extreme_moments_give_valid_probabilities(c, means, covariance):
     rng = np.random.default_rng(c)
     mean = means * rng.standard_normal((5, c))
     a = rng.standard_normal((5, c, c))
@@ -89,7 +89,7 @@ def test_extremes(c, means, covariance):
 
 
 @pytest.mark.parametrize("c", [3, 4, 6])
-def test_nearly_equal_classes(c):
+def test_nearly_equal_classes_have_accurate_probabilities(c):
     # Latent values all but the same: the noise decides among them, and against the one that lags behind.
     mean = np.zeros((1, c))
     mean[0, -1] = -1e5
@@ -102,7 +102,7 @@ def test_nearly_equal_classes(c):
     np.testing.assert_allclose(p[0], expected, atol=2e-3)
 
 
-def test_two_classes_in_closed_form():
+def test_two_classes_match_the_closed_form():
     mean, cov = posterior(50, 2, 3.0)
     p, _ = class_probabilities(mean, cov)
     difference = mean[:, 1] - mean[:, 0]
@@ -130,7 +130,7 @@ def test_independent_classes_are_exact(c):
 
 
 @pytest.mark.parametrize(("c", "variance"), [(5, 4.0), (10, 20.0)])
-def test_errors_of_classes_that_move_together_a_little(c, variance):
+def test_errors_are_covered_for_weakly_correlated_classes(c, variance):
     """As under a prior with independent classes: nearly diagonal. The reference is each class by itself."""
     rng = np.random.default_rng([7, c])
     a = rng.standard_normal((30, c, 2)) * np.sqrt(0.1 * variance)
@@ -143,7 +143,7 @@ def test_errors_of_classes_that_move_together_a_little(c, variance):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(2, 4), st.integers(0, 2**32), st.floats(-3, 3), st.floats(-100, 100))
-def test_invariances(c, seed, log_scale, shift):
+def test_shifts_and_permutations_change_nothing(c, seed, log_scale, shift):
     mean, cov = posterior(1, c, 10.0**log_scale, seed)
     p, _ = class_probabilities(mean, cov)
     order = np.random.default_rng(seed).permutation(c)
@@ -151,7 +151,7 @@ def test_invariances(c, seed, log_scale, shift):
     np.testing.assert_allclose(permuted, p[:, order], atol=1e-8)
 
 
-def test_the_same_input_has_the_same_answer():
+def test_results_are_reproducible():
     mean, cov = posterior(3, 6, 1.0)
     first, second = class_probabilities(mean, cov, tolerance=1e-3), class_probabilities(mean, cov, tolerance=1e-3)
     alone = class_probabilities(mean[1:2], cov[1:2], tolerance=1e-3)
@@ -160,7 +160,7 @@ def test_the_same_input_has_the_same_answer():
 
 
 @pytest.mark.parametrize("c", [2, 3, 4, 6])
-def test_nan(c):
+def test_nan_moments_return_nan(c):
     mean, cov = posterior(2, c, 1.0)
     cov[0] = np.nan
     p, error = class_probabilities(mean, cov, tolerance=1e-3)
@@ -169,7 +169,7 @@ def test_nan(c):
     assert p[1].sum() == pytest.approx(1.0)
 
 
-def test_no_points():
+def test_zero_points_return_an_empty_array():
     p, error = class_probabilities(np.empty((0, 3)), np.empty((0, 3, 3)))
     assert p.shape == (0, 3)
     assert error.shape == (0,)
@@ -185,14 +185,14 @@ def test_no_points():
         (np.zeros((2, 3)), np.zeros((2, 3, 3)), {"method": "guess"}, "'guess'"),
     ],
 )
-def test_wrong_arguments(mean, cov, options, message):
+def test_wrong_arguments_are_refused(mean, cov, options, message):
     with pytest.raises(ValueError, match=message):
         class_probabilities(mean, cov, **options)
 
 
 @pytest.mark.parametrize("c", [3, 4, 6])
 @pytest.mark.parametrize(("scale", "unequal"), [(0.0, 1.0), (1.0, 1000.0), (30.0, 1.0), (30.0, 1000.0)])
-def test_small_probabilities_are_right_relative_to_themselves(c, scale, unequal):
+def test_small_probabilities_have_small_relative_error(c, scale, unequal):
     """By quadrature over the utility of the class, given which the others are below it independently."""
     rng = np.random.default_rng(5)
     # Far below two others that are close, far below one, and with a utility of its own that decides.

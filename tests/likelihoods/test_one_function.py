@@ -62,7 +62,7 @@ def test_prior_of_one_output_is_a_vector():
 
 @pytest.mark.parametrize("y", [Y, Y.astype(bool), Y.astype(float)], ids=["int", "bool", "float"])
 @pytest.mark.parametrize("spelling", ["Probit", "logit_p"])
-def test_labels_of_every_type(spelling, y):
+def test_labels_of_every_type_are_read(spelling, y):
     found = read_classifier(model_of(SPELLINGS[spelling][1], y))
     np.testing.assert_array_equal(found.labels.data, Y)
 
@@ -121,7 +121,7 @@ def test_rows_with_missing_labels_are_left_out():
 
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing")
-def test_columns_of_labels_are_rows_of_their_functions():
+def test_column_of_labels_is_read_as_rows():
     """Two independent functions with the labels of each have the product of both evidences."""
     spellings = [
         (lambda f, y: gpep.Probit("y", f, observed=y), {}),
@@ -134,7 +134,7 @@ def test_columns_of_labels_are_rows_of_their_functions():
     assert two == pytest.approx(2.0 * one, abs=1e-8)
 
 
-def test_method_of_another_likelihood():
+def test_method_of_another_likelihood_is_refused():
     classifier = read_classifier(model_of(SPELLINGS["Probit"][1]))
     with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*the model has a probit"):
         approximator("nested_ep", classifier.likelihood_model, {})

@@ -34,7 +34,7 @@ def fits():
     return fit
 
 
-def test_all_that_have_parameters_are_here():
+def test_cases_cover_all_likelihoods_with_parameters():
     assert set(EVERY) == {each.name for each in DENSE}
 
 
@@ -49,7 +49,7 @@ def test_parameters_are_read(name):
 
 
 @cases
-def test_density_is_that_of_the_model(name):
+def test_density_equals_the_models(name):
     case, parameters = CASES[name], CASES[name].parameters
     likelihood = next(each for each in LIKELIHOODS if each.name == name).given(parameters)
     y = COUNTS if name == "poisson" else ORDERED
@@ -67,7 +67,7 @@ def test_density_is_that_of_the_model(name):
     ("name", "method"),
     [*((name, "ep") for name in CASES), *zip(CASES, ("laplace", "kl", "laplace", "laplace", "kl"), strict=True)],
 )
-def test_gradient_in_hyperparameters_of_prior_and_likelihood(name, method, fits):
+def test_gradient_in_hyperparameters_matches_differences(name, method, fits):
     _, _, fit = fits(name, method)
     assert fit.converged
     log_posterior = fit.log_posterior
@@ -83,7 +83,7 @@ def test_methods_without_slopes_in_parameters_are_not_offered():
         assert {kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)} == {"ep", "kl", "fv"} | smooth
 
 
-def test_label_noise_is_for_two_methods():
+def test_label_noise_is_supported_by_two_methods():
     found = {each.name: [kind.name for kind in APPROXIMATIONS if kind.approximates(each)] for each in LIKELIHOODS}
     assert all(found[name] == ["nested_ep", "qiep"] for name in WITH_LABEL_NOISE)
 
@@ -105,7 +105,7 @@ def test_predictions_of_counts_are_moments(fits):
     assert "p" not in predicted
 
 
-def test_data_at_new_points_may_be_one_number_for_all_and_as_many_as_were_fitted(fits):
+def test_data_at_new_points_may_be_scalar_or_of_fitted_length(fits):
     _, gp, fit = fits("poisson")
     each = fit.predict(gp, X, data={"place": X[:, 0], "hours": np.full(12, 2)})
     every = fit.predict(gp, X, data={"place": X[:, 0], "hours": 2})
@@ -116,7 +116,7 @@ def test_data_at_new_points_may_be_one_number_for_all_and_as_many_as_were_fitted
     assert_allclose(all_of_them["y_mean"][:11], without_last["y_mean"], rtol=1e-12)
 
 
-def test_data_that_are_the_same_everywhere_need_not_be_given():
+def test_constant_data_need_not_be_given():
     model, gp = model_of(lambda f: pm.Poisson("y", mu=3.0 * pm.math.exp(f), observed=COUNTS))
     with model:
         predicted = pm.fit(method="laplace", progressbar=False).predict(gp, X[:2])
@@ -136,7 +136,7 @@ def test_data_that_are_the_same_everywhere_need_not_be_given():
         ({"weight": 1.0}, "data names 'weight', but 'y' depends on the data 'place', 'hours'"),
     ],
 )
-def test_data_that_are_refused(data, message, fits):
+def test_invalid_data_are_refused(data, message, fits):
     """At as many points as were fitted, so that nothing fits by chance."""
     _, gp, fit = fits("poisson")
     with pytest.raises(ValueError, match=message):
@@ -166,7 +166,7 @@ def test_predictions_of_ordered_classes_are_probabilities(name, fits):
 
 
 @cases
-def test_a_fit_is_whole(name, fits):
+def test_fit_with_parameters_samples_saves_and_predicts(name, fits):
     """Leave-one-out, importance, files and draws know the parameters."""
     model, _, fit = fits(name)
     loo = fit.loo(refit_above=0.2)
@@ -190,7 +190,7 @@ RATES = {
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_rates_however_they_are_written(rate):
+def test_every_spelling_of_a_rate_is_read(rate):
     model, _ = model_of(lambda f: pm.Poisson("y", mu=RATES[rate](f), observed=COUNTS))
     found = read_classifier(model)
     assert_allclose(found.parameters.eval(), np.log(EXPOSURE)[None], atol=1e-12)
@@ -199,7 +199,7 @@ def test_rates_however_they_are_written(rate):
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32", "list"])
 @pytest.mark.parametrize("declared", [np.array([-1, 1]), np.tile([-1, 1], (12, 1))], ids=["for all", "for each"])
 @pytest.mark.parametrize("distribution", [pm.OrderedProbit, pm.OrderedLogistic])
-def test_cutpoints_of_any_type_of_numbers(distribution, declared, dtype):
+def test_cutpoints_of_any_type_are_read(distribution, declared, dtype):
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1)).prior("f", X=X)
         cutpoints = declared.tolist() if dtype == "list" else declared.astype(dtype)
@@ -212,7 +212,7 @@ def test_cutpoints_of_any_type_of_numbers(distribution, declared, dtype):
 
 
 @pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])
-def test_cutpoints_that_cross_give_no_number_for_any_class(name):
+def test_crossing_cutpoints_give_nan_for_all_classes(name):
     """They are −∞ to PyMC, also where the class between them does not occur."""
     likelihood = next(each for each in LIKELIHOODS if each.name == name).given(np.array([[0.5], [-0.5], [1.0]]))
     for observed in range(4):

@@ -27,7 +27,7 @@ def exact(x: float) -> list[float]:
 
 @pytest.mark.variation(but=["1"])
 @pytest.mark.parametrize("label", [0, 1])
-def test_log_probability_and_derivatives_far_into_both_tails(label):
+def test_log_probability_and_derivatives_are_exact_in_both_tails(label):
     sign = 2 * label - 1
     f = pt.vector("f")
     logp = pm.logp(Probit.dist(f), label)
@@ -42,7 +42,7 @@ def test_other_labels_are_impossible():
     assert_array_equal(pm.logp(Probit.dist(0.3), np.array([-1, 2])).eval(), -np.inf)
 
 
-def test_broadcasting_and_dims():
+def test_latent_values_broadcast_and_keep_dims():
     with pm.Model(coords={"point": [10, 20, 30]}) as model:
         f = pm.Normal("f", dims="point")
         Probit("y", f, observed=[True, False, True], dims="point")
@@ -52,7 +52,7 @@ def test_broadcasting_and_dims():
 
 
 @pytest.mark.parametrize("mode", ["NUMBA", "CVM"])
-def test_draws(mode):
+def test_draws_have_the_probabilities(mode):
     f = np.array([-1.0, 0.0, 2.5])
     draws = pm.draw(Probit.dist(f, size=(20_000, 3)), random_seed=1, mode=mode)
     assert (draws.dtype, draws.shape) == (np.int64, (20_000, 3))
@@ -61,7 +61,7 @@ def test_draws(mode):
     assert pm.draw(Probit.dist(f), mode=mode).shape == (3,)
 
 
-def test_support_point():
+def test_support_point_is_a_valid_label():
     with pm.Model() as model:
         Probit("x", [-1.0, 2.0])
     assert_support_point_is_expected(model, np.array([0, 1]))
@@ -79,7 +79,7 @@ def test_support_point():
         ([[0], [1], [1]], r"shape \(3, 1\), but f has one latent value for each of \(3,\).*ravel"),
     ],
 )
-def test_labels_that_are_refused(observed, message):
+def test_invalid_labels_are_refused(observed, message):
     with pm.Model() as model:
         with pytest.raises(ValueError, match=message):
             Probit("y", np.zeros(3), observed=observed)

@@ -13,7 +13,7 @@ SPREAD, NOISE, FLAT = 2.5, 1.2, 2e3
 
 
 @pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
-def test_restricted_likelihood_and_standard_errors(method):
+def test_restricted_likelihood_and_standard_errors_match_formulas(method):
     with pm.Model():
         b = pm.Normal("b", 0, FLAT, shape=2)
         u = pm.Normal("u", 0, SPREAD, shape=6)

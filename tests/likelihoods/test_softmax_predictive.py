@@ -45,7 +45,7 @@ def by_averaging(mean, cov, shifts=8, log2_points=13):
 
 @pytest.mark.parametrize(("c", "points"), [(2, 301), (3, 81)])
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
-def test_against_product_quadrature(c, points, scale):
+def test_probabilities_match_product_quadrature(c, points, scale):
     mean, cov = posterior(3, c, scale)
     p, error = softmax_probabilities(mean, cov)
     expected = [by_products(*point, points) for point in zip(mean, cov, strict=True)]
@@ -55,7 +55,7 @@ def test_against_product_quadrature(c, points, scale):
 
 @pytest.mark.parametrize("c", [2, 3, 4, 5, 10])
 @pytest.mark.parametrize("scale", [0.5, 5.0, 100.0])
-def test_against_averaging(c, scale):
+def test_probabilities_match_averages_over_draws(c, scale):
     mean, cov = posterior(3, c, scale, seed=1)
     p, error = softmax_probabilities(mean, cov)
     for i in range(2):
@@ -104,7 +104,7 @@ def test_two_classes_are_exact_at_any_scale():
 
 
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_without_variance_it_is_the_softmax(c):
+def test_zero_variance_gives_the_softmax(c):
     mean, _ = posterior(5, c, 3.0)
     p, error = softmax_probabilities(mean, np.zeros((5, c, c)))
     assert_allclose(p, softmax(mean, axis=1), atol=1e-15)
@@ -112,7 +112,7 @@ def test_without_variance_it_is_the_softmax(c):
 
 
 @pytest.mark.parametrize(("c", "variance", "share"), [(10, 1.0, 0.0), (10, 40.0, 0.01), (10, 4.0, 0.1), (6, 4.0, 0.5)])
-def test_against_dense_grids_over_two_factors(c, variance, share):
+def test_probabilities_match_dense_grids_over_two_factors(c, variance, share):
     """Classes that move together not at all, a little and a lot, all of them plausible."""
     rng = np.random.default_rng([c, int(variance)])
     mean, variances = rng.standard_normal(c), variance * np.exp(0.3 * rng.standard_normal(c))
@@ -133,7 +133,7 @@ def test_many_points_reach_the_tolerance():
     assert p.min() > 1e-3
 
 
-def test_a_tolerance_beyond_tables_is_left_to_averages():
+def test_tolerance_below_table_accuracy_uses_averages():
     mean, cov = posterior(2, 5, 0.3)
     p, error = softmax_probabilities(mean, cov, tolerance=2e-6)
     coarse, its_error = softmax_probabilities(mean, cov)
@@ -143,7 +143,7 @@ def test_a_tolerance_beyond_tables_is_left_to_averages():
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from([0.3, 3.0, 100.0]), st.booleans())
-def test_invariances(seed, c, scale, singular):
+def test_shifts_and_permutations_change_nothing(seed, c, scale, singular):
     """A common value changes nothing, nor does its variance; classes can be permuted; probabilities sum to one."""
     mean, cov = posterior(2, c, scale, seed)
     if singular:
@@ -181,7 +181,7 @@ def test_probabilities_do_not_depend_on_the_threads(monkeypatch):
     assert error[:15].max() <= 5e-5
 
 
-def test_many_factors_that_matter_are_within_the_error():
+def test_error_covers_many_relevant_factors():
     """Few classes, large variances and factors, as after Laplace's method."""
     rng = np.random.default_rng(8)
     mean, variances = rng.standard_normal((6, 5)), 20.0 * np.exp(0.3 * rng.standard_normal((6, 5)))

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(4)
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])
-def test_the_integral_is_that_over_the_largest_utility(c):
+def test_integral_matches_the_probability_of_the_largest_utility(c):
     mean, scale = RNG.normal(scale=2.0, size=c), np.sqrt(1.0 + RNG.exponential(size=c))
     expected = [
         quad(
@@ -35,7 +35,7 @@ def test_the_integral_is_that_over_the_largest_utility(c):
     assert_allclose(np.exp(found).sum(), 1.0, rtol=1e-12)
 
 
-def test_without_variance_it_is_the_multinomial_probit():
+def test_zero_variance_gives_the_multinomial_probit():
     y, f = RNG.integers(4, size=20), RNG.normal(scale=3.0, size=(20, 4))
     value, gradient = log_probabilities_and_gradients(y, f)
     found = log_averages_and_gradients(y, f, np.zeros((20, 4)))
@@ -61,7 +61,7 @@ def test_derivatives_match_differences(mode):
             assert_allclose(slope[place], (ends[0] - ends[1]) / (2 * step), atol=2e-8)
 
 
-def test_draws_and_labels_that_are_none():
+def test_draws_and_invalid_labels_are_handled():
     mean, variance = np.array([0.5, 0.0, -0.3]), np.array([0.0, 3.0, 0.5])
     labels = pm.draw(UnequalNoiseProbit.dist(mean, variance, shape=40_000), random_seed=1)
     expected = np.exp(log_averages_and_gradients(np.arange(3), mean, variance)[0])

@@ -35,7 +35,7 @@ def single(votes):
     return np.repeat(points, times), np.repeat(classes, times)
 
 
-def test_density_is_that_of_a_multinomial():
+def test_density_equals_the_multinomial():
     f = RNG.normal(size=(2, C, N))
     expected = [stats.multinomial.logpmf(Y[i], Y[i].sum(), softmax(f[:, :, i], axis=1)) for i in range(N)]
     assert_allclose(VOTES.log_densities(f, Y), np.transpose(expected), rtol=1e-12)
@@ -43,7 +43,7 @@ def test_density_is_that_of_a_multinomial():
     assert VOTES.log_density(far, np.array([[4, 0, 0]])) == 0.0
 
 
-def test_curvatures_and_their_slopes_are_differences_of_the_density():
+def test_curvatures_and_slopes_match_differences_of_the_density():
     curvature, f = VOTES.computation(CoupledCurvature), 1.5 * RNG.normal(size=(C, N))
     root = RNG.normal(size=(N, C, C))
     cov, direction = root @ root.swapaxes(1, 2), RNG.normal(size=(C, N))
@@ -69,7 +69,7 @@ def test_curvatures_and_their_slopes_are_differences_of_the_density():
     assert (slope * direction).sum() == pytest.approx(-0.5 * (change(w) * cov).sum(), abs=1e-5)
 
 
-def test_laplace_is_that_of_a_row_for_each_vote():
+def test_laplace_of_votes_equals_a_row_for_each_vote():
     points, classes = single(Y)
     found = Laplace().solve(K, MEAN, Y, likelihood=VOTES)
     rows = Laplace().solve(K[np.ix_(points, points)], MEAN[:, points], classes, likelihood=SoftmaxLikelihood())
@@ -83,7 +83,7 @@ def test_laplace_is_that_of_a_row_for_each_vote():
     assert_allclose(corrected, tierney_kadane_probabilities(rows, new[0][:, :, points], *new[1:]), atol=1e-6)
 
 
-def test_ep_of_two_classes_is_that_of_a_binomial():
+def test_ep_of_two_classes_equals_a_binomial():
     method, two = QEPSoftmax(tolerance=1e-10), Y[:, :2]
     found = method.solve(K, MEAN[:2], two, likelihood=VOTES)
     trials = two.sum(axis=1)[None].astype(float)
@@ -96,7 +96,7 @@ def test_ep_of_two_classes_is_that_of_a_binomial():
     assert_allclose(np.einsum("a,iab,b->i", contrast, found.cov, contrast), one.cov[:, 0, 0], atol=1e-6)
 
 
-def test_ep_of_single_votes_is_that_of_classes():
+def test_ep_of_single_votes_equals_classes():
     method, classes = QEPSoftmax(tolerance=1e-9), np.array([0, 1, 2, 1, 0, 2])
     found = method.solve(K, MEAN, np.eye(C, dtype=int)[classes], likelihood=VOTES)
     plain = method.solve(K, MEAN, classes, likelihood=SoftmaxLikelihood())
@@ -117,7 +117,7 @@ def test_points_without_votes_change_nothing(method):
 
 
 @pytest.mark.parametrize("method", [Laplace(tolerance=1e-11), QEPSoftmax(tolerance=1e-9)], ids=lambda one: one.name)
-def test_derivatives_of_the_evidence(method):
+def test_derivatives_match_differences_of_the_evidence(method):
     step = 1e-4 * RNG.normal(size=(C, N))
     begin = np.zeros(method.start_size(C, N))
 
@@ -129,7 +129,7 @@ def test_derivatives_of_the_evidence(method):
 
 
 @pytest.mark.parametrize("votes", [[3, 0, 2], [0, 0, 1], [0, 300, 200], [40, 10, 0]])
-def test_predictive_densities_are_integrals(votes):
+def test_predictive_densities_match_integrals(votes):
     """Against a fine grid over the two differences."""
     mean, root = RNG.normal(size=C), RNG.normal(size=(C, C))
     cov = root @ root.T
@@ -144,7 +144,7 @@ def test_predictive_densities_are_integrals(votes):
     assert_allclose(found, expected, atol=1e-6)
 
 
-def test_votes_that_are_refused():
+def test_invalid_votes_are_refused():
     for wrong, said in (
         (Y[:3], r"must be \(6, 3\).*have shape \(3, 3\)"),
         (Y[:, 0], r"must be \(6, 3\)"),
@@ -177,7 +177,7 @@ def fitted():
         return model, pm.fit(method="laplace", hyper="map", progressbar=False)
 
 
-def test_a_model_is_that_of_a_row_for_each_vote(fitted):
+def test_model_of_votes_equals_a_row_for_each_vote(fitted):
     _, fit = fitted
     points, classes = single(Y)
     with pm.Model(coords={"party": range(3), "place": range(3)}):
@@ -191,7 +191,7 @@ def test_a_model_is_that_of_a_row_for_each_vote(fitted):
     assert_allclose(fit.mean_data["u"], rows.mean_data["u"], atol=1e-4)
 
 
-def test_predictions_of_shares_and_of_votes(fitted):
+def test_predictions_of_shares_and_votes_agree(fitted):
     model, fit = fitted
     with model:
         found = fit.predict(data={"x": X[:2, 0], "place_of": PLACE[:2]}, observed=Y[:2])
@@ -201,7 +201,7 @@ def test_predictions_of_shares_and_of_votes(fitted):
     assert_allclose(found["log_density"], expected, atol=1e-10)
 
 
-def test_points_left_out_and_files(fitted):
+def test_leave_one_out_and_files_work_with_votes(fitted):
     model, fit = fitted
     with model:
         left = fit.loo()
@@ -229,11 +229,11 @@ def test_points_left_out_and_files(fitted):
         (lambda: model_of(p=pm.math.invprobit), "not of a softmax over classes"),
     ],
 )
-def test_models_that_are_refused(model, said):
+def test_unsupported_models_of_votes_are_refused(model, said):
     with pytest.raises(StructureError, match=said):
         read_classifier(model())
 
 
-def test_methods_for_votes():
+def test_error_lists_methods_for_votes():
     with pytest.raises(ValueError, match="Methods that fit it: 'laplace', 'qep'"), model_of():
         pm.fit(method="ep")

@@ -22,7 +22,7 @@ def gaussian(variance):
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["logit", "probit"])
-def test_two_classes_are_either_side_of_0(name, variance):
+def test_two_classes_have_the_mass_on_their_side_of_0(name, variance):
     p, _ = NAMED[name].probabilities(*gaussian(variance))
     assert_allclose(p, np.stack([ndtr(-Z), ndtr(Z)], axis=1), rtol=1e-8)
 
@@ -48,7 +48,7 @@ def test_ordered_classes_of_noise_of_either_kind_agree_where_both_noises_are_sma
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["softmax", "multinomial_probit"])
-def test_the_class_of_the_largest_function_is_meant(name, variance):
+def test_class_probability_is_that_of_the_largest_function(name, variance):
     # For three functions it is the largest with a probability of two differences, by SciPy's bivariate distribution.
     rng = np.random.default_rng(1)
     mean, root = rng.normal(size=(3, 3)), rng.normal(size=(3, 3))
@@ -63,7 +63,7 @@ def test_the_class_of_the_largest_function_is_meant(name, variance):
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("variance", WIDE)
-def test_a_count_has_the_density_where_the_rate_is_near_to_it(variance, count):
+def test_count_has_the_prior_density_at_its_log_rate(variance, count):
     likelihood = NAMED["poisson"].given(np.zeros((1, len(Z))))
     found = likelihood.log_tail(*gaussian(variance), np.full(len(Z), count))
     assert_allclose(found, stats.norm.logpdf(Z) - 0.5 * np.log(variance) - np.log(count), rtol=1e-8)
@@ -77,7 +77,7 @@ def log_none(mean, variance):
 
 
 @pytest.mark.parametrize("variance", [20.0, 1e3, 1e5, 1e8, 1e11, 1e13, *WIDE[:-1]])
-def test_the_probability_of_no_count_and_its_slope(variance):
+def test_probability_of_no_count_and_slope_match_asymptotes(variance):
     sd = np.sqrt(variance)
     out = np.empty((5, len(Z)))
     poisson.average(sd * Z, np.full(len(Z), variance), np.zeros(len(Z), np.int64), np.zeros((1, len(Z))), out)

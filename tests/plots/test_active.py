@@ -59,10 +59,10 @@ def test_probabilities_are_drawn_around_the_data_of_the_fit(fit, given):
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (plot_learning_curve, r"curves must be what gpep\.diagnostics\.learning_curve\(fit, .*is of type Fit"),
+        (plot_learning_curve, r"curves must be a result of gpep\.diagnostics\.learning_curve\(fit, .*is of type Fit"),
     ],
 )
-def test_a_fit_that_a_picture_is_not_of_is_refused(draw, message, fit):
+def test_fit_of_another_kind_is_refused(draw, message, fit):
     with pytest.raises(TypeError, match=message):
         draw(fit)
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.plots import plot_convergence
 
 
-def test_iterations_of_the_optimiser(shared, shared_iep, given):
+def test_plot_shows_iterations_of_the_optimiser(shared, shared_iep, given):
     axes = given(1, 2)
     drawn = plot_convergence({"EP": shared.fit, "IEP": shared_iep}, axes=axes, line_kwargs={"alpha": 0.5})
     assert (drawn == axes).all()
@@ -41,10 +41,10 @@ def test_solutions_and_their_convergence_are_drawn_as_they_are(shared):
         assert_allclose(axes[1].lines[0].get_ydata(), solution.convergence.residual)
 
 
-def test_refuses(shared):
+def test_invalid_arguments_raise_errors(shared):
     with pytest.raises(ValueError, match=r"of is .*, but must be 'hyperparameters' or 'sites'"):
         plot_convergence(shared.fit, "site")
-    with pytest.raises(TypeError, match=r"must be what pm\.fit returned, not a Solution"):
+    with pytest.raises(TypeError, match=r"results must be a fit by pm\.fit, not a Solution"):
         plot_convergence(shared.fit.solution)
-    with pytest.raises(TypeError, match=r"'EP' must be what pm\.fit"):
+    with pytest.raises(TypeError, match=r"'EP' must be a fit, a solution"):
         plot_convergence({"EP": np.zeros(3)}, "sites")

@@ -15,7 +15,7 @@ AT = [4, 24]
 
 
 @pytest.mark.variation
-def test_sites_over_likelihood_and_prior(one_function, given):
+def test_plot_shows_sites_over_likelihood_and_prior(one_function, given):
     axes = given(1, 2)
     assert (plot_effective_likelihoods(one_function, PAIR, levels=[0.5], axes=axes) == axes).all()
     for ax, (name, fit) in zip(axes, one_function.items(), strict=True):
@@ -67,12 +67,12 @@ def test_counts_have_sites_as_well():
 @pytest.mark.parametrize(
     ("points", "options", "error", "message"),
     [
-        ((104, 104), {}, ValueError, "two different ones, but are 104 twice"),
-        ((104, 4), {}, ValueError, "There is no point 4"),
+        ((104, 104), {}, ValueError, "two different points, but are 104 twice"),
+        ((104, 4), {}, ValueError, "4 is not a point"),
         (PAIR, {"levels": [2.0]}, ValueError, r"levels must be in \(0, 1\)"),
     ],
 )
-def test_refuses_points_and_levels(one_function, points, options, error, message):
+def test_invalid_points_and_levels_raise_errors(one_function, points, options, error, message):
     with pytest.raises(error, match=message):
         plot_effective_likelihoods(one_function, points, **options)
 

@@ -39,7 +39,7 @@ def test_a_curve_runs_along_its_input(fit):
     assert_allclose(ax.lines[0].get_xydata(), np.column_stack([np.sort(x), mean[np.argsort(x)]]))
 
 
-def test_a_term_at_other_inputs():
+def test_term_is_drawn_at_new_inputs():
     inputs, grid = np.linspace(-1, 1, 8)[:, None], np.array([[0.5], [-0.5], [2.0]])
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=inputs)
@@ -50,13 +50,13 @@ def test_a_term_at_other_inputs():
     assert_allclose(ax.lines[0].get_xydata(), np.column_stack([grid[:, 0], mean])[[1, 0, 2]])
 
 
-def test_a_map_has_the_means(fit):
+def test_map_shows_the_means(fit):
     ax = gpep.plots.plot_effects(fit, "u", x=np.eye(4)[:, :2])
     assert_allclose(ax.collections[0].get_array(), fit.effects("u")["u"].sel(moment="mean"))
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_two_axes_are_series(order, fit):
+def test_two_axes_are_drawn_as_series(order, fit):
     """The second is −2 times the first, in mean; the shorter axis has a colour for each entry."""
     ax = gpep.plots.plot_effects(fit, "both", order=order, prob=0.5)
     mean, sd = fit.effects("u")["u"].values

@@ -27,7 +27,7 @@ def contour_lines(ax):
     return dict(zip(lines.levels, (path.vertices for path in lines.get_paths()), strict=True))
 
 
-def test_contours_are_where_the_values_are(grid, given):
+def test_contours_match_the_values(grid, given):
     axes = given(1, 1)
     ((ax,),) = plot_evidence_grid(grid, ["evidence"], levels=[-3.0, -1.0], axes=axes)
     assert ax is axes
@@ -79,7 +79,7 @@ def test_one_hyperparameter_makes_lines(grid):
     assert axes[1, 0].get_xlabel() == "ls"
 
 
-def test_refuses(grid):
+def test_invalid_arguments_raise_errors(grid):
     with pytest.raises(ValueError, match="has no iterations, only evidence"):
         plot_evidence_grid(grid, ["iterations"])
     with pytest.raises(ValueError, match="the same one or two hyperparameters"):

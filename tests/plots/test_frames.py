@@ -18,7 +18,7 @@ def test_axes_get_the_same_square_frame():
     assert bottom < 0 < 4 < top
 
 
-def test_no_frame_reaches_for_the_diagonal():
+def test_frame_does_not_extend_to_the_diagonal():
     _, ax = plt.subplots()
     ax.plot([10, 12], [11, 13])
     diagonal(ax)

@@ -32,7 +32,7 @@ def test_fixed_inputs_have_the_given_value_or_the_median():
     assert_allclose(grid[:, [1, 3]], np.broadcast_to(np.median(X, axis=0)[[1, 3]], (7, 2)))
 
 
-def test_a_constant_column_gets_a_width():
+def test_constant_column_has_a_range():
     assert_allclose(input_grid(np.ones((3, 1)), points=2, margin=0.5), [[0.5], [1.5]])
 
 
@@ -42,12 +42,12 @@ def test_a_constant_column_gets_a_width():
         (None, {}, "X has 4 inputs. Choose one or two"),
         ([0, 1, 2], {}, "columns must be one or two different inputs"),
         ([1, 1], {}, "columns must be one or two different inputs"),
-        (["e"], {}, "There is no input 'e'"),
-        ([0], {"at": {9: 0.0}}, "There is no input 9"),
+        (["e"], {}, "'e' is not an input"),
+        ([0], {"at": {9: 0.0}}, "9 is not an input"),
         ([0], {"points": 1}, "points must be at least 2"),
     ],
 )
-def test_refuses(columns, options, message):
+def test_invalid_arguments_raise_errors(columns, options, message):
     with pytest.raises(ValueError, match=message):
         input_grid(X, columns, **options)
 
@@ -57,7 +57,7 @@ def test_inputs_other_than_a_table_raise_value_error():
         input_grid(X[:, 0])
 
 
-def test_names():
+def test_names_of_columns_are_accepted():
     assert column_names(X[:, :1]) == ["input"]
     assert column_names(X[:, :2]) == ["input 0", "input 1"]
     assert column_names(xr.DataArray(X[:, :2], dims=("i", "j"), coords={"j": ["u", "v"]})) == ["u", "v"]

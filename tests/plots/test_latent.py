@@ -128,14 +128,14 @@ def test_a_fit_may_be_the_reference(shared, shared_iep):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"point": 3}, "There is no point 3; their labels run from 100 to 129"),
-        ({"classes": ("versicolor", "rose")}, "There is no class 'rose'"),
-        ({"classes": ("versicolor", "versicolor")}, "classes must be two different ones"),
+        ({"point": 3}, "3 is not a point; the labels run from 100 to 129"),
+        ({"classes": ("versicolor", "rose")}, "'rose' is not a class"),
+        ({"classes": ("versicolor", "versicolor")}, "classes must be two different classes"),
         ({"masses": (0.5, 1.0)}, r"masses must be probabilities"),
         ({"results": {}}, "results is empty"),
     ],
 )
-def test_refuses(shared, change, message):
+def test_invalid_arguments_raise_errors(shared, change, message):
     arguments = {"results": shared.fit, "point": POINT, "classes": PAIR} | change
     with pytest.raises(ValueError, match=message):
         plot_latent_pair(**arguments)
@@ -155,19 +155,19 @@ def test_arguments_for_several_functions_raise_type_error_with_a_single_function
         plot_latent_pair(one_function, **arguments)
 
 
-def test_refuses_points_that_make_no_pair(one_function):
-    with pytest.raises(ValueError, match="There is no point 3; their labels run from 100 to 129"):
+def test_invalid_pairs_of_points_raise_errors(one_function):
+    with pytest.raises(ValueError, match="3 is not a point; the labels run from 100 to 129"):
         plot_latent_pair(one_function, points=(110, 3))
-    with pytest.raises(ValueError, match="points must be two different ones, but are 110 twice"):
+    with pytest.raises(ValueError, match="points must be two different points, but are 110 twice"):
         plot_latent_pair(one_function, points=(110, 110))
     with pytest.raises(TypeError, match=r"one latent value in this model\. Choose pairs of points"):
         plot_latent_pairs(one_function)
 
 
-def test_refuses_draws_without_a_model_and_unknown_references(shared, draws):
+def test_draws_without_a_model_and_unknown_references_are_refused(shared, draws):
     with pytest.raises(ValueError, match="model="):
         plot_latent_pair(draws, POINT, PAIR)
     with pytest.raises(ValueError, match="reference is 'NUTS'"):
         plot_latent_pairs({"EP": shared.fit}, POINT, reference="NUTS")
-    with pytest.raises(TypeError, match=r"'EP' must be what pm\.fit returned"):
+    with pytest.raises(TypeError, match=r"'EP' must be a fit, as returned by pm\.fit"):
         plot_latent_pair({"EP": 3}, POINT, PAIR)

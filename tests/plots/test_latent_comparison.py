@@ -11,7 +11,7 @@ def drawn(ax):
     return {points.get_label(): np.asarray(points.get_offsets()) for points in ax.collections}
 
 
-def test_one_function_against_draws(one_function, given):
+def test_one_function_is_compared_with_draws(one_function, given):
     draws = one_function["ep"].sample(200, random_seed=1)
     axes = given(1, 2)
     assert (plot_latent_comparison({"MCMC": draws, **one_function}, axes=axes) == axes).all()
@@ -28,7 +28,7 @@ def test_one_function_against_draws(one_function, given):
     assert axes[0].get_ylim() == axes[1].get_ylim()
 
 
-def test_several_functions_against_a_fit(shared, shared_iep):
+def test_several_functions_are_compared_with_a_fit(shared, shared_iep):
     (ax,) = plot_latent_comparison({"EP": shared.fit, "IEP": shared_iep}, "IEP", point_kwargs={"s": 9}, legend=False)
     means, deviations = drawn(ax).values()
     contrasts = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2]]) / 3  # each less the mean of the three
@@ -41,7 +41,7 @@ def test_several_functions_against_a_fit(shared, shared_iep):
     assert ax.get_legend() is None
 
 
-def test_refuses(shared, one_function):
+def test_invalid_arguments_raise_errors(shared, one_function):
     with pytest.raises(ValueError, match="reference is 'NUTS'"):
         plot_latent_comparison(one_function, "NUTS")
     with pytest.raises(ValueError, match="nothing to compare 'ep' with"):

@@ -9,7 +9,7 @@ from pymc_gpep.plots import input_grid, plot_probabilities
 from tests.models import SPECIES
 
 
-def test_one_line_for_each_class(shared, given):
+def test_plot_has_a_line_for_each_class(shared, given):
     line = input_grid(shared.X, [0], points=11, at={1: 0.5})
     p = shared.fit.predict(shared.gp, line)["p"]
     ax = given()
@@ -100,7 +100,7 @@ def test_other_inputs_stay_fixed(bands):
     assert ax.get_legend() is None
 
 
-def test_refuses(shared, bands):
+def test_invalid_arguments_raise_errors(shared, bands):
     grid, p = bands
     with pytest.raises(ValueError, match="Xnew="):
         plot_probabilities(p)

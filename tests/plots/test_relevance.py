@@ -22,7 +22,7 @@ def test_a_fit_is_one_point_for_each_input(shared, given):
     assert ax.get_xlabel() == "relevance, 1 / ls"
 
 
-def test_draws_have_intervals(shared, shared_mcmc):
+def test_relevances_of_draws_have_intervals(shared, shared_mcmc):
     ax = plot_relevance({"MCMC": shared_mcmc, "EP": shared.fit}, prob=0.8, sort=False)
     assert labels(ax) == ["width", "length"]
     draws = 1 / shared_mcmc.posterior["ls"].sel(petal=["width", "length"])
@@ -33,7 +33,7 @@ def test_draws_have_intervals(shared, shared_mcmc):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["MCMC", "EP"]
 
 
-def test_a_relevance_is_drawn_as_it_is(shared):
+def test_given_relevance_is_drawn_unchanged(shared):
     ax = plot_relevance(shared.fit, inverse=False)
     assert_allclose(ax.lines[0].get_xdata(), np.sort(shared.fit.hyperparameters["ls"].values))
     assert ax.get_xlabel() == "relevance, ls"
@@ -57,8 +57,8 @@ def test_inputs_without_names_are_numbered(shared):
     assert sorted(labels(plot_relevance(draws))) == ["0", "1"]
 
 
-def test_refuses(shared):
-    with pytest.raises(ValueError, match="no hyperparameter 'scale'; the names are: 'ls', 'eta'"):
+def test_invalid_arguments_raise_errors(shared):
+    with pytest.raises(ValueError, match=r"'scale' is not a hyperparameter\. The hyperparameters are: 'ls', 'eta'"):
         plot_relevance(shared.fit, "scale")
     with pytest.raises(ValueError, match="'eta' must be a vector"):
         plot_relevance(shared.fit, "eta")

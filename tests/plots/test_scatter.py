@@ -11,7 +11,7 @@ P = {name: np.random.default_rng(i).dirichlet(np.ones(3), size=12) for i, name i
 LABELS = np.arange(12) % 3
 
 
-def test_all_classes(given):
+def test_scatter_shows_all_classes(given):
     axes = given(1, 2)
     drawn = plot_probability_comparison(P, "MCMC", axes=axes)
     assert (drawn == axes).all()
@@ -21,7 +21,7 @@ def test_all_classes(given):
             assert_allclose(points.get_offsets(), np.column_stack([P["MCMC"][:, k], P[name][:, k]]))
 
 
-def test_only_the_true_class():
+def test_scatter_shows_only_the_true_class():
     arrays = {name: xr.DataArray(p, dims=("i", "band"), coords={"band": list("abc")}) for name, p in P.items()}
     axes = plot_probability_comparison(arrays, "VB", LABELS, point_kwargs={"s": 9})
     assert axes[0].get_xlabel() == "probability of the label, VB"
@@ -38,8 +38,8 @@ def test_the_diagonal_is_drawn():
     assert line.get_xy1() == (0, 0)
 
 
-def test_refuses():
-    with pytest.raises(ValueError, match="'NUTS' must be one of at least two methods"):
+def test_invalid_arguments_raise_errors():
+    with pytest.raises(ValueError, match="'NUTS' must be among at least two methods"):
         plot_probability_comparison(P, "NUTS")
     with pytest.raises(ValueError, match="must be at the same points"):
         plot_probability_comparison(P | {"EP": P["EP"][:5]}, "MCMC")

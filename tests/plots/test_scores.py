@@ -16,7 +16,7 @@ TABLE = pd.DataFrame(
 )
 
 
-def test_points_and_intervals(given):
+def test_plot_shows_scores_and_intervals(given):
     axes = given(2, 2)
     assert (plot_scores(TABLE, axes=axes) == axes).all()
     for row, score in zip(axes, ("mlpd", "accuracy"), strict=True):
@@ -29,12 +29,12 @@ def test_points_and_intervals(given):
         assert [text.get_text() for text in row[0].get_yticklabels()] == ["EP", "VB"]
 
 
-def test_accuracies_end_at_one():
+def test_axis_of_accuracies_ends_at_one():
     axes = plot_scores(TABLE + 0.1)
     assert axes[1, 0].get_xlim()[1] == 1.0
 
 
-def test_refuses_a_table_without_scores():
+def test_table_without_scores_is_refused():
     with pytest.raises(ValueError, match="has no scores"):
         plot_scores(TABLE[["mlpd_low"]])
 

@@ -59,7 +59,7 @@ def own_covariances(*kinds):
     [((pm.gp.cov.ExpQuad,) * 3, 1), ((pm.gp.cov.ExpQuad, pm.gp.cov.Matern52, pm.gp.cov.ExpQuad), 3)],
     ids=["alike", "of two kinds"],
 )
-def test_covariances_that_are_alike_have_one_function(kinds, made, of_graph):
+def test_equal_covariances_share_one_function(kinds, made, of_graph):
     space, blocks = blocks_of(lambda: own_covariances(*kinds), of_graph)
     assert len({id(functions) for functions in blocks._moments.functions}) == made
     rng = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def test_covariances_that_are_alike_have_one_function(kinds, made, of_graph):
 
 
 @pytest.mark.parametrize("of_graph", [False, True])
-def test_noise_of_the_latent_values_is_theirs_alone(of_graph):
+def test_white_noise_is_excluded_from_cross_covariances(of_graph):
     X, y = models.data()
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(0.5))

@@ -90,7 +90,7 @@ def made(covariance, mean, X, as_data, rotated=True, outputs=1):
     ("name", "as_data"),
     [*((name, i % 2 == 0) for i, name in enumerate(COVARIANCES)), ("ExpQuad", False), ("matrix products", True)],
 )
-def test_a_prior_at_other_inputs_is_that_of_its_functions(name, as_data):
+def test_prior_at_new_inputs_equals_its_functions(name, as_data):
     covariance, mean = COVARIANCES[name], MEANS[list(COVARIANCES).index(name) % 3]
     x, a, b = X, A, B
     if name == "Coregion":
@@ -134,7 +134,7 @@ def test_covariance_between_different_points_excludes_noise():
     assert_allclose(variance, 1.09)
 
 
-def test_one_column_without_an_axis_for_it():
+def test_single_column_may_be_a_vector():
     x = np.linspace(0, 1, 6)
     with pm.Model() as model:
         pm.gp.Latent(cov_func=cov.ExpQuad(1, ls=0.5)).prior("f", X=pm.Data("x", x)[:, None])
@@ -145,7 +145,7 @@ def test_one_column_without_an_axis_for_it():
 
 
 @pytest.mark.variation
-def test_nothing_on_the_way_has_two_axes_over_the_data():
+def test_intermediate_arrays_have_one_axis_over_the_data():
     n = 200_000  # a matrix would have 320 GB
     inputs = np.random.default_rng(0).normal(size=(n, 2))
     covariance = 2.0 * cov.Matern52(2, ls=1.0) + cov.WhiteNoise(0.1) + cov.Constant(1.0) * cov.Linear(2, c=0.0)
@@ -197,8 +197,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("covariance", "why"), REFUSED.values(), ids=REFUSED)
-def test_refused(covariance, why):
-    with pytest.raises(StructureError, match=f"The prior of 'f' cannot be had at other inputs.*{why}.*Give gp=..."):
+def test_unsupported_priors_are_refused(covariance, why):
+    with pytest.raises(
+        StructureError, match=f"The prior of 'f' cannot be computed at other inputs.*{why}.*Give gp=..."
+    ):
         made(covariance, MEANS[0], X, as_data=True)
 
 
@@ -252,7 +254,7 @@ def test_constant_columns_are_distinguished(dims, dtype, as_data):
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
 def test_ambiguous_columns_are_refused():
     one, other = cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[0, 1]), cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[1, 0])
-    with pytest.raises(StructureError, match=r"columns of 'X' that are the same at all points.*Give gp="):
+    with pytest.raises(StructureError, match=r"columns of 'X' that are equal at all points.*Give gp="):
         made(one + other, MEANS[0], ALIKE, as_data=False)
 
     class Stubborn(cov.ExpQuad):
@@ -260,11 +262,11 @@ def test_ambiguous_columns_are_refused():
             assert np.array_equal(X, ALIKE)
             return super().full(X, Xs)
 
-    with pytest.raises(StructureError, match=r"columns of 'X' that are the same at all points"):
+    with pytest.raises(StructureError, match=r"columns of 'X' that are equal at all points"):
         made(Stubborn(3, ls=1.0), MEANS[0], ALIKE, as_data=False)
 
 
-def test_an_array_that_changes_afterwards_is_taken_as_it_was():
+def test_array_changed_later_keeps_its_former_values():
     x = THREE.copy()
     with pm.Model() as model:
         pm.gp.Latent(cov_func=COLUMNS["permuted"]).prior("f", X=x)
@@ -434,7 +436,7 @@ def test_inputs_computed_from_all_rows_are_the_inputs_of_gp():
     assert_allclose(*evaluate([functions.inputs]), X / X.std(axis=0))
 
 
-def test_a_covariance_that_is_an_array_has_no_other_inputs():
+def test_covariance_array_cannot_be_evaluated_at_new_inputs():
     with pm.Model() as model:
         f = pm.MvNormal("f", mu=np.zeros(7), cov=SQUARE[:7, :7] + np.eye(7))
         pm.Bernoulli("y", logit_p=f, observed=np.arange(7) % 2)

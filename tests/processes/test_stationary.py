@@ -47,7 +47,7 @@ def blocks_of(covariance, given, mean=0.0):
 
 @pytest.mark.parametrize("given", [True, False], ids=["gp", "graph"])
 @pytest.mark.parametrize(("covariance", "name", "columns"), FOUND.values(), ids=FOUND)
-def test_it_is_found(covariance, name, columns, given):
+def test_stationary_covariance_is_recognised(covariance, name, columns, given):
     space, blocks = blocks_of(covariance, given)
     assert [each.name for each in blocks.profiles] == [name]
     theta = space.initial_point() + np.array([0.1, 0.2, 0.3, 0.4])
@@ -64,6 +64,6 @@ def test_other_covariances_have_no_scale_functions(covariance, given):
     assert blocks.scale_functions() is None
 
 
-def test_a_mean_is_another_prior():
+def test_covariance_with_a_mean_is_recognised_separately():
     _, blocks = blocks_of(FOUND["one length scale"][0], True, mean=0.5)
     assert blocks.scale_functions() is None

@@ -283,11 +283,11 @@ RESPONSES = {
     "missing covariate": Advice(fitted(_missing), "Look for missing values", fitted(lambda: _missing(kept=True))),
     "exposure of zero": Advice(
         fitted(lambda: _exposed(np.where(COUNTS == 2, 0.0, 1.0))),
-        "Put the exposure right",
+        "Correct the exposure",
         fitted(lambda: _exposed(np.where(COUNTS == 2, 0.5, 1.0))),
     ),
     "several responses": Advice(
-        fitted(_several, "qep"), r"Choose one, likelihood=", fitted(_several, "qep", likelihood="y")
+        fitted(_several, "qep"), r"Choose a variable, likelihood=", fitted(_several, "qep", likelihood="y")
     ),
     "a discrete variable": Advice(
         fitted(lambda: counts(level() * X + pm.Bernoulli("z", 0.5))),
@@ -401,5 +401,5 @@ def test_error_for_coordinates_in_metres_names_eigenvalue_and_offset():
     assert least < 0.0
 
 
-def test_years_and_small_offsets_are_fitted_without_a_word():
+def test_years_and_small_offsets_cause_no_warning():
     fitted(lambda: _map(PLACES + 2000.0), "ep")()

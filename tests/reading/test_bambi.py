@@ -100,7 +100,7 @@ def _ordered(distribution: Callable[[np.ndarray], np.ndarray], f: np.ndarray, cu
 
 @pytest.mark.variation(but=["ratings", "counts", "classes and groups", "spline"])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
+def test_argument_equals_the_linear_predictor_of_the_formula(name: str) -> None:
     model: pm.Model = built(name).backend.model
     classifier = read_classifier(model)
     assert {rv.name for rv in classifier.prior.integrated} == FORMULAS[name][2]
@@ -182,9 +182,7 @@ def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
     [("y ~ x + h + (1 | g)", {}), ("kind ~ x", {"family": "categorical"})],
     ids=["groups", "classes"],
 )
-def test_intercept_of_a_model_that_bambi_centred_is_that_of_predictors_as_they_are(
-    formula: str, options: dict[str, Any]
-) -> None:
+def test_intercept_of_centred_predictors_is_corrected(formula: str, options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of bambi, on its own code
         model = bmb.Model(formula, DATA, **{"family": "bernoulli"} | options)
@@ -217,7 +215,7 @@ def test_flat_priors_of_bambi_give_least_squares() -> None:
     assert_allclose(fit.summary(["Intercept", "x", "x2"])["mean"], expected, rtol=1e-7)
 
 
-def test_a_formula_that_centres_is_the_model_that_bambi_centres() -> None:
+def test_formula_with_centring_equals_centring_by_bambi() -> None:
     fits = []
     for formula, centre in (("y ~ x + x2", True), ("y ~ center(x) + center(x2)", False)):
         with warnings.catch_warnings():

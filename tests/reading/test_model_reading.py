@@ -119,7 +119,7 @@ def test_single_priors_find_their_classes(arrange, order, rotated):
 
 
 @both_parametrisations
-def test_prior_of_two_outputs_beside_a_single_one(rotated):
+def test_prior_of_two_outputs_and_single_prior_find_their_classes(rotated):
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", shape=2)
         pair = process(eta[0], mean=pm.gp.mean.Constant(1.0)).prior("pair", X, n_outputs=2, reparameterize=rotated)
@@ -133,7 +133,7 @@ def test_prior_of_two_outputs_beside_a_single_one(rotated):
     np.testing.assert_array_equal(mean, np.repeat([[1.0], [2.0], [1.0]], N, axis=1))
 
 
-def test_multivariate_normal_with_a_mean_per_output():
+def test_multivariate_normal_with_a_mean_per_output_is_read():
     mean = np.arange(C * N).reshape(C, N).astype(float)
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
@@ -189,7 +189,7 @@ def test_mean_and_covariance_match_the_process(mean, expected, n_outputs, rotate
 
 
 @both_parametrisations
-def test_sum_of_processes(rotated):
+def test_sum_of_processes_is_read(rotated):
     with pm.Model() as model:
         total = process(pm.HalfNormal("eta1"), 0.5) + process(pm.HalfNormal("eta2"), 2.0)
         MultinomialProbit("y", total.prior("f", X, n_outputs=C, reparameterize=rotated).T, observed=Y)
@@ -237,7 +237,7 @@ def test_dims_name_axes_and_classes(n_outputs, rotated):
     assert found.class_labels == ("virginica", "setosa", "versicolor")
 
 
-def test_dims_of_a_deterministic_that_holds_all_classes():
+def test_dims_of_a_deterministic_of_all_classes_are_used():
     with pm.Model(coords={"species": ["A", "B", "C"], "flower": np.arange(N)}) as model:
         a, b, c = (process().prior(f"f{k}", X) for k in range(C))
         f = pm.Deterministic("f", pt.stack([a, b, c], axis=-1), dims=("flower", "species"))
@@ -249,7 +249,7 @@ def test_dims_of_a_deterministic_that_holds_all_classes():
 
 
 @pytest.mark.parametrize("where", ["labels", "latents"])
-def test_dims_of_points_alone(where):
+def test_dims_of_points_without_class_dims_are_used(where):
     with pm.Model(coords={"flower": np.arange(N)}) as model:
         dims = {"dims": "flower"} if where == "latents" else {}
         f = [process().prior(f"f{k}", X, **dims) for k in range(C)]
@@ -258,7 +258,7 @@ def test_dims_of_points_alone(where):
     assert (found.class_dim, found.point_dim, found.class_labels) == (None, "flower", None)
 
 
-def test_dims_without_coordinates():
+def test_dims_without_coordinates_get_numbers():
     with pm.Model() as model:
         model.add_coord("species", length=C)
         model.add_coord("flower", length=N)
@@ -267,7 +267,7 @@ def test_dims_without_coordinates():
     assert (found.class_dim, found.point_dim, found.class_labels) == ("species", "flower", None)
 
 
-def test_no_dims():
+def test_model_without_dims_gets_default_dims():
     with pm.Model() as model:
         MultinomialProbit("y", shared_prior().T, observed=Y)
     found = read_classifier(model)
@@ -299,13 +299,13 @@ def test_multivariate_normal_slopes_are_hyperparameters():
     assert read_classifier(model).hyperparameters == (slope,)
 
 
-def test_two_classes():
+def test_two_classes_of_two_functions_are_read():
     with pm.Model() as model:
         MultinomialProbit("y", shared_prior(n_outputs=2).T, observed=Y % 2)
     assert read_classifier(model).n_classes == 2
 
 
-def test_as_many_points_as_classes():
+def test_equal_numbers_of_points_and_classes_are_not_confused():
     """A square argument is read by what its cells are, not by its shape."""
     with pm.Model() as model:
         f = process().prior("f", X[:C], n_outputs=C)
@@ -313,7 +313,7 @@ def test_as_many_points_as_classes():
     assert read_classifier(model).latents[0].classes == (2, 1, 0)
 
 
-def test_likelihood_by_name():
+def test_likelihood_is_selected_by_name():
     with pm.Model() as model:
         for name in ("y1", "y2"):
             MultinomialProbit(name, process().prior(f"f_{name}", X, n_outputs=C).T, observed=Y)
@@ -321,7 +321,7 @@ def test_likelihood_by_name():
     assert [rv.name for rv in read_classifier(model, likelihood="y2").hyperparameters] == ["f_y1_rotated_"]
 
 
-def test_model_within_a_model():
+def test_nested_model_is_read():
     with pm.Model() as model:
         eta = pm.HalfNormal("eta")
         with pm.Model(name="sub"):
@@ -498,7 +498,7 @@ def _same_free_variable():
 REFUSED = [
     (_no_probit, ["no likelihood to read", "observed variables are 'z' (MvStudentT)"]),
     (_several, ["several", "'y1', 'y2'", "likelihood="]),
-    (_several_of_the_same, ["several observed variables", "'y1', 'y2'", "take the others out"]),
+    (_several_of_the_same, ["several observed variables", "'y1', 'y2'", "take the rest out"]),
     (_unobserved, ["no likelihood to read", "'y' (MultinomialProbit)", "is not observed", "observed=y"]),
     (_student_t, ["(StudentT) is not Gaussian", "sigma=sigma * pt.sqrt(w)"]),
     (_student_t_centred, ["(MvStudentT) is not Gaussian", "cov=w * scale"]),
@@ -541,7 +541,7 @@ def test_message_names_the_finding_and_the_remedy(build, phrases):
     ("name", "what"),
     [("nothing", "'nothing' is not a variable of the model"), ("z", "no likelihood to read.* named 'z'")],
 )
-def test_likelihood_of_a_wrong_name(name, what):
+def test_unknown_likelihood_name_is_refused(name, what):
     with pm.Model() as model:
         MultinomialProbit("y", shared_prior().T, observed=Y)
         pm.Normal("z", observed=0.0)
@@ -558,7 +558,7 @@ def test_likelihood_of_a_wrong_name(name, what):
         lambda f: {"p": pm.Deterministic("p", pm.math.softmax(f.T, axis=1))},
     ],
 )
-def test_softmax(parameters):
+def test_softmax_is_read(parameters):
     X = np.linspace(0, 1, 5)[:, None]
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=X, n_outputs=3)

@@ -190,7 +190,7 @@ def test_draws_have_the_shape_of_the_array(fits):
     assert drawn.posterior_predictive["y"].dims == ("chain", "draw", "person", "item")
 
 
-def test_turned_array_has_turned_results(fits):
+def test_transposed_array_has_transposed_results(fits):
     found = pm.fit(method="ep", model=poisson(False, turned=True), hyper="map", progressbar=False)
     assert found.latent["mean"].dims == ("item", "person")
     assert_allclose(found.latent["mean"].values.T, fits[0].latent["mean"], rtol=1e-6)
@@ -315,13 +315,13 @@ def test_prediction_at_new_data_equals_prediction_of_rows(likelihood):
         ({"x": X[:, None]}, r"data\['x'\] must be numbers of shape \(any\), but has type float64 and shape \(6, 1\)"),
     ],
 )
-def test_new_data_of_array_that_do_not_fit_are_refused(data, message):
+def test_new_data_of_wrong_shape_are_refused(data, message):
     fit = pm.fit(method="laplace", model=with_data("counts", True), hyper="map", progressbar=False)
     with pytest.raises(ValueError, match=message):
         fit.predict(data=data)
 
 
-def test_prediction_of_array_beside_another_response_has_its_dims():
+def test_prediction_of_array_next_to_another_response_has_its_dims():
     def declare(a, b, e, s):
         w = pm.Normal("w")
         x = pm.Data("x", X)

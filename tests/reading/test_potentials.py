@@ -216,7 +216,7 @@ def test_potential_of_two_arguments_keeps_its_variables_as_hyperparameters():
         read_classifier(model, starts=True)
 
 
-def test_potential_beside_classes_is_left_alone():
+def test_potential_next_to_classes_stays_a_term():
     with pm.Model() as model:
         level = pm.Normal("level")
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X[:6, None], n_outputs=3)

@@ -79,7 +79,7 @@ PAIRS = [
 
 @pytest.mark.variation(but=["shared-deepcopy", "probit-observe", "softmax-copy"])
 @pytest.mark.parametrize(("name", "way"), PAIRS)
-def test_they_are_read_as_the_model_that_they_are_of(name, way):
+def test_rebuilt_models_are_read_like_the_original(name, way):
     model, _ = MODELS[name]()
     first, second = read_classifier(model), read_classifier(WAYS[way](model))
     assert second.kind == first.kind
@@ -93,7 +93,7 @@ def test_they_are_read_as_the_model_that_they_are_of(name, way):
     assert len(read_processes(second.model).latents) == len(first.latents)
 
 
-def test_data_that_became_constants_have_their_columns_in_the_order_of_the_data():
+def test_constants_from_data_keep_the_order_of_columns():
     covariance = 2 * pm.gp.cov.ExpQuad(2, ls=[1.0, 3.0], active_dims=[1, 0])
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=covariance).prior("f", X=pm.Data("X", X))
@@ -105,7 +105,7 @@ def test_data_that_became_constants_have_their_columns_in_the_order_of_the_data(
     assert_allclose(found[1], X)
 
 
-def test_a_hyperparameter_that_is_held_is_that_number():
+def test_fixed_hyperparameter_is_a_constant():
     model, _ = models.softmax()
     held = read_classifier(pm.do(model, {"ls": 0.8}))
     assert held.hyperparameters == ()
@@ -114,7 +114,7 @@ def test_a_hyperparameter_that_is_held_is_that_number():
     assert_allclose(prior_moments(held)({}).k[0], right, rtol=1e-9)
 
 
-def test_labels_that_are_observed_afterwards():
+def test_labels_observed_later_are_read():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T)

@@ -201,7 +201,7 @@ def log_probability_of_labels(model, values):
 
 
 @pytest.mark.parametrize(("case"), [*ARGUMENTS, *OBSERVED])
-def test_message_and_advice(case):
+def test_message_names_the_finding_and_the_advice(case):
     build, phrases, advised, _ = (ARGUMENTS | OBSERVED)[case]
     model, message = refusal_of(build)
     assert "'y'" in message
@@ -239,7 +239,7 @@ def test_advised_model_gives_labels_the_same_probability(case):
     assert first == pytest.approx(second, abs=1e-4)
 
 
-def test_sampler_takes_a_model_as_it_is():
+def test_refused_model_can_be_sampled():
     model, message = refusal_of(lambda: bernoulli(pt.tanh(one())))
     assert "pm.sample(step=gpep.samplers.GuidedHMC())" in message
     with model:
@@ -248,7 +248,7 @@ def test_sampler_takes_a_model_as_it_is():
     assert np.isfinite(idata["posterior"]["f"]).all()
 
 
-def test_function_of_next_to_no_variance_stands_for_zeros():
+def test_function_of_tiny_variance_replaces_zeros():
     """Log evidence of Bernoulli(logit_p=f) by Laplace's method, which is another implementation."""
     evidence = []
     for declare in (lambda: softmax(pt.stack([one("zero", eta=1e-4), one()]).T, ONE), lambda: bernoulli(one())):
@@ -262,7 +262,7 @@ def test_function_of_next_to_no_variance_stands_for_zeros():
     assert evidence[0] == pytest.approx(evidence[1], abs=1e-5)
 
 
-def test_rows_for_trials_and_votes_are_as_many_as_observed():
+def test_advised_rows_of_trials_and_votes_match_observations():
     with pm.Model() as model:
         _trials()
     labels = model.rvs_to_values[model["y"]].eval()
@@ -417,7 +417,7 @@ def test_message_does_not_name_an_unrelated_variable():
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize("by", ["rows", "selection"])
-def test_points_that_are_taken_twice(by):
+def test_repeated_points_are_refused(by):
     """Two labels 1 of one latent value N(0, 4) have the probability of an orthant, 1/4 + arcsin(4/5) / (2 π).
 
     A third label, 0, of a value far away, has the probability of a half. EP is within a hundredth of their product;

@@ -83,7 +83,7 @@ def refusal_of(likelihood, y):
     return str(raised.value)
 
 
-def test_every_likelihood_is_here():
+def test_cases_cover_every_likelihood():
     assert {*DECLARED, *VOTES} == {likelihood.name for likelihood in LIKELIHOODS}
     for likelihood in (*DECLARED, *VOTES):
         assert read_classifier(declared(likelihood, labels(likelihood))).kind == likelihood
@@ -100,7 +100,7 @@ SHAPED = {
     ("likelihood", "shape"),
     [(name, shape) for i, name in enumerate(DECLARED) for j, shape in enumerate(SHAPED) if (i - j) % 3 == 0 or i == 0],
 )
-def test_labels_of_one_more_axis(likelihood, shape):
+def test_labels_with_an_extra_axis_are_refused(likelihood, shape):
     y = SHAPED[shape](labels(likelihood))
     message = refusal_of(likelihood, y)
     assert f"shape {np.shape(y)}" in message
@@ -110,14 +110,14 @@ def test_labels_of_one_more_axis(likelihood, shape):
 
 
 @every
-def test_labels_in_data_of_one_more_axis(likelihood):
+def test_labels_in_data_with_an_extra_axis_are_refused(likelihood):
     message = refusal_of(likelihood, lambda: pm.Data("labels", labels(likelihood)[:, None]))
     assert "shape (6, 1)" in message
     assert "np.ravel(y)" in message
 
 
 @pytest.mark.parametrize(("likelihood", "soft"), [(name, i % 3 == 0) for i, name in enumerate(DECLARED)])
-def test_rows_of_indicators_of_votes_and_of_probabilities(likelihood, soft):
+def test_indicators_votes_and_probabilities_get_advice(likelihood, soft):
     y = labels(likelihood)
     rows = np.eye(4, dtype=int)[y, -3:] if not soft else np.full((N, 3), 1 / 3)
     message = refusal_of(likelihood, rows)
@@ -151,12 +151,12 @@ def test_rows_with_missing_labels_are_left_out(likelihood, kind):
 
 
 @every
-def test_more_missing_labels_than_are_listed(likelihood):
+def test_message_lists_the_first_missing_labels(likelihood):
     assert "missing at 6 of 6 points (position 0; 1; 2; 3; 4; ...)" in refusal_of(likelihood, np.full(N, np.nan))
 
 
 @pytest.mark.parametrize("likelihood", sorted(DECLARED.keys() - NUMBERS))
-def test_labels_of_minus_one(likelihood):
+def test_labels_of_minus_one_get_advice_on_missing_labels(likelihood):
     y = labels(likelihood)
     y[2] = -1
     message = refusal_of(likelihood, y)
@@ -167,7 +167,7 @@ def test_labels_of_minus_one(likelihood):
 
 @pytest.mark.parametrize("likelihood", ["logit", "softmax", "ordered_probit", "poisson"])
 @pytest.mark.parametrize(("value", "said"), [(0.5, "0.5"), (np.nan, "missing at 1 of 6 points")])
-def test_data_that_pymc_cuts_to_whole_numbers(likelihood, value, said):
+def test_labels_that_pymc_would_truncate_are_refused(likelihood, value, said):
     model = declared(likelihood, lambda: pm.Data("labels", labels(likelihood).astype(float)))
     changed = labels(likelihood).astype(float)
     changed[3] = value
@@ -178,7 +178,7 @@ def test_data_that_pymc_cuts_to_whole_numbers(likelihood, value, said):
 
 
 @every
-def test_observations_at_new_points_that_are_missing(likelihood):
+def test_missing_observations_at_new_points_are_refused(likelihood):
     model = next(each for each in LIKELIHOODS if each.name == likelihood)
     model = model.given(np.ones((2, 3)) if likelihood.startswith("ordered") else np.ones((1, 3)))
     functions = 3 if model.function_axis else 1

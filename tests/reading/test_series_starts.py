@@ -104,14 +104,14 @@ KEPT_WHOLE = {
 
 
 @pytest.mark.parametrize("case", KEPT_WHOLE)
-def test_other_series_stay_whole(case):
+def test_other_series_stay_unchanged(case):
     start, declare, asked = KEPT_WHOLE[case]
     with pm.Model() as model:
         pm.Normal("y", declare("u", sigma=1.0, init_dist=start(), shape=T), NOISE, observed=Y)
     assert with_starts(model, asked) is model
 
 
-def test_name_that_is_taken_keeps_the_walk_whole():
+def test_walk_stays_whole_if_the_name_of_its_start_is_taken():
     with pm.Model() as model:
         pm.HalfNormal("u_start")
         pm.Normal("y", walk(pm.Uniform.dist(-5, 5)), NOISE, observed=Y)

@@ -239,7 +239,7 @@ def moments(variable, values, basis):
 # PyMC's own density of a MatrixNormal calls a function that PyTensor has moved.
 @pytest.mark.filterwarnings("ignore:pytensor.tensor.linalg.trace is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
-def test_a_recipe_has_the_mean_and_the_covariance_of_the_density(name):
+def test_recipe_has_the_mean_and_covariance_of_the_density(name):
     variable, model, values = built(name)
     found, z, graph = made(variable, model)
     many = pt.matrix("many", shape=(None, found.size))
@@ -313,7 +313,7 @@ def is_affine(node):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_recipe_is_made_of_its_parameters_by_operations_that_are_affine(name):
+def test_recipe_is_affine_in_its_normals(name):
     """Nothing random is left once means and scales are taken away, and no scale hides a mean."""
     variable, model, _ = built(name)
     found = recipe(variable, model)
@@ -487,6 +487,6 @@ def test_message_for_a_variable_without_a_recipe_advises_a_spelling(name):
     assert bool(said) == bool(message)
 
 
-def test_there_is_nothing_to_say_of_a_variable_with_a_recipe():
+def test_variable_with_a_recipe_has_no_message():
     variable, model, _ = built("walk")
     assert why_no_recipe(variable, model) == ""

@@ -38,7 +38,7 @@ def field(sparse):
 MODELS = {sparse: field(sparse) for sparse in (True, False)}
 
 
-def test_density_and_slopes():
+def test_density_and_slopes_match_dense_algebra():
     rng = np.random.default_rng(1)
     point = {k: v + 0.3 * rng.standard_normal(np.shape(v)) for k, v in MODELS[True].initial_point().items()}
     ours, theirs = MODELS[True], MODELS[False]
@@ -52,7 +52,7 @@ def test_a_precision_that_is_not_positive_definite_has_no_density():
     assert bad.eval() == -np.inf
 
 
-def test_draws():
+def test_draws_have_the_covariance():
     drawn = pm.draw(gpep.SparseNormal.dist(np.arange(N), STEPS, size=4000), random_seed=1)
     assert_allclose(drawn.mean(axis=0), np.arange(N), atol=0.15)
     assert_allclose(np.cov(drawn.T), np.linalg.inv(DENSE), atol=0.3)
@@ -83,7 +83,7 @@ def test_a_fit_with_a_precision_that_has_no_inverse_is_refused():
 
 
 @pytest.mark.variation
-def test_fits():
+def test_fits_with_a_sparse_precision_match_dense_fits():
     options = {"method": "ep", "hyper": "map", "progressbar": False}
     dense = pm.fit(model=MODELS[False], **options)
     plain = DenseLogPosterior(read_classifier(MODELS[True]), EP())

@@ -25,7 +25,7 @@ EXTREME = [
 
 
 @pytest.mark.parametrize(("mean", "variance", "y"), CAVITIES)
-def test_tilted_moments_by_a_sum_over_all_latent_values(mean, variance, y):
+def test_tilted_moments_match_a_sum_over_latent_values(mean, variance, y):
     points = 121 if mean.size == 2 else 61
     axes = [m + np.sqrt(v) * np.linspace(-9.0, 9.0, points) for m, v in zip(mean, variance, strict=True)]
     f = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, mean.size)
@@ -93,7 +93,7 @@ def test_one_point_is_exact(c):
 
 @kinds
 @pytest.mark.parametrize("per_class", [False, True])
-def test_gradients(moments, per_class):
+def test_gradients_match_differences(moments, per_class):
     problem = random_problem(1, 3, 3, variance=6.0, per_class=per_class, with_mean=True)
     found = independent_ep(problem.K, problem.y, problem.m, moments=moments)
     rng = np.random.default_rng(2)

@@ -79,7 +79,7 @@ def test_prediction_at_the_training_points_is_the_posterior(problem):
     np.testing.assert_allclose(covariance, solution.covariance, atol=1e-9)
 
 
-def test_evidence_gradients_by_central_differences(problem):
+def test_evidence_gradients_match_central_differences(problem):
     solution = nested_ep(problem.K, problem.y, problem.m)
     c, n = solution.mean.shape
     rng = np.random.default_rng(6)
@@ -116,7 +116,7 @@ def test_site_follows_from_the_moments():
     assert location.sum() == pytest.approx(0.0, abs=1e-12)
 
 
-def test_site_without_precision_or_with_one_zero():
+def test_zero_site_precisions_are_handled():
     precision, location = site(np.zeros(2), np.zeros(2), 0)
     assert not precision.any()
     assert not location.any()
@@ -133,7 +133,7 @@ def test_inner_normaliser_with_two_classes_is_exact():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 5.0, 12.0])
-def test_log_likelihood_against_many_digits(scale):
+def test_log_likelihood_matches_values_of_many_digits(scale):
     f = scale * np.random.default_rng(8).normal(size=(2, 4))
     expected = [float(log_probability(row, 1)) for row in f]
     np.testing.assert_allclose(log_likelihood(f, 1), expected, rtol=1e-12, atol=1e-14)
@@ -166,7 +166,7 @@ def test_importance_sampling_is_within_its_error():
 
 
 @pytest.mark.parametrize(("seed", "n", "c"), [(1, 3, 2), (10, 1, 3)])
-def test_gibbs_against_quadrature(seed, n, c):
+def test_gibbs_matches_quadrature(seed, n, c):
     p = random_problem(seed, n, c, per_class=True, with_mean=True)
     exact = quadrature_posterior(p.K, p.y, p.m, tolerance=1e-8)
     average = gibbs(p.K, p.y, p.m, sweeps=1000, burn=50, chains=64, seed=2)
@@ -197,7 +197,7 @@ def test_ep_is_near_gibbs_on_a_middling_problem():
 
 
 @pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(wine, 4.0, 2.0), (iris, 8.0, 2.5)])
-def test_data_sets(data, log_variance, log_lengthscale):
+def test_data_sets_have_their_shapes(data, log_variance, log_lengthscale):
     """A sixth of the rows, where one class is far from the others and the magnitude is large."""
     X, y = (each[::6] for each in data())
     K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))

@@ -29,7 +29,7 @@ def log_posterior(make, **options):
         (models.flat_prior, None),
     ],
 )  # fmt: skip
-def test_gradient_is_that_of_differences(make, rows):
+def test_gradient_matches_differences(make, rows):
     whole, theta = log_posterior(make, active=7, rows=rows)
     held = whole.holding(whole.choose(theta))
     theta = theta + 0.2
@@ -38,7 +38,7 @@ def test_gradient_is_that_of_differences(make, rows):
     assert_allclose(held(theta).gradient @ step, difference, rtol=1e-6, atol=1e-11)
 
 
-def test_where_rows_are_chosen_its_number_is_their_bound():
+def test_log_posterior_of_chosen_rows_is_their_bound():
     whole, theta = log_posterior(models.shared, active=7)
     solution = whole.choose(theta)
     evaluation = whole.holding(solution)(theta)
@@ -65,7 +65,7 @@ def test_the_best_round_is_kept():
         (KeyboardInterrupt(), "Interrupted."),
     ],
 )
-def test_a_callback_ends_it(error, message):
+def test_callback_can_stop_the_search(error, message):
     whole, theta = log_posterior(models.softmax, active=8)
 
     def stop(history, held):
@@ -81,7 +81,7 @@ def test_a_callback_ends_it(error, message):
 @pytest.mark.parametrize(
     ("fails", "message"), [("interrupted", "Interrupted."), ("not finite", "the best round before is kept")]
 )
-def test_a_choice_that_fails_keeps_the_rounds_before(monkeypatch, fails, message):
+def test_failed_choice_keeps_earlier_rounds(monkeypatch, fails, message):
     whole, theta = log_posterior(models.softmax, active=8)
     holding, rounds = ActiveLogPosterior.holding, 0
 

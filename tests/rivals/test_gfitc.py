@@ -27,7 +27,7 @@ def exact(problem, likelihood=None):
 @pytest.mark.variation(but=["0.0-own"])
 @whose
 @pytest.mark.parametrize("noise", [2.0, 0.0])
-def test_it_is_dense_ep(own, noise):
+def test_gfitc_equals_dense_ep(own, noise):
     n = 30 if noise else 20
     problem = random_sparse(1, n, 3, 5, own=own)
     likelihood = MultinomialProbitLikelihood() if noise else RobustMaxLikelihood().given(np.full((1, n), 0.1))
@@ -75,7 +75,7 @@ def test_common_shift_of_all_classes_converges_in_few_sweeps(own):
     assert solution.convergence.iterations < 60
 
 
-def test_without_a_rest_it_is_pairwise():
+def test_gfitc_without_residual_equals_pairwise_sites():
     """Where latent values are functions of the inducing values, there is nothing to integrate out."""
     problem = random_sparse(2, 12, 3, 12)._replace(log_scales=np.log([[3.0, 0.7]]))
     prior = problem._replace(z=problem.x[None], noise=0.0).prior

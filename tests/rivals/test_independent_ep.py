@@ -94,7 +94,7 @@ def test_inner_ep_is_exact_for_two_classes(seed):
 
 
 @BOTH
-def test_variances_fall_short_where_classes_couple(kind):
+def test_variances_are_too_small_for_coupled_classes(kind):
     """Section 3.1 of the nested EP paper: class-independent EP underestimates the uncertainty."""
     prior = standardised(wine, 4, 2)
     full = NestedEP().solve(*prior)
@@ -110,7 +110,7 @@ def test_variances_fall_short_where_classes_couple(kind):
 
 @BOTH
 @pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(iris, 8, 2), (iris, 12, 1), (wine, 12, 5)])
-def test_converges_where_the_level_common_to_the_classes_drifts(kind, data, log_variance, log_lengthscale):
+def test_iteration_converges_if_the_common_level_drifts(kind, data, log_variance, log_lengthscale):
     solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
     assert solution.convergence.converged
     # The derivative with respect to a mean that all classes share.
@@ -120,7 +120,7 @@ def test_converges_where_the_level_common_to_the_classes_drifts(kind, data, log_
 @BOTH
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [iris, wine])
-def test_converges_on_the_grid(kind, data):
+def test_iteration_converges_on_the_grid(kind, data):
     for log_variance, log_lengthscale in half_of_grid():
         solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
         assert solution.convergence.converged, (log_variance, log_lengthscale, str(solution.convergence))
@@ -155,14 +155,14 @@ def test_warm_start_reaches_the_same_solution_sooner(kind):
 
 
 @BOTH
-def test_an_iteration_that_was_stopped_says_so(kind):
+def test_stopped_iteration_is_reported(kind):
     solution = kind(max_iterations=5).solve(*standardised(wine, 4.0, 2.0))
     assert solution.convergence.status == OUT_OF_ITERATIONS
     assert "ran out of iterations after 5 iterations of accelerated EP" in str(solution.convergence)
 
 
 @BOTH
-def test_input_that_cannot_be_used_is_reported(kind):
+def test_invalid_input_returns_a_status(kind):
     k = np.array([[1.0, 5.0, 0.0], [5.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     solution = kind().solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
     assert np.isnan(solution.evidence)

@@ -13,7 +13,7 @@ from tests.rivals.selection.cases import CASES, SEPARATE
 
 
 @pytest.mark.parametrize("case", CASES + SEPARATE, ids=str)
-def test_with_all_rows_active_it_is_the_dense_method(case):
+def test_all_rows_active_equal_the_dense_method(case):
     problem = case.problem(20)
     found = IVM(active=20, sites=case.rule.name).solve(case.rows(problem), problem.y, likelihood=case.likelihood)
     k = problem.K if problem.K.ndim == 3 else problem.K[None]
@@ -65,7 +65,7 @@ def test_a_bound_over_a_sample_is_near_that_over_all_rows():
         ({"retained": 0.0}, "retained must be in"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         IVM(**options)
 

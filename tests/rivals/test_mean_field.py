@@ -83,7 +83,7 @@ def latent_values(phi):
     [(1, "authors"), (2, "printed"), (1, "utilities"), (2, "latent")],
     indirect=["log_posterior"],
 )
-def test_a_step_against_a_grid(log_posterior, weights):
+def test_step_matches_a_grid(log_posterior, weights):
     theta, phi, psi = start(log_posterior)
     step = next(mean_field_steps(log_posterior, theta, draws=1500, weights=weights, inner=None, random_seed=2))
     found, prior_mean, y = latent_values(phi)
@@ -119,7 +119,7 @@ def test_a_step_against_a_grid(log_posterior, weights):
 
 
 @pytest.mark.parametrize(("log_posterior", "at_random"), [(1, True), (2, False)], indirect=["log_posterior"])
-def test_the_authors_loop(log_posterior, at_random):
+def test_updates_match_the_authors_loop(log_posterior, at_random):
     """Three steps, with the package's draws and from where it begins, against plain algebra."""
     theta, phi, _ = start(log_posterior)
     _, y = inputs(phi.size)
@@ -174,7 +174,7 @@ def test_classes_with_covariances_of_their_own_have_weights_of_their_own(by_clas
         assert_allclose(values["psi"][0], expected.psi, rtol=1e-8)
 
 
-def test_the_bound_of_several_blocks(by_class):
+def test_bound_of_several_blocks_matches_direct_computation(by_class):
     """log ∫ of a product of densities of each class's own φ is a sum of logs."""
     theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=500, weights="utilities", random_seed=1))
@@ -193,7 +193,7 @@ def test_the_bound_of_several_blocks(by_class):
     assert step.joint_bound == pytest.approx(expected, abs=3 * error)
 
 
-def test_blocks_are_put_together_as_independent(by_class):
+def test_blocks_are_combined_as_independent(by_class):
     theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=1000, weights="authors", random_seed=1))
     thetas, log_weights = step.joint_draws(random_seed=3)
@@ -236,7 +236,7 @@ def quadratic(ls, scale=1.0):
         ("one of no effect", [["idle"], ["ls[0]"], ["ls[1]"], ["ls[2]"]]),
     ],
 )
-def test_which_hyperparameters_are_weighted_together(kind, expected):
+def test_dependent_hyperparameters_form_a_block(kind, expected):
     X, y = models.data(10)
     with pm.Model() as model:
         if kind == "one in the prior of the other":
@@ -255,7 +255,7 @@ def test_which_hyperparameters_are_weighted_together(kind, expected):
     assert blocks_of(model) == expected
 
 
-def test_average_log_density_against_dense_algebra():
+def test_average_log_density_equals_dense_algebra():
     rng = np.random.default_rng(3)
     problem = random_problem(4, 5, 3, per_class=True, with_mean=True)
     k, prior_mean = problem.K, problem.m
@@ -273,7 +273,7 @@ def test_average_log_density_against_dense_algebra():
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_roots_of_the_posterior_covariance(alike):
+def test_roots_reproduce_the_posterior_covariance(alike):
     problem = random_problem(4, 5, 3, with_mean=True)
     k, prior_mean = problem.K.reshape(-1, 5, 5)[:1], problem.m
     precision = np.full((3, 5), 0.7) if alike else np.random.default_rng(1).uniform(0.1, 3, size=(3, 5))
@@ -287,7 +287,7 @@ def test_roots_of_the_posterior_covariance(alike):
 
 
 @pytest.mark.variation(but=["1"])
-def test_the_parents_of_a_conjugate_pair(log_posterior):
+def test_parents_of_a_conjugate_pair_match_the_closed_form(log_posterior):
     hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     assert (hierarchy.children, hierarchy.parents) == (["phi"], ["psi"])
     theta, phi, _ = start(log_posterior)
@@ -299,7 +299,7 @@ def test_the_parents_of_a_conjugate_pair(log_posterior):
     assert_allclose(values["psi"], (SIGMA + 1) / (TAU + values["phi"]), rtol=1e-12)
 
 
-def test_parents_of_any_kind():
+def test_parents_of_any_prior_are_maximised():
     """A scale of two length scales, with a prior of its own that has a parameter: against a search along each."""
     X, y = inputs(2)
     with pm.Model() as model:
@@ -332,7 +332,7 @@ def fitted(log_posterior, seed=1, **options):
 
 
 @pytest.mark.variation
-def test_seeds():
+def test_seed_determines_the_draws():
     log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), VariationalBayes())
     one, again, other = (fitted(log_posterior, seed, draws=100, steps=2, weights="utilities") for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.theta, again.theta)
@@ -436,11 +436,11 @@ def test_invalid_options_and_models_raise_value_error():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
     posterior = DenseLogPosterior(read_classifier(improper), VariationalBayes())
-    with pytest.raises(gpep.StructureError, match=r"priors of ls cannot be drawn from\. Give them proper priors"):
+    with pytest.raises(gpep.StructureError, match=r"priors of ls cannot all be sampled\. Give these variables proper"):
         next(mean_field_steps(posterior, posterior.space.initial_point(), draws=100))
 
 
-def test_without_hyperparameters_there_is_nothing_to_do():
+def test_models_without_hyperparameters_are_refused():
     with models.fixed()[0]:
         fit = pm.fit(method="vb", hyper="mean_field", progressbar=False)
     assert len(fit.hyper_posterior) == 1

@@ -116,7 +116,7 @@ def test_extrapolated_sites_replace_sites_without_convergence(three_points, monk
     np.testing.assert_array_equal(found.location, extrapolated.location)
 
 
-def test_each_move_is_held_against_the_prior_where_the_last_one_ended(three_points, monkeypatch):
+def test_each_move_starts_where_the_last_move_ended(three_points, monkeypatch):
     """The first of two moves is accepted, and the second ends at half the density that the first has reached."""
     step, _, prior = three_points
     whitening = PriorWhitening(prior)

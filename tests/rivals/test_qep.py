@@ -116,7 +116,7 @@ def test_evidence_of_diagonal_sites_is_close_to_full_sites_but_gradients_differ(
 
 
 @sites
-def test_two_classes_need_no_quadrature(full):
+def test_two_classes_equal_binary_ep(full):
     """g is then a scalar, and inner EP exact: QEP is nested EP, gradient and all."""
     problem = random_problem(0, 12, 2, variance=10.0, per_class=True, with_mean=True)
     arguments = problem.K, problem.m, problem.y, np.zeros(24)
@@ -169,7 +169,7 @@ def assert_converges_on_the_grid(X, y, full, points):
 
 @sites
 @pytest.mark.parametrize("data", DATA)
-def test_converges_on_the_grid_with_a_third_of_the_points(data, full):
+def test_iteration_converges_on_the_grid_with_a_third_of_the_points(data, full):
     X, y = data()
     assert_converges_on_the_grid(X[::3], y[::3], full, itertools.product(range(-2, 13, 4), range(-2, 6)))
 
@@ -177,13 +177,13 @@ def test_converges_on_the_grid_with_a_third_of_the_points(data, full):
 @sites
 @pytest.mark.slow
 @pytest.mark.parametrize("data", DATA)
-def test_converges_on_the_grid(data, full):
+def test_iteration_converges_on_the_grid(data, full):
     X, y = data()
     assert_converges_on_the_grid(X[::2], y[::2], full, half_of_grid())
 
 
 @sites
-def test_the_start_does_not_matter(full):
+def test_start_does_not_change_the_fixed_point(full):
     problem = random_problem(3, 9, 4, variance=5.0, with_mean=True)
     approximation = QEP(full=full, order=6, tolerance=1e-10)
     cold = approximation.solve(problem.K, problem.m, problem.y)
@@ -217,7 +217,7 @@ def test_too_many_latent_values_are_refused():
 
 
 @sites
-def test_input_that_cannot_be_used_is_reported(full):
+def test_invalid_input_returns_a_status(full):
     k = np.array([[1.0, 9.0, 0.0], [9.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     solution = QEP(full=full).solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
     assert np.isnan(solution.evidence)

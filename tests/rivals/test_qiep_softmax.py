@@ -16,7 +16,7 @@ MATCH = MATCHES["softmax", "independent"]
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("variance", [1.0, 20.0])
-def test_is_the_fixed_point_of_dense_ep(per_class, variance):
+def test_qiep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(per_class, variance):
     """Dense algebra for the posterior, brute force for tilted moments: sites agree, and so does the evidence."""
     n, c = 5, 3
     problem = random_problem(2, n, c, variance=variance, per_class=per_class, with_mean=True)
@@ -54,7 +54,7 @@ def test_response_of_means_is_close_to_a_coupled_posterior():
     assert_allclose(solution.mean, coupled.mean, atol=0.3)
 
 
-def test_its_evidence_has_no_correction_of_scalar_factors():
+def test_evidence_correction_for_scalar_factors_is_refused():
     problem = random_problem(0, 4, 3)
     method = QIEPSoftmax()
     with pytest.raises(TypeError, match="evidence of qiep for a softmax has no correction"):

@@ -57,7 +57,7 @@ class Parabola:
         ([[1, 2], [2, 3], [3, 4], [4, 5]], 4),
     ],
 )
-def test_rounds_end_where_neither_hyperparameters_nor_rows_move(rows, choices):
+def test_rounds_end_if_hyperparameters_and_rows_stay(rows, choices):
     whole = Parabola(rows)
     optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history, held: None)
     assert whole.choices == choices

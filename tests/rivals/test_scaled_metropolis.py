@@ -29,7 +29,7 @@ def check_mean(draws, expected):
     assert (error < 0.3).all()
 
 
-def test_bernoulli_posterior():
+def test_chain_of_a_bernoulli_model_matches_quadrature():
     def moments(f):
         return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
 
@@ -38,7 +38,7 @@ def test_bernoulli_posterior():
     check_mean(np.concatenate([f, f**2], axis=-1), np.array(expected) / total)
 
 
-def test_softmax_posterior_with_a_prior_for_each_class():
+def test_chain_of_a_softmax_model_matches_quadrature():
     k, mean = np.zeros((3, 2, 3, 2)), np.zeros((3, 2))
     for a in range(3):
         k[a, :, a, :] = small.covariance(ETA + a)
@@ -74,7 +74,7 @@ def test_scale_stays_without_tuning():
     assert (stats["metropolis_scale"] == 0.2).all()
 
 
-def test_scale_is_at_most_one_where_the_likelihood_says_little():
+def test_scale_is_at_most_one_for_weak_likelihoods():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=small.X)
         pm.Normal("y", f, 100.0, observed=[0.0, 1.0])
@@ -152,7 +152,7 @@ def test_a_proposal_is_accepted_by_the_ratio_of_likelihoods(accepted):
     np.testing.assert_allclose(moved, (there if accepted else f) - prior.mean, rtol=1e-6)
 
 
-def test_leaves_hyperparameters_to_nuts():
+def test_step_leaves_hyperparameters_to_nuts():
     model = small.bernoulli()
     with model:
         step, named = gpep.samplers.ScaledMetropolis(), gpep.samplers.ScaledMetropolis([model["f"]])
@@ -163,7 +163,7 @@ def test_leaves_hyperparameters_to_nuts():
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_moves_latent_values_only_and_alike_however_they_are_held(rotated):
+def test_step_moves_latent_values_equally_in_both_parametrisations(rotated):
     model = small.classifier("softmax", rotated)
     with model:
         step = gpep.samplers.ScaledMetropolis(updates=50, rng=3)
@@ -209,7 +209,7 @@ def test_small_proposals_stay_near_for_any_mean(rotated):
     assert stats["metropolis_acceptance"] == 1
 
 
-def test_goes_on_from_its_state():
+def test_step_resumes_from_its_state():
     model = small.bernoulli(ETA)
     with model:
         first, second = gpep.samplers.ScaledMetropolis(rng=1), gpep.samplers.ScaledMetropolis(rng=2, scale=0.7)
@@ -237,7 +237,7 @@ def test_draws_do_not_depend_on_cores():
     assert (one[0] != one[1]).any()
 
 
-def test_a_copy_by_pickle_goes_on_as_the_step_itself():
+def test_pickled_step_continues_like_the_step():
     """Processes that begin anew are given one."""
     model = small.bernoulli(ETA)
     with model:
@@ -249,7 +249,7 @@ def test_a_copy_by_pickle_goes_on_as_the_step_itself():
         np.testing.assert_array_equal(value, other[name])
 
 
-def test_shows_acceptance_and_scale(capsys, monkeypatch):
+def test_statistics_have_acceptance_and_scale(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with small.bernoulli(ETA):
         pm.sample(
@@ -270,7 +270,7 @@ def test_shows_acceptance_and_scale(capsys, monkeypatch):
         ({"target_accept": 1.0}, r"target_accept must be in \(0, 1\)"),
     ],
 )
-def test_refuses_options_that_make_no_sense(options, message):
+def test_invalid_options_are_refused(options, message):
     with small.bernoulli(ETA), pytest.raises(ValueError, match=message):
         gpep.samplers.ScaledMetropolis(**options)
 
@@ -282,12 +282,12 @@ def test_refuses_options_that_make_no_sense(options, message):
         (["eta"], "vars leaves out latent values, 'f'"),
     ],
 )
-def test_refuses_hyperparameters(names, message):
+def test_hyperparameters_are_refused(names, message):
     with small.bernoulli() as model, pytest.raises(ValueError, match=message):
         gpep.samplers.ScaledMetropolis([model[name] for name in names])
 
 
-def test_refuses_a_model_without_latent_values():
+def test_model_without_latent_values_is_refused():
     with pm.Model():
         x = pm.HalfNormal("x")
         pm.Normal("y", x, 1, observed=0.0)
@@ -296,7 +296,7 @@ def test_refuses_a_model_without_latent_values():
 
 
 @pytest.mark.slow
-def test_hyperparameter_and_latent_values_with_nuts():
+def test_joint_chain_with_nuts_matches_quadrature():
     grid = np.linspace(0.005, 12, 600)
     prior = np.exp(-0.5 * (grid / 2) ** 2)
     weights = prior * np.exp([small.bernoulli_evidence(eta) for eta in grid])

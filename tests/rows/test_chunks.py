@@ -25,7 +25,7 @@ def rows():
     return InChunks(X, np.zeros(23))
 
 
-def test_chunks_are_all_rows(rows):
+def test_chunks_cover_all_rows(rows):
     assert [(each.start, each.stop) for each in chunks(rows)] == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 23)]
 
 
@@ -33,7 +33,7 @@ def test_deviations_by_chunks_match_all_rows(rows):
     assert_allclose(column_deviations(rows), X.std(axis=0), rtol=1e-9)
 
 
-def test_a_sample_has_each_row_once_at_most(rows):
+def test_sample_has_distinct_rows(rows):
     found = sample_inputs(rows, 9, np.random.default_rng(2))
     assert len(np.unique(found, axis=0)) == 9
     assert {tuple(row) for row in found} <= {tuple(row) for row in X}

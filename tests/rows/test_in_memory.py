@@ -10,7 +10,7 @@ X = np.arange(10.0).reshape(5, 2)
 Y = np.array([0, 1, 2, 0, 1])
 
 
-def test_slices():
+def test_slices_return_rows():
     rows = InMemory(X, Y.astype(float))
     assert isinstance(rows, Rows)
     assert (rows.n_rows, rows.n_inputs, rows.chunk) == (5, 2, 5)
@@ -29,6 +29,6 @@ def test_slices():
         (X, Y + 0.5 * (Y == 2), "row 2 has the label 2.5, which is not a whole number"),
     ],
 )
-def test_refused(inputs, labels, message):
+def test_invalid_arrays_are_refused(inputs, labels, message):
     with pytest.raises(ValueError, match=message):
         InMemory(inputs, labels)

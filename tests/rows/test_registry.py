@@ -128,14 +128,14 @@ def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
         assert str(tmp_path) in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data have the path '.*none\.npy', but there is no such file"):
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data have the path '.*none\.npy', which does not exist"):
         open_rows((str(tmp_path / "none.npy"), Y))
     np.save(tmp_path / "x.npy", X)
     assert_array_equal(open_rows((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
 
 
-def test_a_label_that_is_none_is_named(tmp_path):
+def test_invalid_label_is_named(tmp_path):
     bad = Y.astype(float)
     bad[41] = np.nan
     rows = open_rows(parquet_file(X, bad, tmp_path))
@@ -189,7 +189,7 @@ def test_each_chunk_is_read_once(tmp_path):
         ((X, Y, Y), {}, TypeError, "data must be a pair .* but is a tuple"),
         ((X, Y), {"label": "y"}, TypeError, "label and columns name columns of a Parquet file"),
         ((X, Y[:-1]), {}, ValueError, r"shapes \(53, 3\) and \(52,\)"),
-        ("nowhere.parquet", {"label": "y"}, FileNotFoundError, "no Parquet file at .*nowhere.parquet"),
+        ("nowhere.parquet", {"label": "y"}, FileNotFoundError, "nowhere.parquet has no Parquet file"),
         ((dask.array.from_array(X)[:0], Y[:0]), {}, ValueError, r"n > 0, .* \(0, 3\)"),
         ((dask.array.from_array(X)[dask.array.from_array(X[:, 0]) > 0], Y), {}, ValueError, "compute_chunk_sizes"),
     ],
@@ -199,7 +199,7 @@ def test_invalid_rows_raise_errors(data, options, kind, message):
         open_rows(data, **options)
 
 
-def test_columns_of_parquet(tmp_path):
+def test_columns_of_parquet_are_selected_by_name(tmp_path):
     path, _ = parquet_file(X, Y, tmp_path)
     rows = open_rows(path, label="label", columns=["x2", "x0"])
     assert_array_equal(rows.inputs(slice(9, 14)), X[9:14][:, [2, 0]])
@@ -217,13 +217,13 @@ def test_columns_of_parquet(tmp_path):
         open_rows((tmp_path / "text.csv", "y"))
 
 
-def test_rows_are_rows():
+def test_open_rows_returns_rows_unchanged():
     rows = InMemory(X, Y)
     assert open_rows(rows) is rows
     assert isinstance(open_rows((X.astype(np.float32), Y)), InMemory)
 
 
-def test_of_rows_that_are_gone_something_remains(tmp_path):
+def test_former_rows_keep_name_and_fingerprint(tmp_path):
     rows = open_rows(parquet_file(X, Y, tmp_path))
     assert isinstance(rows, StoredRows)
     former = FormerRows.of(rows)

@@ -54,7 +54,7 @@ def log_normal(x, mean, k):
 
 
 @every_model
-def test_centred_and_collapsed_as_scipy(latent_model):
+def test_centred_and_collapsed_densities_match_scipy(latent_model):
     point, k, mean, x = somewhere(latent_model)
     (prior,) = latent_model.function([latent_model.log_prior])(point)
     noisy = k + np.eye(k.shape[-1])
@@ -67,7 +67,7 @@ def test_centred_and_collapsed_as_scipy(latent_model):
 
 
 @every_model
-def test_centred_and_whitened_as_the_joint_density(latent_model):
+def test_centred_and_whitened_densities_match_the_joint_density(latent_model):
     # The density of the model itself is of the latent values or of what is rotated to them, as it is written.
     point, k, mean, z = somewhere(latent_model)
     roots = np.linalg.cholesky(k)
@@ -93,7 +93,7 @@ def test_centred_and_whitened_as_the_joint_density(latent_model):
 
 @every_density
 @every_model
-def test_gradient(latent_model, kind):
+def test_gradient_matches_differences(latent_model, kind):
     density = DENSITIES[kind](latent_model)
     point, k, mean, x = somewhere(latent_model)
     latent_values = mean + (np.linalg.cholesky(k) @ x[..., None])[..., 0]
@@ -127,7 +127,7 @@ def test_classes_that_share_a_covariance_need_one_cholesky_factor(kind):
     assert factorised[0].inputs[0].ndim == 2
 
 
-def test_likelihood_that_depends_on_hyperparameters_counts():
+def test_likelihood_parameters_enter_the_conditional_density():
     with pm.Model() as model:
         sigma = pm.HalfNormal("sigma", 1)
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
@@ -194,7 +194,7 @@ def test_step_moves_only_its_own_variables(kind):
 
 
 @pytest.mark.variation
-def test_samples_the_conditional_density():
+def test_step_samples_the_conditional_density():
     # With one hyperparameter the density on a grid is all there is to know.
     latent_model = LatentModel(read_classifier(models.probit()[0]))
     density = collapsed(latent_model)

@@ -53,7 +53,7 @@ def test_draws_depend_on_the_seed_alone(model, step):
         np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
 
 
-def test_state_goes_on_where_it_was(model, step):
+def test_chain_resumes_from_its_state(model, step):
     step.setup_chain(np.random.default_rng(0), 100, 100)
     point = model.initial_point()
     for _ in range(5):
@@ -67,7 +67,7 @@ def test_state_goes_on_where_it_was(model, step):
         np.testing.assert_array_equal(first[name], second[name])
 
 
-def test_pickles(model, step):
+def test_step_can_be_pickled(model, step):
     copy = pickle.loads(cloudpickle.dumps(step))
     results = []
     for each in (step, copy):
@@ -76,7 +76,7 @@ def test_pickles(model, step):
     np.testing.assert_array_equal(results[0]["f_rotated_"], results[1]["f_rotated_"])
 
 
-def test_nothing_is_learned_after_tuning(model, step):
+def test_adaptation_ends_after_tuning(model, step):
     statistics = draw(model, step, draws=5, tune=5, chains=1, cores=1).sample_stats
     assert np.ptp(statistics["hyper_scale"].values) == 0
     step.setup_chain(np.random.default_rng(0), 2, 10)
@@ -140,7 +140,7 @@ def test_long_leapfrog_steps_leave_the_posterior_invariant(monkeypatch):
     assert (np.abs(means.mean(axis=0) - np.array(expected) / total) < 4.0 * error).all()
 
 
-def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
+def test_ellipses_are_centred_at_the_guide(monkeypatch):
     """Directions are draws from its Gaussian, less its mean."""
     model, _ = models.fixed()
     with model:
@@ -161,7 +161,7 @@ def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
     assert (np.abs(np.mean(directions, axis=0)) < 4.5 * scale).all()
 
 
-def test_the_ratio_and_the_gaussian_of_a_guide_make_the_posterior():
+def test_ratio_times_guide_gaussian_equals_the_posterior():
     """The test compares two states. Chains of a few hundred draws would not see a tenth of a site left over."""
     with build(PROBLEMS["bernoulli"]) as problem:
         step = gpep.samplers.GuidedHMC(rng=1)
@@ -183,7 +183,7 @@ def test_the_ratio_and_the_gaussian_of_a_guide_make_the_posterior():
     assert np.vdot(slope, direction) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
 
-def test_no_hyperparameters_to_move(model):
+def test_model_without_hyperparameters_is_sampled(model):
     fixed, _ = models.fixed()
     with fixed:
         step = gpep.samplers.EllipticalSlice(guide="prior")
@@ -217,7 +217,7 @@ def test_fit_of_the_guide_is_logged_once(caplog):
     [
         (
             {"guide": "laplace"},
-            "guide is 'laplace', but .* it must be one of 'nested_ep', 'vb', 'qep', 'iep', 'qiep', 'prior'",
+            "guide is 'laplace', but the guides .* are 'nested_ep', 'vb', 'qep', 'iep', 'qiep', 'prior'",
         ),
         ({"guide": "nobody"}, "guide is 'nobody'"),
         ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
@@ -231,7 +231,7 @@ def test_bad_options_are_refused(model, options, message):
         gpep.samplers.GuidedHMC(**options)
 
 
-def test_bad_sweeps_are_refused(model):
+def test_invalid_sweeps_are_refused(model):
     with model, pytest.raises(ValueError, match="sweeps must be at least 1"):
         gpep.samplers.EllipticalSlice(sweeps=0)
 
@@ -245,14 +245,14 @@ def test_methods_with_a_site_for_each_latent_function_can_guide(guide):
     assert all(np.isfinite(value).all() for value in point.values())
 
 
-def test_a_guide_needs_a_classifier():
+def test_guide_without_a_classifier_is_refused():
     with pm.Model():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         pm.MvNormal("y", mu=f, cov=np.eye(4), observed=np.zeros(4))
         assert gpep.samplers.EllipticalSlice().guide == "prior"
         with pytest.raises(gpep.StructureError, match="read this model in another form"):
             gpep.samplers.GuidedHMC(guide="nested_ep")
-    with build(PROBLEMS["bernoulli"]), pytest.raises(ValueError, match="for a logit likelihood it must be one of 'ep'"):
+    with build(PROBLEMS["bernoulli"]), pytest.raises(ValueError, match="for a logit likelihood are 'ep'"):
         gpep.samplers.GuidedHMC(guide="nested_ep")
 
 
@@ -282,7 +282,7 @@ def test_sample_without_step_offers_one_and_assigns_pymcs(model, caplog):
     assert "step=gpep.samplers.GuidedHMC()" in line
 
 
-def test_sample_with_step_offers_none(model, caplog):
+def test_sample_with_step_has_no_offer(model, caplog):
     with caplog.at_level(logging.INFO, "pymc"), model:
         step = pm.DEMetropolisZ()
         pm.sample(1, tune=1, chains=1, step=step, progressbar=False, compute_convergence_checks=False)

@@ -48,7 +48,7 @@ def log_density(model):
 
 @pytest.mark.variation(but=["multinomial_probit"])
 @pytest.mark.parametrize("name", OBSERVED)
-def test_with_all_rows_it_is_the_model(name):
+def test_all_rows_as_inducing_inputs_equal_the_model(name):
     outputs, observe = OBSERVED[name]
     model, gp = rough(observe, outputs)
     sparse = gpep.inducing_model(model, gp, inputs(), shared_inducing=True, jitter=1e-10)
@@ -125,7 +125,7 @@ def named(rotated=True):
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_everything_else_stays(rotated):
+def test_other_variables_and_data_are_kept(rotated):
     model, _ = named(rotated)
     sparse = gpep.inducing_model(model, inducing=6, name="at")
     kept = set(model.named_vars) - {"f", "f_rotated_", "f_squared", "y"}
@@ -139,7 +139,7 @@ def test_everything_else_stays(rotated):
     assert {tuple(row) for row in sparse.inducing_inputs.reshape(-1, 2)} <= rows
 
 
-def test_functions_in_another_order_than_their_names():
+def test_functions_are_matched_by_class_and_not_by_name():
     with pm.Model(coords={"species": models.SPECIES, "flower": np.arange(Y.size)}) as model:
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))
@@ -154,7 +154,7 @@ def test_functions_in_another_order_than_their_names():
     assert mean[:, 0].any()
 
 
-def test_refused():
+def test_unsupported_models_are_refused():
     model, gp = named()
     with pytest.raises(ValueError, match="The model has a variable 'eta' already"):
         gpep.inducing_model(model, gp, 5, name="eta")
@@ -200,7 +200,7 @@ def drawn():
 
 
 @pytest.mark.slow
-def test_the_evidence_of_ep_is_that_of_annealing(drawn):
+def test_evidence_of_ep_matches_annealing(drawn):
     _, fit, x, y = drawn
     blocks = fit.log_posterior.blocks().block({}, fit.inducing_inputs, x)
     features = fit.solution.posterior.whitening.features(blocks)

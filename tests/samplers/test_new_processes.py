@@ -64,7 +64,7 @@ def batches_of(n, path, start=None):
 
 
 @pytest.mark.slow
-def test_another_process_does_the_same_to_the_last_digit(tmp_path):
+def test_another_process_has_identical_draws(tmp_path):
     """A guided step, a density whose solver has another address there, and forty steps of which it takes twenty."""
     model, _ = models.shared()
     marginal = gpep.marginalize(model)

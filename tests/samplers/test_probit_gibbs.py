@@ -82,7 +82,7 @@ def exact():
         *(pytest.param("whitened", rotated, 4000, marks=pytest.mark.calibration) for rotated in (True, False)),
     ],
 )
-def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, draws, exact):
+def test_chain_of_a_tiny_model_matches_quadrature(hyper, rotated, draws, exact):
     model = tiny(rotated)
     drawn = chain(step_of(model, hyper=hyper, sweeps=1), model, draws)
     mean, variance, f = exact
@@ -95,7 +95,7 @@ def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, draws
 
 @pytest.mark.variation(but=["shared"])
 @pytest.mark.parametrize("build", [models.fixed, models.per_class], ids=["shared", "per class"])
-def test_latent_values_given_hyperparameters(build):
+def test_latent_values_match_quadrature_at_fixed_hyperparameters(build):
     model, _ = build()
     latents = [v for v in model.deterministics + model.free_RVs if v.name in ("f", *(f"f_{s}" for s in models.SPECIES))]
     step = step_of(model, latents, sweeps=3)
@@ -133,7 +133,7 @@ def test_sweeps_are_utilities_then_latent_values(build, draw, shifted):
 @pytest.mark.parametrize(
     "hyper", [pytest.param(way, marks=[] if way == "whitened" else pytest.mark.slow) for way in WAYS]
 )
-def test_models_with_a_covariance_per_class_and_of_one_function(hyper, build):
+def test_separate_covariances_and_single_functions_are_sampled(hyper, build):
     model, _ = build()
     step = step_of(model, hyper=hyper)
     point = model.initial_point(0)
@@ -162,7 +162,7 @@ def model():
 
 
 @pytest.mark.variation
-def test_cores_change_nothing(model):
+def test_draws_do_not_depend_on_cores(model):
     with model:
         one, two = (sampled(model, gpep.samplers.ProbitGibbs(), cores) for cores in (1, 2))
     for name in ("eta", "ls", "f", "f_of_virginica"):
@@ -177,7 +177,7 @@ def test_cores_change_nothing(model):
 
 
 @pytest.mark.variation
-def test_beside_other_steps(model):
+def test_step_works_with_other_steps(model):
     with model:
         idata = sampled(model, gpep.samplers.ProbitGibbs([model["f"], model["eta"]]), 1)
     for name in ("eta", "ls", "f"):
@@ -187,7 +187,7 @@ def test_beside_other_steps(model):
 
 
 @pytest.mark.variation
-def test_progress_bar(model):
+def test_progress_bar_shows_statistics(model):
     headers = [
         [column.get_table_column().header for column in step_of(model, *vars)._progressbar_config(2)[0]]
         for vars in ((), ([model["f"]],))
@@ -288,14 +288,14 @@ def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
     assert any(refused) == (hyper == "collapsed")
 
 
-def test_refuses_other_likelihoods():
+def test_other_likelihoods_are_refused():
     model, _ = models.softmax()
     with pytest.raises(ValueError, match=r"'y' is a softmax.*gpep.MultinomialProbit, gpep.Probit, .*epsilon=.* only"):
         step_of(model)
 
 
 @pytest.mark.parametrize("hyper", ["whiten", None, 1])
-def test_refuses_other_ways(hyper):
+def test_unknown_hyper_raises_value_error(hyper):
     with pytest.raises(ValueError, match="'centred', 'collapsed', 'whitened'"):
         step_of(models.fixed()[0], hyper=hyper)
 
@@ -310,18 +310,18 @@ def test_refuses_other_ways(hyper):
         ),
     ],
 )
-def test_refuses_other_numbers_of_sweeps(sweeps, error, message):
+def test_invalid_numbers_of_sweeps_are_refused(sweeps, error, message):
     with pytest.raises(error, match=message):
         step_of(models.fixed()[0], sweeps=sweeps)
 
 
-def test_is_public():
+def test_step_is_a_public_name():
     assert gpep.samplers.ProbitGibbs.__module__ == "pymc_gpep.samplers.probit_gibbs"
     assert "ProbitGibbs" in gpep.samplers.__all__
 
 
 @pytest.mark.calibration
-def test_agrees_with_nuts():
+def test_chain_matches_nuts():
     model, _ = models.probit()
     with model:
         nuts = pm.sample(

@@ -88,12 +88,12 @@ def test_variables_that_are_left_out_are_named():
         gpep.samplers.EllipticalSlice([model["beta"]])
 
 
-def test_latent_values_of_sums_are_not_held():
-    with build("mixed"), pytest.raises(ValueError, match="hyper='centred' holds latent values, which have no density"):
+def test_latent_values_of_sums_cannot_be_fixed():
+    with build("mixed"), pytest.raises(ValueError, match="hyper='centred' fixes latent values, but sums of effects"):
         gpep.samplers.ProbitGibbs(hyper="centred")
 
 
-def test_marginal_model():
+def test_marginal_model_of_sums_is_sampled():
     """Its hyperparameters have the posterior of the model; effects are kept for the step alone."""
     model = build("crossed")
     marginal = gpep.marginalize(model)

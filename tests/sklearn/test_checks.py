@@ -32,7 +32,7 @@ def fitted():
     return GaussianProcessClassifier(linear=False).fit(X, y)
 
 
-def test_grid_search_in_several_processes():
+def test_grid_search_runs_in_several_processes():
     X, y, _ = frame(24)
     grid = {"kernel": ["rbf", "matern52"]}
     search = GridSearchCV(GaussianProcessClassifier(linear=False), grid, cv=2, n_jobs=2, scoring="neg_log_loss")
@@ -41,7 +41,7 @@ def test_grid_search_in_several_processes():
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"], atol=1e-5)
 
 
-def test_calibration_and_cross_validation():
+def test_calibration_and_cross_validation_run():
     X, y, _ = frame()
     calibrated = CalibratedClassifierCV(GaussianProcessClassifier(linear=False), cv=2).fit(X, y)
     assert calibrated.predict_proba(X).shape == (40, 2)

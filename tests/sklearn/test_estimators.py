@@ -139,7 +139,7 @@ def test_covariances_of_a_users_own_are_taken_and_pickled():
     assert [rv.name for rv in fitted.model_.free_RVs if "f" not in rv.name] == ["size"]
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
-    with pytest.raises(ValueError, match="it says no length scales"):
+    with pytest.raises(ValueError, match="has no length scales by"):
         fitted.relevance_  # noqa: B018
 
 
@@ -168,7 +168,7 @@ def test_many_rows_are_fitted_by_batches(monkeypatch):
 
 
 @pytest.mark.variation
-def test_label_noise_keeps_probabilities_from_the_ends():
+def test_label_noise_keeps_probabilities_away_from_0_and_1():
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(label_noise=0.1, fit_options={"inducing": 10}, random_state=0).fit(X, y)
     p = fitted.predict_proba(X)
@@ -197,9 +197,9 @@ def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
         two_classes.predict(X[["smokes", "age", "city"]])
     with pytest.raises(ValueError, match="there is one class"):
         GaussianProcessClassifier().fit(X, np.ones(len(X)))
-    with pytest.raises(ValueError, match=r"whole numbers of at least 0, but one is 1\.5"):
+    with pytest.raises(ValueError, match=r"whole numbers of at least 0, but a count is 1\.5"):
         GaussianProcessCounts().fit(X, np.full(len(X), 1.5))
-    with pytest.raises(ValueError, match="at most 2147483647, which PyMC can keep, but one is 4294967303"):
+    with pytest.raises(ValueError, match="at most 2147483647, PyMC's largest, but a count is 4294967303"):
         GaussianProcessCounts().fit(X, np.full(len(X), 2**32 + 7))
     with pytest.raises(ValueError, match="Labels y have a missing value in row 2"):
         GaussianProcessClassifier().fit(X, [None if k == 2 else "yes" for k in range(len(X))])
@@ -210,7 +210,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
 
 @pytest.mark.variation(but=["0.1"])
 @pytest.mark.parametrize("value", [3.0, 0.1])
-def test_numbers_that_are_all_the_same_have_no_unit_of_rounding(value):
+def test_constant_numbers_have_no_rounding_unit(value):
     X = frame()[0][["age"]].iloc[:7]
     intervals = [
         GaussianProcessRegressor().fit(X, np.full(7, level)).predict_interval(X) - level for level in (0, value)
@@ -219,14 +219,14 @@ def test_numbers_that_are_all_the_same_have_no_unit_of_rounding(value):
 
 
 @pytest.mark.variation
-def test_numbers_of_any_size_have_a_unit():
+def test_numbers_of_any_size_have_a_rounding_unit():
     X, _, f = frame()
     here, *there = (GaussianProcessRegressor().fit(X, size * f).predict(X[:3]) / size for size in (1.0, 1e-200, 1e200))
     for each in there:
         np.testing.assert_allclose(each, here, rtol=1e-9)
 
 
-def test_numbers_beside_strings_in_a_list_stay_numbers():
+def test_numbers_in_a_list_with_strings_stay_numbers():
     X = [[1.0, "a"], [2.0, "b"], [3.0, "a"], [4.0, "b"]] * 3
     fitted = GaussianProcessClassifier().fit(X, ["u", "v", "v", "u"] * 3)
     assert fitted.columns_.X.shape == (12, 4)
@@ -243,7 +243,7 @@ def test_few_rows_have_two_starts(monkeypatch):
     assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
 
 
-def test_a_search_among_many_rows_begins_where_that_of_some_ended(monkeypatch):
+def test_search_of_many_rows_starts_from_a_fit_of_some(monkeypatch):
     X, y, _ = frame()
     alone = GaussianProcessClassifier(fit_options={"starts": 1}).fit(X, y)
     monkeypatch.setattr(estimators, "_SOME", 20)
@@ -262,7 +262,7 @@ def test_a_search_among_many_rows_begins_where_that_of_some_ended(monkeypatch):
     assert own.fit_.trace.converged
 
 
-def test_more_numbers_than_fit_together_have_inducing_inputs():
+def test_too_many_numbers_for_dense_fits_use_inducing_inputs():
     """Two columns of 260 rows, whose smooth function 200 inducing inputs describe."""
     rng = np.random.default_rng(3)
     X = rng.uniform(-2.0, 2.0, size=(260, 2))
@@ -276,7 +276,7 @@ def test_more_numbers_than_fit_together_have_inducing_inputs():
     np.testing.assert_allclose(deviation, exact_deviation, rtol=0.02)
 
 
-def test_more_numbers_than_fit_together_are_refused():
+def test_too_many_numbers_for_dense_fits_are_refused():
     X, _, f = frame()
     with pytest.raises(ValueError, match=r"There are 40 rows, and max_dense_rows is 30\."):
         GaussianProcessRegressor(max_dense_rows=30).fit(X, f)
@@ -291,13 +291,13 @@ def test_more_numbers_than_fit_together_are_refused():
         ({"label_noise": "some"}, TypeError, "label_noise must be a number"),
         ({"label_noise": 1.0}, ValueError, "label_noise must be at least 0 and below 1, but is 1.0"),
         ({"fit_options": ["starts"]}, TypeError, "fit_options must be a dictionary"),
-        ({"fit_options": {"method": "laplace"}}, ValueError, "fit_options has 'method', which the estimator gives"),
+        ({"fit_options": {"method": "laplace"}}, ValueError, "fit_options has 'method', which the estimator passes"),
         ({"kernel": lambda columns: 3}, TypeError, "kernel must return a covariance function of PyMC.* returned 3"),
         ({"missing": "drop"}, ValueError, "missing is .*, but must be 'error' or 'impute'"),
         ({"method": "nested_epp"}, KeyError, "Did you mean 'nested_ep'"),
     ],
 )
-def test_parameters_are_looked_at_by_fit(wrong, error, message):
+def test_parameters_are_checked_by_fit(wrong, error, message):
     X, y, _ = frame()
     with pytest.raises(error, match=message):
         GaussianProcessClassifier(**wrong).fit(X, y)

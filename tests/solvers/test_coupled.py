@@ -117,7 +117,7 @@ CASES = {f"{name}, π {small}": (k, small) for (name, k), small in zip(PRIORS.it
 
 
 @pytest.mark.parametrize(("k", "small"), CASES.values(), ids=CASES.keys())
-def test_against_dense_algebra(k, small):
+def test_posterior_equals_dense_algebra(k, small):
     pi, nu = sites(1, 3, k.shape[-1], small)
     kappa = 1.0 + k.trace(axis1=1, axis2=2).max()
     for name, error in errors(k, pi, nu).items():
@@ -126,13 +126,13 @@ def test_against_dense_algebra(k, small):
 
 @pytest.mark.parametrize("c", [2, 3, 6])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_any_number_of_classes(c, per_class):
+def test_any_number_of_classes_equals_dense_algebra(c, per_class):
     n = 6
     k = np.concatenate([squared_exponential(inputs(a, n), 2.0 + a, 1.0, 1e-8) for a in range(c if per_class else 1)])
     assert max(errors(k, *sites(c, c, n, 1e-3)).values()) < 100 * EPS
 
 
-def test_softmax_sites():
+def test_softmax_sites_equal_dense_algebra():
     """π that sums to one over the classes, as the Laplace approximation of a softmax has it."""
     rng = np.random.default_rng(3)
     pi = rng.dirichlet(np.full(4, 0.2), size=7).T
@@ -142,7 +142,7 @@ def test_softmax_sites():
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 130])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_tiles_of_large_matrices(n, per_class):
+def test_tiles_of_large_matrices_are_mirrored(n, per_class):
     """Against double precision, for sizes about that of the tiles in which triangles are mirrored."""
     c = 3
     k = np.concatenate([squared_exponential(inputs(a, n), 1.0 + a, 1.0, 1e-2) for a in range(c if per_class else 1)])

@@ -40,7 +40,7 @@ def test_matching_cavity_has_the_moments():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("c", "variance", "per_class"), [(2, 1.0, False), (3, 100.0, False), (4, 10.0, True)])
-def test_has_the_fixed_point_of_ep(seed, c, variance, per_class):
+def test_descent_reaches_the_fixed_point_of_ep(seed, c, variance, per_class):
     problem = random_problem(seed, 12, c, variance=variance, per_class=per_class, with_mean=True)
     expected = NestedEP(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
     sites = np.zeros((2, 12, c - 1))
@@ -51,7 +51,7 @@ def test_has_the_fixed_point_of_ep(seed, c, variance, per_class):
     assert_allclose(sites.ravel(), expected.start, atol=1e-7)
 
 
-def test_converges_from_anywhere():
+def test_descent_converges_from_any_start():
     problem = random_problem(3, 12, 3, variance=50.0)
     expected = NestedEP(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
     rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def test_converges_from_anywhere():
         assert evidence == pytest.approx(expected.evidence, abs=1e-8)
 
 
-def test_a_limit_is_kept():
+def test_limit_on_iterations_is_kept():
     problem = random_problem(3, 12, 3, variance=50.0)
     _, status, posteriors, _, history = descend(problem, np.zeros((2, 12, 2)), limit=5)
     assert status == OUT_OF_ITERATIONS
@@ -82,7 +82,7 @@ def test_small_steps_help_where_ep_cycles():
     assert solution.evidence == pytest.approx(-27.22167737, abs=1e-7)
 
 
-def test_the_ladder_goes_up_to_the_last_rung():
+def test_fallback_sequence_reaches_its_last_step():
     """No iteration reaches a tolerance below rounding, so every rung is tried; what it ends with is still right."""
     problem = random_problem(1, 10, 3, variance=10.0)
     expected = NestedEP(tolerance=1e-9).solve(problem.K, problem.m, problem.y)
@@ -93,5 +93,5 @@ def test_the_ladder_goes_up_to_the_last_rung():
     assert_allclose(solution.mean, expected.mean, atol=1e-6)
 
 
-def test_every_rung_is_named():
+def test_message_names_every_fallback_step():
     assert len(NestedEP.schemes) == 3

@@ -79,7 +79,7 @@ def solver(method, given):
 @pytest.mark.variation(but=["kl-ordinal probit", "laplace-ordinal probit", "laplace-poisson"])
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("method", ["laplace", "ep", "kl", "fv"])
-def test_gradient_in_the_parameters(name, method):
+def test_gradient_in_parameters_matches_differences(name, method):
     given = GIVEN[name]
     problem = random_binary(3, N, variance=1.5, jitter=0.05)
     solve, size = solver(method, given)
@@ -111,7 +111,7 @@ def test_gradient_in_the_parameters(name, method):
     assert (at.gradient_parameters * direction).sum() == pytest.approx(slope, rel=1e-6)
 
 
-def test_an_exposure_is_a_prior_mean():
+def test_log_exposure_equals_a_prior_mean():
     given = GIVEN["poisson"]
     problem = random_binary(3, N, variance=1.5, jitter=0.05)
     solve, size = solver("ep", given)

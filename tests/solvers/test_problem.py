@@ -7,7 +7,7 @@ from pymc_gpep.solvers.problem import History, watching
 from tests.reference.data import random_problem
 
 
-def test_records_up_to_a_limit():
+def test_history_is_limited():
     history = History(2)
     assert history.array.shape == (0, 2)
     assert history.smallest_residual == np.inf

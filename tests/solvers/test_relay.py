@@ -40,7 +40,7 @@ def call(name, solve, labels=None, observed_axes=1):
     return compiled(k, mean, np.arange(N) if labels is None else labels, np.arange(5.0), parameters)
 
 
-def test_arrays_go_in_and_come_out():
+def test_arrays_are_passed_in_and_out():
     seen = {}
 
     def solve(k, mean, labels, start, looseness, parameters, gradient):
@@ -83,7 +83,7 @@ def test_a_failure_is_nan_and_a_status():
     assert tuple(ended) == (NOT_FINITE, 6)
 
 
-def test_a_refusal_is_nan_and_a_status():
+def test_refused_problem_is_nan_and_a_status():
     def refuse(*_, gradient):
         raise ValueError("start is too short")
 
@@ -93,7 +93,7 @@ def test_a_refusal_is_nan_and_a_status():
     assert tuple(ended) == (REFUSED, 0)
 
 
-def test_an_interrupt_comes_back_as_soon_as_compiled_code_has_returned():
+def test_interrupt_is_raised_after_compiled_code_returns():
     def interrupted(*_, gradient):
         raise KeyboardInterrupt
 

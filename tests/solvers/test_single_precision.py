@@ -21,7 +21,7 @@ def given(n, per_class=False, variance=2.0):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("small", [1.0, 1e-30, 0.0])
-def test_posterior_is_that_of_64_bits_up_to_rounding(per_class, small):
+def test_posterior_equals_double_precision_up_to_rounding(per_class, small):
     problem = given(60, per_class)
     rng = np.random.default_rng(2)
     sites = np.array([rng.uniform(0.1, 0.9, (60, 2)), rng.standard_normal((60, 2))])
@@ -70,7 +70,7 @@ def test_final_sites_are_float64(monkeypatch, tolerance):
         assert_allclose(mixed.gradient, alone.gradient, atol=1e-7)
 
 
-def test_sites_that_32_bits_cannot_find_are_found(monkeypatch):
+def test_sites_beyond_single_precision_are_found(monkeypatch):
     """A prior variance at which their rounding leaves nothing, with and without the limit that forbids them."""
     problem = given(40, variance=1e6)
     alone, only = solved(monkeypatch, problem, 1, tolerance=1e-6)
@@ -93,7 +93,7 @@ def test_sites_that_32_bits_cannot_find_are_found(monkeypatch):
         ([1.0, 1.1, 1.2, 1.3], False),
     ],
 )
-def test_when_they_end(residuals, usable):
+def test_single_precision_ends_after_certain_residuals(residuals, usable):
     single = SinglePrecision(given(200), True, 1e-6)
     assert single.usable
     for residual in residuals:
@@ -101,7 +101,7 @@ def test_when_they_end(residuals, usable):
     assert single.usable == usable
 
 
-def test_a_start_is_looked_at_first():
+def test_start_is_evaluated_in_double_precision_first():
     single = SinglePrecision(given(200), False, 1e-6)
     assert not single.usable
     single.note(-1.0, 0.5)
@@ -116,7 +116,7 @@ def test_a_start_at_the_solution_is_kept(monkeypatch):
     assert again.convergence.iterations <= 2
 
 
-def test_sweep_that_failed_is_their_last():
+def test_failed_sweep_ends_single_precision():
     single = SinglePrecision(given(200), True, 1e-6)
     single.note(np.nan, 0.5)
     assert not single.usable

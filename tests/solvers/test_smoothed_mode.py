@@ -50,7 +50,7 @@ def test_smoothed_means_are_nearer_to_exact_means():
     assert np.abs((found.mean[0] - exact) / sd).max() < 0.05
 
 
-def test_models_are_fitted_with_it():
+def test_models_are_fitted_by_the_smoothed_mode():
     with pm.Model():
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Poisson("y", mu=pm.math.exp(0.5 * (b[0] * ROWS[:, 0] + b[1] * ROWS[:, 1])), observed=Y)

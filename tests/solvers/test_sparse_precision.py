@@ -106,7 +106,7 @@ def test_an_order_is_found_that_leaves_no_new_entries(name):
     assert factorised(p[again][:, again])[0].entries == np.count_nonzero(np.tril(p))
 
 
-def test_a_lattice_has_few_entries_more():
+def test_factor_of_a_lattice_has_few_extra_entries():
     n = 30
     first, second = np.nonzero(lattice(n))
     pattern = FactorPattern(n * n, first, second)
@@ -114,7 +114,7 @@ def test_a_lattice_has_few_entries_more():
 
 
 @pytest.mark.parametrize("widths", [(0.3, 2.0), (0.0, 0.0), (0.0, -0.05)], ids=["soft", "hard", "one taken away"])
-def test_columns_beside_a_sparse_matrix(widths):
+def test_dense_columns_next_to_a_sparse_matrix_are_factorised(widths):
     p, rng = matrix_on(PATTERNS["a lattice"], 5), np.random.default_rng(6)
     q = len(p)
     p[4, 4] += 20.0 * (widths[1] < 0.0)  # which its column takes away
@@ -152,7 +152,7 @@ def test_indefinite_matrix_has_no_factor(wrong):
     assert factorised(p)[1] is None
 
 
-def test_entries_apart_are_zero():
+def test_entries_between_components_are_zero():
     _, factor = factorised(matrix_on(PATTERNS["two lattices"], 8))
     pattern = factor.pattern
     slots = pattern.slots(np.array([0, 3]), np.array([20, 11]))
@@ -217,7 +217,7 @@ TIMED = {
 }
 
 
-def test_work_is_in_the_order_of_the_clock():
+def test_predicted_work_orders_methods_like_the_clock():
     """Work of sparse and of dense factorisations, compared where it differs by a factor of four."""
     work, seconds = [], []
     for edges in TIMED.values():

@@ -45,7 +45,7 @@ def plain(profile, scales, variance, a, b):
 @pytest.mark.parametrize("place", [0.0, 1e4], ids=["near 0", "far from 0"])
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-def test_moments_and_derivatives_of_a_covariance(profile, single, place):
+def test_moments_and_derivatives_match_the_covariance(profile, single, place):
     theta = np.array([0.2, -0.3, 0.5, -1.0])
     z, x = place + RNG.normal(size=(M, D)), place + RNG.normal(size=(B, D))
     blocks = StationaryBlocks([profile], Scales(), [0] * C)
@@ -91,7 +91,7 @@ def test_inputs_that_lie_far_apart_have_derivatives_of_64_bits():
     [(1, [-0.1, 0.4]), (1, [0.6, 0.1]), (C, [-0.1, 0.4])],
     ids=["the same inducing inputs", "scales in proportion", "own inducing inputs"],
 )
-def test_groups_of_functions_and_derivatives(sets, second):
+def test_groups_of_functions_match_separate_functions(sets, second):
     """Two functions share a covariance, and the third has its own; inducing inputs may be the same."""
     theta, jitter, of_function = np.array([0.2, -0.3, 0.5, -1.0, *second, 0.1, -0.5]), 1e-2, [1, 0, 1]
     z, x = RNG.normal(size=(sets, M, D)), RNG.normal(size=(B, D))
@@ -161,7 +161,7 @@ def upper_spoilt(precision):
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("undivided", [M, 2])
-def test_the_posterior_is_the_dense_one(share, single, undivided, monkeypatch):
+def test_posterior_equals_the_dense_posterior(share, single, undivided, monkeypatch):
     """Whether matrices are factorised whole or by halves."""
     monkeypatch.setattr(step_arrays, "_UNDIVIDED", undivided)
     s, h = sites()
@@ -182,7 +182,7 @@ def test_the_posterior_is_the_dense_one(share, single, undivided, monkeypatch):
         assert_allclose(covered.variance, np.einsum("kbi,kij,kbj->bk", each, covariance, each), **tolerance)
 
 
-def test_the_whole_posterior_is_near_when_little_is_left_out():
+def test_posterior_is_close_to_the_full_posterior_for_small_residuals():
     s, h = sites()
     whole = StepPosterior(StepArrays(), s, h, np.ones(C)).log_normalisers
     errors = [
@@ -209,7 +209,7 @@ def test_sites_move_with_the_best_common_function(share):
 
 
 @pytest.mark.parametrize(("groups", "effects"), [(ALL, 0), (ALL, 1), (TWO, 0)], ids=["all", "effects", "two groups"])
-def test_derivatives_in_features(groups, effects):
+def test_derivatives_in_features_match_differences(groups, effects):
     """Features of effects leave nothing unsaid."""
     s, h = sites()
     q = StepPosterior(StepArrays(), s, h, np.ones(C))
@@ -233,7 +233,7 @@ def test_derivatives_in_features(groups, effects):
             assert_allclose(own.w[place], difference, rtol=1e-5, atol=1e-6)
 
 
-def test_where_nothing_is_unsaid_it_has_no_slope():
+def test_zero_residual_has_zero_slope():
     s, h = sites()
     q, (features,) = StepPosterior(StepArrays(), s, h, np.ones(C)), features_of(ALL)
     all_said = [features._replace(rest=np.zeros(B))]
@@ -246,7 +246,7 @@ def test_where_nothing_is_unsaid_it_has_no_slope():
 
 @pytest.mark.parametrize("groups", [ALL, TWO], ids=["all", "two groups"])
 @pytest.mark.parametrize("single", [False, True])
-def test_averages_of_sites(single, groups):
+def test_averages_of_sites_match_direct_sums(single, groups):
     s, _ = sites()
     features, weights = features_of(groups), RNG.uniform(size=(B, C))
     found = upper_spoilt(s)
@@ -257,7 +257,7 @@ def test_averages_of_sites(single, groups):
     assert_allclose(np.tril(found), np.tril(expected), rtol=1e-6, atol=1e-6)
 
 
-def test_numbers_of_32_bits_are_left_alone_where_they_do_harm(monkeypatch):
+def test_single_precision_is_avoided_if_inaccurate(monkeypatch):
     """Precisions of 1e10 in one direction, and of next to nothing in another, where the mean is."""
     basis, _ = np.linalg.qr(RNG.normal(size=(M, M)))
     s = np.stack([(basis * [1e10, 1e4, 1.0, 1e-3, 1e-6]) @ basis.T] * C)

@@ -28,7 +28,7 @@ def problem():
 
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 @pytest.mark.parametrize("single", [False, True])
-def test_nothing_is_missing_after_it(share, single):
+def test_common_step_satisfies_its_equation(share, single):
     _, each, _, t, h, g, cross, precision = problem()
     s = np.einsum("bk,kbi,kbj->kij", t, each, each)
     q = StepPosterior(StepArrays(single), s, h, share, roots=True)

@@ -26,7 +26,7 @@ def counts(blas):
     return {library.num_threads for library in blas}
 
 
-def test_limited_and_restored(blas):
+def test_thread_limit_is_set_and_restored(blas):
     with one_blas_thread():
         assert counts(blas) == {1}
         with one_blas_thread():
@@ -52,13 +52,13 @@ def test_no_more_threads_than_processors(blas, monkeypatch):
 
 
 @pytest.mark.parametrize("k", [np.eye(12), -np.eye(12)], ids=["solved", "failed"])
-def test_a_solve_leaves_the_setting_alone(blas, k):
+def test_solve_keeps_the_thread_setting(blas, k):
     problem = random_problem(0, 12, 3)
     NestedEP().run(k[None], problem.m, problem.y, np.zeros(48))
     assert counts(blas) == {2}
 
 
-def test_overlapping_solves_leave_the_setting_alone(blas):
+def test_overlapping_solves_keep_the_thread_setting(blas):
     problem = random_problem(0, 40, 3, variance=30.0)
 
     def solve():
@@ -88,7 +88,7 @@ def test_each_item_is_done_once_and_results_keep_their_order(helpers):
     assert threading.active_count() == 1 or all("ThreadPool" not in t.name for t in threading.enumerate())
 
 
-def test_work_is_shared_out():
+def test_work_is_distributed_over_threads():
     names = set()
     both = threading.Barrier(2, timeout=10)
 

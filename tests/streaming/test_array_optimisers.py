@@ -44,7 +44,7 @@ def test_steps_equal_graph_updates(optimiser, hyperparameters):
         assert_allclose(found, expected[name], rtol=1e-12, atol=1e-14, err_msg=name)
 
 
-def test_there_may_be_nothing_to_learn():
+def test_optimiser_without_parameters_does_nothing():
     rng = np.random.default_rng(3)
     nothing = State(np.empty(0), rng.normal(size=(1, 4, 3)), np.ones(3), 2, 1e-6, False)
     before = nothing.values()

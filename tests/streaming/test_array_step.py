@@ -33,7 +33,7 @@ def test_step_results_equal_the_graph(name):
         assert_allclose(found[each], values, rtol=tolerance, atol=tolerance * np.abs(values).max(), err_msg=each)
 
 
-def test_a_step_that_cannot_be_taken_changes_nothing():
+def test_failed_step_changes_nothing():
     problem = small(models.shared, Stateless(), "pairwise", 30, together=True)
     step = problem.step(0.02)
     before, after = problem.refused(step)
@@ -60,7 +60,7 @@ def test_an_interrupt_waits_for_the_end_of_a_step(monkeypatch):
 
 
 @pytest.mark.parametrize("build", [models.shared, own_covariances(matern, matern, matern)], ids=["shared", "own"])
-def test_numbers_of_32_bits_lead_to_the_same(build):
+def test_single_precision_leads_to_the_same_fit(build):
     found = []
     for single in (False, True):
         problem = small(build, Stateless(), "pairwise", 13, together=build is models.shared)

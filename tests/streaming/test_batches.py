@@ -46,7 +46,7 @@ def test_an_epoch_has_every_row_once(kind, size):
 
 
 @pytest.mark.parametrize("kind", [InMemory, Chunked])
-def test_from_the_middle_the_order_is_the_same(kind):
+def test_resumed_order_of_batches_is_the_same(kind):
     batches = Batches(numbered(kind), 10, 3)
     whole = taken(batches, 0, 25)
     for after in (1, 10, 11, 17):
@@ -78,7 +78,7 @@ def test_step_sizes_average_first_and_fall_later():
     assert {AveragingSchedule(1, 1.0)(step) for step in range(5)} == {0.5}
 
 
-def test_sites_are_replaced_but_for_large_batches():
+def test_sites_are_replaced_except_in_large_batches():
     assert {ReplacingSchedule(1, 0.0)(step) for step in range(5)} == {0.5}
     assert {ReplacingSchedule(100, 0.0)(step) for step in range(500)} == {0.995}
     assert ReplacingSchedule(4, 1.0)(12) == 0.875 / 4

@@ -61,13 +61,13 @@ def dense(w, t, nu, seen_mean, share=1.0):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
-def test_with_enough_test_functions_it_is_the_best_function_of_all(share):
+def test_enough_test_functions_give_the_best_common_function(share):
     given = sites(3, 5)
     assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # functions of five points
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 
-def test_where_features_are_shared_the_means_cancel():
+def test_means_cancel_for_shared_features():
     """Sites of functions that sum to nothing at each point, ν = t m + ρ with Σ ρ = 0, imply means that do."""
     w, t, rho, seen_mean = sites(1, 9)
     rho -= rho.mean(axis=0)
@@ -95,7 +95,7 @@ def test_zero_sites_have_no_common_shift(sets):
     assert not g.any()
 
 
-def test_inducing_inputs_that_are_the_same_give_different_test_functions():
+def test_equal_inducing_inputs_give_different_test_functions():
     """Q of equal weights is their Gram matrix, of full rank but for one more test function than there are features."""
     w = np.repeat(np.random.default_rng(0).normal(size=(1, 5, 20)), 3, axis=0)
     (_, _, gram), _ = remembered(w, np.ones((3, 20)), np.zeros((3, 20)))

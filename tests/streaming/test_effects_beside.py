@@ -27,7 +27,7 @@ N, LEVELS = 40, 4
     ],
     ids=["stateless", "sites", "variational"],
 )
-def test_the_fixed_point_is_that_of_all_rows(memory, whole):
+def test_batches_with_effects_reach_the_fixed_point_of_all_rows(memory, whole):
     """Its gradient as well, where the objective is the number that all rows give."""
     problem = small(models.effects_beside, memory, None, N, together=True)
     step = problem.step(0.02)

@@ -46,13 +46,13 @@ def test_length_scales_start_at_column_standard_deviations():
     assert_allclose(relative[0], 0.5 * np.sqrt(6.0), rtol=0.15)
 
 
-def test_where_they_may_not_move_they_stay():
+def test_fixed_length_scales_stay():
     before, after = begun(lambda: pm.Gamma("ls", 2.0, 0.1), free=("eta",))
     assert after == before
 
 
 @pytest.mark.parametrize("deviation", [0.01, 0.3])
-def test_a_prior_may_be_against_it(deviation):
+def test_prior_can_prevent_the_first_scale(deviation):
     """The log prior falls by ten at most."""
     before, after = begun(lambda: pm.LogNormal("ls", -3.0, deviation))
     moved = float(after["ls_log__"] - before["ls_log__"])

@@ -69,7 +69,7 @@ def test_step_has_no_callback_to_the_host():
     assert "callback" not in text
 
 
-def test_step_that_cannot_be_taken_changes_nothing():
+def test_failed_step_changes_nothing():
     problem = problem_of("stateless, pairwise")
     step, batch = jax_step_of(problem), next(problem.batches.after(0))
     before = problem.state.values()
@@ -84,7 +84,7 @@ def test_step_that_cannot_be_taken_changes_nothing():
 
 @pytest.mark.variation(but=["bernoulli_probit"])
 @pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
-def test_steps_take_inputs_that_are_held(build):
+def test_steps_accept_fixed_inducing_inputs(build):
     """Their places are all that they are given then; the rate of the optimiser falls."""
 
     def taken(held):
@@ -115,7 +115,7 @@ def test_normal_tails_have_all_digits():
 
 
 @pytest.mark.slow
-def test_fits_are_the_same():
+def test_fits_equal_numpy_fits():
     """Their rows are on the device from the beginning."""
     model, _ = models.shared()
     fits = [

@@ -38,7 +38,7 @@ def shift(n, method, steps, batch_size, shared=True, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
-def test_the_noise_of_batches_dies_away(shared):
+def test_noise_of_batches_decreases(shared):
     assert max(shift(3000, "sparse_ep", 600, 150, shared, decay=0.3)) < 0.02
 
 
@@ -50,7 +50,7 @@ def test_stochastic_ep_is_near_ep():
 
 
 @pytest.mark.slow
-def test_with_few_rows_stochastic_ep_is_further_off_and_its_evidence_is_not():
+def test_stochastic_ep_of_few_rows_has_larger_error_but_close_evidence():
     """That of the sites which its posterior implies is EP's but for some nats, where its own objective is above."""
     _, between = shift(60, "sparse_sep", 60, None)
     assert between < 0.3

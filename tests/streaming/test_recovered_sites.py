@@ -40,13 +40,13 @@ def recovered(solved, whitened):
     return found_again(solved, whitened).log_normaliser()
 
 
-def test_that_of_eps_posterior_is_that_of_ep(solved):
+def test_recovered_sites_of_ep_give_the_evidence_of_ep(solved):
     solution = solved[-1]
     assert solution.convergence.converged
     assert_allclose(recovered(solved, solution.posterior.whitened), solution.evidence, atol=1e-6)
 
 
-def test_near_it_the_evidence_hardly_changes(solved):
+def test_evidence_is_stationary_near_recovered_sites(solved):
     """As the sites' are at a fixed point: a tenth of a deviation costs less than a tenth of a nat."""
     solution = solved[-1]
     own = solution.posterior.whitened
@@ -55,7 +55,7 @@ def test_near_it_the_evidence_hardly_changes(solved):
     assert 1e-6 < change < 0.1
 
 
-def test_points_are_left_out_as_by_ep(solved):
+def test_leave_one_out_by_recovered_sites_equals_ep(solved):
     _, _, prior, solution = solved
     whitened = solution.posterior.whitened
     again = found_again(solved, whitened)
@@ -67,7 +67,7 @@ def test_points_are_left_out_as_by_ep(solved):
         assert_allclose(ours.cov, theirs.cov, atol=1e-6)
 
 
-def test_sites_of_a_bound_are_found_again(solved):
+def test_sites_of_a_bound_are_recovered(solved):
     likelihood, labels, prior, _ = solved
     solution = SparseVI(tolerance=1e-9).solve(prior, labels, likelihood=likelihood)
     posterior = solution.posterior

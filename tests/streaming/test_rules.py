@@ -188,6 +188,6 @@ def test_numbers_that_are_not_finite_lead_to_nan(library):
         assert np.isfinite(np.delete(in_mean, 2, axis=0)).all()
 
 
-def test_a_rule_that_is_not_there_is_named():
+def test_unknown_rule_is_named():
     with pytest.raises(ValueError, match="for batches of a multinomial_probit likelihood by expectation prop"):
         rule_for("log normaliser", "nested", NAMED["multinomial_probit"])

@@ -112,7 +112,7 @@ def step_likelihood():
 
 
 @pytest.mark.variation
-def test_the_bound_with_label_noise_has_its_gradient_and_its_maximum():
+def test_bound_with_label_noise_has_its_gradient_and_maximum():
     """The step likelihood, noise of each class's own; the maximum is that of all rows at once."""
     problem = small(step_likelihood, Variational(), None, 30, inducing=3)
     state, batch, estimates = problem.state, problem.all_rows(), problem.estimates()
@@ -165,7 +165,7 @@ def batch_solution(problem):
 
 
 @pytest.mark.variation
-def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
+def test_step_without_memory_has_the_fixed_point_of_ep(at_fixed_point):
     problem, (log_posterior, *_) = at_fixed_point
     solution = batch_solution(problem)[1].solution
     space, state = problem.problem.space, problem.state
@@ -178,7 +178,7 @@ def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
 
 
 @pytest.mark.variation
-def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
+def test_gradient_at_the_fixed_point_equals_that_of_the_evidence(at_fixed_point):
     problem, (_, of_theta, of_inducing, *_) = at_fixed_point
     prior, found = batch_solution(problem)
     *total, product = prior.row_slopes(found.bars())
@@ -193,7 +193,7 @@ def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
     assert_allclose(of_inducing, total[1] * problem.state.units, rtol=1e-4, atol=1e-5)
 
 
-def test_a_step_that_cannot_be_taken_changes_nothing():
+def test_failed_step_changes_nothing():
     problem = small(models.shared, Stochastic(), "pairwise", 30)
     step, batch = problem.step(), problem.all_rows()
     before, after = problem.refused(step)

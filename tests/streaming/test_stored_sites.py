@@ -52,7 +52,7 @@ def summed(values, c):
         pytest.param(models.per_class, "quadrature", 10, id="own covariances", marks=pytest.mark.slow),
     ],
 )
-def test_epochs_of_batches_come_to_the_fixed_point_of_ep(build, sites, batch_size):
+def test_epochs_of_batches_reach_the_fixed_point_of_ep(build, sites, batch_size):
     problem, run = begun(build, sites, batch_size, warmup=10_000)
     space, state = problem.problem.space, problem.state
     for _ in range(14 * problem.batches.per_epoch):
@@ -93,7 +93,7 @@ def test_removed_sites_equal_added_sites_while_the_posterior_moves():
 
 
 @pytest.mark.variation
-def test_a_step_that_cannot_be_taken_keeps_nothing():
+def test_failed_step_stores_nothing():
     problem, run = begun(models.shared, "pairwise", 30)
     run.advance()
     before, after = problem.refused(problem.step())
@@ -111,7 +111,7 @@ def test_interrupt_while_sites_are_stored_waits_for_the_end_of_the_step(monkeypa
     assert_allclose(values["precision"], summed(values, 3)[0], atol=1e-12)
 
 
-def test_an_interrupt_while_a_step_is_tried_again_leaves_the_jitter():
+def test_interrupt_of_a_repeated_step_restores_the_jitter():
     problem, run = begun(models.shared, "pairwise", 8)
     before, seen = problem.state.jitter.get_value(), []
 
@@ -129,7 +129,7 @@ def test_an_interrupt_while_a_step_is_tried_again_leaves_the_jitter():
 
 
 @pytest.mark.parametrize("sets", [1, 3])
-def test_sites_that_settle_have_the_best_function_common_to_all(sets):
+def test_converged_sites_have_the_best_common_function(sets):
     """The forces ν − t m of a row then cancel; with features of their own there are enough of them for any function."""
     rng = np.random.default_rng(0)
     n = 6 if sets == 3 else 20

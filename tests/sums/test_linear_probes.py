@@ -31,7 +31,7 @@ def in_full(entries):
 
 @pytest.mark.parametrize("blocks", [[(Q,)], [(Q // 2, 2)], [(20,), (30,), (5, 2)]])
 @pytest.mark.parametrize("per_row", [1, 2, 4])
-def test_entries(per_row, blocks):
+def test_entries_by_probes_equal_the_matrix(per_row, blocks):
     a = matrix(per_row, np.random.default_rng(per_row))
     a[0] = 0.0
     entries = entries_of(lambda x: x @ a.T, blocks)
@@ -60,7 +60,7 @@ def test_coefficients_of_functions_equal_the_matrix(blocks, functions):
     assert_allclose(gram, np.tril(a.T @ (weights[:, None] * a)), atol=1e-9)
 
 
-def test_numbers_are_moved_a_few_at_a_time(monkeypatch):
+def test_coefficients_are_probed_in_batches(monkeypatch):
     a, most = np.random.default_rng(2).normal(size=(50, 40)), []
     monkeypatch.setattr(affine_map, "_AT_ONCE", 500)
 
@@ -73,7 +73,7 @@ def test_numbers_are_moved_a_few_at_a_time(monkeypatch):
 
 
 @pytest.mark.variation
-def test_differences_of_two_of_many_are_fitted_by_a_sparse_precision_as_without():
+def test_differences_of_levels_by_sparse_precision_equal_dense_fits():
     rng = np.random.default_rng(2)
     first, second = rng.integers(40, size=(2, 200))
     with pm.Model(coords={"player": range(40)}) as model:

@@ -168,7 +168,7 @@ APART = {
 
 
 @pytest.mark.parametrize("name", APART)
-def test_rows_that_only_look_alike_are_points_of_their_own(name):
+def test_similar_but_different_rows_are_not_grouped(name):
     assert groups_of(APART[name])[0] is None
 
 
@@ -191,7 +191,7 @@ def test_rows_of_several_variables_are_grouped_by_variable():
 
 
 @pytest.mark.parametrize("approximator", [ScalarLaplace(), KL(), EP()])
-def test_parameters_that_differ_do_not_part_rows(approximator):
+def test_different_offsets_do_not_separate_rows(approximator):
     def observe(eta):
         pm.Poisson("k", mu=pm.math.exp(eta + np.linspace(0.0, 1.0, N)), observed=Y)
 

@@ -43,7 +43,7 @@ def fit_of(method, softmax=True):
         return pm.fit(method=method, hyper="map", progressbar=False)
 
 
-def test_laplace_is_that_of_the_log_density_of_the_model():
+def test_laplace_matches_the_log_density_of_the_model():
     fit = fit_of("laplace")
     exact = laplace_of_model(choices(), ("level", "beta"), fit.hyperparameters)
     found = fit.effects(["level", "beta"])
@@ -75,7 +75,7 @@ def test_qep_matches_quadrature_over_effects():
 
 
 @pytest.mark.parametrize(("method", "softmax"), [("laplace", True), ("qep", True), ("nested_ep", False)])
-def test_gradient_is_that_of_differences(method, softmax):
+def test_gradient_matches_differences(method, softmax):
     fit = fit_of(method, softmax)
     log_posterior, step = fit.log_posterior, 1e-4
     at = fit.theta + 0.3
@@ -84,7 +84,7 @@ def test_gradient_is_that_of_differences(method, softmax):
     assert_allclose(slope, (high - low) / (2.0 * step), rtol=1e-3)
 
 
-def test_predictions_have_names_of_alternatives():
+def test_predictions_have_the_labels_of_alternatives():
     found = fit_of("laplace").predict(data={"price": [[0.0, 0.0, 3.0], [0.0, 0.0, 0.0]]})
     p = found["p"]
     assert list(p["way"].values) == ["bus", "car", "train"]

@@ -123,7 +123,7 @@ def values_at(classifier, point, outputs):
 
 @pytest.mark.variation(but=["process_and_trend", "centred_slopes", "areas", "persons_and_items"])
 @every
-def test_prior_is_that_of_the_log_density(name, read):
+def test_prior_equals_the_log_density_of_the_model(name, read):
     classifier = read(name)
     point = point_of(classifier.model)
     outputs = [classifier.prior.mean(), classifier.prior.covariances()]
@@ -147,7 +147,7 @@ def test_prior_is_that_of_the_log_density(name, read):
 
 @pytest.mark.variation(but=["process_of_sums", "varying_intercepts", "covariance_of_areas"])
 @pytest.mark.parametrize("name", list(MODELS)[::2])
-def test_values_of_standard_normals_make_the_argument(name, read):
+def test_standard_normals_determine_the_argument(name, read):
     """m + J z is what the model's own argument is of the variables that z makes."""
     classifier = read(name)
     roots = classifier.prior.roots()
@@ -372,7 +372,7 @@ def test_refusal_names_the_variable_that_cannot_be_integrated(case):
         assert phrase in str(raised.value)
 
 
-def test_several_products_are_refused_with_all_names_that_are_to_be_kept():
+def test_several_products_are_refused_with_the_names_to_keep():
     def declare():
         v = groups("v")
         counts(normal("a") + groups("u") * v + groups("w") * groups("x") + v)
@@ -384,7 +384,7 @@ def test_several_products_are_refused_with_all_names_that_are_to_be_kept():
     assert {rv.name for rv in found.hyperparameters} == {"u", "w"}
 
 
-def test_users_keep_hyperparameters():
+def test_user_can_keep_variables_as_hyperparameters():
     model = MODELS["varying_intercepts"]()
     found = read_classifier(model, hyperparameters=["beta", "gamma"])
     assert {rv.name for rv in found.prior.integrated} == {"level", "alpha"}
@@ -398,14 +398,14 @@ def test_users_keep_hyperparameters():
 
 
 @pytest.mark.parametrize("name", ["f", "f_rotated_"])
-def test_users_keep_values_of_processes(name):
+def test_user_can_keep_values_of_processes(name):
     found = read_classifier(MODELS["process_and_trend"](), hyperparameters=[name])
     assert {rv.name for rv in found.prior.integrated} == {"a", "b"}
     assert {rv.name for rv in found.hyperparameters} == {"ls", "eta", "f_rotated_"}
 
 
 @pytest.mark.parametrize("reparameterize", [True, False])
-def test_nothing_is_left_without_the_values_of_a_process(reparameterize):
+def test_keeping_all_values_of_processes_is_refused(reparameterize):
     def declare():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         binary(gp.prior("f", X=XY, reparameterize=reparameterize))

@@ -45,7 +45,7 @@ def test_new_rows_are_encoded_as_in_training():
     np.testing.assert_array_equal(table.encode(FRAME.to_dict("list") | {"city": np.array(FRAME["city"])}), table.X)
 
 
-def test_arrays_have_columns_by_their_places():
+def test_columns_of_arrays_are_named_by_position():
     array = np.arange(8.0).reshape(4, 2)
     table = gpep.columns(array)
     assert table.names == ["x0", "x1"]
@@ -54,7 +54,7 @@ def test_arrays_have_columns_by_their_places():
     )
 
 
-def test_a_column_that_does_not_vary_is_the_same_everywhere():
+def test_constant_column_has_equal_inputs_everywhere():
     table = gpep.columns(np.column_stack([np.full(5, 0.1), np.arange(5.0)]))
     np.testing.assert_array_equal(table.encode(np.array([[7.0, 2.0]])), [[0.0, 0.0]])
 
@@ -95,7 +95,7 @@ def test_length_scales_are_reported_by_column():
     np.testing.assert_array_equal(found, [1.3, 0.6, 1.3, 0.9, 1.3, np.inf])
     each = np.arange(1.0, 7.0)
     np.testing.assert_array_equal(table.length_scales({"ls": each})[:-1], each[:-1])
-    with pytest.raises(ValueError, match=r"not one that Columns\.covariance made"):
+    with pytest.raises(ValueError, match=r"no length scales by Columns\.covariance"):
         table.length_scales({"scale": 1.0})
 
 
@@ -127,7 +127,7 @@ def test_missing_and_infinite_values_are_refused_by_name(column, value, message)
         gpep.columns(FRAME).encode(changed)
 
 
-def test_missing_values_are_imputed_where_that_is_asked_for():
+def test_missing_values_are_imputed_on_request():
     table = gpep.columns(with_value("age", 2, np.nan), missing="impute")
     others = FRAME["age"].to_numpy()[[0, 1, 3]]
     expected = (FRAME["age"] - others.mean()) / others.std()
@@ -231,12 +231,12 @@ def test_column_of_other_objects_is_refused_with_its_row(values, message):
         gpep.columns({"a": pd.Series(column, dtype=object)})
 
 
-def test_not_a_time_among_strings_is_a_missing_value():
+def test_not_a_time_in_strings_is_a_missing_value():
     found = gpep.columns({"a": pd.Series(["x", pd.NaT, "y"], dtype=object)}, missing="impute")
     assert found.columns[0].levels == ("x", "y", None)
 
 
-def test_column_of_names_of_rows_warns():
+def test_column_of_row_names_causes_a_warning():
     names = [f"row {i}" for i in range(30)]
     with pytest.warns(UserWarning, match=r"Column 'id' has 29 categories in 30 rows.*drop\(columns='id'\)"):
         gpep.columns({"id": [*names[:29], names[0]]})

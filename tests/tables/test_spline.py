@@ -51,7 +51,7 @@ def test_columns_are_natural_splines_whose_penalties_are_equal():
     assert_allclose(penalty / penalty[0, 0], np.eye(K - 2), atol=1e-10)
 
 
-def test_columns_go_on_as_straight_lines():
+def test_columns_continue_as_straight_lines():
     lower, upper = X[:, 1].min(), X[:, 1].max()
     for edge, sign in ((lower, -1.0), (upper, 1.0)):
         beyond = columns_at(X[:, 1], edge + sign * np.array([0.0, 1.0, 2.0, 300.0]))[1]
@@ -72,7 +72,7 @@ def test_equal_values_count_once_among_knots():
         gpep.spline(years + 1e-9 * np.arange(53), 5)
 
 
-def test_near_values_move_no_knot_while_knots_are_apart():
+def test_near_values_do_not_move_separate_knots():
     """Knots are quantiles of the distinct values, as mgcv has them, also where two values are close."""
     x = np.append(np.linspace(0.0, 10.0, 50), 7.0 + 1e-7)
     knots = np.quantile(np.unique(x), np.linspace(0, 1, K))
@@ -107,7 +107,7 @@ def test_a_spline_of_a_random_variable_is_refused():
 
 @pytest.mark.variation(but=["poisson"])
 @pytest.mark.parametrize("response", Y)
-def test_a_fit_has_the_restricted_likelihood(response):
+def test_spline_fit_matches_the_restricted_likelihood(response):
     """Wide normal priors stand for flat ones: their log density at zero is what the evidence has besides."""
     y, s = Y[response], np.array([0.7, 0.3])
     with pm.Model():

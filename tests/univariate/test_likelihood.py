@@ -72,7 +72,7 @@ def test_averages_match_kernels(likelihood):
         assert_allclose(found[:3], expected[:3], rtol=1e-6, atol=1e-6)
 
 
-def test_slopes_are_differences():
+def test_slopes_match_differences():
     """In the rows that hyperparameters make; the degrees of freedom are data."""
     with pm.Model() as model:
         f, scale = pm.Normal("f", 0, 1, shape=N), pm.HalfNormal("scale", 1.0)
@@ -162,7 +162,7 @@ def exact(labels, log_p):
 @pytest.mark.variation(but=["student_t"])
 @pytest.mark.parametrize("name", CASES)
 @rewritten()
-def test_evidence_and_moments_beside_sums_over_a_grid(name):
+def test_evidence_and_moments_match_sums_over_a_grid(name):
     likelihood, labels, log_p = of_case(name)
     evidence, mean, sd = exact(labels, log_p)
     solution = EP().solve(PRIOR, np.zeros((1, 3)), labels, likelihood=likelihood)
@@ -175,7 +175,7 @@ def test_evidence_and_moments_beside_sums_over_a_grid(name):
     assert evidence - 0.2 < bound.evidence < evidence + 1e-6
 
 
-def test_laplace_says_where_a_density_is_not_concave():
+def test_laplace_reports_a_non_concave_density():
     likelihood, labels, _ = of_case("student_t")
     solution = ScalarLaplace().solve(PRIOR, np.zeros((1, 3)), labels, likelihood=likelihood)
     assert not solution.convergence.converged
@@ -198,7 +198,7 @@ def test_moments_of_observations_match_distributions():
         assert_allclose(found[1] - found[0] ** 2, variance(mean[:, 0]), rtol=1e-3)
 
 
-def test_distribution_functions_where_pymc_has_them():
+def test_distribution_functions_match_pymc():
     likelihood, *_ = of_case("student_t")
     mean, cov = np.zeros((3, 1)), np.zeros((3, 1, 1))
     found = likelihood.cumulative(np.array([-1.0, 0.0, 2.0]), mean, cov)
@@ -210,7 +210,7 @@ def test_distribution_functions_where_pymc_has_them():
         of_case("own")[0].cumulative(np.zeros(3), mean, cov)
 
 
-def test_a_likelihood_is_the_same_when_it_is_read_again_and_pickled():
+def test_likelihoods_read_twice_or_pickled_are_equal():
     first, again, other = of_case("student_t")[0], of_case.__wrapped__("student_t")[0], of_case("own")[0]
     assert first == again
     assert hash(first) == hash(again)
@@ -221,7 +221,7 @@ def test_a_likelihood_is_the_same_when_it_is_read_again_and_pickled():
     assert_allclose(pickled.log_densities(np.zeros((1, 3)), THREE), first.log_densities(np.zeros((1, 3)), THREE))
 
 
-def test_observations_that_a_distribution_does_not_allow_are_named():
+def test_observations_outside_the_support_are_named():
     with pm.Model() as model:
         f = pm.Normal("f", 0, 1, shape=3)
         pm.ZeroInflatedPoisson("y", psi=0.7, mu=pm.math.exp(f), observed=[0, -2, 1])
@@ -241,7 +241,7 @@ Y = np.array([0.3, 1.0, -0.2, 0.8])
 COUNTS = np.array([0, 2, 1, 4])
 
 
-def test_two_arguments_are_refused():
+def test_two_latent_arguments_are_refused():
     message = refused(lambda f, g, s: pm.StudentT("y", nu=4, mu=f, sigma=pm.math.exp(g), observed=Y))
     assert "'y' has no single argument" in message
 
@@ -287,7 +287,7 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         "censored by data in some rows",
     ],
 )
-def test_log_density_is_that_of_the_model(declare):
+def test_log_density_equals_the_models(declare):
     with pm.Model() as model:
         declare(pm.Normal("f", 0, 1, shape=4))
     found = read_classifier(model)

@@ -187,7 +187,7 @@ def test_moments_that_do_not_exist_are_infinite_or_nan(distribution):
     assert np.isposinf([found[0][1], found[1][1]]).all()
 
 
-def test_moments_in_single_precision():
+def test_moments_in_single_precision_match_double_precision():
     with pytensor.config.change_flags(floatX="float32"):
         likelihood = likelihood_of(
             lambda f, y: pm.StudentT("y", nu=5.0, mu=f, sigma=0.5, observed=y), NUMBERS.astype("float32")
@@ -228,7 +228,7 @@ def predicted(log_rate, variance):
     )
 
 
-def test_mean_that_most_counts_do_not_reach_warns():
+def test_mean_above_most_counts_warns():
     from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
     (poisson,) = [each for each in LIKELIHOODS if each.name == "poisson"]

@@ -126,7 +126,7 @@ def fit_of(name, method="laplace"):
 
 @pytest.mark.variation(but=["normal", "items", "processes"])
 @pytest.mark.parametrize("name", [*(each.__name__ for each in EVERY), "items", "correlated", "processes"])
-def test_evidence_is_that_of_the_log_density_of_the_model(name):
+def test_evidence_matches_the_log_density_of_the_model(name):
     model, latents = model_of(name)
     fit = fit_of(name)
     if name == "processes":
@@ -153,7 +153,7 @@ GRADIENTS = ("laplace-student", "laplace-items", "laplace-processes", "ep-studen
         for name in (*(each.__name__ for each in EVERY), "items", "correlated", "processes")
     ],
 )
-def test_gradient_is_that_of_differences(which):
+def test_gradient_matches_differences(which):
     method, name = which.split("-")
     fit = fit_of(name, method)
     log_posterior, theta = fit.log_posterior, fit.theta
@@ -165,7 +165,7 @@ def test_gradient_is_that_of_differences(which):
     assert_allclose(found, (high - low) / (2.0 * step), rtol=1e-5, atol=atol)
 
 
-def test_functions_that_share_effects_are_rows():
+def test_predictors_with_shared_effects_use_the_form_by_rows():
     fit = fit_of("correlated")
     assert isinstance(fit.solution.posterior.prior, RowPrior)
     assert isinstance(fit.log_posterior.approximator, LaplacePredictors)
@@ -186,7 +186,7 @@ def test_few_coefficients_of_a_scale_stay_hyperparameters():
     assert "slopes" in {rv.name for rv in classifier.hyperparameters}
 
 
-def test_one_predictor_is_read_as_before():
+def test_single_predictor_is_read_as_one_function():
     with pm.Model() as model:
         f, g = predictors()
         pm.Poisson("y", pm.math.exp(f) * pm.math.exp(g), observed=rng().poisson(np.exp(MU)))
@@ -221,7 +221,7 @@ def test_predictions_of_new_rows_match_draws():
     assert_allclose(found["y_quantile"], np.quantile(y, [0.1, 0.9], axis=1).T, atol=0.02)
 
 
-def test_predictive_density_is_that_of_draws():
+def test_predictive_density_matches_draws():
     fit = fit_of("normal")
     likelihood = fit.solution.likelihood
     mean, cov = np.array([[1.0, -0.5], [3.0, -0.5]]), np.array([[[0.3, 0.2], [0.2, 0.4]]] * 2)
@@ -235,7 +235,7 @@ def test_predictive_density_is_that_of_draws():
     assert_allclose(likelihood.at([0, 1]).log_tail(mean, cov, y), wanted, atol=1e-4)
 
 
-def test_file_of_a_fit():
+def test_saved_fit_equals_the_fit():
     fit = fit_of("normal")
     again = gpep.from_datatree(fit.to_datatree(), fit.classifier.model)
     data = {"group": [1], "x": [0.0]}
@@ -275,7 +275,7 @@ def test_other_methods_name_a_method_that_fits():
             pm.fit(method="vb", progressbar=False)
 
 
-def test_auto_takes_ep():
+def test_auto_chooses_ep():
     fit = pm.fit(method="auto", hyper="map", model=model_of("normal")[0], progressbar=False)
     assert isinstance(fit.log_posterior.approximator, EPPredictors)
 

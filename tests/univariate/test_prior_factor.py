@@ -171,7 +171,7 @@ def test_averages_and_slopes_of_a_prior_match_quadrature(name):
 
 
 @pytest.mark.parametrize("name", ["StudentT", "Laplace", "Exponential"])
-def test_a_tilted_density_that_rises_for_ever_has_no_normaliser(name):
+def test_unbounded_tilted_density_has_no_normaliser(name):
     likelihood, parameters = factor(PRIORS[name][0])
     given = parameters(0.8)
     out = np.empty((5, N))

@@ -31,7 +31,7 @@ def fitted():
     [(models.shared, "nested_ep"), (partial(models.bernoulli_probit, apart=True), "ep")],
     ids=["shared-nested_ep", "bernoulli_probit-ep"],
 )
-def test_with_all_rows_active_it_is_the_dense_fit(make, method):
+def test_all_rows_active_equal_the_dense_fit(make, method):
     model, _ = make()
     with model:
         fit = pm.fit(method="ivm", active=100, rounds=0, progressbar=False)
@@ -77,7 +77,7 @@ def test_fit_lists_active_rows(fitted):
     assert active.site.all()
 
 
-def test_a_fit_that_was_saved_is_the_same_again(fitted, tmp_path):
+def test_saved_fit_equals_the_fit(fitted, tmp_path):
     model, gp, fit = fitted
     tree = fit.to_datatree()
     tree.to_netcdf(tmp_path / "fit.nc")
@@ -131,7 +131,7 @@ def test_functions_of_a_softmax_may_choose_rows_of_their_own():
 
 
 @pytest.mark.variation
-def test_the_same_seed_is_the_same_fit():
+def test_equal_seeds_give_equal_fits():
     model, _ = models.bernoulli_logit()
     options = {"method": "ivm", "active": 6, "pool": 8, "rounds": 0, "criterion": "probability", "progressbar": False}
     with model:
@@ -141,7 +141,7 @@ def test_the_same_seed_is_the_same_fit():
     assert one.active.site.dims == ("inclusion",)
 
 
-def test_positions_of_active_rows_stay_where_the_model_calls_its_rows_so(fitted):
+def test_positions_of_active_rows_keep_their_dim_name(fitted):
     _, _, fit = fitted
     named = SimpleNamespace(
         function_dims=(), class_names=[], point_dim="row", coords_of_points=lambda: np.arange(len(Y)) + 1000
@@ -182,7 +182,7 @@ def test_rows_with_label_noise_are_refused():
         pm.fit(method="ivm", active=5)
 
 
-def test_functions_of_active_rows_refuse_other_fits():
+def test_tools_for_active_rows_refuse_other_fits():
     with pytest.raises(TypeError, match=r'fit must be what pm\.fit\(method="ivm"\) returned, but is a dict'):
         gpep.diagnostics.learning_curve({}, NEW, np.zeros(6))
     with pytest.raises(TypeError, match="but is a dict"):

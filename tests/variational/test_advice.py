@@ -275,7 +275,7 @@ FITS = {
         fitted(lambda: largest(1.0), "sparse_ep", inducing=5),
     ),
     "one class": Advice(
-        fitted(lambda: binary(labels=0 * SIGNS), "ep"), "give rows of other classes as well", fitted(binary, "ep")
+        fitted(lambda: binary(labels=0 * SIGNS), "ep"), "add rows of other classes", fitted(binary, "ep")
     ),
     "inputs far apart": Advice(
         fitted(lambda: binary(1e3 * X), "ep"),

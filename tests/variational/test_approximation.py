@@ -30,7 +30,7 @@ def latent_draws(fitted, data):
 
 
 @fits
-def test_is_an_approximation_that_says_how_it_went(fitted):
+def test_fit_is_an_approximation_with_its_convergence(fitted):
     fit = fitted.fit
     assert isinstance(fit, Approximation)
     assert fit.converged
@@ -43,7 +43,7 @@ def test_is_an_approximation_that_says_how_it_went(fitted):
 
 
 @pytest.mark.parametrize("name", ["shared", "per_class"])
-def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
+def test_solution_equals_a_solve_at_the_hyperparameters(fitted):
     """Prior moments as PyMC evaluates them, handed to the dense reference."""
     fit = fitted.fit
     moments = fit.classifier.prior.covariance(), fit.classifier.prior.mean()
@@ -58,7 +58,7 @@ def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
 
 @pytest.mark.parametrize("name", ["shared", "fixed"])
 @models.interpreted_sampler
-def test_sample_looks_like_that_of_pm_sample(fitted):
+def test_sample_has_the_structure_of_pm_sample(fitted):
     with fitted.model:
         expected = pm.sample(
             10,
@@ -102,7 +102,7 @@ def test_draws_have_the_posterior_moments(fitted):
 
 
 @fits
-def test_moments_of_the_flat_vector(fitted):
+def test_flat_vector_has_the_moments_of_its_variables(fitted):
     """mean, std and cov of PyMC's unconstrained vector against the draws of the same vector."""
     fit = fitted.fit
     values = fit.sample_dict_fn(6000, random_seed=3)
@@ -159,14 +159,14 @@ def test_draws_are_reproducible(shared):
         shared.fit.sample(0)
 
 
-def test_multitrace_and_unconstrained_values(shared):
+def test_multitrace_has_unconstrained_values(shared):
     trace = shared.fit.sample(5, return_inferencedata=False, random_seed=1)
     assert trace["f"].shape == (5, 3, 30)
     data = shared.fit.sample(5, random_seed=1, include_transformed=True)
     assert_allclose(np.exp(data.posterior["eta_log__"]), data.posterior["eta"])
 
 
-def test_labels(shared):
+def test_draws_have_the_labels_of_the_model(shared):
     fit = shared.fit
     assert fit.latent["mean"].dims == ("flower", "species")
     assert fit.latent["cov"].dims == ("flower", "species", "species_other")
@@ -179,13 +179,13 @@ def test_labels(shared):
 
 
 @models.interpreted_sampler
-def test_sample_node(shared):
+def test_sample_node_replaces_latent_values(shared):
     draws = shared.fit.sample_node(shared.model["f"], size=400).eval()
     spread = np.sqrt(shared.fit.solution.cov.diagonal(axis1=1, axis2=2)).T
     assert_allclose((draws.mean(0) - shared.fit.solution.mean) / spread, 0, atol=0.3)
 
 
-def test_posterior_prediction_by_pymc(shared):
+def test_pymc_predicts_from_draws(shared):
     """gp.conditional and the likelihood at new inputs, by PyMC's own means, against our own predictions."""
     x = np.array([[-1.2, -1.0], [0.3, 0.2], [1.0, 1.1]])
     data = shared.fit.sample(500, chains=4, random_seed=5)

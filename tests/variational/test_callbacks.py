@@ -18,7 +18,7 @@ def listen(fit, losses, iteration):
 
 @pytest.mark.parametrize("callbacks", [None, [], [listen], (listen,)])
 @pytest.mark.parametrize("batches", [True, False])
-def test_functions_pass(callbacks, batches):
+def test_functions_are_accepted_as_callbacks(callbacks, batches):
     check_callbacks(callbacks, "sparse_ep", batches)
 
 
@@ -62,7 +62,7 @@ class Full(Callback):
 @pytest.mark.parametrize(
     "told", [lambda callbacks: call(callbacks, "the fit", [], 1), lambda callbacks: finish(callbacks, "the fit")]
 )
-def test_an_error_hands_the_fit_over(told):
+def test_error_of_a_callback_carries_the_fit(told):
     with pytest.raises(OSError, match="No space left") as raised:
         told([listen, Full()])
     assert raised.value.fit == "the fit"

@@ -27,7 +27,7 @@ def test_half_of_the_centres_lie_in_the_class_and_half_outside():
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
-def test_inputs_may_be_of_any_size(scale):
+def test_inputs_of_any_magnitude_are_clustered(scale):
     """Squares of such numbers are out of range. Division of the result brings the centres back."""
     assert_allclose(gpep.class_centres((scale * X, Y), 4) / scale, gpep.class_centres((X, Y), 4), rtol=1e-12)
 
@@ -56,7 +56,7 @@ def test_shared_centres_go_to_the_classes_that_have_rows():
     assert counts(z) == [0, 3, 2]
 
 
-def test_of_many_rows_some_are_drawn(monkeypatch):
+def test_centres_of_many_rows_use_a_sample(monkeypatch):
     monkeypatch.setattr(module, "_MOST", 20)
     z = gpep.class_centres((X, Y), 4)
     for k, own in enumerate(z):
@@ -93,7 +93,7 @@ def test_invalid_numbers_of_centres_raise_errors(arguments, error, message):
         gpep.class_centres((X, Y), **arguments)
 
 
-def test_labels_that_begin_later_are_refused_unless_said_to():
+def test_labels_not_starting_at_0_are_refused_without_classes():
     with pytest.raises(ValueError, match=r"labels are from 1 to 3, but .*Subtract 1, or .*classes=4"):
         gpep.class_centres((X, Y + 1), 4)
     assert gpep.class_centres((X, Y + 1), 4, classes=4).shape == (4, 4, 2)

@@ -56,7 +56,7 @@ def sparse(moments, method=SparseEP, **options):
     return solution, bars
 
 
-def test_it_is_dense_ep_of_the_same_prior():
+def test_fit_equals_dense_ep_of_the_same_prior():
     j, inducing, cross, variance, mean = moments = arrays()
     nearly = cross.T @ np.linalg.solve(inducing, cross)
     k = nearly + np.diag(variance - np.diag(nearly)) + j.T @ j
@@ -70,7 +70,7 @@ def test_it_is_dense_ep_of_the_same_prior():
 
 
 @pytest.mark.parametrize("method", [SparseEP, SparseVI])
-def test_derivatives_in_coefficients(method):
+def test_derivatives_in_coefficients_match_differences(method):
     moments = arrays()
     solution, bars = sparse(moments, method)
     direction = np.random.default_rng(5).normal(size=moments[0].shape)
@@ -103,7 +103,7 @@ def log_posterior(model, inducing=X[::4], **options):
     return SparseLogPosterior(space, SparseEP(**{"tolerance": 1e-11} | options), blocks, inducing[None], True)
 
 
-def test_gradient():
+def test_gradient_matches_differences():
     posterior = log_posterior(declared(mean=True))
     flat = posterior.flat(posterior.space.initial_point())
     here = posterior(flat)
@@ -115,7 +115,7 @@ def test_gradient():
 
 
 @pytest.mark.variation
-def test_arrays_and_data_of_the_model_are_the_same():
+def test_arrays_and_model_data_give_equal_fits():
     first, second = (log_posterior(declared(named=named, mean=True)) for named in (True, False))
     flat = first.flat(first.space.initial_point())
     assert_allclose(first(flat).log_posterior, second(flat).log_posterior, rtol=1e-12)
@@ -131,7 +131,7 @@ def fits():
 
 
 @pytest.mark.variation
-def test_a_fit_with_all_inputs_is_the_exact_one():
+def test_fit_with_all_inputs_as_inducing_inputs_is_exact():
     given = fits()
     assert_allclose(given.few.log_evidence, given.exact.log_evidence, atol=1e-4)
     for name, ours in given.few.effects().items():
@@ -157,7 +157,7 @@ def test_draws_and_a_file_have_the_effects():
     assert_allclose(again.effects("b")["b"], moments)
 
 
-def test_rows_that_are_read(tmp_path):
+def test_rows_of_tables_are_read(tmp_path):
     given = fits()
     np.save(tmp_path / "x.npy", np.column_stack([X, GROUP, C]))
     np.save(tmp_path / "y.npy", Y)
@@ -181,7 +181,7 @@ def test_rows_that_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_levels_in_several_columns_and_in_the_inputs_are_checked(wide):
+def test_levels_in_columns_and_inputs_are_checked(wide):
     with pm.Model() as model:
         x = pm.Data("x", np.tile(np.arange(J), 2)[:, None].astype(float))
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=x)
@@ -237,7 +237,7 @@ def test_batches_are_read_and_go_on_from_a_file(tmp_path):
         pm.fit(1, **options | {"data": (strange, Y)})
 
 
-def test_refusals():
+def test_unsupported_models_are_refused():
     given = fits()
     for refused, match in (
         (lambda: given.few.predict(XNEW), r"data={'group': ..., 'c': ...}"),
@@ -277,10 +277,10 @@ def other_rows():
         (no_process, "without one"),
         (selected, "a value for each row"),
         (two_processes, "several processes"),
-        (other_rows, "known by the data of that row"),
+        (other_rows, "depend on the data of that row"),
     ],
 )
-def test_sums_that_are_not_effects_beside_a_process(build, match):
+def test_sums_other_than_process_plus_effects_are_refused(build, match):
     with pm.Model() as model:
         build()
     with pytest.raises(StructureError, match=match):

@@ -49,7 +49,7 @@ def fitted(model, method="laplace", **options):
 
 
 @pytest.mark.parametrize(("kind", "method"), [("poisson", "laplace"), ("bernoulli", "ep"), ("normal", "laplace")])
-def test_flat_slope_of_raw_covariate_gives_the_same_fit_without_a_word(kind, method):
+def test_flat_slope_of_a_raw_covariate_causes_no_warning(kind, method):
     scale, offset = 1e4, 2000.0
     plain, raw = (fitted(crossed(kind, *units), method, **FLAT) for units in ((), (scale, offset)))
     assert plain.converged
@@ -89,7 +89,7 @@ def test_maximum_of_a_normal_model_is_that_of_its_closed_form():
     assert_allclose(theta, expected.x, atol=2e-4)
 
 
-def test_search_goes_on_from_a_higher_node_of_the_integral():
+def test_search_continues_from_a_higher_node():
     """A hyperparameter with two hills: one of height 0 where the search begins, one of 3 at a distance of four."""
     with models.fixed()[0]:
         t = pm.Flat("t", initval=0.0)

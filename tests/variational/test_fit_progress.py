@@ -153,7 +153,7 @@ def test_an_interrupted_integration_keeps_the_maximum(interrupt):
 
 
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
-def test_another_model_compiles_nothing():
+def test_second_model_compiles_nothing():
     """Machine code is there for kernels alone, whatever the shape or structure of a model."""
     first, gp = models.probit()
     fit(first).predict(gp, models.data()[0][:3])
@@ -192,7 +192,7 @@ def test_values_do_not_depend_on_how_graphs_are_evaluated(kwargs):
 
 
 @pytest.mark.variation
-def test_a_loop_of_fits_keeps_no_memory():
+def test_repeated_fits_release_memory():
     import gc
     import weakref
 

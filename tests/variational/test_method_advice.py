@@ -27,7 +27,7 @@ def read_once(monkeypatch):
 
 
 @pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])
-def test_methods_that_a_refusal_names_are_there(likelihood):
+def test_methods_named_by_a_refusal_exist(likelihood):
     model = made(likelihood)
     fitting, refusals = set(), {}
     for name in WAYS:
@@ -63,7 +63,7 @@ def test_methods_named_by_a_refusal_of_batches_exist(likelihood, method):
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: each.name)
-def test_methods_of_marginal_models_that_a_refusal_names_are_there(likelihood):
+def test_methods_named_by_a_refusal_of_marginal_models_exist(likelihood):
     for method in METHODS:
         try:
             approximator(method, likelihood, {})

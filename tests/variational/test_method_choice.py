@@ -43,11 +43,11 @@ def memory(monkeypatch):
     monkeypatch.setattr(method_choice, "available_memory", lambda: 16e9)
 
 
-def test_few_rows_are_fitted_by_all_of_them_together():
+def test_few_rows_are_fitted_together():
     assert choose_method(classifier(1000, 10), {})[:3] == ("nested_ep", {}, None)
 
 
-def test_some_thousand_rows_are_swept_over_where_inducing_inputs_are_asked_for():
+def test_thousands_of_rows_with_inducing_inputs_use_sweeps():
     assert choose_method(classifier(5000, 3), {"inducing": 100})[:3] == ("sparse_ep", {}, None)
     found = choose_method(classifier(5000, 3), {})
     assert found[:3] == ("sparse_ep", {"batch_size": 200}, 1000)
@@ -75,30 +75,30 @@ def test_reason_names_a_single_batch_for_few_rows():
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])
-def test_many_rows_are_taken_by_batches(rows, steps):
+def test_many_rows_are_fitted_by_batches(rows, steps):
     assert choose_method(classifier(rows, 10), {})[:3] == ("sparse_ep", {"batch_size": 200}, steps)
 
 
-def test_few_rows_that_do_not_fit_into_memory_have_inducing_inputs(monkeypatch):
+def test_rows_beyond_memory_use_inducing_inputs(monkeypatch):
     monkeypatch.setattr(method_choice, "available_memory", lambda: 1e8)
     found = choose_method(classifier(1000, 3), {})
     assert found.method == "sparse_ep"
     assert "0.2 GB" in found.reason
 
 
-def test_options_of_a_user_ask_for_inducing_inputs():
+def test_options_of_inducing_inputs_choose_such_a_method():
     assert choose_method(classifier(100, 3), {"inducing": 20})[:2] == ("sparse_ep", {})
     assert choose_method(classifier(100, 3), {"batch_size": 50})[:2] == ("sparse_ep", {"batch_size": 50})
     data = np.zeros((30_000, 2)), np.zeros(30_000, int)
     assert choose_method(classifier(100, 3), {"data": data})[:2] == ("sparse_ep", {"batch_size": 200})
 
 
-def test_models_that_inducing_inputs_do_not_fit_keep_the_method_of_their_likelihood():
+def test_models_unfit_for_inducing_inputs_keep_their_method():
     assert choose_method(effects_of(5000, place=True), {})[:2] == ("ep", {})
     assert choose_method(classifier(50_000, 1, OrderedLogitLikelihood), {})[:2] == ("ep", {})
 
 
-def test_effects_beside_a_process_count_among_the_values_of_a_sweep(monkeypatch):
+def test_effects_count_in_the_work_of_a_sweep(monkeypatch):
     monkeypatch.setattr(method_choice, "_DENSE", 1e6)
     effects = by_inducing(effects_of(200, place=False)).prior.n_normals
     monkeypatch.setattr(method_choice, "_SWEPT", 200.0 * (100 + effects) ** 2)
@@ -108,7 +108,7 @@ def test_effects_beside_a_process_count_among_the_values_of_a_sweep(monkeypatch)
     assert choose_method(effects_of(200, place=False), {})[:2] == ("sparse_ep", {"batch_size": 200})
 
 
-def test_label_noise_that_is_learned_has_no_inducing_inputs():
+def test_learned_label_noise_excludes_inducing_inputs():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=np.zeros((9, 1)), n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=pm.Beta("epsilon", 1, 20), observed=np.arange(9) % 3)
@@ -117,7 +117,7 @@ def test_label_noise_that_is_learned_has_no_inducing_inputs():
     assert "learns parameters" in found.reason
 
 
-def test_a_model_is_fitted_by_the_method_chosen_and_the_reason_is_said(caplog):
+def test_chosen_method_is_used_and_its_reason_logged(caplog):
     with caplog.at_level("INFO", logger="pymc"), models.fixed()[0]:
         found = pm.fit(method="auto", progressbar=False)
         same = pm.fit(method="nested_ep", progressbar=False)

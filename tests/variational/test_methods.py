@@ -52,7 +52,7 @@ def test_a_bound_above_the_evidence_is_explained(fitted):
     assert explained == (found.fit.lower_bound > found.fit.log_evidence + 1e-3)
 
 
-def test_gradient(fitted):
+def test_gradient_matches_differences(fitted):
     case, found = fitted
     error = INEXACT.get(case.approximator, 1e-4)
     theta = found.fit.trace.best.theta + 0.3
@@ -75,7 +75,7 @@ def test_draws_have_the_moments_of_the_solution(fitted):
     assert_allclose(f.std(("chain", "draw")), sd.reshape(shape), rtol=0.16)
 
 
-def test_probabilities(fitted):
+def test_probabilities_match_their_average(fitted):
     case, found = fitted
     predicted = found.fit.predict(found.gp, found.X)
     p, mean = predicted["p"].values, found.fit.solution.mean.T
@@ -99,12 +99,12 @@ def test_a_method_that_does_not_fit_the_likelihood_is_refused():
 
 
 @pytest.mark.parametrize(("build", "method"), [(models.softmax, "laplace"), (models.bernoulli_logit, "ep")])
-def test_a_method_need_not_be_named(build, method):
+def test_method_has_a_default(build, method):
     model, _ = build()
     assert gpep.marginalize(model).approximator.name == method
 
 
-def test_correction_of_class_probabilities(fitted):
+def test_corrected_class_probabilities_match_tierney_kadane(fitted):
     case, found = fitted
     x = found.X[::10]
     if "tk" not in case.approximator.corrections:

@@ -42,7 +42,7 @@ def fits():
 
 @pytest.mark.variation(but=["inducing inputs"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_members_mean_the_same(kind, fits):
+def test_all_fits_share_the_same_interface(kind, fits):
     fit = fits(kind)
     assert isinstance(fit, gpep.Fit)
     assert_allclose(fit.hist, -fit.history["log_posterior"])
@@ -73,7 +73,7 @@ def test_draws_have_the_moments_of_predictions(kind, fits):
 
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
-def test_draws_at_the_rows_are_recorded_as_the_model_names_them(kind, fits):
+def test_draws_at_rows_have_the_names_of_the_model(kind, fits):
     drawn = fits(kind).sample(3, chains=2, random_seed=2)["posterior"]
     assert drawn["f"].dims == ("chain", "draw", "species", "flower")
     again = fits(kind).sample(3, chains=2, random_seed=2)["posterior"]
@@ -81,7 +81,7 @@ def test_draws_at_the_rows_are_recorded_as_the_model_names_them(kind, fits):
 
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
-def test_parts_of_rows_are_drawn_of_the_same_functions(kind, fits):
+def test_blocks_of_rows_share_draws_of_functions(kind, fits):
     """A function that inducing values fix to rounding is the same however many rows are drawn."""
     fit = fits(kind)
     at = fit.inducing_inputs[0][:3]  # of the first function
@@ -92,14 +92,14 @@ def test_parts_of_rows_are_drawn_of_the_same_functions(kind, fits):
     assert np.abs(whole - other).max() > 0.05
 
 
-def test_draws_that_would_not_fit_into_memory_are_refused(fits, monkeypatch):
+def test_draws_beyond_memory_are_refused(fits, monkeypatch):
     monkeypatch.setattr("pymc_gpep.fits.sample.available_memory", lambda: 1e3)
     with pytest.raises(MemoryError, match=r"50 draws of 3 latent functions at 30 rows take .*Xnew=X\[:1000\]"):
         fits("inducing inputs").sample(50)
 
 
 @pytest.mark.parametrize("reparameterize", [True, False])
-def test_the_flat_vector_is_that_of_a_dense_fit_where_all_rows_are_inducing_inputs(reparameterize):
+def test_flat_vector_with_all_rows_as_inducing_inputs_equals_a_dense_fit(reparameterize):
     x = X + 1e-3 * np.arange(len(X))[:, None]  # rows with equal inputs would be one factor of dense EP
     with pm.Model():
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=0.7))
@@ -134,7 +134,7 @@ def test_integrals_with_all_rows_as_inducing_inputs_equal_a_dense_fit(hyper):
 
 
 @pytest.mark.parametrize("kind", ["active rows", "batches"])
-def test_integrals_weigh_nodes_by_the_density_there(kind):
+def test_nodes_are_weighted_by_their_density(kind):
     """A node has the weight of its log posterior times that of the design; each is evaluated once more here."""
     fit = fit_of(models.bernoulli_probit, KINDS[kind], hyper="laplace", hyper_options={"nodes": 5}, n=30)
     assert fit.nodes.sizes["node"] == 5
@@ -180,7 +180,7 @@ def test_several_starts_keep_the_highest_end(options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fit_goes_on_and_stays_as_it_is(kind, fits):
+def test_refined_fit_continues_and_keeps_the_original(kind, fits):
     fit = fits(kind)
     before = str(fit)
     with warnings.catch_warnings():
@@ -192,7 +192,7 @@ def test_a_fit_goes_on_and_stays_as_it_is(kind, fits):
     assert len(further.hist) == len(fit.hist) + 5 if kind == "batches" else len(further.hist) <= 6
 
 
-def test_a_fit_of_a_file_says_how_to_go_on(fits):
+def test_loaded_fit_names_how_to_continue(fits):
     again = gpep.from_datatree(fits("inducing inputs").to_datatree(), models.probit()[0])
     with pytest.raises(ValueError, match=r"was read from a file\. pm\.fit\(n, \.\.\., start=fit\) continues it"):
         again.refine(3)
@@ -202,7 +202,7 @@ def test_a_fit_of_a_file_says_how_to_go_on(fits):
 
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "batches"])
-def test_data_that_a_likelihood_does_not_have_are_refused_alike(kind, fits):
+def test_unknown_likelihood_data_are_refused_by_all_fits(kind, fits):
     dense = pytest.raises(ValueError, match="data names 'exposure', but 'y' depends on")
     for each in ("all rows", kind):
         with dense:

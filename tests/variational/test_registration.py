@@ -35,7 +35,7 @@ def test_fractional_limit_on_iterations_raises_type_error(n, shared):
         GPInference("nested_ep", shared.model).fit(n)
 
 
-def test_an_inference_instance_is_the_same(shared):
+def test_inference_instance_equals_the_method_name(shared):
     with shared.model:
         fit = pm.fit(method=GPInference("nested_ep"), progressbar=False)
     assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
@@ -67,14 +67,14 @@ def test_unknown_names_get_pymcs_error_with_ours_added(shared):
         pm.fit(method="nested_ep", start_sigma={"eta": 1.0})
 
 
-def test_pymcs_own_methods_still_work():
+def test_methods_of_pymc_still_work():
     with pm.Model():
         pm.Normal("x", 1.0, 0.5)
         fit = pm.fit(200, method="advi", progressbar=False, random_seed=1)
     assert fit.mean.eval() == pytest.approx(1.0, abs=0.1)
 
 
-def test_no_model_is_left_alone():
+def test_call_without_a_model_is_left_to_pymc():
     with pytest.raises(TypeError, match="model"):
         pm.fit(method="nested_ep")
 
@@ -118,7 +118,7 @@ def test_an_approximation_that_does_not_converge_is_reported():
         pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
 
 
-def test_without_hyperparameters_nothing_is_said_of_them(fixed):
+def test_text_without_hyperparameters_does_not_mention_them(fixed):
     assert fixed.fit.message.startswith("No hyperparameters; nested_ep converged after")
 
 
@@ -143,7 +143,7 @@ def test_inputs_that_are_not_finite_are_named():
             pm.fit(method="nested_ep", progressbar=False)
 
 
-def test_start_is_where_it_starts(shared):
+def test_search_begins_at_start(shared):
     model = shared.model
     start = {"eta": 0.3, "ls": np.array([2.0, 0.5])}
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
@@ -172,7 +172,7 @@ def counted(monkeypatch):
     return counts
 
 
-def test_a_callback_costs_nothing_but_itself(counted):
+def test_callback_causes_no_extra_evaluations(counted):
     model, _ = models.shared()
     spent = []
     for callbacks in (None, [lambda approx, losses, i: approx.hyper_posterior.weights]):
@@ -197,7 +197,7 @@ def test_refine_keeps_graph_and_sites(counted):
     assert all(group.include_transformed for group in inference.approx.groups)
 
 
-def test_refine_goes_on(shared):
+def test_refine_continues_the_search(shared):
     model, _ = models.shared()
     inference = GPInference("nested_ep", model)
     with pytest.warns(RuntimeWarning, match="did not converge"):
@@ -208,7 +208,7 @@ def test_refine_goes_on(shared):
     assert found == pytest.approx(expected, abs=1e-5)  # which is flat there, and the evidence is not
 
 
-def test_progress_is_shown(shared, capsys):
+def test_fit_shows_progress(shared, capsys):
     with shared.model:
         pm.fit(method="nested_ep")
     assert "nested_ep" in capsys.readouterr().out
@@ -217,7 +217,7 @@ def test_progress_is_shown(shared, capsys):
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 @pytest.mark.usefixtures("c_compiler")
 @pytest.mark.slow
-def test_any_backend():
+def test_every_backend_gives_the_same_fit():
     with pm.Model():  # of few operations, each of which the compiler takes a second for
         pm.Bernoulli("y", logit_p=pm.Normal("f", 0.2, 2.0, shape=3), observed=[0, 1, 1])
         expected, fit = (pm.fit(method="ep", progressbar=False, **more) for more in ({}, {"backend": "c"}))

@@ -38,7 +38,7 @@ def log_orthant(k):
     )
 
 
-def test_one_new_row_of_many_columns_and_a_length_scale_of_any_size():
+def test_single_new_row_with_many_length_scales_is_predicted():
     """A multivariate classifier with labels that are noise, and the row X[-1, :] to be predicted."""
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(40, 10)), rng.integers(0, 2, size=40)
@@ -64,7 +64,7 @@ def test_one_new_row_of_many_columns_and_a_length_scale_of_any_size():
     assert fit.predict(X[:0]).sizes["new_point"] == 0
 
 
-def test_several_votes_for_an_item():
+def test_several_votes_for_an_item_are_fitted():
     """Items with five votes each among three classes, as rows for votes, against importance sampling of the items."""
     rng = np.random.default_rng(1)
     X = np.linspace(-1, 1, 6)[:, None]
@@ -85,7 +85,7 @@ def test_several_votes_for_an_item():
         assert_allclose(fits[method].predict(X)["p"], right, atol=of_p)
 
 
-def test_successes_among_many_trials_at_few_places():
+def test_many_trials_at_few_places_are_fitted():
     """A row for each trial, by all rows and by the places as inducing inputs, against a binomial likelihood."""
     rng = np.random.default_rng(2)
     X, trials = np.linspace(-1, 1, 6)[:, None], np.full(6, 12)
@@ -103,7 +103,7 @@ def test_successes_among_many_trials_at_few_places():
         assert_allclose(fit.predict(X)["p"][:, 1], exact.average(expit(exact.f)), atol=0.005)
 
 
-def test_one_latent_function_of_two_is_held_at_next_to_nothing():
+def test_function_fixed_near_zero_is_fitted():
     """A softmax of (0, f) is a logistic function of f."""
     rng = np.random.default_rng(4)
     X = rng.normal(size=(25, 1))
@@ -119,7 +119,7 @@ def test_one_latent_function_of_two_is_held_at_next_to_nothing():
     assert_allclose(fit.predict(X[:5])["p"][:, 1], exact.average(expit(exact.f))[:5], atol=0.005)
 
 
-def test_folds_by_set_data():
+def test_folds_by_set_data_are_fitted():
     """Folds of other sizes, one without a class, and one as a frame, beside importance sampling of each."""
     rng = np.random.default_rng(6)
     X = rng.normal(size=(18, 2))
@@ -155,7 +155,7 @@ def test_folds_by_set_data():
 @pytest.mark.parametrize(
     ("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 8, "jitter": 1e-10})], ids=["ep", "sparse_ep"]
 )
-def test_noise_of_labels_that_is_learned(method, options, first):
+def test_learned_label_noise_is_fitted(method, options, first):
     """With a probit and latent noise of variance s² labels are the signs of normals of covariance K + (1 + s²) I."""
     X = np.linspace(-1.5, 1.5, 8)[:, None]
     y = np.array([1, 1, 0, 1, 0, 0, 1, 0])
@@ -202,7 +202,7 @@ class Pairs(pm.gp.cov.Covariance):
 
 
 @pytest.mark.variation
-def test_preferences_between_pairs():
+def test_preferences_between_pairs_are_fitted():
     x = np.linspace(0, 2, 7)
     better, worse = np.array([0, 1, 2, 3, 6, 1]), np.array([4, 3, 5, 5, 0, 6])
     won = np.array([1, 1, 1, 1, 0, 1])
@@ -235,7 +235,7 @@ class Overlap(pm.gp.cov.Covariance):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bool"])
-def test_fingerprints_of_bits(dtype):
+def test_kernel_of_bit_fingerprints_is_fitted(dtype):
     rng = np.random.default_rng(8)
     bits = np.column_stack([np.ones(20), rng.integers(0, 2, size=(20, 7))])
     y = (bits[:, 1] + rng.normal(size=20) > 0.5).astype(int)
@@ -293,7 +293,7 @@ def _letters(word):
 SHARED = np.array([_letters(word) for word in WORDS]) @ np.array([_letters(word) for word in WORDS]).T
 
 
-def test_strings_by_a_table():
+def test_kernel_of_strings_by_a_table_is_fitted():
     rows, new = np.arange(8)[:, None], np.array([[8], [9]])
     y = np.array([1, 1, 1, 0, 0, 1, 0, 1])
     k = 4 * SHARED[:8, :8] + JITTER * np.eye(8)
@@ -334,7 +334,7 @@ def test_prediction_of_a_row_does_not_depend_on_further_rows(method):
         assert_allclose(whole[i], right, atol=1e-4)
 
 
-def test_exclusive_or_by_a_squared_linear_covariance():
+def test_exclusive_or_is_learned_by_a_squared_linear_covariance():
     """Against scikit-learn's implementation of Laplace's method, with priors from narrow to flat."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
@@ -356,7 +356,7 @@ def test_exclusive_or_by_a_squared_linear_covariance():
             if scale > 100:
                 flat = fitted("laplace")
                 with pytest.raises(
-                    NotPositiveDefiniteError, match=r"larger jitter.*or the hyperparameters priors that hold"
+                    NotPositiveDefiniteError, match=r"larger jitter.*or the hyperparameters informative priors"
                 ):
                     flat.sample(2)
             else:

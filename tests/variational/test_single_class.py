@@ -35,13 +35,13 @@ def fit(observe, outputs, **options):
         ("two", 1, {"method": "ivm", "active": 4}, "1"),
     ],
 )
-def test_one_warning_says_which(classes, outputs, options, name):
+def test_single_class_causes_one_warning(classes, outputs, options, name):
     with pytest.warns(UserWarning, match=f"All 30 labels of 'y' are of the class {name}: .* rows of other") as found:
         fit(CLASSES[classes], outputs, **options)
     assert len(found) == 1
 
 
-def test_counts_may_be_alike():
+def test_equal_counts_cause_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(CLASSES["counts"], 1, method="ep")

@@ -73,7 +73,7 @@ def test_a_model_may_be_declared_on_few_rows(rows, data, of_model, tmp_path):
 
 
 @pytest.mark.variation
-def test_blocks_smaller_than_a_chunk_give_the_same(of_model, tmp_path, monkeypatch):
+def test_blocks_smaller_than_a_chunk_give_equal_results(of_model, tmp_path, monkeypatch):
     monkeypatch.setattr("pymc_gpep.solvers.inducing._ENTRIES", 60)
     monkeypatch.setattr("pymc_gpep.solvers.inducing._KEPT", 0)
     model, gp = declared(3)
@@ -82,7 +82,7 @@ def test_blocks_smaller_than_a_chunk_give_the_same(of_model, tmp_path, monkeypat
     assert_allclose(fit.objective, of_model[2].objective, rtol=1e-10)
 
 
-def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path):
+def test_invalid_row_is_named_before_any_work(tmp_path):
     model, gp = declared(3)
     inputs, labels = (np.array(each) for each in stored(tmp_path))
     inputs[17, 1] = np.inf
@@ -98,7 +98,7 @@ def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path):
 
 
 @pytest.mark.parametrize("batches", [{}, {"method": "sparse_ep", "batch_size": 10}], ids=["all", "batches"])
-def test_labels_from_1_are_answered_by_how_to_code_them(batches, tmp_path):
+def test_labels_from_1_get_advice_on_coding(batches, tmp_path):
     model, gp = declared(3)
     first = int(np.flatnonzero(Y == 2)[0])
     message = rf"row {first} has the label 3: labels must be integers 0…2, but run from 1 to 3\. .*: labels - 1 does so"

@@ -63,7 +63,7 @@ def dense(nested):
         return pm.fit(method="nested_ep", progressbar=False)
 
 
-def test_with_all_rows_it_is_qiep(whole):
+def test_all_rows_as_inducing_inputs_equal_qiep(whole):
     model, gp, fit = whole
     with model:
         dense = pm.fit(method="qiep", progressbar=False)
@@ -106,7 +106,7 @@ def test_inducing_inputs_are_learned(pairwise):
     assert not {tuple(row) for row in fit.inducing.values.reshape(-1, 2)} & rows
 
 
-def test_predictions(pairwise):
+def test_predictions_match_dense_formula(pairwise):
     _, gp, fit, _ = pairwise
     at = xr.DataArray(NEW, dims=["place", "column"], coords={"place": list("abcdef")})
     found = fit.predict(gp, at, covariances=False)
@@ -138,7 +138,7 @@ def test_functions_may_stay_coupled(nested, dense):
 
 @pytest.mark.variation(but=["pairwise"])
 @pytest.mark.parametrize("which", ["pairwise", "nested"])
-def test_a_file_and_back(which, request, tmp_path):
+def test_loaded_fit_equals_saved_fit(which, request, tmp_path):
     model, gp, fit, *_ = request.getfixturevalue(which)
     fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
     again = gpep.from_datatree(az.from_netcdf(tmp_path / "fit.nc"), model)
@@ -148,7 +148,7 @@ def test_a_file_and_back(which, request, tmp_path):
     xr.testing.assert_allclose(again.predict(gp, NEW), fit.predict(gp, NEW))
 
 
-def test_a_file_of_another_model_is_refused(pairwise):
+def test_loading_with_another_model_is_refused(pairwise):
     tree = pairwise[2].to_datatree()
     with pytest.raises(ValueError, match="The fit has the hyperparameters ls_log__"):
         gpep.from_datatree(tree, models.per_class()[0])
@@ -156,11 +156,11 @@ def test_a_file_of_another_model_is_refused(pairwise):
         ls = pm.InverseGamma("ls", 3, 4, dims="petal")
         gp = pm.gp.Latent(cov_func=pm.HalfNormal("eta", 3) ** 2 * pm.gp.cov.ExpQuad(2, ls=ls))
         gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3, dims=("species", "flower")).T, observed=Y)
-    with pytest.raises(ValueError, match="The priors of the hyperparameters are not those"):
+    with pytest.raises(ValueError, match="The priors of the hyperparameters differ from the fitted"):
         gpep.from_datatree(tree, other)
 
 
-def test_two_classes_by_one_function():
+def test_two_classes_by_one_function_are_close_to_two_functions():
     model, gp = models.bernoulli_probit()
     with model:
         fit = pm.fit(method="sparse_ep", gp=gp, inducing=8, learn_inducing=False, progressbar=False)
@@ -173,7 +173,7 @@ def test_two_classes_by_one_function():
 
 @pytest.mark.variation(but=["one"])
 @pytest.mark.parametrize("build", [models.shared, models.bernoulli_probit, "robust_max"], ids=["probit", "one", "step"])
-def test_the_variational_bound(build):
+def test_variational_bound_is_fitted_and_named(build):
     if build == "robust_max":
         with pm.Model() as model:
             ls = pm.InverseGamma("ls", 3, 3)
@@ -198,7 +198,7 @@ def test_the_variational_bound(build):
     assert again.lower_bound == fit.lower_bound
 
 
-def test_without_hyperparameters_there_may_be_nothing_to_learn():
+def test_fit_without_parameters_to_learn_is_solved_once():
     model, gp = models.fixed()
     with model:
         fit = pm.fit(method="sparse_ep", gp=gp, learn_inducing=False, progressbar=False)
@@ -211,7 +211,7 @@ def test_without_hyperparameters_there_may_be_nothing_to_learn():
 @pytest.mark.parametrize(
     ("magnitude", "noise", "warns"), [("free", 0.0, True), ("free", 1.0, False), ("fixed", 0.0, False)]
 )
-def test_a_magnitude_that_nothing_fixes_is_warned_of(magnitude, noise, warns):
+def test_undetermined_magnitude_causes_a_warning(magnitude, noise, warns):
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 3) if magnitude == "free" else 1.0
         cov = eta**2 * pm.gp.cov.Matern32(2, ls=pm.InverseGamma("ls", 3, 3))
@@ -220,7 +220,11 @@ def test_a_magnitude_that_nothing_fixes_is_warned_of(magnitude, noise, warns):
     classifier = read_classifier(model)
     space = Hyperparameters(classifier)
     blocks = InducingBlocks(classifier, as_gps(gp), space.data)
-    with pytest.warns(UserWarning, match="Nothing fixes the magnitude") if warns else nullcontext():
+    with (
+        pytest.warns(UserWarning, match="The magnitude of the latent functions is undetermined")
+        if warns
+        else nullcontext()
+    ):
         warn_of_free_magnitude(space, blocks, space.initial_point())
 
 
@@ -245,7 +249,7 @@ def test_symmetric_hyperparameter_among_many_is_found_in_few_evaluations(monkeyp
     assert len(evaluated) < 30
 
 
-def test_labels_are_left_out_where_sites_couple_the_functions(whole, nested, dense):
+def test_leave_one_out_of_coupled_sites_matches_refits(whole, nested, dense):
     model, gp, fit = nested
     found, expected = fit.loo(), dense.loo()
     assert_allclose(found.elpd, expected.elpd, rtol=0.3)
@@ -258,7 +262,7 @@ def test_labels_are_left_out_where_sites_couple_the_functions(whole, nested, den
         whole[2].loo()
 
 
-def test_leaving_one_out_fits_nothing_once_more(pairwise):
+def test_refits_of_left_out_rows_are_refused_with_inducing_inputs(pairwise):
     with pytest.raises(
         NotImplementedError,
         match=r"loo\(refit_above=\.\.\.\) works on the joint posterior .* a fit by inducing inputs does not have",
@@ -299,13 +303,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused_before_any_work(options, kind, message):
+def test_invalid_options_are_refused_before_any_work(options, kind, message):
     model, gp = models.shared()
     with model, pytest.raises(kind, match=message):
         pm.fit(**{"method": "sparse_ep", "gp": gp, "progressbar": False} | options)
 
 
-def test_a_likelihood_without_such_sites():
+def test_likelihood_without_such_sites_is_refused():
     model, gp = models.softmax()
     with (
         model,
@@ -332,12 +336,15 @@ def test_predictions_without_gp_equal_predictions_with_gp():
 
 
 @pytest.mark.variation
-def test_a_graph_that_does_not_say_needs_gp():
+def test_undetermined_graph_needs_gp():
     with pm.Model() as model:
         inputs = pm.Data("X", X)
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, 1.0) * (inputs**2).max())
         gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=Y)
-    with model, pytest.raises(gpep.StructureError, match=r"The prior of 'f' cannot be had at other inputs.*Give gp="):
+    with (
+        model,
+        pytest.raises(gpep.StructureError, match=r"The prior of 'f' cannot be computed at other inputs.*Give gp="),
+    ):
         pm.fit(method="sparse_ep", inducing=4, progressbar=False)
 
 
@@ -408,7 +415,7 @@ def test_warning_for_a_large_jitter_advises_white_noise(rotated):
 OVER_FITTED = "is not to be compared with that of inducing inputs that stay or of all rows"
 
 
-def test_inducing_inputs_stay_unless_it_is_asked_for(nested, pairwise):
+def test_inducing_inputs_stay_fixed_by_default(nested, pairwise):
     _, _, fit, *_ = nested
     assert "inducing inputs converged" not in fit.message
     assert OVER_FITTED not in str(fit)

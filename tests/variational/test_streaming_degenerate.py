@@ -28,7 +28,7 @@ def noisy(epsilon):
 
 @pytest.mark.variation
 @pytest.mark.parametrize(("epsilon", "way"), [(0.5, "stateless"), *((0.0, way) for way in WAYS)])
-def test_labels_may_be_noise(epsilon, way):
+def test_fits_with_label_noise_converge(epsilon, way):
     method, options = WAYS[way]
     _, found = fit(12, method, noisy(epsilon), sites="quadrature", inducing=4, **options)
     assert found.message.startswith("Ended after 12 steps")

@@ -37,7 +37,7 @@ def learned():
     return fit(40)[1]
 
 
-def test_it_learns_and_predicts(learned):
+def test_batch_fit_learns_and_predicts(learned):
     assert learned.hist.shape == (40,)
     assert learned.trace.settings["per_epoch"] == 3
     assert learned.hist[-6:].mean() < learned.hist[9:15].mean()
@@ -61,7 +61,7 @@ def test_probabilities_match_draws(learned):
         assert (np.abs(share - p[point]) < 4.0 * np.sqrt(p[point] * (1.0 - p[point]) / draws) + 1e-6).all()
 
 
-def test_it_is_compared(learned):
+def test_batch_fit_is_compared_with_other_fits(learned):
     assert np.isnan(learned.lower_bound)
     assert learned.converged
     table = gpep.compare_methods({"batches": learned}, "batches", Xnew=NEW, ynew=np.zeros(6, int))
@@ -106,7 +106,7 @@ def test_labels_of_one_function_are_left_out(method, learned):
         "equal inducing inputs, sites kept",
     ],
 )
-def test_odd_problems_are_fitted(options):
+def test_degenerate_problems_are_fitted(options):
     _, odd = fit(5, **options)
     assert odd.message.startswith("Ended after 5 steps")
     assert np.isfinite(odd.hist).all()
@@ -121,7 +121,7 @@ def test_a_learning_rate_that_diverges_ends_the_fit_and_leaves_numbers():
     assert "learning rate" in wild.message
 
 
-def test_steps_that_could_not_be_taken_are_said_where_a_fit_ends_soon():
+def test_failed_steps_are_reported_in_short_fits():
     said = pytest.warns(
         RuntimeWarning, match=r"\d of 6 steps, the last one among them, had numbers that are not finite"
     )
@@ -131,16 +131,16 @@ def test_steps_that_could_not_be_taken_are_said_where_a_fit_ends_soon():
     assert "look for rows that lie far from all others" in wild.message
 
 
-def test_no_posterior_where_precisions_are_negative(learned):
+def test_negative_precisions_give_no_posterior(learned):
     values = dict(learned.trace.values) | {"precision": -2.0 * np.abs(learned.trace.values["precision"]) - np.eye(6)}
     bad = copy(learned.log_posterior)
     bad.steps = replace(bad.steps, read=lambda: values)
     assert bad.solve(learned.theta).posterior is None
-    with pytest.raises(ValueError, match="no posterior to predict from"):
+    with pytest.raises(ValueError, match="has no posterior and cannot predict"):
         gpep.Fit(bad, bad.steps).predict(NEW)
 
 
-def test_a_number_of_batches_is_never_called_an_evidence(learned):
+def test_objective_of_batches_is_not_called_evidence(learned):
     text = str(learned)
     assert text.startswith("sparse_ep (sites='pairwise', 6 inducing inputs for each function): log normaliser of EP")
     assert "averaged over the last whole epoch (not the evidence" in text
@@ -182,14 +182,14 @@ def test_interrupt_keeps_the_steps_before():
     xr.testing.assert_allclose(again.predict(NEW), stopped.predict(NEW))
 
 
-def test_numpy_numbers_are_numbers(tmp_path):
+def test_numpy_scalars_are_accepted_as_options(tmp_path):
     options = {"warmup": np.int64(1), "learn_inducing": np.bool_(True), "local_iterations": np.int64(5)}
     file = tmp_path / "run.nc"
     fit(1, batch_size=np.int64(10), callbacks=[gpep.Checkpoint(file)], **options, **OF_ONE_FUNCTION)
     assert read_checkpoint(file).settings["memory"] == repr(Stateless(local_iterations=5))
 
 
-def test_a_store_whose_renaming_was_broken_off_is_found(learned, tmp_path):
+def test_store_with_interrupted_renaming_is_found(learned, tmp_path):
     file = tmp_path / "run.zarr"
     gpep.Checkpoint(file).write(learned)
     file.rename(tmp_path / ".run.zarr.new")
@@ -217,7 +217,7 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
 
 
 @pytest.mark.variation
-def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(tmp_path):
+def test_resumed_run_equals_uninterrupted_run(tmp_path):
     pytest.importorskip("zarr")
     path = tmp_path / "run.zarr"
     options = {"memory": "sites"} | OF_ONE_FUNCTION
@@ -228,11 +228,11 @@ def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(tmp_path):
     for name, values in whole.trace.values.items():
         assert_array_equal(resumed.trace.values[name], values, err_msg=name)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
-    with pytest.raises(ValueError, match="start is of another fit: batch_size was 10 and is 8"):
+    with pytest.raises(ValueError, match="start does not match this fit: batch_size was 10 and is 8"):
         fit(1, start=path, **options | {"batch_size": 8})
 
 
-def test_a_file_holds_the_fit(learned, tmp_path):
+def test_saved_fit_equals_the_fit(learned, tmp_path):
     learned.to_datatree().to_netcdf(tmp_path / "fit.nc")
     tree = az.from_netcdf(tmp_path / "fit.nc")
     model, gp = models.shared()
@@ -249,14 +249,16 @@ def test_a_file_holds_the_fit(learned, tmp_path):
 
 
 def test_resuming_with_other_rows_raises_value_error(learned):
-    with pytest.raises(ValueError, match="start is of another fit: checksum was"):
+    with pytest.raises(ValueError, match="start does not match this fit: checksum was"):
         fit(1, start=learned, data=(X, 2 - Y))
 
 
 def test_resuming_with_another_model_raises_value_error(learned):
     other = learned.trace.left_off
     other = other._replace(settings=other.settings | {"parameters": "scale"})
-    with pytest.raises(ValueError, match="start is a fit of another model: its hyperparameters were scale, and those"):
+    with pytest.raises(
+        ValueError, match="start is a fit of another model: its hyperparameters were scale, and this model has"
+    ):
         other.check(learned.trace.settings, learned.inducing)
 
 
@@ -270,17 +272,17 @@ def test_resuming_with_another_model_raises_value_error(learned):
 )
 def test_resuming_with_other_inducing_inputs_raises_value_error(learned, options, message, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
-    with pytest.raises(ValueError, match=f"start is of another fit: {message}"):
+    with pytest.raises(ValueError, match=f"start does not match this fit: {message}"):
         fit(1, start=learned, **options)
 
 
 @pytest.mark.variation
 def test_resuming_with_another_optimiser_raises_value_error(learned):
-    with pytest.raises(ValueError, match=r"start is of a fit with another optimiser.* Give the obj_optimizer"):
+    with pytest.raises(ValueError, match=r"start is a fit with another optimiser.* Give the same obj_optimizer"):
         fit(1, start=learned, obj_optimizer=pm.sgd(learning_rate=0.01))
 
 
-def test_few_rows_are_one_batch_and_inducing_inputs_that_stay():
+def test_few_rows_are_one_batch_of_fixed_inducing_inputs():
     """Thirty rows are one and a half batches of twenty, and more than one and a half of nineteen."""
     options = {"inducing": None, "shared_inducing": None} | OF_ONE_FUNCTION
     _, every = fit(3, batch_size=20, **options)
@@ -319,12 +321,12 @@ def test_sites_of_few_rows_couple_classes_like_nested_ep():
      {"shared_inducing": False}, {"local_iterations": 2}, {"batch_size": 19}, {"method": "sparse_sep"}],
     ids=lambda given: next(iter(given)),
 )  # fmt: skip
-def test_few_rows_are_fitted_by_steps_where_something_of_steps_is_asked_for(asked):
+def test_few_rows_are_fitted_by_steps_if_step_options_are_given(asked):
     assert as_it_comes(0, **{"batch_size": 20} | asked).trace.unit == "step"
 
 
 @pytest.mark.variation
-def test_few_rows_with_a_checkpoint_are_fitted_by_steps_which_go_on_from_the_file(tmp_path):
+def test_few_rows_with_a_checkpoint_are_fitted_by_resumable_steps(tmp_path):
     path = tmp_path / "run.nc"
     as_it_comes(2, batch_size=20, callbacks=[gpep.Checkpoint(path)])
     assert len(as_it_comes(3, batch_size=20, start=path).hist) == 5
@@ -346,7 +348,7 @@ def test_sites_of_rows_may_be_kept():
     assert_array_equal(again.trace.values["site_features"], kept.trace.values["site_features"])
 
 
-def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
+def test_steps_and_minutes_are_checked_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match="n, the number of steps, must be at least 0, but is -3"):
         fit(-3)
@@ -357,7 +359,7 @@ def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
 
 
 def test_invalid_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="there is no such file"):
+    with pytest.raises(ValueError, match="which does not exist"):
         fit(1, start=tmp_path / "none.nc")
     xr.Dataset({"a": 1}).to_netcdf(tmp_path / "other.nc")
     with pytest.raises(ValueError, match=r"not a file that gpep\.Checkpoint wrote"):
@@ -402,7 +404,7 @@ REFUSED = {
     "rate": (
         {"obj_optimizer": 0.0},
         ValueError,
-        "obj_optimizer must be positive and finite.*but is 0.0",
+        "obj_optimizer as a learning rate must be positive and finite, but is 0.0",
     ),
     "no rate": ({"obj_optimizer": True}, TypeError, "obj_optimizer must be a rate .*but is True"),
     "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
@@ -416,7 +418,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), REFUSED.values(), ids=REFUSED)
-def test_refused_before_any_work(options, kind, message):
+def test_invalid_options_are_refused_before_any_work(options, kind, message):
     with pytest.raises(kind, match=message):
         fit(1, **options)
 
@@ -435,7 +437,7 @@ def test_rows_given_as_data_replace_rows_of_the_model():
         fit(1, data=(inputs[:, :1], np.zeros(53, int)))
 
 
-def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path, monkeypatch):
+def test_invalid_row_is_named_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     inputs, labels = np.tile(X, (40, 1)), np.tile(Y, 40)
     inputs[1000, 1] = np.nan
@@ -454,7 +456,7 @@ def with_label_noise():
 
 
 @pytest.mark.variation
-def test_labels_may_have_noise():
+def test_label_noise_is_learned_by_batches():
     model, found = fit(8, build=with_label_noise, sites=None, learn_inducing=False, batch_size=15)
     assert np.isfinite(found.hist).all()
     assert found.hist[-2:].mean() < found.hist[:2].mean()
@@ -467,7 +469,7 @@ def test_labels_may_have_noise():
     assert_allclose(again.log_evidence, found.log_evidence, rtol=1e-12)
 
 
-def test_there_may_be_nothing_to_learn():
+def test_batch_fit_without_parameters_ends_at_once():
     _, found = fit(4, build=models.fixed, learn_inducing=False)
     assert np.isfinite(found.hist).all()
     assert found.predict(NEW).p.notnull().all()
@@ -492,7 +494,7 @@ def unmoved():
 
 
 @pytest.mark.variation
-def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes(unmoved, learned):
+def test_default_functions_share_inducing_inputs_at_class_centres(unmoved, learned):
     """Thirty rows have thirty of them. Six are two of each class: means of those of its rows that are nearest."""
     assert unmoved.inducing.shape == (30, 2)
     found = as_it_comes(0, inducing=6, learn_inducing=False).inducing.values
@@ -507,7 +509,7 @@ def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes(unmov
 
 
 @pytest.mark.variation
-def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
+def test_default_warm_up_takes_a_tenth_of_the_steps(monkeypatch):
     asked = []
 
     class Recorded(Run):
@@ -525,7 +527,7 @@ def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
 
 
 @pytest.mark.variation
-def test_as_it_comes_rates_fall_so_that_a_run_that_was_cut_ends_as_a_whole_one():
+def test_default_rates_let_a_resumed_run_end_like_a_whole_run():
     """The state has how many steps were taken, and the rate falls to 0 at the last of all steps."""
     whole = as_it_comes(20, models.bernoulli_probit).trace.values
     assert whole["optimiser_5"] == 18.0  # two are of the warm-up
@@ -537,7 +539,7 @@ def test_as_it_comes_rates_fall_so_that_a_run_that_was_cut_ends_as_a_whole_one()
             assert_array_equal(whole[name], values, err_msg=name)
 
 
-def test_as_it_comes_length_scales_that_nobody_has_said_begin_where_data_suggest():
+def test_default_length_scales_start_at_suggested_values():
     first = as_it_comes(0).hyperparameters
     relative = first.ls.values / X.std(axis=0)
     assert_allclose(relative[0], relative[1], rtol=1e-2)

@@ -10,12 +10,12 @@ and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Onl
 The digits are kept because A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
 1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance is
 summed from K instead. A large K costs a relative error of about ε trace(K) in means and in the differences between
-classes. Mean and Cov f carry the part that all classes share, which the sites do not see.
+classes. Mean and Cov f contain the part that all classes share, on which the sites do not depend.
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P. The lower
-triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices, and
-`work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.gaussians.dense_algebra` puts the
-classes together.
+triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices and
+`work`, which take most of the time, may be in single precision. All other arrays are in double precision.
+`pymc_gpep.gaussians.dense_algebra` puts the classes together.
 """
 
 import math

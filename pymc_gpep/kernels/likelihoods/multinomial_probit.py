@@ -17,7 +17,7 @@ from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, n
 
 @kernel
 def _as_product(f, y):
-    """Slopes, offsets (c,) and largest curvature of the integrand as a `probit_product`, and room (c,) for hazards."""
+    """Slopes, offsets (c,) and largest curvature of the integrand for `probit_product`, and workspace (c,)."""
     c = f.shape[0]
     room = np.empty((3, c))
     for j in range(c):

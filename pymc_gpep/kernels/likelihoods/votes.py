@@ -12,7 +12,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.softmax import curvature_slope as of_one_vote
 from pymc_gpep.kernels.likelihoods.softmax import label_along_line
 
-_NO_VOTE = 1e-100  # Σ π of a point without votes, whose logarithm is a number
+_NO_VOTE = 1e-100  # Σ π of a point without votes; positive, so that its logarithm is finite
 
 
 @kernel
@@ -106,7 +106,7 @@ def along_line(f, y, direction, t):
 def curvature_slope(pi, cov, slope):
     """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = N (diag(π) − ππᵀ).
 
-    It is that of one vote, N times.
+    It is N times the slope of one vote.
     """
     c, n = pi.shape
     votes = np.zeros(n)

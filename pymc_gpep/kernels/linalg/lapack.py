@@ -1,8 +1,8 @@
 """BLAS and LAPACK for kernels: in place, on square C-ordered matrices, which are overwritten.
 
 A symmetric matrix is the same in Fortran order and in C order, so only triangles and transposes need care. The lower
-triangle in C order is the upper triangle in Fortran order. Matrices have 64 bits a number, or 32; vectors computed with
-a matrix of 32 bits have 32 as well.
+triangle in C order is the upper triangle in Fortran order. Matrices are in double or single precision, and vectors have
+the precision of their matrix.
 """
 
 import math
@@ -20,7 +20,7 @@ _char = types.CPointer(types.uint8)
 
 
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
-    """A routine for numbers of 64 or 32 bits, called with an array of these numbers before its own arguments.
+    """A routine for double or single precision, called with an array of that type before its own arguments.
 
     `arguments` are the types behind its pointers: c for characters, i for integers, x for the numbers.
     """
@@ -72,7 +72,7 @@ _NORMAL = np.array([ord("N")], np.uint8)
 _BLOCK = 64
 
 
-_MILD = 1e3  # Frobenius norms of a block and its inverse, multiplied, up to which a product is as good as a solve
+_MILD = 1e3  # Largest condition number (Frobenius) of a block whose inverse replaces a solve.
 
 
 @kernel
@@ -95,7 +95,7 @@ def _invert_mild_block(lower, first, edge, out):
 
 @kernel
 def _solve_columns(lower, first, n, b, start, m, width):
-    """Overwrite a part of `b`, an array that was flattened, with itself times L⁻ᵀ.
+    """Multiply a part of the flattened array `b` by L⁻ᵀ in place.
 
     L are n rows and columns of `lower` from `first` on. The part is (m, n); it begins at `start`, and rows of `b` are
     `width` long.
@@ -306,8 +306,8 @@ def multiply_triangular(lower, x, transposed):
     _trmv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
 
 
-_ROUNDING = 1e-8  # loss of covariance functions by cancelling squared distances, relative to the largest variance
-_SMALLEST = 1e-290  # lets a matrix of zeros have a Cholesky factor
+_ROUNDING = 1e-8  # Error of covariances by cancellation in squared distances, relative to the largest variance.
+_SMALLEST = 1e-290  # makes a matrix of zeros positive definite
 
 
 @kernel
@@ -321,7 +321,7 @@ def is_covariance(matrix, work):
     for i in range(n):
         largest = max(largest, matrix[i, i])
     margin = _ROUNDING * largest
-    # Scaled, so that neither large nor small variances leave the range of floating point numbers.
+    # Scale the matrix, so that variances stay in the range of floating-point numbers.
     scale = 1.0 / math.sqrt(max(largest, _SMALLEST))
     for i in range(n):
         for j in range(i):
@@ -333,7 +333,7 @@ def is_covariance(matrix, work):
 
 
 _EPS = np.finfo(np.float64).eps
-_AMPLIFIED = 8.0  # errors of f on their way to a step of Newton's method, as seen at variances of 1e5
+_AMPLIFIED = 8.0  # Amplification of errors of f in a Newton step, observed at variances of 1e5.
 
 
 @kernel

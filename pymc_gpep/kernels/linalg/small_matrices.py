@@ -1,6 +1,6 @@
 """Factors and roots of matrices with a few rows, where a call of LAPACK costs more than the work.
 
-The symmetric root follows the matrix through any permutation of its rows and columns, as a triangular one does not.
+The symmetric root commutes with permutations of rows and columns; a triangular root does not.
 """
 
 import math
@@ -67,7 +67,7 @@ def solve_square(a, b):
     return determinant
 
 
-_SWEEPS = 30  # of rotations; five or so are enough
+_SWEEPS = 30  # Largest number of sweeps of rotations; about five suffice.
 
 
 @kernel

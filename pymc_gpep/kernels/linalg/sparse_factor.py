@@ -1,8 +1,8 @@
 """Sparse symmetric matrices P = L D Lᵀ: elimination, factor, solves, and the entries of P⁻¹ on the pattern of L.
 
-L has ones on its diagonal. Its rows below that are stored column by column, in ascending order: column j has the rows
-`rows[starts[j]:starts[j + 1]]`. The entries of a matrix form an array, the diagonal first and then the columns. The
-position of an entry is its slot. The last slot holds 0, for entries outside the pattern.
+L has a unit diagonal. Its rows below the diagonal are stored column by column, in ascending order: column j has the
+rows `rows[starts[j]:starts[j + 1]]`. The entries of a matrix form an array, the diagonal first and then the columns.
+The position of an entry is its slot. The last slot holds 0, for entries outside the pattern.
 
 Column j of L has an entry in row k if P has one there. It also has one if a column before it has entries in both rows.
 The first row of a column is its parent in the elimination tree (Liu 1990), and with S = P⁻¹ (Takahashi, Fagan and Chin
@@ -30,7 +30,7 @@ from pymc_gpep.kernels.linalg.lapack import (
 def count_rows(before, columns, limit, parent, counts, seen):
     """Count the rows of each column of L, and find parents in the elimination tree, −1 of a root.
 
-    Returns whether L has no more entries below its diagonal than `limit`; counting ends where it has.
+    Returns whether L has at most `limit` entries below its diagonal; otherwise counting ends early.
 
     The columns before k in which row k of P has an entry are `columns[before[k]:before[k + 1]]`; `counts` begins at 0.
     """
@@ -95,7 +95,7 @@ def place_in_runs(parent, by_count, order):
 
 @kernel
 def find_slots(starts, rows, first, second, slots):
-    """Write the slots of entries (i, j), the last one where no column has the entry."""
+    """Write the slots of entries (i, j); the last slot if the entry is absent."""
     q = starts.size - 1
     for t in range(first.size):
         i, j = max(first[t], second[t]), min(first[t], second[t])
@@ -278,7 +278,7 @@ def read_corner(matrix, pivots, diagonal, lower):
 
 @kernel
 def independent_set(starts, rows, order, within):
-    """Mark vertices of a graph that have no neighbour among them, each that can be in the order given; (q,)."""
+    """Mark an independent set of vertices (q,) of a graph, chosen greedily in the given order."""
     for j in order:
         free = True
         for t in range(starts[j], starts[j + 1]):
@@ -338,7 +338,7 @@ def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, in
 
 @kernel
 def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse):
-    """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L, of columns before `dense` from columns behind.
+    """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L for columns before `dense`, from the columns after it.
 
     A run of columns J has common rows R below. With G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
 

@@ -1,7 +1,7 @@
-"""Log normalisers and expected logarithms of the factors of many points, to the digits that a step needs.
+"""Log normalisers and expected logarithms of the factors of many points, as accurate as a step needs.
 
-Normal latent values of B points come in, with means and variances (B, d) as the factor of each site sees them.
-`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: that number of each point and its derivatives.
+Inputs are means and variances (B, d) of the latent value of each site at B points. `value` (B,), `in_mean` and
+`in_variance` (B, d) are overwritten with the value of each point and its derivatives.
 
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
 P is the probability that the observed class has the largest of the utilities u_k ~ N(m_k, v_k + noise) (equations 14 to
@@ -44,9 +44,9 @@ from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
 _MOST_NODES = 5000  # far above the hundreds of nodes in practice
-_STEEP = 1000.0  # κ from which on pieces take less time than the trapezoid rule
+_STEEP = 1000.0  # Above this κ pieces are faster than the trapezoid rule.
 _PIECES, _OF_PIECES = LEGENDRE
-_CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
+_CLOSE = 0.02  # Largest last step, in widths of the integrand.
 
 
 FLAT = 15.0
@@ -54,7 +54,7 @@ FLAT = 15.0
 FINE = math.log(1e-12)
 """`log_error` of an integral for EP or a bound that is to converge."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
-_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
+_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the Gaussian weight
 _AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
 _SHARES /= _SHARES.sum()
 
@@ -115,9 +115,9 @@ def one_logit(mean, variance, labels, value, in_mean, in_variance):
 def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, in_mean, in_variance):
     """log P that the utility of the label is the largest of d independent utilities, latent values with normal noise.
 
-    It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
-    is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
-    rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
+    It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. If κ = 1 + Σ a_k² is
+    less than `flat`, a Gauss-Hermite rule of 16 nodes is used. With `FLAT` errors are at most 5e-5, usually 1e-8.
+    Otherwise the trapezoid rule is used, with a step for errors of exp(`log_error`): see
     `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them with its end. From κ
     = 1000 on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
@@ -247,7 +247,7 @@ def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
 
 @kernel
 def mix_labels(epsilon, classes, value, in_mean, in_variance):
-    """The same of (1 − ε) p + ε / c, from log p and its derivatives, in place."""
+    """Replace log p and its derivatives by log((1 − ε) p + ε / c) and its derivatives, in place."""
     right, wrong = math.log1p(-epsilon), math.log(epsilon / classes)
     for b in range(value.shape[0]):
         of_right = right + value[b]
@@ -335,7 +335,7 @@ def expected_logit(mean, variance, labels, value, in_mean, in_variance):
         in_variance[b, 0] = min(0.5 * along / deviation, 0.0)
 
 
-_LEAST = 1e-12  # variance of latent values that have none
+_LEAST = 1e-12  # Variance used in place of 0.
 
 
 @kernel
@@ -366,13 +366,13 @@ def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """The same of the step likelihood, whose utilities are the latent values: no bound, but the average itself."""
+    """Average of the step likelihood with label noise, whose utilities are the latent values; exact, not a bound."""
     _step_average(_LEAST, mean, variance, y, parameters, value, of_mean, of_variance)
 
 
 @kernel
 def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """The same of the multinomial probit without label noise; `parameters` are not read."""
+    """Bound of the average of the multinomial probit without label noise; `parameters` are not read."""
     n, c = mean.shape
     for i in range(n):
         value[i] = log_probability_and_gradient(mean[i], y[i], of_mean[i])
@@ -385,8 +385,8 @@ def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
     """Add the terms of node x to the sums of the standardised utilities' moments; return its weight.
 
-    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or λ less that at the mode,
-    its square, the truncated variance 1 − λ(λ + z), and room.
+    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or λ minus its value at the
+    mode, its square, the truncated variance 1 − λ(λ + z), and workspace.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - log_z
@@ -512,5 +512,5 @@ def pair_derivatives(mean, variance, log_z, rho, gamma):
 
 @kernel
 def step_pair_derivatives(mean, variance, log_z, rho, gamma):
-    """The same with utilities that have no noise: one factor Θ(f − g) for every pair."""
+    """One factor Θ(f − g) for every pair: utilities without noise."""
     _pair_derivatives(_LEAST, mean, variance, log_z, rho, gamma)

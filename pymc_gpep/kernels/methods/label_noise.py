@@ -3,7 +3,7 @@
 The likelihood without noise is the probability that the utility of the observed class is the largest. Utilities of the
 multinomial probit are latent values with unit noise; utilities of the step likelihood are the latent values. For the
 probit, the integral Ẑ₀ and moments under a cavity come from inner EP. The step likelihood is treated as the probit of
-latent values that are many times as large.
+greatly enlarged latent values.
 
 Derivatives of log Ẑ₀ are ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor
 with noise has
@@ -74,13 +74,13 @@ def noisy_probit_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
 
 @kernel
 def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """The same of the step likelihood, which has no noise of its own."""
+    """A point's step likelihood with label noise, as `noisy_probit_derivatives`."""
     _point_derivatives(_LEAST, mean, variance, y, parameters, log_z, rho, gamma)
 
 
-_SWEEPS, _TOLERANCE = 200, 1e-11  # of inner EP
-_NOTHING = 40.0  # log of the share of Ẑ₀ from which on it is nothing beside ε / c
-_NARROW = 1e-5  # noise that makes a step a probit, in units of the largest standard deviation of a difference
+_SWEEPS, _TOLERANCE = 200, 1e-11  # Sweeps and tolerance of inner EP.
+_NOTHING = 40.0  # Ẑ₀ is negligible beside ε / c if its share is below exp(−40).
+_NARROW = 1e-5  # Noise that smooths a step to a probit, in units of the largest standard deviation of a difference.
 
 
 @kernel
@@ -141,9 +141,9 @@ def _without_site(m, s, pi, nu, room, pull):
 
 @inlined_kernel
 def _inner(noise, m, s, alpha, beta, work):
-    """Run inner EP on from the sites α and β; `m` and `s` become the moments of g with them. Returns log Z.
+    """Continue inner EP from the sites α and β; `m` and `s` become the moments of g with these sites. Returns log Z.
 
-    `noise` is the standard deviation of u, by which all is divided for the time being.
+    `noise` is the standard deviation of u, by which all values are divided meanwhile.
     """
     d = m.shape[0]
     for j in range(d):
@@ -200,7 +200,7 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
                 noise = max(noise, _NARROW * math.sqrt(s[j, j]))
         epsilon = parameters[0, i]
         anything = epsilon / (d + 1)
-        most = 0.0  # a bound of log P, which is at most that of any one difference
+        most = 0.0  # an upper bound of log P: the minimum over single differences
         for j in range(d):
             if m[j] < 0.0:
                 most = min(most, -0.5 * m[j] * m[j] / (s[j, j] + noise * noise))
@@ -223,7 +223,7 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
                 t[j, k] = -share * alpha[i, j] * s[j, k] * alpha[i, k]
                 t[j, k] -= widens * share * (1.0 - share) * rho[j] * rho[k]
             t[j, j] += share * alpha[i, j]
-        # The site: Π (I − S T) = T, of which all are symmetric.
+        # The site solves Π (I − S T) = T with symmetric Π, S and T.
         for j in range(d):
             for k in range(d):
                 own[j] += share * product[j, k] * rho[k]

@@ -23,7 +23,7 @@ LEAST = -200.0
 def softmax_sites(sites, pi, nu):
     """π and ν (c, n) from `sites` (2, n, c).
 
-    Where all of a point are zero π is 1/c, with the curvature of the softmax at f = 0: something has to be positive.
+    If all π of a point are zero, they are set to 1/c, the curvature of the softmax at f = 0, since π must be positive.
     """
     _, n, c = sites.shape
     for i in range(n):
@@ -90,7 +90,7 @@ def cavity(s, precision, location, m):
 
 @kernel
 def log_curvature(m, label, votes, log_pi):
-    """log π (c,) of the softmax of a point with so many votes, at differences `m` (c − 1,) of the class `label`."""
+    """log π (c,) of the softmax of a point with `votes`, at differences `m` (c − 1,) to the class `label`."""
     d = m.shape[0]
     top = 0.0
     for j in range(d):

@@ -1,4 +1,4 @@
-"""Work of a step between products of matrices, in one pass over an array each.
+"""Computations of a step besides matrix products, each in one pass over an array.
 
 Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
 of functions are (B, c), and numbers of sites (B, d).
@@ -74,7 +74,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """Write variances (B,) less the features' variances to `rest` (B,); at least 0."""
+    """Write variances (B,) minus the features' variances, at least 0, to `rest` (B,)."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):
@@ -124,7 +124,7 @@ def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
 
 @kernel
 def scaled_rows(w, weights, k, sign, scaled):
-    """Rows of w times roots of the weights (B, c) of function k that have this sign, into `scaled`; else zeros."""
+    """Write rows of w times the roots of weights (B, c) of function k with this sign, else zeros, into `scaled`."""
     for b in range(w.shape[0]):
         weight = sign * weights[b, k]
         root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays
@@ -177,7 +177,7 @@ def by_function(values, functions, weights, found):
 
 @kernel
 def move(values, slopes, first, second, rate, of_first, of_second, least):
-    """A step of Adam uphill, in place: `rate` has the correction of both moments in it."""
+    """Take an ascent step of Adam in place; `rate` includes the corrections of both moments."""
     for i in range(values.size):
         slope = -slopes[i]
         first[i] = of_first * first[i] + (1.0 - of_first) * slope
@@ -187,7 +187,7 @@ def move(values, slopes, first, second, rate, of_first, of_second, least):
 
 @kernel
 def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_variance, latent_mean, latent_variance):
-    """Means and variances of x without the sites t, ν, and of the latent values that factors see; all (B, d)."""
+    """Means and variances (B, d) of x without the sites t, ν, and of the latent values of the factors."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             keep = 1.0 - t[b, i] * variance[b, i]
@@ -210,7 +210,7 @@ def matching_sites(in_mean, in_variance, mean, variance, t, nu):
 
 @kernel
 def bounded_sites(variance, largest, t, nu):
-    """Hold precisions back so that t times the variance is `largest` at most; the means that sites have stay."""
+    """Limit precisions so that t times the variance is at most `largest`; the means of the sites stay."""
     for b in range(variance.shape[0]):
         for i in range(variance.shape[1]):
             bound = largest / variance[b, i]

@@ -10,9 +10,9 @@ x = π / 1ᵀπ and z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ. For w_a = Fᵀ 
     ∂f/∂π_a = w_aᵀ G w_a,   ∂²f/∂π_a∂π_e = (w_aᵀ Σ w_e)² − 2 w_aᵀ G w_e / 1ᵀπ:
 
 at the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π that couples them in the
-right sense is of this form, and the minimum is a match of all moments. For more classes it is the best there is, and f
-need not be convex. Newton's method in log π, its Hessian made positive definite, goes downhill all the same. Where the
-minimum is at a π of zero, or an infinite one, it stops where that is all but reached.
+right sense is of this form, and the minimum is a match of all moments. For more classes the minimum is the best
+approximation, and f need not be convex. Newton's method in log π, with a positive definite Hessian, still descends. If
+the minimum is at a π of zero or infinity, it stops close to that.
 """
 
 import math
@@ -24,12 +24,12 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors
 
 _STEPS = 100
 _HALVINGS = 40
-_CLOSE = 1e-12  # slope in log π, in units of its terms
-_LONGEST = 2.0  # step of log π
-_FLOOR = 1e-7  # of the largest eigenvalue of the Hessian
-_SERIES = 1e-2  # λ − log(1 + λ) loses digits below
-_FURTHEST = 300.0  # |log π|, so that π and its square are numbers
-_ENOUGH = 1e-4  # of the decrease that the slope promises
+_CLOSE = 1e-12  # Slope in log π, relative to its terms, that counts as converged.
+_LONGEST = 2.0  # Longest step of log π.
+_FLOOR = 1e-7  # Smallest eigenvalue of the Hessian, relative to the largest.
+_SERIES = 1e-2  # Below this λ a series replaces λ − log(1 + λ), which loses digits.
+_FURTHEST = 300.0  # Largest |log π|, so that π² does not overflow.
+_ENOUGH = 1e-4  # Smallest accepted share of the decrease predicted by the slope.
 _ROUNDING = 1e-15
 
 
@@ -80,7 +80,7 @@ def _contrasts(pi, y, factor, w):
 
 @kernel
 def _value(pi, w, loss, m, vectors):
-    """f less a constant, with M = Σ_a π_a w_a w_aᵀ left as eigenvalues on the diagonal of `m`, and `vectors`."""
+    """Return f up to a constant; leave eigenvalues of M = Σ_a π_a w_a w_aᵀ on the diagonal of `m`, and `vectors`."""
     c = pi.shape[0]
     value = 0.0
     for j in range(c):
@@ -100,7 +100,7 @@ def _value(pi, w, loss, m, vectors):
 
 @kernel
 def project_site(factor, loss, y, log_pi):
-    """Minimise f from `log_pi` (c,), which is overwritten; returns the slope that is left, in units of its terms.
+    """Minimise f from `log_pi` (c,), which is overwritten; returns the remaining slope, in units of its terms.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def write_precision(precision, sites, i):
 
 @kernel
 def change_to_site(precision, slope, at, sites, target, scale, i):
-    """Make Λ `precision` (d, d), with the slope `slope` (d,) at `at` (d,), the target of point i.
+    """Write the target of point i: Λ is `precision` (d, d), and the slope at `at` (d,) is `slope` (d,).
 
     `scale` has the variances of the differences of the point, and gets the other units. Returns the largest change of
     the point's sites, in units of its marginal.

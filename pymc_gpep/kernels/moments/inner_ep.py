@@ -147,7 +147,7 @@ def site_terms(m, s, alpha, beta):
 def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
     """Update the sites of one point until they settle; `m` and `s`, the moments of g with them, follow.
 
-    Returns the log normaliser relative to that of the Gaussian with the sites that there were: the whole one from none.
+    Returns the gain of the log normaliser over the initial sites; from zero sites, the whole log normaliser.
     """
     total = 0.0
     for _ in range(max_sweeps):

@@ -1,11 +1,11 @@
 """Cavities, tilted moments and sites of rows of several predictors, with blocks of any sign.
 
-A site of k predictors is packed in twice d = k (k + 1) / 2 numbers. The first d are precisions, whose diagonal stands
-first. The others are locations, with zeros behind.
+A site of k predictors is packed in twice d = k (k + 1) / 2 numbers. The first d numbers are precisions, the diagonal
+first. The last d numbers are locations, padded with zeros.
 
-A cavity is N(μ, R Rᵀ), and f = μ + R z with standard normals z. Tilted moments are those of z. The first numbers z of a
-row are outer ones, and the others inner ones. R is a lower triangle, with rows in the order of outer and inner
-predictors. So outer predictors depend on outer numbers alone.
+A cavity is N(μ, R Rᵀ), and f = μ + R z with standard normals z. Tilted moments are moments of z. The first numbers z of
+a row belong to outer predictors, the rest to inner predictors. R is a lower triangle, with rows in the order of outer
+and inner predictors. So outer predictors depend on the outer part of z alone.
 
 At a node of the outer numbers there is a conditional distribution of the inner numbers. It is normal if the log
 density is quadratic in inner predictors. Otherwise there is one inner number, which has nodes of its own.
@@ -18,9 +18,9 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, lower_factor, solve_square
 
-_ROUNDING = 1e-12  # relative to the variances: added to a covariance that may be singular
+_ROUNDING = 1e-12  # Added to a covariance that may be singular, relative to its variances.
 _TINY = 1e-30
-_NOTHING = 1e-20  # variance of a predictor without a site
+_NOTHING = 1e-20  # Variance given to a predictor without a site.
 
 
 @kernel
@@ -58,7 +58,7 @@ def pack_precision(precision, sites, i):
 
 @kernel
 def shrink_negative(precision, factor, sites):
-    """Multiply negative eigenvalues of precisions (n, k, k) by a factor, in packed sites. Return whether any is so."""
+    """Multiply negative eigenvalues of precisions in packed sites by a factor. Return whether any is negative."""
     n, k, _ = precision.shape
     own, vectors = np.empty((k, k)), np.empty((k, k))
     found = False
@@ -124,7 +124,7 @@ def ordered_roots(cov, order, out):
 def block_cavities(mean, cov, precision, weights, widest, at, wide):
     """Write means (n, k) and covariances (n, k, k) of the marginals without their sites.
 
-    Returns Σ ½ bᵀVb + ½ log|V| − ½ log|Σ|, what the sites that are 1 at the posterior mean leave over.
+    Returns Σ ½ bᵀVb + ½ log|V| − ½ log|Σ|, the constant left by sites that are scaled to 1 at the posterior mean.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ def _place(node, centre, scale, within, z):
 
 @kernel
 def lower_roots(cov, out):
-    """Write lower Cholesky factors of covariances (m, k, k); rows whose covariance has none are left as they are."""
+    """Write lower Cholesky factors of covariances (m, k, k); rows with an indefinite covariance are unchanged."""
     k = cov.shape[1]
     for i in range(cov.shape[0]):
         lower = lower_factor(cov[i])
@@ -426,7 +426,7 @@ def pack_sites(precision, location, posterior, target, scale):
 
 @kernel
 def _settle(posterior, target, scale, i):
-    """Write the variances of the numbers of site i, and take the site off predictors without variance."""
+    """Write the variances of the numbers of site i, and set the site to zero for predictors without variance."""
     k = posterior.shape[0]
     place = k
     for a in range(k):

@@ -56,7 +56,7 @@ HALVINGS = 40
 CLOSE = 1e-12
 """Distance from the mode, in standard deviations, at which nodes need no more."""
 PASSES = 2
-_SMALL = 0.3  # trace of Ω
+_SMALL = 0.3  # Largest trace of Ω for the series.
 _SMALLEST = 1e-300
 
 
@@ -77,7 +77,7 @@ def newton_step(hessian, side):
 
 @kernel
 def rises(old, new, length, gain):
-    """Whether a step of so much of the length of Newton's raises a log density as it should, from `old` to `new`."""
+    """Whether a step of this share of Newton's raises a log density enough, from `old` to `new`."""
     return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
 
 
@@ -119,8 +119,8 @@ def move_nodes(mean, loss, total, at, work, vectors, values):
     """Move the centre `at` (d,) by the mean of weighted nodes, and take their scale for the next nodes.
 
     `mean` and `loss` hold sums over nodes of z − at and its squares, with weights that sum to `total`. They become mean
-    and covariance. Along 1 there is nothing to integrate: with 1/d everywhere z has the variance 1 there. The scale is
-    `vectors` (d, d) and `values` (d,), see `pymc_gpep.kernels.linalg.small_matrices`.
+    and covariance. The direction 1 is not integrated over: adding 1/d to all entries gives z the variance 1 there. The
+    scale is `vectors` (d, d) and `values` (d,), see `pymc_gpep.kernels.linalg.small_matrices`.
     """
     d = at.shape[0]
     centre(mean, loss, total)
@@ -192,7 +192,7 @@ def _separate(mu, c, root, centre, slope, work, vectors, values):
     rest = total
     for k in range(d):
         values[k] = work[k, k] if work[k, k] > RANK * scale else 0.0
-        along = 0.0  # covariance of u with the eigenvector's part of q
+        along = 0.0  # Cov(u, component of q along the eigenvector)
         if values[k] > 0.0:
             for j in range(d):
                 along += vectors[j, k] * (total - slope[j])

@@ -1,7 +1,7 @@
 """ℓ(g) = −κ g for g > 0 and g/κ for g < 0, and its averages over a normal g, in closed form.
 
-The row of `shapes` (1, n) is κ > 0. At 0 the derivative jumps: `derivatives` are one-sided, with no curvature, and of
-no use to Newton's method. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+The row of `shapes` (1, n) is κ > 0. At 0 the derivative jumps: `derivatives` are one-sided, without curvature, and
+unsuitable for Newton's method. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
 E exp ℓ is eᴬ + eᴮ, two normal tails: A = −κm + ½κ²v + log Φ(m/√v − κ√v). B is the same for −m and 1/κ.
 """
@@ -67,7 +67,7 @@ def average(mean, variance, shapes, out, slopes):
         sd = math.sqrt(v)
         right = _tail(kappa, m, sd)
         left = _tail(1.0 / kappa, -m, sd)
-        # The logarithm of the sum is that of the larger with log(1 + eˣ), x the difference of both, added.
+        # log(eᵃ + eᵇ) = a + log(1 + eˣ) for a ≥ b and x = b − a.
         if right[0] >= left[0]:
             a, b, of_a, of_b = right, left, 1.0, -1.0
         else:

@@ -1,11 +1,11 @@
 """ℓ(g) = w g − eᵍ, or log(1 − exp(−eᵍ)), and their averages over a normal g, the logarithm of a rate.
 
-Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 where at least one event was seen, and not how many: that is
-the second ℓ, without w. A time until an event has the weight 1 if it was seen, and 0 if it was not yet. A sum of
-times has as many as it is made of. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 if only the occurrence of at least one event is observed: the
+second ℓ, without w. A time until an event has w = 1 if observed and w = 0 if censored. For a sum of times w is their
+number. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
 E log(1 − exp(−eᵍ)) and its derivatives have about twelve digits of 1. Under a narrow normal density the trapezoid rule
-serves: the logarithm has no singularity nearer to the real line than iπ/2. Under a wide one nodes are dense about 0
+suffices: the logarithm has no singularity nearer to the real line than iπ/2. Under a wide one nodes are dense about 0
 (`pymc_gpep.kernels.special.unimodal_average`), where the values are tabulated.
 """
 
@@ -27,11 +27,11 @@ from pymc_gpep.kernels.special.unimodal_average import (
     sinh_rule,
 )
 
-_WIDE = 20.0  # standard deviation from which on a normal density is wide
+_WIDE = 20.0  # Smallest standard deviation of a wide normal density.
 _LOG_ERROR = math.log(1e-16)
-_RANGE = 8.5  # of a standard normal variable, to 1e-16
-_LINEAR = -40.0  # up to which log(1 − exp(−eᵍ)) is g
-_NOTHING = 6.0  # from which on it is 0
+_RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
+_LINEAR = -40.0  # Below this g, log(1 − exp(−eᵍ)) is g.
+_NOTHING = 6.0  # Above this g it is 0.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -61,7 +61,7 @@ def average_log_some(mean, variance):
         return mean, 1.0, 0.0
     if mean - 10.0 * sd > _NOTHING:
         return 0.0, 0.0, 0.0
-    if variance >= WIDEST:  # it is g on the left and nothing on the right
+    if variance >= WIDEST:  # the function is g for g < 0, else 0
         z = mean / sd
         below, density = 0.5 * math.erfc(z * _SQRT_HALF), _INV_SQRT_2PI * math.exp(-0.5 * z * z)
         return mean * below - sd * density, below, -density / sd

@@ -1,7 +1,7 @@
 """The logistic likelihood of two classes, p(y | f) = σ((2y − 1) f), σ(x) = 1 / (1 + e⁻ˣ), and its averages.
 
-Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and there are no parameters. Write σ(sf),
-s = 2y − 1: a change of the sign of f exchanges the classes.
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters.
+Write σ(sf), s = 2y − 1: a change of the sign of f exchanges the classes.
 """
 
 import math

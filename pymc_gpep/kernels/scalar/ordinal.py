@@ -5,7 +5,8 @@ F is Φ or the logistic function; the rows of the parameters are the cutpoints, 
 Categories beyond K − 1 and cutpoints that do not ascend give NaN.
 
 Averaged over a normal f, an interval of F is an interval of the average of F. So h has a closed form for both. The
-logistic density is σ(a) σ(−b) (1 − exp(b − a)), of which the last factor does not depend on f, so that g has one there.
+logistic density is σ(a) σ(−b) (1 − exp(b − a)), of which the last factor does not depend on f, so that g has a closed
+form there.
 
 With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
 last category has the product alone. F is symmetric, so that log(1 − F(u)) is log F(−u).
@@ -25,8 +26,8 @@ from pymc_gpep.kernels.special.logistic_average import (
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives, write_derivatives
 
-_NARROW = 1e-3  # intervals, in standard deviations, over which a normal density hardly changes
-_WIDE = 1e8  # variance beside which that of a logistic density is small
+_NARROW = 1e-3  # Interval, in standard deviations, over which a normal density is constant to rounding.
+_WIDE = 1e8  # Variance at which the variance of a logistic density is negligible.
 
 
 @kernel
@@ -83,8 +84,8 @@ def _log_interval(a, b, width):
 def _log_logistic_interval(a, b, width, variance, room):
     """As `_log_interval`, for the logistic function averaged over a normal variable around a and b.
 
-    σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12. To a
-    normal density that is much wider nothing else of it matters.
+    σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12. Under a
+    much wider normal density only these moments matter.
     """
     middle = 0.5 * (a + b)
     narrow = width * (math.sqrt(variance) + abs(middle)) < _NARROW * variance
@@ -137,7 +138,7 @@ def probit_parameter_derivatives(f, y, parameters, out):
 def probit_average(mean, variance, y, parameters, out):
     """log ∫ p(y | f) N(f | μ, D) df for F = Φ and its first four derivatives in μ into `out` (5, n).
 
-    It is that of an interval of Φ whose bounds are divided by √(1 + D).
+    It equals an interval of Φ whose bounds are divided by √(1 + D).
     """
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan

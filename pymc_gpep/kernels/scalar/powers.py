@@ -1,11 +1,11 @@
 """Powers of the probabilities of two classes, and their averages over a normal g.
 
-`average_of` averages p(1 | g)ᵃ p(0 | g)ᵇ. The powers a, b ≥ 0 are the rows of `powers` (2, n): how many rows of a group
-have each class. Arrays as in `pymc_gpep.likelihoods.local_computations`.
+`average_of` averages p(1 | g)ᵃ p(0 | g)ᵇ. The powers a, b ≥ 0 are the rows of `powers` (2, n): the numbers of rows of a
+group in each class. Arrays as in `pymc_gpep.likelihoods.local_computations`.
 
 The standard density is ℓ(g) = a log σ(g) + b log σ(−g), σ(x) = 1 / (1 + e⁻ˣ). The powers are the rows of `shapes`
-(2, n). Counts of successes and failures are such, negative binomial counts, and logistic densities (a = b = 1) with
-their tails beyond a bound. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+(2, n). Binomial and negative binomial counts have this form, and so have logistic densities (a = b = 1) with their
+tails beyond a bound. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 """
 
 import math

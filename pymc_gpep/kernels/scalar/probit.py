@@ -1,7 +1,7 @@
 """The probit likelihood of two classes, p(y | f) = Φ((2y − 1) f), and its averages over a normal f.
 
-Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and there are no parameters. Write Φ(sf),
-s = 2y − 1: a change of the sign of f exchanges the classes.
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters.
+Write Φ(sf), s = 2y − 1: a change of the sign of f exchanges the classes.
 """
 
 import math

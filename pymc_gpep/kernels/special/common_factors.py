@@ -1,9 +1,9 @@
 """Utilities of a point made independent by common factors, over which the classes' probabilities are averaged.
 
-A diagonal D is taken away from the covariance V of the utilities. D is as large as can be while the rest stays positive
-semi-definite in the differences between classes, which are all that matters. The rest is L Lᵀ: given z ~ N(0, I), the
-utilities m + L z + √D ε are independent. The less classes move together, the less their probabilities given z depend on
-z, and rules of a low degree in z average them.
+A diagonal D is subtracted from the covariance V of the utilities. D is as large as possible with a rest that is
+positive semi-definite in the differences between classes, on which probabilities depend. The rest is L Lᵀ: given z ~
+N(0, I), the utilities m + L z + √D ε are independent. The less classes move together, the less their probabilities
+given z depend on z, and rules of a low degree in z average them.
 """
 
 import math
@@ -22,15 +22,15 @@ from pymc_gpep.kernels.special.largest_of_independent import (
 )
 
 _MOST_STEPS = 100
-_ACCURACY = 0.01  # of the sum of variances
+_ACCURACY = 0.01  # Tolerance, as a share of the sum of variances.
 _ROUNDING = 1e-10  # a factor with less than this share of the largest variance counts as zero
-_FIRST = 4  # rules that decide about the remaining rules
-_HOPELESS = 2.0  # expected error of all rules, in tolerances, above which the remaining rules are left out
+_FIRST = 4  # Number of first rules that decide whether to evaluate the rest.
+_HOPELESS = 2.0  # The rest is left out if the expected error exceeds this many tolerances.
 
 
 @kernel
 def _centre(a):
-    """Take the means over rows and columns off a square matrix."""
+    """Subtract the means over rows and columns from a square matrix."""
     c = a.shape[0]
     for i in range(c):
         a[i] -= np.sum(a[i]) / c
@@ -40,7 +40,7 @@ def _centre(a):
 
 @kernel
 def _inverse(a, lower, inverse):
-    """Inverse of a positive definite matrix by its Cholesky factor; False where it has none."""
+    """Invert a positive definite matrix by its Cholesky factor; return False if it has no factor."""
     c = a.shape[0]
     for i in range(c):
         for j in range(i + 1):
@@ -121,13 +121,13 @@ def split_covariance(v, variance, root, room):
     variance[:] = 0.0
     barrier = 0.0
     for iteration in range(_MOST_STEPS):
-        # With a variance for the common part, so that it can be inverted.
+        # Give the common part a variance, so that the matrix is invertible.
         _rest(v, variance, rest)
         rest += common / c
         if not _inverse(rest, lower, m):
             return False
         m -= 1.0 / (common * c)
-        if iteration == 0:  # well inside: the eigenvalues of m, scaled to a unit diagonal, sum to c
+        if iteration == 0:  # start inside: the eigenvalues of m with unit diagonal sum to c
             for k in range(c):
                 variance[k] = 0.5 / (m[k, k] * c)
             barrier = np.sum(variance) / c
@@ -179,7 +179,7 @@ def _newton_step(hessian, gradient):
 
 @kernel
 def _spread(estimates, deviations):
-    """Error of the least certain mean of some rules (r, c), as so many standard errors as `deviations` has for r."""
+    """Error of the least certain mean of r rules (r, c), in standard errors times `deviations` for r."""
     rules, c = estimates.shape
     worst = 0.0
     for k in range(c):
@@ -210,8 +210,7 @@ def average_over_factors(
     deviations : (r + 1,) array
         Standard errors to report as the error, by the number of rules that were used.
     probabilities : (m, c) array
-        Overwritten. They sum to 1; NaN where the input is not finite or the covariance of the utilities not positive
-        definite.
+        Overwritten. They sum to 1; NaN if the input is not finite or the covariance is not positive definite.
     errors : (m,) array
         Overwritten with the estimated error of the least certain probability: by the spread of the r rules, and how far
         from 1 the probabilities summed.

@@ -5,19 +5,20 @@ the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ /
 utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with a few
 dozen nodes. Otherwise Gauss-Legendre rules are used, on pieces no wider than the narrowest utility that varies there.
 The integrand is log-concave, so that it is negligible but for an interval around its mode. Sums are relative to the
-integrand at the mode, for nearly full precision however small P is. `log_largest` is about 1e-6 of this: the same
-integral by a trapezoid rule about its mode alone, with a wider step and without derivatives.
+integrand at the mode, for nearly full precision however small P is. `log_largest` has a relative error of about 1e-6:
+the same integral by one trapezoid rule about its mode, with a wider step and without derivatives.
 
-`largest_of_independent` has all classes, to 1e-13 of the largest probability. With Φ_j and φ_j the distribution
-function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules reach from where the last of
-the Φ_j begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the distance of the sum
-from 1 measures the error. Small probabilities have an integral each, relative to where it is largest.
+`largest_of_independent` computes all classes, with errors of 1e-13 of the largest probability. With Φ_j and φ_j the
+distribution function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules cover the
+interval in which the product of the Φ_j rises from 0 to 1. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the
+distance of the sum from 1 measures the error. Each small probability is integrated separately, relative to the largest
+value of its integrand.
 
-`largest_of_tabulated` is for averages over common factors of utilities, which move their means and leave their shapes.
-There p_k = ∫ (∏_j Φ_j) (log Φ_k)′ dx, for all classes at once. Each log Φ_j is tabulated once, as cubics in cells. The
+`largest_of_tabulated` is for averages over common factors of utilities, which move the means but not the shapes. There
+p_k = ∫ (∏_j Φ_j) (log Φ_k)′ dx, for all classes at once. Each log Φ_j is tabulated once, as cubics in cells. The
 trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman 2014). Between two
-nodes a table has a whole number of cells. So all nodes are at the same place of their cells, and their entries in the
-table are next to each other.
+nodes a table has a whole number of cells. So all nodes have the same position within their cells, and their table
+entries are adjacent.
 """
 
 import math
@@ -31,26 +32,26 @@ from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 FROM = -5.5
 """Where a table begins, in widths of its utility."""
-_TO, _PER_WIDTH = 9.5, 8  # where it ends, and cells, for a width
-_NOTHING = 1e-9  # value at which a distribution function may begin
-_ALL = 1.0 - 2e-7  # and end at
-_STEP = 1.05  # of the trapezoid rule, in standard deviations of the largest of c narrowest utilities
-_MOST_CELLS = 8  # between two nodes
-_LANES, _ONE = np.uint64(8), np.uint64(1)  # nodes that are looked up at a time
+_TO, _PER_WIDTH = 9.5, 8  # End of the table, and cells for each unit of width.
+_NOTHING = 1e-9  # Value that counts as 0 of a distribution function.
+_ALL = 1.0 - 2e-7  # Value that counts as 1.
+_STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.
+_MOST_CELLS = 8  # Largest number of cells between two nodes.
+_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes of one table look-up.
 MOST_NODES = 4000
 """Of the trapezoid rule."""
 ROOM = 4 * (MOST_NODES + 16)
 """Numbers of a table."""
 _ROOM = np.uint64(ROOM)
 _LOWEST = math.log(_NOTHING)
-_REACH = 8.9  # of `cdf_and_density`
-_HALVINGS = 6  # of an exponent
+_REACH = 8.9  # Range of `cdf_and_density`.
+_HALVINGS = 6  # Number of halvings of an exponent.
 
 
 @kernel
 def node_step(width):
     """Distance of the nodes for utilities with these widths (c,)."""
-    finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # as wide is the largest of c
+    finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # width of the largest of c
     return max(finest, (_TO - FROM) * np.max(width) / MOST_NODES)
 
 
@@ -65,18 +66,18 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, step,
     noise_weights, noise_means, noise_variances : (components,) array
         Mixture of the noise: weights sum to 1 and may be negative.
     width : float
-        Scale of the utility, a standard deviation of about its own.
+        Scale of the utility, about its standard deviation.
     step : float
         Distance of the nodes.
     shape : (2,) array of int
-        Overwritten: the number s of cells between two nodes, and the number q of every s-th entry.
+        Overwritten: the number s of cells between two nodes, and the number q of cells divided by s.
     table : (ROOM,) array
-        Overwritten: coefficients (4, s, q) of powers 0 to 3 of the place within a cell of length 1. They end in zeros.
+        Overwritten: coefficients (4, s, q) of powers 0 to 3 of the position within a cell of length 1, padded by zeros.
 
     Returns
     -------
     float
-        Place at which the distribution function is 1, beside the mean.
+        Distance from the mean at which the distribution function is 1.
     """
     cells = min(max(math.ceil(_PER_WIDTH * step / width), 1), _MOST_CELLS)
     entries = int((_TO - FROM) * width * cells / step) + 1
@@ -126,13 +127,13 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
     Parameters
     ----------
     mean, low, high : (c,) array
-        Means of the utilities, and where tables begin and end, beside these.
+        Means of the utilities, and beginnings and ends of their tables, relative to the means.
     step : float
         Distance of the nodes.
     shapes : (c, 2) array of int
         Cells between two nodes and entries for each, as `tabulate` wrote them for each table.
     tables : (c ROOM,) array
-        One table after another that `tabulate` wrote for this step.
+        Tables written by `tabulate` for this step, one after another.
     probabilities : (c,) array
         Overwritten; their sum departs from 1 by as much as the rule errs.
     room : (MOST_NODES + 16,) array
@@ -176,7 +177,7 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
 
 @kernel
 def _entries(k, place, step, nodes, shapes):
-    """Where entries for nodes begin in all tables, how far powers are apart, how many there are, and t in their cells.
+    """Return first entries of nodes in all tables, strides of powers, number of nodes, and t in their cells.
 
     The first node is at `place` of table k.
     """
@@ -235,10 +236,10 @@ def log_largest(mean, variance, y, room):
 
 LEGENDRE = np.polynomial.legendre.leggauss(12)
 """Nodes and weights of the rule for a piece."""
-_STEEP = 300.0  # curvature in x from which on pieces are cheaper than the trapezoid rule
-_WIDTH = 1.5  # of a piece, in standard deviations
-_CERTAIN = 8.3  # standard deviations until a Φ is 1
-_LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # the ends of the interval may be as far out as this
+_STEEP = 300.0  # Above this curvature in x pieces are cheaper than the trapezoid rule.
+_WIDTH = 1.5  # Width of a piece, in standard deviations.
+_CERTAIN = 8.3  # Φ(x) is 1 in double precision for x above this value.
+_LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # log weight at the ends of the interval, at least
 _MOST_HALVINGS = 200
 _MOST_PIECES = 10_000  # far above the dozens in practice; it ends loops if rounding hides the mode
 
@@ -280,7 +281,7 @@ def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments
 
 @kernel
 def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
-    """Where the log integrand, left or right of its mode, has fallen to between the lowest weight and a bit less."""
+    """Place left or right of the mode where the log integrand has fallen to about the lowest weight."""
     inside = 0.0
     outside = narrowest
     while log_integrand(mode + side * outside, slopes, offsets, y, hazards) - peak > LOWEST_LOG_WEIGHT:
@@ -347,13 +348,13 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
-            if x + piece == x:  # narrower than rounding: a step, which the piece before has met
+            if x + piece == x:  # narrower than rounding: the step is in the previous piece
                 piece = abs(x) * 1e-15
             for q in range(nodes.shape[0]):
                 at = x + 0.5 * piece * (1.0 + nodes[q])
                 _add_node(at, 0.5 * piece * weights[q], slopes, offsets, y, mode, peak, at_mode, scales, moments)
             x += piece
-        if x < end or not moments[4, y] > 0.0:  # rounding is all that there is around the mode
+        if x < end or not moments[4, y] > 0.0:  # the integral at the mode is rounding
             moments[4, y] = np.nan
     total = moments[4, y]
     pull = 0.0
@@ -371,7 +372,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     if steepest > 1.0:
         spread = moments[1, y] / total - shift * shift
         gamma[y] = max(0.0, 1.0 - spread) / variance[y]
-    else:  # the same without a difference of nearly equal numbers
+    else:  # the same without cancellation
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
@@ -380,9 +381,9 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
 """Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
 
-_SMALL = 1e-10  # smaller probabilities have an integral each
+_SMALL = 1e-10  # Smaller probabilities are integrated separately.
 _LEAST_LOG = -740.0  # smallest logarithm of a positive number
-_UNEQUAL = 300.0  # ratio of variances, above which a trapezoid rule has too many nodes
+_UNEQUAL = 300.0  # Ratio of variances above which a trapezoid rule needs too many nodes.
 _NODES, _WEIGHTS = LEGENDRE
 
 
@@ -418,7 +419,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
         for j in range(c):
             if mean[j] + reach * sd[j] > x:
                 piece = min(piece, width * sd[j])
-        if x + piece == x:  # narrower than rounding: a step, which the piece before has met
+        if x + piece == x:  # narrower than rounding: the step is in the previous piece
             break
         below = 1.0
         for j in range(c):
@@ -452,10 +453,10 @@ def probabilities_of_independent(mean, variance, nodes, weights, reach, width, p
     nodes, weights, reach, width
         Settings as in `FINE`.
     probabilities : (m, c) array
-        Overwritten. They sum to 1, and are right to 1e-6 of themselves or better. They are NaN where `mean` or
+        Overwritten. They sum to 1, and are with relative errors below 1e-6. They are NaN where `mean` or
         `variance` are not finite or a variance is not positive.
     errors : (m,) array
-        Overwritten with how far from 1 they summed before that.
+        Overwritten with the distance of their sum from 1 before that.
     """
     m, c = mean.shape
     sd, room = np.empty(c), np.empty((10, c))

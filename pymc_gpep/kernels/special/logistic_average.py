@@ -4,7 +4,7 @@ Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
     H(m) = m + v/2 + H(−m − v)   and   H(m) = log(1 − exp H(−m)).
 
-`log_logistic_normal` is accurate. By both equations every mean comes back to −v/2 ≤ m ≤ 0, where no term is small. The
+`log_logistic_normal` is accurate. Both equations reduce every mean to −v/2 ≤ m ≤ 0, where no term is small. The
 less likely class is integrated, and the other class follows without a loss of digits. A narrow normal density is summed
 on a trapezoid rule about the mode of the integrand. Under a wide one σ is nearly a step, and nodes are dense about 0
 (`pymc_gpep.kernels.special.unimodal_average`).
@@ -46,16 +46,16 @@ def log_complement(value, first, second, third, fourth):
     )
 
 
-_WIDE = 4.0  # variance from which on a normal density is wide
+_WIDE = 4.0  # Smallest variance of a wide normal density.
 _LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
-_RANGE = 8.5  # of a standard normal variable, to 1e-16
+_RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
 _SMALLEST_LOG = -745.0  # smallest argument whose exponential does not underflow
-_NEGLIGIBLE = -42.0  # exponent of a node that does not count
+_NEGLIGIBLE = -42.0  # Exponent of a negligible node.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
 
-# σ(f) falls at least like exp(f/2) against the exponentials that it meets.
+# σ(f) times the exponential falls at least like exp(f/2).
 _NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, FURTHEST)
 _WEIGHTS = _WEIGHTS / (1.0 + np.exp(-_NODES))
 
@@ -64,7 +64,7 @@ ROOM = (2, len(_NODES))
 
 
 def _alternating_weights(terms: int) -> np.ndarray:
-    """w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k to 6^−terms of a_0, a the moments of a measure on [0, 1].
+    """w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k with an error of 6^−terms a_0, a the moments of a measure on [0, 1].
 
     Cohen, Rodriguez Villegas and Zagier (2000), algorithm 1.
     """
@@ -130,7 +130,7 @@ def _trapezoid(mean, sd):
 
 @kernel
 def _narrow(mean, sd, weights, p):
-    """Return H(mean ≤ 0) and four derivatives, with `weights` and `p` as room for the nodes.
+    """Return H(mean ≤ 0) and four derivatives, with workspaces `weights` and `p` for the nodes.
 
     Let ℓ = log σ, and take cumulants under the density proportional to N(f) σ(f). The derivatives are E ℓ′,
     E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
@@ -138,7 +138,7 @@ def _narrow(mean, sd, weights, p):
     first, step, nodes, top = _trapezoid(mean, sd)
     total = 0.0
     mean_p = 0.0
-    mean_q = 0.0  # of −ℓ″ = σ(f) σ(−f)
+    mean_q = 0.0  # mean of −ℓ″ = σ(f) σ(−f)
     for k in range(nodes):
         z = first + k * step
         log_p, p[k], other = log_logistic(mean + sd * z)
@@ -231,7 +231,7 @@ def _unlikely(mean, variance, room):
     """H(mean ≤ 0) and its derivatives."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
-    # m, m + v, ... up to a normal that is nearly the last normal tilted by eᶠ, or until a rule applies.
+    # Means m, m + v, ... until tilting by eᶠ only shifts the normal, or until a rule applies.
     shifts = 0
     shifted = mean
     while -shifted > 0.5 * variance and shifted + variance < 0.0:
@@ -255,7 +255,7 @@ def _unlikely(mean, variance, room):
 
 @kernel
 def log_logistic_normal(mean, variance, room):
-    """log E σ(f), f ~ N(mean, variance), and its first four derivatives in the mean, with a `room` of `ROOM`."""
+    """log E σ(f), f ~ N(mean, variance), and four derivatives in the mean; workspace `room` of size `ROOM`."""
     terms = _unlikely(-abs(mean), variance, room)
     return _complement(*terms) if mean > 0.0 else terms
 
@@ -336,7 +336,7 @@ _SHARES = np.array(
         5.6364291538780510e-04,
     ]
 )
-_REACH = 8.9  # standard deviations, of the table
+_REACH = 8.9  # End of the table, in standard deviations.
 
 
 @kernel
@@ -396,7 +396,7 @@ def log_logistic_mixture(mean, variance, scales):
         return mean + 0.5 * variance + math.log(value), 1.0 - ratio, curvature / value - ratio * ratio
     if mean > 0.5 * variance:
         value, slope, curvature = _average(mean - variance, scales)
-        rest = math.exp(0.5 * variance - mean)  # σ(−d) on average is rest · value
+        rest = math.exp(0.5 * variance - mean)  # E σ(−d) = rest · value
         kept = 1.0 - rest * value
         first = rest * (value - slope) / kept
         second = -rest * (value - 2.0 * slope + curvature) / kept
@@ -407,10 +407,10 @@ def log_logistic_mixture(mean, variance, scales):
 
 
 _ERROR_OF_MEAN = math.log(1e-16)
-_RANGE_OF_MEAN = 9.0  # of a standard normal variable, to 1e-18
-_WIDE_FOR_MEAN = 8.0  # standard deviations from here on are large compared with the width of σ
+_RANGE_OF_MEAN = 9.0  # A standard normal variable exceeds this with probability 1e-19.
+_WIDE_FOR_MEAN = 8.0  # Smallest standard deviation that is large compared with the width of σ.
 _PANEL = 4.0  # σ has poles at ±iπ: 16 Gauss-Legendre nodes err by 1e-17 on so wide a piece
-_PANELS = 10  # σ(−40) < 1e-17
+_PANELS = 10  # Number of panels: σ(−40) < 1e-17.
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 

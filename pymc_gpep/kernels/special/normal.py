@@ -77,7 +77,7 @@ def log_ndtr_derivatives(z):
     if z > -4.0:
         mean = h + z
         curvature = h * mean
-        slope = curvature * mean - h * (1.0 - curvature)  # of −curvature
+        slope = curvature * mean - h * (1.0 - curvature)  # slope of −curvature
         fourth = curvature * (1.0 - curvature) * 2.0 - slope * (h + mean)
         return log_p, h, -curvature, slope, fourth
     t = -z

@@ -7,7 +7,7 @@ Two variables have a closed form by Owen's T function, a difference of larger te
 probabilities lose all digits. For these, `bivariate` integrates positive terms. Let h and k be the bounds in units of
 the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of φ(h − s) Φ((k − ρ (h − s))
 / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules integrate it on pieces that
-are no wider than its variation.
+are narrower than its variation.
 
 For three variables (`trivariate`), Plackett's identity gives the product of a univariate and a bivariate probability,
 plus one integral. The integral is over the angle by which the first variable turns towards the second and third (Genz,
@@ -36,15 +36,15 @@ _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 _owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
 
-_SMALL = 1e-8  # smaller probabilities have lost half their digits in closed form
+_SMALL = 1e-8  # In closed form smaller probabilities lose half their digits.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_FALL = 40.0  # of the log integrand from its mode to where it is left out
-_REACH = math.sqrt(2.0 * _FALL)  # with a curvature of 1 it has fallen so far there
+_FALL = 40.0  # Fall of the log integrand from its mode to the ends of the integral.
+_REACH = math.sqrt(2.0 * _FALL)  # Distance with that fall for a curvature of 1.
 _LEAST_LOG = -740.0  # smaller logarithms underflow
 _HALVINGS = 60
-_WIDTH = 1.5  # of a piece, in standard deviations
-_FLAT = 8.3  # standard deviations until a Φ is 1
-_PIECES = 4  # at least
+_WIDTH = 1.5  # Width of a piece, in standard deviations.
+_FLAT = 8.3  # Φ(x) is 1 in double precision for x above this value.
+_PIECES = 4  # Smallest number of pieces.
 
 
 @kernel
@@ -56,13 +56,13 @@ def ndtr(x):
 @kernel
 def closed_form(b1, b2, s11, s12, s22):
     """P(x₁ < b₁, x₂ < b₂) by Owen (1956), right to 1e-16 or so."""
-    # The formula has a limit at a bound of 0; next to it the same formula gives it.
+    # At a bound of 0 the formula has a limit: evaluate it at a bound nearby.
     b1 = 1e-300 if b1 == 0.0 else b1
     b2 = 1e-300 if b2 == 0.0 else b2
     h = b1 / math.sqrt(s11)
     k = b2 / math.sqrt(s22)
     rest = s22 - s12 * s12 / s11
-    if rest <= 0.0:  # up to rounding, one is a multiple of the other
+    if rest <= 0.0:  # the variables are proportional
         return ndtr(min(h, k)) if s12 > 0.0 else max(ndtr(h) - ndtr(-k), 0.0)
     root = math.sqrt(s11 * rest)
     value = 0.5 * (ndtr(h) + ndtr(k))
@@ -75,7 +75,7 @@ def closed_form(b1, b2, s11, s12, s22):
 
 @kernel
 def bivariate(b1, b2, s11, s12, s22):
-    """P(x₁ < b₁, x₂ < b₂), right to 1e-8 of itself however small."""
+    """P(x₁ < b₁, x₂ < b₂), with relative error 1e-8 for any size."""
     value = closed_form(b1, b2, s11, s12, s22)
     if value < _SMALL:
         h, k = b1 / math.sqrt(s11), b2 / math.sqrt(s22)
@@ -93,7 +93,7 @@ def _log_integrand(s, h, offset, rate):
 
 @kernel
 def _mode(h, offset, rate):
-    """Where the integrand is largest, by halving."""
+    """Mode of the integrand, by bisection."""
     low = 0.0
     # A normal hazard φ / Φ at z is at most 1 + max(−z, 0).
     high = max(h, 0.0) + max(rate, 0.0) * (1.0 + max(-offset, 0.0))
@@ -108,7 +108,7 @@ def _mode(h, offset, rate):
 
 @kernel
 def _end(mode, top, furthest, h, offset, rate):
-    """Where it has fallen so far that the rest does not count, on the side of `furthest`, or that if it has not."""
+    """Place on the side of `furthest` beyond which the integrand is negligible; `furthest` if there is none."""
     inside, outside = mode, furthest
     for _ in range(_HALVINGS):
         middle = 0.5 * (inside + outside)
@@ -132,7 +132,7 @@ def _small(h, offset, rate):
     total = 0.0
     while s < end:
         width = min(widest, end - s)
-        # Φ varies from here on, or has done so.
+        # Φ varies on one side of this point.
         if offset + rate * (s if rate > 0.0 else s + width) < _FLAT:
             width = min(width, _WIDTH / max(abs(rate), _WIDTH))
         for q in range(_NODES.shape[0]):
@@ -148,9 +148,9 @@ SMALL = 1e-10
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 _ROUGH_NODES, _ROUGH_WEIGHTS = np.polynomial.legendre.leggauss(8)
-_RANGE = 9.0  # of a standard normal variable, to 1e-18
+_RANGE = 9.0  # A standard normal variable exceeds this with probability 1e-19.
 _QUADRATURE_TOLERANCE = 1e-11
-_DIFFERENCE = 1e-10  # of the two rules on a piece; the error of the finer one is a hundredth of it
+_DIFFERENCE = 1e-10  # Largest difference of two rules on a piece; the finer rule's error is a hundredth of it.
 _FURTHEST = 40.0  # standard deviations: Φ is 1 or 0
 _MAX_INTERVALS = 64
 
@@ -199,10 +199,10 @@ def _bound(b, s, i):
 
 @kernel
 def trivariate(b, s, stack):
-    """P(x < b) to 1e-10, of which 1e-16 is the error of rounding."""
+    """P(x < b), with an error of 1e-10."""
     h1, h2, h3 = _bound(b, s, 0), _bound(b, s, 1), _bound(b, s, 2)
     r12, r13, r23 = _correlation(s, 0, 1), _correlation(s, 0, 2), _correlation(s, 1, 2)
-    # The two that depend on each other most stay together.
+    # The two most correlated variables stay together.
     if abs(r12) >= max(abs(r13), abs(r23)):
         h1, h3, r12, r23 = h3, h1, r23, r12
     elif abs(r13) >= abs(r23):
@@ -288,12 +288,12 @@ LAST_LEVEL = 13
 _FIRST_LEVEL = 5
 _STANDARD_ERRORS = 3.0  # reported as the error
 _UNIT = 0.5**BITS
-_TABULATED = 5.0  # where the table has the last digits but two
+_TABULATED = 5.0  # Range in which the table is accurate to the last two digits.
 
 
 @kernel
 def _order_and_factor(s, b, expected):
-    """Cholesky factor of `s` into its lower triangle, its variables and `b` reordered; False where it has none.
+    """Cholesky factor of `s` into its lower triangle, its variables and `b` reordered; False if it has no factor.
 
     The next variable is the least likely to be within its bound, given the expected values of the variables before it
     (Gibson, Glasbey and Elston 1994).
@@ -314,7 +314,7 @@ def _order_and_factor(s, b, expected):
             if bound < smallest:
                 best = j
                 smallest = bound
-        # Swap variables i and best: entries left of column i belong to the factor, further entries to the matrix.
+        # Swap variables i and best. Columns left of i hold the factor, columns right of i the matrix.
         b[i], b[best] = b[best], b[i]
         for k in range(i):
             s[i, k], s[best, k] = s[best, k], s[i, k]
@@ -379,7 +379,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
         if not squares > 1e-8:
             break
         for i in range(d):
-            fall = max(hazards[i] * (t[i] + hazards[i]), 1e-10)  # of the hazard
+            fall = max(hazards[i] * (t[i] + hazards[i]), 1e-10)  # minus the hazard's slope
             step[i] = residual[i]
             for j in range(i + 1):
                 matrix[i, j] = a[i, j]
@@ -576,7 +576,7 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
     shifts : (c, c − 2, SEQUENCES) array of int
         Random numbers from 0 to 2**BITS − 1, which make the estimates of the classes independent.
     tolerance : float
-        Absolute error of each probability that is aimed for.
+        Target absolute error of each probability.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where `cov` + I is not positive definite.
     errors : (m,) array

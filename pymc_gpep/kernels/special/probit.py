@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 _LOG_ERROR = math.log(1e-15)
 LOWEST_LOG_WEIGHT = -40.0
 """Of a node, relative to the mode's; below this it does not count."""
-_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # with a curvature of 1 or more, weights fall at least so fast
+_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # distance of negligible weights for a curvature of 1 or more
 _MAX_NEWTON_STEPS = 100
 
 
@@ -70,17 +70,17 @@ def near_mode(slopes, offsets, y, hazards):
 
 @kernel
 def trapezoid_rule(curvature):
-    """Step of the rule for the largest curvature κ, and how many nodes a side of the mode can have."""
+    """Step of the rule for the largest curvature κ, and largest number of nodes on a side of the mode."""
     step = math.pi * math.sqrt(-2.0 / (curvature * _LOG_ERROR))
     return step, int(_FURTHEST_NODE / step) + 1
 
 
-_WIDE = 0.5  # variance from which on a normal density is wide
-_FAR_LEFT = -6.5  # standard deviations: from here on the poles of the hazard are nothing to a wide normal density
-_FAR_RIGHT = 4.0  # of the mode of N(f) Φ(−f)
+_WIDE = 0.5  # Smallest variance of a wide normal density.
+_FAR_LEFT = -6.5  # Left of this (standard deviations) the poles of the hazard do not matter.
+_FAR_RIGHT = 4.0  # Distance of the mode of N(f) Φ(−f) in standard deviations.
 _STRIP = 2.8  # Φ has no zeros this near to the real line
 _LOG_ERROR_OF_AVERAGE = math.log(1e-14)
-_RANGE = 8.5  # of a standard normal variable, to 1e-16
+_RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
 _NEGLIGIBLE = -0.5 * _RANGE * _RANGE
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
@@ -95,7 +95,7 @@ def _tabulated() -> np.ndarray:
     log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))
     hazard = np.exp(-0.5 * _NODES**2 - log_p) * _INV_SQRT_2PI
     hazard[tail] = math.sqrt(2.0 / math.pi) / scaled[tail]
-    far = _NODES < -100.0  # where h + f is lost, the asymptotic series has all its digits
+    far = _NODES < -100.0  # where h + f cancels, the asymptotic series is exact
     inverse = np.where(far, 1.0 / np.where(far, _NODES, 1.0), 0.0) ** 2
     curvature = np.where(far, 1.0 - inverse * (1.0 - inverse * (6.0 - 50.0 * inverse)), hazard * (hazard + _NODES))
     return np.stack([-log_p, hazard, curvature]) * _WEIGHTS
@@ -123,7 +123,7 @@ def _sum(mean, sd, first, step, nodes):
 
 @kernel
 def _mode(mean, sd):
-    """About the mode in z of N(f) (−log Φ(f)), by Newton's method: it is log-concave."""
+    """Return an approximate mode in z of the log-concave N(f) (−log Φ(f)), by Newton's method."""
     z = -mean * sd / (1.0 + sd * sd) if mean > 0.0 else 0.0
     for _ in range(4):
         log_p, hazard, curvature, _ = probit_moments(mean + sd * z)
@@ -137,7 +137,7 @@ def _mode(mean, sd):
 def log_probit_normal(mean, variance):
     """E of −log Φ(f), of the hazard φ(f)/Φ(f) and of −(log Φ)″(f), f ~ N(mean, variance)."""
     sd = math.sqrt(variance)
-    if variance >= WIDEST:  # −log Φ is f²/2 on the left and nothing on the right
+    if variance >= WIDEST:  # −log Φ is f²/2 for f < 0, else 0
         z = mean / sd
         density, below = _INV_SQRT_2PI * math.exp(-0.5 * z * z), 0.5 * math.erfc(z * _SQRT_HALF)
         return 0.5 * variance * ((1.0 + z * z) * below - z * density), sd * (density - z * below), below
@@ -158,7 +158,7 @@ def log_probit_normal(mean, variance):
     value = 0.0
     slope = 0.0
     second = 0.0
-    # Left of the mean, and of 0, both factors only fall.
+    # Left of the mean and of 0 both factors decrease.
     left = min(mean, 0.0) - _RANGE * sd
     for k in range(len(_NODES) - 1, -1, -1):
         if _NODES[k] < left:

@@ -25,18 +25,18 @@ SEQUENCES = 8
 BLOCK = 128
 """Points that are computed side by side: what they need fits into the nearest cache."""
 
-_FIRST = 2  # first blocks of a sequence: enough to meet events of probability 0.001
-_STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # half an interval of 99 per cent, from so few estimates
+_FIRST = 2  # Number of first blocks of a sequence; they contain events of probability 0.001.
+_STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # half width of a 99 % interval (Student's t)
 _ROUNDING = 5e-7
-_LARGEST = 1e30  # number that leaves room for sums in 32 bits
+_LARGEST = 1e30  # Largest number whose sums do not overflow in 32 bits.
 
 _CELLS = 512
-_LOGISTIC_TAIL, _NORMAL_TAIL = 21.0, 6.0  # 1e-9 is left beyond
+_LOGISTIC_TAIL, _NORMAL_TAIL = 21.0, 6.0  # Distances beyond which both tails have mass 1e-9.
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-_LOWEST = np.float32(-80.0)  # its exponential is still a normal number
+_LOWEST = np.float32(-80.0)  # Smallest argument whose exponential is not subnormal.
 _LOG2_E = np.float32(1.0 / math.log(2.0))
-_TO_INTEGER = np.float32(1.5 * 2.0**23)  # adding it leaves no room for a fraction
+_TO_INTEGER = np.float32(1.5 * 2.0**23)  # Adding this number rounds to an integer.
 _BIAS, _ONE_EXPONENT = np.float32(127.0), np.float32(2.0**23)
 _C0, _C1, _C2, _C3, _C4, _C5, _C6 = map(
     np.float32, Chebyshev.interpolate(np.exp2, 6, [-0.5, 0.5]).convert(kind=Polynomial).coef
@@ -134,7 +134,7 @@ def _tabulate(variance, table):
 
 @kernel
 def _relative_to_the_middle_one(mu, root, rank, own):
-    """Subtract the class nearest to all others, `own` left out, so that 32 bits are spent on differences."""
+    """Subtract the value of the most central class (not `own`), so that 32 bits represent differences."""
     c = mu.shape[0]
     middle = -1
     nearest = np.inf
@@ -196,12 +196,12 @@ def _turn(root, rank, p, single_root):
 
 @inlined_kernel
 def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabilities):
-    """Average over Sobol points, as many as the tolerance needs or there are; returns the estimated error.
+    """Average over as many Sobol points as the tolerance needs; return the estimated error.
 
     Parameters
     ----------
     mu, root : (c,) and (c, rank or more) array
-        The latent values are mu + root z, z standard normal, and that of class `own` more by an independent variable.
+        The latent values are mu + root z, z standard normal, and class `own` has an additional independent variable.
         Overwritten.
     rank : int
     variance : float
@@ -216,7 +216,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     Returns
     -------
     float
-        Half an interval of 99 per cent for the least certain probability, by Student's t distribution.
+        Half width of a 99 % interval for the least certain probability, by Student's t distribution.
     """
     c = mu.shape[0]
     _relative_to_the_middle_one(mu, root, rank, own)
@@ -263,8 +263,8 @@ _NEGATIVE = 1e-6  # a negative variance beyond this share of the largest varianc
 _EPS = np.finfo(np.float64).eps
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_RANGE = 9.0  # of a standard normal variable, to 1e-18
-_PANELS = 6  # that quadrature starts with
+_RANGE = 9.0  # A standard normal variable exceeds this with probability 1e-19.
+_PANELS = 6  # Number of first panels of the quadrature.
 _QUADRATURE_TOLERANCE = 1e-10
 _MAX_INTERVALS = 64
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
@@ -272,7 +272,7 @@ _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 @kernel
 def _set_apart(mean, cov, own, mu, s):
-    """Write mean and covariance of all latent values less the average over classes but `own` to `mu` and `s`."""
+    """Write moments of latent values minus their average over the classes except `own` to `mu` and `s`."""
     c = mean.shape[0]
     others = 1.0 / (c - 1)
     average = (np.sum(mean) - mean[own]) * others
@@ -404,9 +404,8 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where the input has NaN or `cov` is not positive semi-definite.
     errors : (m,) array
-        Overwritten with the estimated error of the least certain probability. Where Sobol points are used it is half an
-        interval of 99 per cent. Where quadrature is used it is the change under refinement, and with two classes
-        rounding.
+        Overwritten with the estimated error of the least certain probability. With Sobol points it is half the width of
+        a 99 % interval, with quadrature the change under refinement, and with two classes rounding.
     """
     m, c = mean.shape
     rows = np.empty((3, c))

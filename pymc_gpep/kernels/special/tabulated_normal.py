@@ -33,7 +33,7 @@ def cdf_and_density(s):
     return _CDF[i] + density * t * series, density * slope
 
 
-_CELLS_OF_LOG = 32  # in a unit
+_CELLS_OF_LOG = 32  # Cells of the table in a unit.
 _ORDER = 5
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -77,7 +77,7 @@ def log_cdf_and_hazard(z):
 
 
 _CELLS = 2048
-_INNER = 1.0 / 32.0  # quantiles from here to one less this are interpolated
+_INNER = 1.0 / 32.0  # Quantiles from this level to 1 minus it are interpolated.
 _GRID = np.arange(1, _CELLS) / _CELLS
 _QUANTILE = np.concatenate([[0.0], ndtri(_GRID), [0.0]])
 _SLOPE = np.concatenate([[0.0], math.sqrt(2.0 * math.pi) * np.exp(0.5 * ndtri(_GRID) ** 2) / _CELLS, [0.0]])
@@ -86,7 +86,7 @@ _ndtri = scipy_function("special.cython_special", "ndtri", types.float64(types.f
 
 @kernel
 def quantile(p):
-    """Φ⁻¹(p): between a thirty-second and the rest by cubics, to about 1e-8, outside of it to the last digits."""
+    """Φ⁻¹(p): by cubics between 1/32 and 31/32, with an error of about 1e-8; exact to rounding elsewhere."""
     if not _INNER < p < 1.0 - _INNER:
         return _ndtri(p)
     scaled = p * _CELLS

@@ -3,8 +3,8 @@
 `sinh_rule` has nodes f = c sinh(jh): the trapezoid rule in τ = jh, dense about 0 and far-reaching. It integrates
 N(f | m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. With v large the
 rule needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and falls for
-|Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error
-exp(−2πη/h) of the rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
+|Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error factor
+exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weideman 2014, theorem 5.1).
 
 `log_unimodal_normal` is log E exp ℓ(g) for five kinds of ℓ:
 
@@ -43,20 +43,20 @@ def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple
 
 LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
-_FEWEST, _MOST = 16, 8192  # nodes
+_FEWEST, _MOST = 16, 8192  # Smallest and largest number of nodes.
 _AGREEMENT = 1e-7  # largest difference between a rule and the rule of half its nodes
 _ZERO = 1e-12  # terms below this count as zero beside terms of the order of 1
-_DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule
-_LONGEST = 300  # steps of a search
-_POINT = 1e-10  # effect of the variance on the logarithm below which the normal density is a point
-_WIDE = 10.0  # variance from which on cumulants of g serve in any case
-_BROAD = 4.0  # scale beside which the bend of ℓ is narrow
-_SERIES = 0.1  # rate up to which differences of equals are replaced by their series
-_TERMS = 9  # of the series of eᵗ − 1 − t
-_NOTHING = -40.0  # logarithm of the rate's second moment over its first, up to which log E exp(−r) is −E r
-_STEP = 1e12  # variance to which exp(−eᵍ), one less a distribution function of variance π²/6, is a step
-_EULER = 0.5772156649015329  # minus the mean of that distribution
-_RIGHT = 8.0  # standard deviations of a wide density up to which E exp(−eᵍ) is above its rounding
+_DROP = 45.0  # Fall of the log integrand from its mode to the ends of the rule.
+_LONGEST = 300  # Largest number of steps of a search.
+_POINT = 1e-10  # A normal density counts as a point if its variance changes the logarithm by less.
+_WIDE = 10.0  # From this variance, cumulants of g are used in any case.
+_BROAD = 4.0  # Scale at which the bend of ℓ is narrow.
+_SERIES = 0.1  # Up to this rate a series replaces differences that cancel.
+_TERMS = 9  # Number of terms of the series of eᵗ − 1 − t.
+_NOTHING = -40.0  # log E exp(−r) is −E r if log(E r² / E r) is below this.
+_STEP = 1e12  # Variance at which exp(−eᵍ) counts as a step (its transition has variance π²/6).
+_EULER = 0.5772156649015329  # Euler's constant: minus the mean of that transition.
+_RIGHT = 8.0  # Distance (standard deviations of a wide density) up to which E exp(−eᵍ) exceeds its rounding error.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -108,7 +108,7 @@ def _some(g):
 
 @kernel
 def log_density_derivatives(kind, a, b, g):
-    """ℓ and its first four derivatives; NaN where the density has no such powers."""
+    """ℓ and its first four derivatives; NaN for powers that are invalid."""
     if kind == SOME:
         return _some(g)
     if not (a >= 0.0 and b >= 0.0):
@@ -197,7 +197,7 @@ def _mode(kind, a, b, mean, v):
         return _mode_of_rate(mean + v * a, v)
     low = mean - (0.0 if kind == SOME else b * v)
     high = mean + (v if kind == SOME else a * v)
-    if kind == NORMAL:  # the slope has no bound, but falls with g
+    if kind == NORMAL:  # the slope is unbounded but decreasing in g
         pull = v * log_density_derivatives(kind, a, b, mean)[1]
         low, high = mean + min(pull, 0.0), mean + max(pull, 0.0)
     elif kind == SOME_AND_NONE:
@@ -222,7 +222,7 @@ def _mode(kind, a, b, mean, v):
 
 @inlined_kernel
 def _distance(sign, kind, a, b, mode, at_mode, v, start):
-    """To where the logarithm of the integrand is about 1 below the mode's."""
+    """Distance at which the log integrand is about 1 below its mode."""
     found = start
     for _ in range(_LONGEST):
         fallen = -_exponent(kind, a, b, mode, at_mode, sign * found, v)
@@ -237,9 +237,9 @@ def _distance(sign, kind, a, b, mode, at_mode, v, start):
 
 @kernel
 def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
-    """τ from which on nothing counts."""
-    tau = 1.5 if shift == 0.0 else 0.0  # about its mode the integrand counts up to 2 in any case
-    beyond = -sign * shift  # how far the mode is
+    """τ beyond which the integrand is negligible."""
+    tau = 1.5 if shift == 0.0 else 0.0  # the integrand is needed up to distance 2 from its mode
+    beyond = -sign * shift  # distance of the mode
     if beyond > 0.0:
         tau = math.asinh(beyond / scale)
     for _ in range(_LONGEST):
@@ -481,7 +481,7 @@ _SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
 def log_rate_normal(a, mean, v, room):
     """Return log E exp(a g − eᵍ) and its first two derivatives in the mean to nine digits.
 
-    Where the integrand is narrow, one trapezoid rule about its mode has these digits. Elsewhere see
+    Where the integrand is narrow, one trapezoid rule about its mode has these digits. Otherwise see
     `log_unimodal_normal`.
     """
     if _SURE[0] < v < math.inf and a >= 0.0 and math.isfinite(mean):

@@ -12,8 +12,8 @@ few digits. The exact rule then replaces it.
 `append_coupled` adds one row of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l rows
 before it have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the columns m_k = B_k
 K_k,j and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new row
-appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations bring L and the q up to date. The moments change by the
-remainders that the rotations leave of each row.
+appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations bring L and the q up to date. The remainders of each row
+after the rotations update the moments.
 """
 
 import math
@@ -156,11 +156,11 @@ def rough_log_normalisers(mean, variance, y, parameters, log_z):
         log_z[i] = log_largest(mean[i], utility_variance, y[i], room)
 
 
-_WIDER = 1.25  # than the step for 15 digits: ten digits are left
-_REACH = 6.8  # of the nodes on either side of the mode
-_FURTHEST = 8.5  # beyond it tables are not asked
-_LOWEST = -5.0  # difference of latent values from which on the label is improbable
-_LEAST = 1e-4  # its probability
+_WIDER = 1.25  # Factor on the step for 15 digits: ten digits remain.
+_REACH = 6.8  # Range of the nodes on either side of the mode.
+_FURTHEST = 8.5  # End of the tables.
+_LOWEST = -5.0  # Difference of latent values below which the label is improbable.
+_LEAST = 1e-4  # Probability of an improbable label.
 
 
 @kernel
@@ -231,7 +231,7 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
     weights : (d,) array
         L⁻¹ Σ B_kᵀ β_k, β_k = L_k⁻¹ D_k^{-½} ν_k.
     stubs : (c, d, p) array
-        Stubs q of p points.
+        Cholesky rows q of p points.
     new : (c, p) array
         Entries that the m of these points get.
     rows : (c, d) array
@@ -288,7 +288,7 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
                     cov[j, a, e] -= change
                     if e < a:
                         cov[j, e, a] -= change
-    # The new row of L, and its entries of the stubs.
+    # The new row of L, and its entries in the candidates' Cholesky rows.
     for i in range(size):
         for e in range(i):
             last[i] -= lower[i, e] * last[e]

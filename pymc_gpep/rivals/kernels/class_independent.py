@@ -1,6 +1,6 @@
 """Sites of class-independent EP: tilted moments by inner EP and by quadrature.
 
-The sites are c scalar ones for each point. Their precisions π and locations ν match the marginals of the tilted
+Each point has c scalar sites. Their precisions π and locations ν match the marginals of the tilted
 distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its cavity. The likelihood is log-concave,
 which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
 below 1. The quadrature of a multinomial probit is that of `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
@@ -12,7 +12,7 @@ C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The latent values follow them by Cov(f, g) C
     R_y = Σ_j q_j F_j / Σ_k q_k,   R_j = R_y − F_j,   q_k = 1 / v_k,
 
 where the last sum is over all classes. So there are weights, and no inverse. Tilted variances are v_k − R_k Ω R_kᵀ, or
-1 / Σ q + R_k (I − Ω) R_kᵀ. The first keeps the digits of the loss if the loss is small, the second those of the rest.
+1 / Σ q + R_k (I − Ω) R_kᵀ. The first form is exact to rounding if v_k − v̂_k is small, the second if v̂_k is small.
 """
 
 import math
@@ -44,7 +44,7 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
         for a in range(c):
             v = variance[a, i]
             keep = 1.0 - pi[a, i] * v
-            if v < 0.0 or keep <= 0.0:  # no covariance leaves a marginal like that
+            if v < 0.0 or keep <= 0.0:  # impossible for a proper covariance
                 return False, np.nan, np.nan
             cavity[0, a] = (mean[a, i] - nu[a, i] * v) / keep
             cavity[1, a] = v / keep
@@ -149,8 +149,8 @@ def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
     return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
 
 
-_LEAST = 1e-150  # variance that a smaller one is taken for
-_HALF = 0.5  # part of a variance that is lost from which on the rest is the more accurate
+_LEAST = 1e-150  # Smallest variance; smaller values are raised to it.
+_HALF = 0.5  # Reduction of a variance above which the remainder form is more accurate.
 
 
 @inlined_kernel

@@ -71,7 +71,7 @@ def product_moments(mu, factor, rule, mean, cov):
             mean[j] += weight * t[j]
             for i in range(j + 1):
                 cov[j, i] += weight * t[j] * t[i]
-        # The next digits, the last one the fastest.
+        # Advance the digits, the last digit fastest.
         changed = d - 1
         while changed >= 0 and digit[changed] == nodes.shape[0] - 1:
             digit[changed] = 0
@@ -310,9 +310,9 @@ BELOW_ONE = 1.0 - 1e-12
 def tilted_site(m, s, hermite, rule, order, precision, location, scale):
     """Match N(g | m, s) ∏_j Φ(g_j) in d dimensions, which has mean μ̂ and covariance Σ̂.
 
-    `hermite` says whether the `rule` (2, ·) is Gauss–Hermite's; `order` is for `truncated_moments`. Writes
-    Λ = Σ̂⁻¹ − s⁻¹ into `precision` (d, d), s⁻¹ (μ̂ − m) into `location`, the diagonal of Σ̂ into `scale`, and μ̂ over `m`.
-    Returns the log normaliser.
+    `hermite` says whether the `rule` (2, ·) is Gauss–Hermite's; `order` is for `truncated_moments`. Writes Λ = Σ̂⁻¹ −
+    s⁻¹ into `precision` (d, d), s⁻¹ (μ̂ − m) into `location`, the diagonal of Σ̂ into `scale`, and μ̂ over `m`. Returns
+    the log normaliser.
     """
     d = m.shape[0]
     lower = lower_factor(s)

@@ -51,7 +51,7 @@ class Growth(ABC):
     n_stubs : int
         1 where all functions have the same covariance and every site the same precision for all, else c.
     capacity : int
-        Most active rows.
+        Largest number of active rows.
     candidates : int
         Number p of candidates.
 
@@ -61,7 +61,7 @@ class Growth(ABC):
         Number of active rows.
     mean : array (c, p)
     held : array (·,) of int
-        Candidates that must stay where they are: none.
+        Candidates that must keep their place: none.
     """
 
     sites_class: ClassVar[type[CoupledSites | IndependentSites]]
@@ -138,7 +138,7 @@ class Growth(ABC):
         Parameters
         ----------
         place : int
-            Which.
+            Index of the candidate.
         column : array (q, p)
             Prior covariance of all candidates with this candidate.
         precision, location : array (c,)
@@ -230,23 +230,23 @@ class CoupledGrowth(Growth):
         self._covariance[places] = cov
 
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        # The first rotation restores the part of a variance that m subtracts, so that both are left out.
+        # The first rotation would restore the part of the variance that m subtracts: skip both.
         append_coupled(
             self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
             self._covariance,
         )  # fmt: skip
 
 
-_STEP = 0.8  # part of the way to the matched sites, which all move at once
-_ROUNDING = 1e-10  # of eigenvalues, in units of the largest
+_STEP = 0.8  # Step size towards the matched sites, since all sites move at once.
+_ROUNDING = 1e-10  # An eigenvalue below this fraction of the largest counts as zero.
 
-_LAST, _STILL = 100, 1e-4  # times at most that sites move once all weights are 1, and how far they then go at most
+_LAST, _STILL = 100, 1e-4  # Largest number of updates once all weights are 1, and change that counts as converged.
 
 type Match = Callable[[Places, Array, Array, Array], Matched]
 
 
 class Reweighting(NamedTuple):
-    """How the weights of rows whose sites move grow to 1 (Seeger and Jordan 2004, appendix D.5)."""
+    """Growth to 1 of the weights of rows with moving sites (Seeger and Jordan 2004, appendix D.5)."""
 
     first: float
     """γ₀, in (0, 1]: weight of the first active row when it is included."""
@@ -256,7 +256,7 @@ class Reweighting(NamedTuple):
     """L₀, below the number of rows that move: how many of them have a weight below 1."""
 
     def __call__(self, moving: int, active: int) -> Array:
-        """Weights of so many rows, oldest first, where so many are active."""
+        """Weights of `count` rows, oldest first, with the given number of active rows."""
         latest = 1.0 - (1.0 - self.first) * np.exp(-self.rate * (active - 1))
         return np.minimum(1.0, latest + (1.0 - latest) / self.rows * np.arange(moving)[::-1])
 
@@ -275,13 +275,13 @@ class LiquidGrowth:
     match : callable
         Sites of candidates (their places) from means (c, ·) and covariances (·, c, c), with weights (·,).
     from_cavity : bool
-        Whether these are to be without the site that a row has.
+        Whether the moments exclude a row's own site.
     n_covariances : int
         Number q of covariances.
     liquid : int
-        Most rows whose sites move.
+        Largest number of rows whose sites move.
     passes : int
-        Times that they all move after each inclusion.
+        Number of updates of all these sites after each inclusion.
     weights : Reweighting
         Weights of these rows.
 
@@ -349,7 +349,7 @@ class LiquidGrowth:
             self._cross[at][:, places] = self._frozen.between(place, column, places)
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
-        """Make a candidate active, see `Growth`; if there are as many as may move, the oldest is frozen."""
+        """Make a candidate active, see `Growth`; if too many rows move, the oldest is frozen."""
         if len(self.held) == len(self._cross):
             self._freeze()
         at = len(self.held)
@@ -361,7 +361,7 @@ class LiquidGrowth:
         self.settle(self._passes)
 
     def settle(self, passes: int) -> float:
-        """Move all sites some times; returns how far any of them went in the last, in units of its marginal."""
+        """Update all sites some times; return the largest change in the last update, in units of its marginal."""
         moved = np.inf
         for _ in range(passes):
             moved = self._move()
@@ -391,7 +391,7 @@ class LiquidGrowth:
         self._weights = pull - self._gain.T @ (self._gain @ (prior @ pull))
 
     def _move(self) -> float:
-        """Go a part of the way to the sites that match, where there are any; returns the largest step."""
+        """Take a damped step to the matching sites; return the largest step."""
         k, c = len(self.held), self._frozen.n_functions
         precision, location = self._own[:, :, :k]
         mean, cov = self.mean[:, self.held], self.covariance(self.held)
@@ -438,8 +438,8 @@ class LiquidGrowth:
         self.held = self.held[1:]
 
 
-_DENSE = 4_000_000  # numbers in the covariance of all rows, which is had at once where all are candidates: 32 MB
-_FIRST = 3  # rows of different classes to begin with, before scores say anything
+_DENSE = 4_000_000  # Largest covariance of all rows that is computed at once: 32 MB.
+_FIRST = 3  # Number of first rows, of different classes, chosen without scores.
 
 
 @dataclass
@@ -459,18 +459,18 @@ class Candidates:
     capacity : int
         Most active rows; of each function where these choose rows of their own.
     rows : array (p,) of int
-        The candidates to begin with.
+        Initial candidates.
     liquid : int
         Number of latest active rows whose sites still move; later rows replace earlier rows.
     passes : int
-        Times that they move after each inclusion.
+        Number of updates of these sites after each inclusion.
     weights : Reweighting
         Weights of their likelihood meanwhile.
 
     Attributes
     ----------
     waiting : array (g, p) of bool
-        Whether a row may get a site, and has none yet, for each group of functions that choose rows together.
+        Mask of rows that may still get a site, for each group of functions that choose rows together.
     """
 
     prior: RowBlocks
@@ -490,8 +490,8 @@ class Candidates:
         self.growths = [self._growth(group.stop - group.start) for group in self._groups]
         self.waiting = np.ones((len(self._groups), p), bool)
         self._prior_mean: Array = np.empty((c, p))
-        self._wants = np.zeros(p, np.int64)  # group whose site on a candidate scores best
-        self._position: dict[int, int] = {}  # of each active row, in their order
+        self._wants = np.zeros(p, np.int64)  # best-scoring group of each candidate
+        self._position: dict[int, int] = {}  # active row → its position
         self._scores: list[float] = []
         self._chosen: list[list[int]] = [[] for _ in self._groups]  # positions of the rows of each group
         self.replace(np.arange(p), self.rows)
@@ -507,7 +507,7 @@ class Candidates:
 
     @property
     def taken(self) -> Places:
-        """The rows that cannot be chosen any more: each group that may have more sites has one on them."""
+        """Rows that cannot be chosen any more, since all groups with free sites already have a site there."""
         left = [self._active[own] for own, room in zip(self._chosen, self._room, strict=True) if room]
         return reduce(np.intersect1d, left) if left else self._active
 
@@ -541,7 +541,7 @@ class Candidates:
         return self
 
     def replace(self, places: Places, rows: Places) -> None:
-        """Put other rows in some places."""
+        """Replace some candidates by other rows."""
         self.rows[places] = rows
         active = self._active
         block = self.prior.block(active, rows)
@@ -570,7 +570,7 @@ class Candidates:
         return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
-        """Return candidates where a group may have a site, and the highest score of these sites.
+        """Return the candidates available to a group, and the highest score of their sites.
 
         Separate sites without information are left out, as in the paper.
         """
@@ -650,7 +650,7 @@ def choose_rows(
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
     moving = liquid if liquid > 1 else 0  # rows that stay among the candidates and are not scored
-    size = min(max(pool, len(first) + 1) + moving, n)  # one at least besides the first, which are not scored
+    size = min(max(pool, len(first) + 1) + moving, n)  # at least one scored row besides the first rows
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]
@@ -670,7 +670,7 @@ def choose_rows(
 
 
 def _refresh(candidates: Candidates, kept: Places, n: int, rng: np.random.Generator) -> None:
-    """Draw other rows in place of all that are not kept."""
+    """Replace the candidates that are not kept by new rows."""
     stays = np.zeros(len(candidates.rows), bool)
     stays[kept] = True
     stays[candidates.held] = True

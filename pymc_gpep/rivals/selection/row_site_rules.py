@@ -52,11 +52,11 @@ from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.site_ep import site_of
 
-_MOST = 81  # nodes of a product rule
-_FINEST, _COARSEST = 20, 3  # nodes in each of its dimensions
-_SPHERE = 64  # about as many where that has no room
+_MOST = 81  # Largest number of nodes of a product rule.
+_FINEST, _COARSEST = 20, 3  # Largest and smallest number of nodes in each dimension.
+_SPHERE = 64  # Nodes on a sphere if a product rule has too many.
 _SEED = 20_040_661
-_ROUNDING = 1e-13  # of a covariance that is singular
+_ROUNDING = 1e-13  # Relative rounding error of a singular covariance.
 
 
 class RowAverages(NamedTuple):
@@ -71,7 +71,7 @@ class RowAverages(NamedTuple):
 
 
 def has_averages(likelihood: Likelihood) -> bool:
-    """Whether there are any."""
+    """Whether a likelihood has averages of its log density."""
     return any(likelihood.offers(kind) for kind in (AverageLogDensity, BlockCurvature, CoupledCurvature))
 
 
@@ -86,7 +86,7 @@ def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean:
 
 
 def _log_density(likelihood: Likelihood) -> LogDensity:
-    """Log density of several functions with its slope, to a few digits where a likelihood offers that."""
+    """Log density of several functions with its slope, to a few digits if the likelihood offers a fast form."""
     if likelihood.offers(RoughDensity):
         return likelihood.computation(RoughDensity).log_density
     found = log_density_with_slope(likelihood)
@@ -131,7 +131,7 @@ def _differences(c: int) -> Array:
 
 @lru_cache(maxsize=8)
 def _rule(d: int) -> tuple[Array, Array]:
-    """Points (N, d) and weights (N,) for N(0, I)."""
+    """Return points (N, d) and weights (N,) for N(0, I)."""
     order = min(int(_MOST ** (1.0 / d) + 1e-9), _FINEST)
     if order < _COARSEST:
         # Opposite points of the sphere of radius √d, on axes that are turned: all cubic functions are averaged exactly.
@@ -210,7 +210,7 @@ class ActiveBound:
             Prior moments of B rows: covariances with the active rows (q, d, B), variances (q, B), means (c, B).
         labels : array (B,)
         likelihood : Likelihood
-            With the parameters of these rows.
+            Likelihood with the parameters of these rows.
         weight : float
         """
         t, weights = self._t, self._posterior.weights
@@ -272,7 +272,7 @@ type Places = NDArray[np.int64]
 
 
 class RowBlocks(Protocol):
-    """A prior of c latent functions at n rows, which is asked for blocks; q is 1 where functions share it, else c."""
+    """A prior of c latent functions at n rows, evaluated in blocks; q is 1 if functions share it, else c."""
 
     n_points: int
     n_functions: int
@@ -284,7 +284,7 @@ class RowBlocks(Protocol):
 
 
 class DenseRows:
-    """A prior whose covariance is at hand."""
+    """A prior with a stored covariance matrix."""
 
     def __init__(self, k: ArrayLike, mean: ArrayLike) -> None:
         self._prior = DensePrior.checked(np.asarray(k, np.float64), np.asarray(mean, np.float64))
@@ -293,7 +293,7 @@ class DenseRows:
 
     @classmethod
     def of(cls, prior: RowBlocks) -> Self:
-        """All rows of another prior."""
+        """Return all rows of another prior."""
         every = np.arange(prior.n_points)
         found = prior.block(every, every)
         return cls(found.cross, found.mean)
@@ -321,7 +321,7 @@ SEPARATE = "separate"
 
 
 class SeenRows(NamedTuple):
-    """Rows, and the moments of their latent values that sites are made from, as contiguous arrays."""
+    """Rows, and the moments of their latent values for computing sites, as contiguous arrays."""
 
     likelihood: Likelihood
     """Likelihood of these rows."""
@@ -339,7 +339,7 @@ class SeenRows(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Sites of rows, each as if it came next."""
+    """Sites of rows, each as if included next."""
 
     precision: Array
     """π (c, p)."""
@@ -348,7 +348,7 @@ class Matched(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Information of the labels of rows if each came next, to a few digits."""
+    """Information of the labels of rows, each as if included next, to a few digits."""
 
     log_z: Array
     """Their log probabilities (p,)."""
@@ -379,7 +379,7 @@ class RowSiteRule(ABC):
 
     @property
     def separate(self) -> bool:
-        """Whether each function chooses rows of its own."""
+        """Whether each function chooses its own rows."""
         return self.name == SEPARATE
 
     @abstractmethod
@@ -392,7 +392,7 @@ class RowSiteRule(ABC):
 
     @abstractmethod
     def told(self, seen: SeenRows) -> Told:
-        """For scores: ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of each row, M = I + ΠA and g = M⁻¹(ν − Πμ).
+        """Scores of rows: ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of each row, M = I + ΠA and g = M⁻¹(ν − Πμ).
 
         The divergence is that of the latent values of the row alone (Seeger and Jordan 2004, equation 14).
         """
@@ -424,7 +424,7 @@ def surprise(rule: RowSiteRule, seen: SeenRows) -> Array:
 def expected_information(rule: RowSiteRule, seen: SeenRows) -> Array:
     """Return the information of each row on average over the labels that it may have, as they are predicted.
 
-    Its own label is not looked at, so that rows are not chosen for labels that are wrong.
+    Its own label is not used, so that rows are not chosen because of wrong labels.
     """
     parts, weight = [], np.zeros(len(seen.labels))
     for label in range(seen.likelihood.n_classes(len(seen.mean))):
@@ -448,11 +448,11 @@ OF_FUNCTIONS = ("expected", "information")
 """Scores that tell functions of a row from each other."""
 
 
-_SWEEPS, _TOLERANCE = 200, 1e-10  # of inner EP
+_SWEEPS, _TOLERANCE = 200, 1e-10  # Sweeps and tolerance of inner EP.
 
 
 class _IndependentSites(RowSiteRule):
-    """The part that rules of independent sites share."""
+    """Base class of rules of independent sites."""
 
     @abstractmethod
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
@@ -474,12 +474,12 @@ class _IndependentSites(RowSiteRule):
 
 
 class PointMoments(_IndependentSites):
-    """By the exact moments of each function under its own marginal (Seeger and Jordan 2004, section 6)."""
+    """Independent sites by exact moments of each function under its marginal (Seeger and Jordan 2004, section 6)."""
 
     method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether a point of it is one factor with moments, and has no site that widens."""
+        """Whether its points are single factors with moments, with nonnegative site precisions."""
         has = likelihood.offers(PointFactor) and likelihood.offers(RoughNormaliser)
         return has and likelihood.log_concave and not likelihood.has_parameters
 
@@ -495,12 +495,12 @@ class PointMoments(_IndependentSites):
 
 
 class QuadratureMoments(_IndependentSites):
-    """The same for a likelihood with quadrature in several dimensions, of which scores take few nodes."""
+    """`PointMoments` for a likelihood with quadrature in several dimensions; scores use few nodes."""
 
     method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether it has such quadratures."""
+        """Whether the likelihood has such quadratures."""
         return likelihood.offers(IndependentQuadrature) and likelihood.offers(RoughSites)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -519,12 +519,12 @@ class QuadratureMoments(_IndependentSites):
 
 
 class OneFunctionMoments(_IndependentSites):
-    """The same for a likelihood of one latent function."""
+    """`PointMoments` for a likelihood of one latent function."""
 
     method = "ep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether it has one function, and no site that widens."""
+        """Whether the likelihood has one function and nonnegative site precisions."""
         return likelihood.offers(GaussianAverage) and likelihood.log_concave and not likelihood.has_parameters
 
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
@@ -545,7 +545,7 @@ class UtilitySites(_IndependentSites):
     from_cavity = False
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether it has utilities."""
+        """Whether the likelihood has utilities."""
         return likelihood.offers(UtilityBound) and likelihood.offers(RoughNormaliser)
 
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
@@ -568,7 +568,7 @@ def _rough_normalisers(seen: SeenRows) -> Array:
 
 
 class _CoupledSites(RowSiteRule):
-    """The part that rules of coupled sites share."""
+    """Base class of rules of coupled sites."""
 
     form = SiteForm.COUPLED
 
@@ -584,7 +584,7 @@ class InnerEP(_CoupledSites):
     method = "nested_ep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether it has factors of differences."""
+        """Whether the likelihood has factors of differences."""
         return likelihood.offers(DifferenceFactors) and likelihood.offers(SiteInformation)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -598,12 +598,12 @@ class InnerEP(_CoupledSites):
 
 
 class Projection(_CoupledSites):
-    """The projection of section 4.3, exact where a coupling has the form of these sites, and near it elsewhere."""
+    """The projection of section 4.3, exact if the coupling has the form of these sites, otherwise approximate."""
 
     method = "qep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether it has such a projection."""
+        """Whether the likelihood has such a projection."""
         return likelihood.offers(CoupledQuadrature) and likelihood.offers(SiteInformation)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -630,7 +630,7 @@ RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
 
 
 def rows_can_be_chosen(likelihood: Likelihood) -> bool:
-    """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
+    """Whether a likelihood has sites for choosing rows, and a bound over all rows."""
     return has_averages(likelihood) and any(rule.fits(likelihood) for rule in RULES)
 
 

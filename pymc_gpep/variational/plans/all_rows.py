@@ -141,7 +141,7 @@ class AllRows(Plan):
             return why
         if why := mirror_image(fit.solution, fit.classifier.class_names):
             return why
-        if fit.classifier.prior.effects:  # covariances of sums have no length scales to speak of
+        if fit.classifier.prior.effects:  # sums have no common length scales
             return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 

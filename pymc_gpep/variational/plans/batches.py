@@ -47,13 +47,13 @@ from pymc_gpep.variational.model_warnings import (
 )
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan, Search
 
-_AVERAGES = 100  # that progress computes in an epoch: each costs as much as the epoch has steps
-_RATE = 0.03  # of Adam, which falls to 0
-_LEARNED = 10  # one in so many steps, at most, is of the warm-up
-_FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
-_COUPLED = 2000  # latent values of few rows that sweeps couple: matrices are of that size
-_MOST_HELD = 2**28  # numbers, 2 GB
-_SETS = 3  # dimensions of an array of inducing inputs of each function
+_AVERAGES = 100  # Largest number of averages for the progress bar in an epoch; each takes time for all its steps.
+_RATE = 0.03  # First learning rate of Adam, which falls to 0.
+_LEARNED = 10  # The warm-up takes at most a tenth of the steps.
+_FEWEST, _MOST, _PART = 50, 150, 10  # Smallest and largest number of inducing inputs, and rows for each.
+_COUPLED = 2000  # Largest number of latent values that sweeps couple in a matrix.
+_MOST_HELD = 2**28  # Largest number of stored numbers: 2 GB.
+_SETS = 3  # Dimensions of an array with inducing inputs for each function.
 _TAKES_NO = {  # options of other plans, and why batches refuse them
     "update": "with batches hyperparameters move at each step. Leave it out",
     "client": "batches are taken in one process. Leave it out",
@@ -70,12 +70,12 @@ class ByBatches(Plan):
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        Number of inducing inputs of each function, or these themselves. If not given 150, 50 of 500 rows or fewer, and
-        a tenth of the rows between. They begin at centres of the classes if all functions share them, otherwise at rows
-        of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all inducing
-        inputs, and one batch. Learned inducing inputs would overfit so few rows. If no option of steps is given,
-        `"sparse_ep"` makes sweeps over such rows instead. Their sites couple the classes, and `n` limits the iterations
-        of the optimiser. That is for 2000 latent values at most, of functions that share their covariance.
+        Number of inducing inputs of each function, or the inducing inputs themselves. The default is a tenth of the
+        rows, at least 50 and at most 150. They begin at centres of the classes if all functions share them, otherwise
+        at rows of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all
+        inducing inputs, and one batch. Learned inducing inputs would overfit so few rows. If no option of steps is
+        given, `"sparse_ep"` makes sweeps over such rows instead. Their sites couple the classes, and `n` limits the
+        iterations of the optimiser. This needs at most 2000 latent values and a shared covariance.
     learn_inducing : bool, optional
         Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
         where effects stand beside the process. The joint posterior of both holds for features that do not move. They
@@ -308,7 +308,7 @@ class _Stepping(Search):
         try:
             for i in range(first, first + n):
                 if (kept := shown()) is not None:
-                    _ = kept.values  # a callback has kept the fit, which does not change with the state
+                    _ = kept.values  # freeze the values of a fit that a callback keeps
                 taken = steps.advance()
                 record[:, i] = -taken.log_posterior, taken.floored
                 if (i - first) % every == 0:
@@ -375,7 +375,7 @@ class _Stepping(Search):
         every = plan.takes_all(self._blocks)
         size = rows.n_rows if every else min(int(plan.batch_size or rows.n_rows), rows.n_rows)
         batches = BatchOrder(rows, size, given.seed, gathers=held is None)
-        deviations = column_deviations(places)  # which reads all rows, so that none is met first in a step
+        deviations = column_deviations(places)  # reads all rows, so that errors appear before the first step
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks)
         self._first = _with_scales(given, self._blocks, self._first, prior)
@@ -406,7 +406,7 @@ class _Stepping(Search):
 
 
 def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
-    """All inputs where a device may compute and has room for them; rows are then sent there once, not in each step."""
+    """Return all inputs if a device has memory for them, so that rows are copied to it once."""
     fit = rows.chunk >= rows.n_rows and rows.n_rows * rows.n_inputs <= _MOST_HELD
     return rows.inputs(slice(0, rows.n_rows)) if fit and runs_in_jax(compile_kwargs) else None
 
@@ -423,7 +423,7 @@ def _with_scales(given: FitTask, blocks: InducingBlocks, first: Array, prior: St
 
 
 def _inducing(rows: int) -> int:
-    """How many inducing inputs there are where nobody says."""
+    """Return the default number of inducing inputs."""
     return min(max(_FEWEST, rows // _PART), _MOST)
 
 

@@ -25,9 +25,9 @@ from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-_FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
+_FLAT = 1e-6  # Tolerance of flat directions, of which inducing inputs have many.
 _UPDATES = ("outer", "inner")
-_RATE, _MOST = 0.03, 10.0  # of Adam, for a bound, and how many times as long steps may become
+_RATE, _MOST = 0.03, 10.0  # Learning rate of Adam for a bound, and largest growth of its steps.
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class InducingInputs(Plan):
         check_switches(learn_inducing=self.learn_inducing, shared_inducing=self.shared_inducing)
         check_name("update", self.update, _UPDATES)
         if self.client is not None and self.update == "inner":
-            raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')
+            raise NotImplementedError('update="inner" does not work with client=... yet. Leave out update or client.')
 
     @classmethod
     def methods(cls) -> Iterable[str]:
@@ -75,7 +75,7 @@ class InducingInputs(Plan):
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         kind = SPARSE_APPROXIMATIONS[method]
-        if "batch_size" in options:  # of a method that has them this is another plan
+        if "batch_size" in options:  # methods with batches have another plan
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
         own = {*self.names(), *(option.name for option in fields(kind))}
         of_batches = sorted(options.keys() & {option.name for option in fields(ByBatches)} - own)

@@ -97,7 +97,7 @@ class Search(ABC):
     @property
     @abstractmethod
     def trace(self) -> Trace:
-        """How hyperparameters were found."""
+        """Record of the search for hyperparameters."""
 
     def alarming(self, fit: Fit, n: int) -> bool:
         """Whether a fit of at most n iterations is worth a warning with its message."""
@@ -208,7 +208,7 @@ class Plan(ABC):
         kwargs : dict
             For `pytensor.function`.
         optimiser : function, optional
-            One of PyMC's.
+            An optimiser of PyMC, such as `pm.adam`.
         """
 
 

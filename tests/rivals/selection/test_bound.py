@@ -39,7 +39,7 @@ def filtered(case, problem):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_value_is_that_of_dense_algebra(case):
+def test_bound_equals_dense_algebra(case):
     problem = case.problem(10)
     selection, sites = filtered(case, problem)
     value, _, _ = moments(case, problem, sites)
@@ -68,7 +68,7 @@ def test_derivatives_match_differences(case, per_class):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_below_the_evidence_with_any_sites(seed):
+def test_bound_is_below_the_evidence_for_any_sites(seed):
     case = Case(CASES[0].likelihood, CASES[0].rule)
     problem = random_problem(seed, 6, 3, variance=4.0)
     rng = np.random.default_rng(seed)

@@ -54,7 +54,7 @@ def test_growth_row_by_row_equals_growth_at_once(case, per_class):
     assert_allclose(cov, exact[1], atol=1e-9)
 
 
-def test_a_number_that_all_means_have_in_common_changes_nothing():
+def test_common_shift_of_means_changes_nothing():
     case = CASES[0]
     problem = case.problem()
     one, other = (

@@ -17,7 +17,7 @@ from tests.rivals.selection.cases import CASES
     but=["complementary_log_log-independent", "multinomial_probit-coupled", "multinomial_probit-utility"]
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_with_all_rows_moving_they_come_to_the_fixed_point_of_all_rows(case):
+def test_sites_of_all_moving_rows_reach_the_fixed_point(case):
     problem = case.problem()
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 12, np.arange(12), 12, 2)
     grown.include_first(12)
@@ -73,7 +73,7 @@ def test_all_weights_are_1_in_the_end(sites):
 
 
 @pytest.mark.parametrize("weights", [(0.0, 0.1, 2), (0.5, 1.0, 2), (0.5, 0.1, 5), (0.5, 0.1), (0.5, 0.1, 0.5)])
-def test_refuses_weights_that_do_not_grow_to_1(weights):
+def test_weights_that_do_not_grow_to_1_are_refused(weights):
     with pytest.raises(ValueError, match=r"weights must be .*, with liquid=5"):
         IVM(liquid=5, weights=weights)
 
@@ -98,7 +98,7 @@ def test_moments_match_the_sites_while_rows_freeze_and_candidates_change(case, p
     assert_allclose(grown.growths[0].covariance(), exact[1], atol=1e-9)
 
 
-def test_a_choice_keeps_rows_that_still_move_among_candidates():
+def test_choice_keeps_moving_rows_among_candidates():
     problem = random_problem(5, 80, 3, variance=9.0)
     rows = DenseRows(problem.K, problem.m)
     found = IVM(active=20, pool=15, liquid=10).solve(rows, problem.y, random_seed=1)

@@ -90,7 +90,7 @@ def test_sites_that_were_iterated_match_the_tilted_moments_of_their_functions_al
 
 
 @EVERY
-def test_the_bound_and_its_derivatives_where_some_sites_are_not_there(case):
+def test_bound_with_missing_sites_matches_differences(case):
     problem = case.problem(10)
     rng = np.random.default_rng(2)
     precision, location = rng.uniform(0.05, 0.6, (3, 4)), rng.normal(size=(3, 4))
