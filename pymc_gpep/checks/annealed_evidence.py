@@ -291,8 +291,8 @@ def annealed_evidence(
 
     Notes
     -----
-    The best start has a Gaussian close to the posterior, and not narrower than it.
-    "nested_ep" and "qep" are good starts, "laplace" needs more temperatures, "iep" and "vb" can lose to the prior.
+    The best start has a Gaussian close to the posterior, and not narrower than it. Good starts are "nested_ep" and
+    "qep". The start "laplace" needs more temperatures, and "iep" can be worse than the prior.
 
     Examples
     --------

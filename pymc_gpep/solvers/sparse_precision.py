@@ -42,7 +42,7 @@ type Indices = NDArray[np.int64]
 
 
 class FactorPattern:
-    """Positions of entries of P (q, q) and of L in P = L D Lᵀ, in an order of rows and columns that leaves L sparse.
+    """Positions of entries of P (q, q) and of L in P = L D Lᵀ, in an order that leaves L sparse.
 
     Parameters
     ----------

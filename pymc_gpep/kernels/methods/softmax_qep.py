@@ -23,7 +23,7 @@ LEAST = -200.0
 def softmax_sites(sites, pi, nu):
     """π and ν (c, n) from `sites` (2, n, c).
 
-    If all π of a point are zero, they are set to 1/c, the curvature of the softmax at f = 0, since π must be positive.
+    If all π of a point are zero, they are set to 1/c, as at f = 0, since π must be positive.
     """
     _, n, c = sites.shape
     for i in range(n):

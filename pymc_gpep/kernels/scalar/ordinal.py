@@ -5,8 +5,7 @@ F is Φ or the logistic function; the rows of the parameters are the cutpoints, 
 Categories beyond K − 1 and cutpoints that do not ascend give NaN.
 
 Averaged over a normal f, an interval of F is an interval of the average of F. So h has a closed form for both. The
-logistic density is σ(a) σ(−b) (1 − exp(b − a)), of which the last factor does not depend on f, so that g has a closed
-form there.
+logistic density is σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So g has a closed form.
 
 With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
 last category has the product alone. F is symmetric, so that log(1 − F(u)) is log F(−u).

@@ -108,7 +108,7 @@ def _mode(h, offset, rate):
 
 @kernel
 def _end(mode, top, furthest, h, offset, rate):
-    """Place on the side of `furthest` beyond which the integrand is negligible; `furthest` if there is none."""
+    """Place on the side of `furthest` beyond which the integrand is negligible, or `furthest`."""
     inside, outside = mode, furthest
     for _ in range(_HALVINGS):
         middle = 0.5 * (inside + outside)
