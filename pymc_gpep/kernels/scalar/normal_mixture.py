@@ -31,8 +31,8 @@ def average(components, of, cavities, bases, limits, scratch, out):
     cavities, bases : array (2, n)
         Means and variances.
     limits : tuple of float
-        Share of the base below which r and b count as 0; fall of the weights of rare components; largest share of rare
-        components in a variance.
+        Share of the base below which r and b count as 0. Fall of the weights of rare components. Largest share of
+        these components in a variance.
     scratch : array (3, K)
     """
     nothing, rare, share_of_rare = limits
