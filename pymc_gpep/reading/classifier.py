@@ -46,7 +46,7 @@ MARGINAL = "marginal"
 
 
 class ObservedAxes(NamedTuple):
-    """The axes of rows of an observed array with several of them."""
+    """The axes of rows of an observed array."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class ObservedAxes(NamedTuple):
 
     @property
     def noise(self) -> set[Variable]:
-        """Variables that the correlated noise alone depends on."""
+        """Variables that only the correlated noise depends on."""
         if not self.vectors:
             return set()
         mean, sd = self.array.owner.op.dist_params(self.array.owner)
@@ -66,7 +66,7 @@ class ObservedAxes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GPClassifier:
-    """The kind of a model, read from its graph: latent functions with a Gaussian prior, and observations given them.
+    """A model that was read: latent functions with a Gaussian prior, and observations given these functions.
 
     Latent functions are in the order in which the likelihood takes them.
 
@@ -77,33 +77,33 @@ class GPClassifier:
     likelihood_model : Likelihood
         The likelihood of the observations.
     observed : tuple of TensorVariable, shape (n,)
-        The observed random variable, or several whose rows stand one after another.
+        The observed random variable, or several variables whose rows stand one after another.
     labels : TensorVariable, shape (n,), or (n, c) where there is a number for each class
-        Observations: a constant, or the shared variable of `pm.Data`; numbers of all variables where there are several.
+        Observations: a constant, or the shared variable of `pm.Data`; for several variables, their joined numbers.
     parameters : TensorVariable, shape (p, n)
-        Parameters of the likelihood besides latent values, a function of hyperparameters; p is 0 for most.
+        Parameters of the likelihood in addition to latent values, as functions of hyperparameters; p is often 0.
     given : TensorVariable, shape (p, rows) or (p, 1), or None
-        The same parameters as they stand in the model at all rows, in terms of its data; None without parameters.
+        The same parameters at all rows of the model, as functions of its data; None without parameters.
     class_dim, point_dim : str or None
-        Names of the axes, where the model names them (`dims`).
+        Names of the axes, if the model names them (`dims`).
     class_labels : tuple or None
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
     coords : dict of str to tuple or None
         Coordinates of the model when this was read. Later `pm.set_data(..., coords=)` does not change them.
     asked : tuple of str
-        Names of Gaussian variables that stay hyperparameters because a user said so.
+        Names of Gaussian variables that stay hyperparameters at the user's request.
     missing : MissingResponses or None
-        Where responses of some rows are missing: points are then the rows that have one.
+        Rows without a response, if any. The points are then the rows with a response.
     rows : slice
-        Places of its rows among all that the prior has.
+        Positions of its rows among all rows of the prior.
     argument : TensorVariable or None
-        The argument of the likelihood at all rows of the data; None of several observed variables.
+        The argument of the likelihood at all rows of the data; None for several observed variables.
     parts : tuple of GPClassifier
-        The classifier of each of several observed variables; empty where there is one.
+        The classifiers of several observed variables; empty for a single variable.
     axes : ObservedAxes or None
-        Axes of rows of an observed array with several of them, whose rows stand in the order of memory.
+        Axes of rows of an observed array. Its rows stand in the order of memory.
     groups : RowGroups or None
-        Groups of rows with the same latent value, whose first rows are the points of the prior. None where the prior
+        Groups of rows with the same latent value. Their first rows are the points of the prior. None if the prior
         has all rows.
 
     Examples
@@ -147,7 +147,7 @@ class GPClassifier:
 
     @property
     def at_points(self) -> tuple[TensorVariable, TensorVariable, Likelihood]:
-        """Observations, parameters and likelihood at the points of the prior, of groups where there are any."""
+        """Observations, parameters and likelihood at the points of the prior, which may be groups of rows."""
         if self.groups is None:
             return self.labels, self.parameters, self.likelihood_model
         likelihood, labels, parameters = self.groups.points
@@ -165,12 +165,12 @@ class GPClassifier:
 
     @property
     def each(self) -> tuple["GPClassifier", ...]:
-        """The classifier of each observed variable: itself, where there is one. Factors of priors are left out."""
+        """Classifiers of the observed variables without factors of priors; the classifier itself for one variable."""
         return tuple(part for part in self.parts if not part.is_prior) or (self,)
 
     @property
     def is_prior(self) -> bool:
-        """Whether rows are the factors of a prior, and not observed."""
+        """Whether rows are the factors of a prior, and not observations."""
         return is_factor(self.observed[0])
 
     @property
@@ -180,7 +180,7 @@ class GPClassifier:
 
     @property
     def seen(self) -> slice:
-        """Places of the rows that were observed, which stand before factors of priors."""
+        """Positions of the observed rows, which stand before factors of priors."""
         return slice(0, max(part.rows.stop for part in self.each) - self.each[0].rows.start)
 
     @property
@@ -196,22 +196,22 @@ class GPClassifier:
         return [part.missing.unobserved for part in self.each if part.missing is not None]
 
     def part(self, response: str | None, asks: str) -> "GPClassifier":
-        """Return the classifier of an observed variable, whose prior is that of this one at the rows of the variable.
+        """Return the classifier of an observed variable, with the joint prior at the rows of the variable.
 
         Raises
         ------
         ValueError
-            If no observed variable has this name, or if there are several and the name is None; `asks` is the caller.
+            If no variable has this name, or if there are several and the name is None. `asks` names the caller.
         """
         found = [each for each in self.each if response in (None, each.response)]
         if response is None and len(found) > 1:
             found = [each for each in found if distribution(each.observed[0]) != POTENTIAL]
         if len(found) != 1:
             names = ", ".join(repr(each.response) for each in self.each)
-            given = "it has to be said of which" if response is None else f"the model has no {response!r}"
+            given = "the model has several" if response is None else f"the model has no {response!r}"
             meant = did_you_mean([response], [each.response for each in self.each])
             raise ValueError(
-                f"{asks} is of one observed variable, and {given}. Name one: response=... of {names}.{meant}"
+                f"{asks} needs one observed variable, and {given}. Name one: response=... of {names}.{meant}"
             )
         (own,) = found
         if not self.parts:
@@ -229,7 +229,7 @@ class GPClassifier:
         return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.each])
 
     def coords_of_points(self) -> NDArray[Any] | None:
-        """Return the coordinates (n,) that the model has for its points."""
+        """Return the coordinates (n,) of the points in the model."""
         labels = self.coords.get(self.point_dim) if self.point_dim else None
         if labels is None:
             return None
@@ -242,7 +242,7 @@ class GPClassifier:
         ----------
         found : Dataset or DataArray
         dim : str
-            Dim of rows, in whose place are the dims of the array. Results of several observed variables keep it.
+            Dim of rows, which the dims of the array replace. Results of several observed variables keep this dim.
         """
         if self.axes is None or dim not in found.dims:
             return found
@@ -297,9 +297,9 @@ class GPClassifier:
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """Return why variables are not integrated, by name: reasons of the prior and of further likelihood parameters.
+        """Reasons why variables are not integrated, by name, from the prior and from further likelihood parameters.
 
-        Thresholds have an order or no density, and say nothing.
+        Thresholds are left out: they have an order or no density.
         """
         found = self.prior.reasons
         for rv in self.learned_parameters:
@@ -330,7 +330,7 @@ class GPClassifier:
 
     @property
     def function_dims(self) -> tuple[str, ...]:
-        """Name of the axis of latent functions; none where a point has one function and no axis for it."""
+        """Name of the axis of latent functions; empty if a point has one function and no axis of functions."""
         return (self.class_dim or "class",) if self.likelihood_model.function_axis else ()
 
     @property
@@ -351,16 +351,16 @@ def at_new_rows(
     takes: Collection[str],
     positions: NDArray[np.int64] | None = None,
 ) -> "tuple[Any, LikelihoodElsewhere]":
-    """Return new rows of latent functions, and the likelihood there.
+    """Return new rows of latent functions, and the likelihood at these rows.
 
-    A single row is repeated if parameters of the likelihood have several by the data given.
+    A single row is repeated if the given data of likelihood parameters have several rows.
     """
     x = repeated(rows, rows_of_parameters(classifier, new))
     return x, LikelihoodElsewhere(classifier, len(x), data, new, takes, positions)
 
 
 def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
-    """Return the number of new rows that parameters of the likelihood have by the data given, 1 if these do not say."""
+    """Return the number of new rows in the given data of likelihood parameters; 1 without such data."""
     if classifier.given is None or not new:
         return 1
     behind = _behind(classifier, {})
@@ -377,7 +377,7 @@ def _behind(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> Data
 class LikelihoodElsewhere:
     """The likelihood at m new points, as a function of the hyperparameters.
 
-    Its parameters there are the model's own expression of them, with other data.
+    Its parameters are the expressions of the model, evaluated with new data.
 
     Parameters
     ----------
@@ -387,11 +387,11 @@ class LikelihoodElsewhere:
     data : dict
         Data of the model → replacements, as `frozen_data` returns them. Other data keep their present values.
     new : dict of str to array_like, optional
-        Data at the new points by name, with a row for each, or one number for all of them.
+        Data at the new points by name, with a row for each point, or one number for all points.
     others : collection of str
-        Names of data that latent functions depend on, which `new` may have as well.
+        Names of data that latent functions depend on. `new` may contain these names.
     positions : array (m,), optional
-        Positions of the points among the rows of the model, where they are some of these.
+        Positions of the points among the rows of the model, if the points are rows of the model.
 
     Raises
     ------
@@ -416,7 +416,7 @@ class LikelihoodElsewhere:
         if unknown := [name for name in given if name not in behind.known and name not in others]:
             has = [*others, *behind.known]
             depends = f"the data {_listing(has)}" if has else "no data besides latent values"
-            advice = did_you_mean(unknown, has) if has else " Declare what differs between rows as pm.Data."
+            advice = did_you_mean(unknown, has) if has else " Declare the covariates of the rows as pm.Data."
             raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.{advice}")
         given = {name: value for name, value in given.items() if name in behind.known}
         self._missing = [name for name in behind.known if name not in given]
@@ -432,7 +432,7 @@ class LikelihoodElsewhere:
         self._values, there = x.values(self._rows or n_points), behind.symbols(x.names)
         self._apart = behind.apart(there, x)
         self._functions = ModelFunctions(classifier.model, classifier.hyperparameters, behind.replaced(there))
-        # Rows that depend on each other are found at the first hyperparameters.
+        # The first call checks that rows do not depend on each other.
         self._unchecked = [each for each in (classifier.given, classifier.unbounded) if each is not None]
         made = [self._functions([each], list(there.values())) for each in self._unchecked]
         self._function, self._unbounded = made[0], made[1] if len(made) > 1 else None
@@ -469,13 +469,11 @@ class LikelihoodElsewhere:
         likelihood = self._likelihood.given(at_each[:, : self._n_points])
         likelihood.check_parameters(observed, f"{self._name!r} at new points")
         if not np.isfinite(parameters).all():
-            raise ValueError(
-                f"At new points, values that {self._name!r} is given besides latent values are not finite."
-            )
+            raise ValueError(f"At new points, parameters of the likelihood of {self._name!r} are not finite.")
         return likelihood
 
     def _parameters(self, function: Callable[..., Any], point: PointType) -> Array:
-        """Parameters at the new points (p, m), or as many as one row more, or (p, 1)."""
+        """Return parameters (p, m) at the new points, perhaps with extra rows at the end, or (p, 1) for all points."""
         try:
             (parameters,) = function(point, *self._values)
         except (ValueError, IndexError, AssertionError) as error:
@@ -490,12 +488,12 @@ class LikelihoodElsewhere:
 
     @property
     def _refusal(self) -> str:
-        what = f"What {self._name!r} is given besides latent values differs between points"
+        what = f"Parameters of the likelihood of {self._name!r} differ between points"
         if self._missing:
-            return f"{what}, and depends on data. Give their values at Xnew: data={{{self._missing[0]!r}: ...}}."
+            return f"{what} and depend on data. Give these data at Xnew: data={{{self._missing[0]!r}: ...}}."
         return (
-            f"{what}, and not by data alone that can be given for others. Put what differs into the model as pm.Data, "
-            "such as exposure = pm.Data('exposure', ...), and give its values at Xnew: data={'exposure': ...}."
+            f"{what}, and not only through data. Declare the arrays that differ as pm.Data, such as "
+            "exposure = pm.Data('exposure', ...), and give their values at Xnew: data={'exposure': ...}."
         )
 
 
@@ -504,12 +502,12 @@ def _listing(names: Iterable[str]) -> str:
 
 
 def as_given(labels: Variable) -> Variable:
-    """Labels before PyMC made whole numbers of them, where that can be seen."""
+    """Return labels before PyMC's cast to whole numbers, if the graph contains the cast."""
     return labels.owner.inputs[0] if is_elementwise(labels, Cast) else labels
 
 
 def check_labels(likelihood: Likelihood, rv: TensorVariable, labels: Variable, n_functions: int, n_points: int) -> None:
-    """Refuse a number of latent functions or observations that a likelihood does not take."""
+    """Refuse a number of latent functions or observations that a likelihood does not accept."""
     try:
         likelihood.check_functions(n_functions)
     except ValueError as error:
@@ -526,7 +524,7 @@ def check_labels(likelihood: Likelihood, rv: TensorVariable, labels: Variable, n
 
 
 def check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None:
-    """Refuse observations of several numbers that do not sum to what a model says."""
+    """Refuse vectors of counts that do not sum to the totals of the model."""
     if reading.totals is None:
         return
     totals, values = evaluate([reading.totals, labels])
@@ -536,14 +534,14 @@ def check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None
         said = np.broadcast_to(totals, sums.shape)[i]
         raise StructureError(
             f"Counts of {rv.name!r} must sum to n at each point, but do not in {rows_text(bad)}: row {i} has {sums[i]} "
-            f"of n = {said}. Give n the sums of what is observed: n=y.sum(axis=1)."
+            f"of n = {said}. Give n the sums of the observed counts: n=y.sum(axis=1)."
         )
 
 
 def check_parameters(
     likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: Observed
 ) -> None:
-    """Refuse numbers that a likelihood cannot be given; those that depend on hyperparameters are checked at a point."""
+    """Refuse parameters that a likelihood does not accept. Functions of hyperparameters are checked at each point."""
     try:
         likelihood.given(parameters).check_parameters(labels, repr(rv.name))
     except ValueError as error:
@@ -551,7 +549,7 @@ def check_parameters(
 
 
 def check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
-    """Refuse missing values of variables other than the likelihood's, and terms that depend on missing responses."""
+    """Refuse missing values of variables outside the likelihood, and terms that depend on missing responses."""
     for each in own:
         each.check(model)
     for other in missing_responses(model).values():

@@ -44,11 +44,11 @@ class Gaussians:
     processes : dict of TensorVariable to LatentGP
         Gaussian processes by their latent values.
     recipes : dict of TensorVariable to Recipe
-        Other Gaussian variables that are not yet found to be in the way.
+        Recipes of the other Gaussian variables that may still be integrated.
     kept : dict of TensorVariable to str
         Gaussian variables that stay hyperparameters, and why.
     missing : frozenset of TensorVariable
-        Responses that are missing, which are neither.
+        Missing responses, which are neither integrated nor hyperparameters.
     """
 
     model: pm.Model
@@ -59,11 +59,11 @@ class Gaussians:
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """All of them."""
+        """Gaussian processes and other variables that may be integrated."""
         return frozenset([*self.processes, *self.recipes])
 
     def keep(self, variables: Iterable[Variable], why: str) -> bool:
-        """Leave variables among the hyperparameters; return whether any of them was to be integrated."""
+        """Make variables hyperparameters. Return whether any of the variables was to be integrated."""
         found = [v for v in self.recipes if v in set(variables)]
         for variable in found:
             del self.recipes[variable]
@@ -80,7 +80,7 @@ class Gaussians:
         read : callable
             Reads the likelihood, given the variables that may be integrated.
         observed : sequence of TensorVariable
-            The observed variable, or several whose likelihoods are read as one.
+            The observed variable, or several variables whose likelihoods are read together.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class Gaussians:
         Raises
         ------
         StructureError
-            If nothing is left, or if it is open which of two variables to keep.
+            If no variable is left to integrate, or if the choice between two variables is open.
         """
         open_choices: list[tuple[str, str]] = []
         known = dict(self.recipes), dict(self.kept)
@@ -128,7 +128,7 @@ class Gaussians:
     def _refuse_nested(
         self, used: Collection[Variable], argument: TensorVariable, observed: Sequence[TensorVariable]
     ) -> None:
-        """Refuse Gaussian processes in covariances and scales, and two of them that are made of one variable."""
+        """Refuse Gaussian processes in covariances and scales, and two processes of one free variable."""
         processes = Affinity(frozenset(self.processes))
         for variable in used:
             own = variable in self.processes
@@ -146,12 +146,12 @@ class Gaussians:
         )
         if beside:
             raise StructureError(
-                f"The argument of {quoted(observed)} depends on {listing(beside)} not only by latent values. "
+                f"The argument of {quoted(observed)} depends on {listing(beside)} not only through latent values. "
                 f"{as_it_is(self.model)}"
             )
 
     def _behind(self, argument: TensorVariable) -> set[Variable]:
-        """Return all that an argument is made of, also by way of means."""
+        """Return the integrated variables that an argument depends on, directly or through means."""
         affinity = Affinity(self.sources)
         found: set[Variable] = set()
         pending = [*affinity.behind(argument)]
@@ -166,12 +166,12 @@ class Gaussians:
         return found
 
     def _keep_what_others_need(self, observed: Sequence[TensorVariable]) -> None:
-        """Keep variables on which anything depends besides the argument and means."""
+        """Make variables hyperparameters if another term than the argument and means depends on them."""
         while any(self.keep(found, why) for found, why in self._needed(observed)):
             pass
 
     def _needed(self, observed: Sequence[TensorVariable]) -> Iterable[tuple[frozenset[Variable], str]]:
-        """Yield variables on which more than the argument and means depends, each with the dependent term."""
+        """Yield variables that another term than the argument and means depends on, each set with a reason."""
         model = self.model
         affinity = Affinity(self.sources)
         for latent in self.processes.values():
@@ -181,16 +181,16 @@ class Gaussians:
         own = {*self.recipes, *(latent.free for latent in self.processes.values()), *observed, *self.missing}
         for variable in model.basic_RVs:
             if variable not in own:
-                what = "is observed and" if variable in model.observed_RVs else "is no integrated variable and"
+                what = "is observed and" if variable in model.observed_RVs else "is not an integrated variable and"
                 yield affinity.reached(variable.owner.inputs), f"{variable.name!r} {what} depends on it"
         for potential in model.potentials:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
-        """Keep the variables with the fewest numbers without which an operation is affine.
+        """Make the variables with the fewest entries hyperparameters so that an operation is affine in the rest.
 
-        If two sides have as few, the first one is kept, and the choice is open. Return the words and the name of each
-        variable that was kept by such a choice.
+        If two sides have the same number of entries, the first side is chosen, and the choice is open. Return a
+        description and the name of each variable of an open choice.
         """
         sides = [side for side in error.sides if side.isdisjoint(self.processes)]
         sizes = [sum(self.recipes[v].size for v in side) for side in sides]
@@ -214,7 +214,7 @@ class Gaussians:
         return [(what, str(variable.name)) for variable in least] if is_open else []
 
     def _refuse_open(self, choices: Sequence[tuple[str, str]], observed: Sequence[TensorVariable]) -> None:
-        """Refuse operations of variables that have as many numbers, and name all that have to be kept."""
+        """Refuse operations of variables with the same number of entries, and name the variables to keep."""
         operations = " and ".join(dict.fromkeys(operation for operation, _ in choices))
         names = list(dict.fromkeys(name for _, name in choices))
         raise StructureError(
@@ -224,7 +224,7 @@ class Gaussians:
 
     def _how_to_keep(self) -> str:
         name = next(iter(self.recipes)).name if self.recipes else "beta"
-        return f"Name those that are to stay hyperparameters: pm.fit(..., hyperparameters=[{name!r}])."
+        return f"Name the variables that stay hyperparameters: pm.fit(..., hyperparameters=[{name!r}])."
 
     def _nothing(self, observed: Sequence[TensorVariable], *arguments: TensorVariable) -> str:
         """Return the reason why nothing is left to integrate."""
@@ -247,8 +247,8 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     ----------
     model : pm.Model
     hyperparameters : sequence of str
-        Names of variables that are not to be integrated. Processes are named by their values, or by the standard
-        normals that these are made of.
+        Names of variables that are not to be integrated. The name of a process is the name of its values or of its
+        standard normals.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
 
 
 def _words(error: NotAffineError) -> str:
-    """Name an operation."""
+    """Return the name of an operation for a message."""
     op = error.node.op
     match op:
         case Elemwise(scalar_op=Mul()):
@@ -300,7 +300,7 @@ def _words(error: NotAffineError) -> str:
 _EIGENVALUE_ROUNDING = 1e-6
 # Largest matrix whose eigenvalues are computed for a message.
 _LARGEST = 2000
-# Relative error of squared distances that a message names, and that causes a warning.
+# Smallest relative error of squared distances that a message names, and that causes a warning.
 _NAMED, LOST = 1e-9, 1e-7
 _EPSILON = float(np.finfo(np.float64).eps)
 _CONSTANT = 1e-13  # relative spread of a column below which it is constant
@@ -317,8 +317,8 @@ def why_improper(
     point : dict
         Values of the model's value variables.
     covariance : callable, optional
-        Returns the prior covariance (c, n, n) of some rows at this point, and something else. Gaussian processes are
-        looked at if it is given.
+        Returns the prior covariance (c, n, n) of some rows at this point, and a second value, which is ignored.
+        Gaussian processes are checked if it is given.
     """
     processes = {latent.free for latent in prior.processes}
     for variable in prior.integrated:
@@ -356,7 +356,7 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
     ----------
     processes : iterable of LatentGP
     least : float
-        Error that counts.
+        Smallest relative error that counts.
     """
     for latent in processes:
         length = next((each for each in latent.cov.type.shape if each is not None), None)
@@ -392,7 +392,7 @@ def _missing_inputs(processes: Iterable[LatentGP]) -> str:
 
 
 def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) -> Iterator[tuple[str, Array]]:
-    """Yield the name and the columns (n, d) of each array of numbers behind a variable with so many rows.
+    """Yield the name and the columns (n, d) of each numeric array behind a variable, if it has `rows` rows.
 
     Square arrays are left out: they are matrices of rows by rows, such as distances.
     """
@@ -451,7 +451,7 @@ def _of_sparse(prior: LatentPrior, variable: TensorVariable, point: PointType) -
 
 
 def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: str = "np.eye") -> str:
-    """Return why the covariance or precision of a variable is invalid, for a message; empty if valid."""
+    """Return the reason why the covariance or precision of a variable is invalid; empty if valid."""
     n = matrix.shape[-1]
     what = f"The {'precision' if inverted else 'covariance'} {called} of {name}"
     if not np.isfinite(matrix).all():
@@ -476,7 +476,7 @@ def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: 
 
 
 def _of_processes(processes: Sequence[LatentGP], k: Array) -> str:
-    """Return why prior covariances (c, n, n) of functions of Gaussian processes are invalid; empty if valid."""
+    """Return the reason why prior covariances (c, n, n) of Gaussian processes are invalid; empty if valid."""
     found = large_offset(processes)
     if not np.isfinite(k).all() or k.shape[-1] > _LARGEST or k.shape[-1] != k.shape[-2]:
         return found
@@ -494,7 +494,7 @@ def _of_processes(processes: Sequence[LatentGP], k: Array) -> str:
 
 
 def _power_of_ten(value: float) -> float:
-    """Return the power of ten that is at least as large."""
+    """Return the smallest power of ten that is at least `value`."""
     return float(10.0 ** np.ceil(np.log10(max(value, 1e-300))))
 
 

@@ -1,4 +1,4 @@
-"""The likelihoods of a model among its observed variables. Observed arrays and several variables are read as rows."""
+"""Search of the observed variables of a model for likelihoods. Arrays and several variables are read as rows."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -60,7 +60,7 @@ class _NotMadeError(Exception):
 
 
 def with_rows(model: pm.Model) -> pm.Model:
-    """Return a model whose observed variables have one axis of rows, and links that are read at these rows.
+    """Return a model whose observed variables have one axis of rows, and links that apply to these rows.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def with_rows(model: pm.Model) -> pm.Model:
 
 
 def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return observed values with one axis of rows, cast as they are where PyMC makes whole numbers of them."""
+    """Return observed values with one axis of rows. A cast of PyMC to whole numbers is kept."""
     if is_elementwise(value, Cast):
         return cast(TensorVariable, value.owner.op(_rows_of_values(rv, value.owner.inputs[0])))
     core = range(value.ndim - getattr(rv.owner.op, "ndim_supp", 0), value.ndim)
@@ -115,7 +115,7 @@ def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> Tenso
 
 
 def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None:
-    """Return the observed variable of the rows with a response, whose parameters are cut from all rows."""
+    """Return the observed variable of the rows with a response. Its parameters are selected from all rows."""
     node = missing.observed.owner
     parameters = _Parameters(lifted, pt.constant(missing.mask), missing.mask.ndim)
     if not isinstance(node.op, RandomVariable) or missing.whole is missing.observed:
@@ -133,17 +133,17 @@ def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None
 
 
 class _Parameters:
-    """The parameters of observed variables, with links behind selections of rows and one axis of rows.
+    """The parameters of observed variables, with one axis of rows and with links applied after selections of rows.
 
     Parameters
     ----------
     lifted : Lifted
     value : TensorVariable
-        Observed values, whose shape has the lengths of axes along which no parameter varies.
+        Observed values. Their shape gives the length of an axis along which no parameter varies.
     axes : int
         Number of axes of rows.
     single : bool
-        Whether the variable has no such axis of its own.
+        Whether the variable is a single number, without an axis of rows.
     """
 
     def __init__(self, lifted: Lifted, value: TensorVariable, axes: int, single: bool = False) -> None:
@@ -152,9 +152,9 @@ class _Parameters:
         self.changed = single or axes > 1
 
     def remade(self, rv: TensorVariable, inner: int = 0) -> TensorVariable:
-        """Return a random variable with parameters as they are read.
+        """Return a random variable with rewritten parameters.
 
-        `inner` is the number of the last axes of the variable that are not of rows, besides its support.
+        `inner` is the number of last axes, without the support, that are not axes of rows.
         """
         node = rv.owner
         while isinstance(node.op, SpecifyShape):
@@ -193,7 +193,7 @@ class _Parameters:
         return [self._one(each, core) for each, core in zip(given, cores, strict=True)]
 
     def _one(self, variable: TensorVariable, core: int) -> TensorVariable:
-        """Return a parameter whose last axes, `core`, are not of rows."""
+        """Return a rewritten parameter. Its last `core` axes are not axes of rows."""
         if self._axes == 1 and core:
             own = self._lifted.softmax(variable)
             self.changed |= own is not variable
@@ -208,7 +208,7 @@ class _Parameters:
         return merged if merged.ndim == core or not merged.type.broadcastable[0] else merged[0]
 
     def _length(self, axis: int, variable: TensorVariable, rows: int) -> Any:
-        """Return the length of an axis of rows, which is that of the observed values."""
+        """Return the length of an axis of rows, from the observed values."""
         own = axis - self._axes + rows
         if own >= 0 and not variable.type.broadcastable[own]:
             known = known_shape(variable)[own]
@@ -217,7 +217,7 @@ class _Parameters:
         return self._value.shape[axis] if self._shape[axis] is None else self._shape[axis]
 
     def sized(self, made: TensorVariable, support: int) -> TensorVariable:
-        """Return a random variable with an axis of rows, where no parameter has rows."""
+        """Return a random variable with an axis of rows, also if no parameter has rows."""
         known = known_shape(self._value)[: self._axes]
         if made.ndim > support and (not made.type.broadcastable[0] or set(known) == {1}):
             return made
@@ -231,7 +231,7 @@ def _infinite(bound: Variable) -> bool:
 
 
 def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
-    """Return the axes of rows of observed arrays by the name that the user gave to each."""
+    """Return the axes of rows of observed arrays, by the names that the user gave to the arrays."""
     missing = missing_responses(model)
     found = {}
     for rv in model.observed_RVs:
@@ -253,7 +253,7 @@ def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
 def array_elsewhere(
     classifier: GPClassifier, new: Mapping[str, ArrayLike], data: Mapping[Variable, Variable]
 ) -> GPClassifier:
-    """Return the classifier of an observed array with new data, whose prior has the rows of the new array.
+    """Return the classifier of an observed array at new data. Its prior has the rows of the new array.
 
     The new array has the lengths of the likelihood's parameters at the new data. An axis along which no
     parameter varies keeps its length.
@@ -265,12 +265,12 @@ def array_elsewhere(
     new : dict of str to array_like
         New data by name, with as many axes as the data of the model. Their lengths may differ.
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
 
     Raises
     ------
     ValueError
-        If the array does not depend on such data, or if they do not fit the model.
+        If the array does not depend on these data, or if the data do not fit the model.
     """
     axes, model, prior = classifier.axes, classifier.model, classifier.prior
     assert axes is not None
@@ -339,7 +339,7 @@ def array_elsewhere(
 def _check_apart(
     classifier: GPClassifier, new: Mapping[TensorVariable, NDArray[Any]], data: Mapping[Variable, Variable]
 ) -> None:
-    """Refuse entries of an observed array that depend on new data of entries at other positions."""
+    """Refuse entries of an observed array that depend on new data at other positions."""
     model, axes, rng = classifier.model, classifier.axes, np.random.default_rng(SEED)
     assert axes is not None
     parameters = _arrays_of(axes.array, model)
@@ -359,7 +359,7 @@ def _check_apart(
 
 
 def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable]:
-    """Return the parameters of a distribution that are arrays, also of distributions that it is made of."""
+    """Return the array parameters of a distribution and of the distributions inside it."""
     found: list[TensorVariable] = []
     node = variable.owner
     inputs = node.op.dist_params(node) if isinstance(node.op, RandomVariable) else node.inputs
@@ -372,7 +372,7 @@ def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable
 
 
 def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a random variable whose parameters have other data, and the same random variables behind them.
+    """Return a random variable with replaced data in its parameters. Random variables behind it are not replaced.
 
     A ValueError is raised if lengths of data do not fit together.
     """
@@ -380,14 +380,14 @@ def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> Tens
     made: dict[Variable, Variable] = {**random, **data}
     for node in io_toposort([*made], [array]):
         inputs = [made.get(each, each) for each in node.inputs]
-        sized = isinstance(node.op, RNGConsumerOp)  # its length, the fit's, is not used
+        sized = isinstance(node.op, RNGConsumerOp)  # its length is the fitted length, which is not used
         new = node.clone_with_new_inputs(inputs, strict=False) if sized else node.op.make_node(*inputs)
         made |= zip(node.outputs, new.outputs, strict=True)
     return cast(TensorVariable, made[array])
 
 
 def _lengths(array: TensorVariable, sources: frozenset[Variable]) -> list[int]:
-    """Return the lengths of the axes of rows of parameters of an array; 1 where none varies."""
+    """Return the lengths of the axes of rows of parameters of an array; 1 if no parameter varies along an axis."""
     try:
         parameters = _Parameters(Lifted(sources, known_shape), array, 1).remade(array)
     except _NotMadeError:
@@ -401,7 +401,7 @@ def _lengths(array: TensorVariable, sources: frozenset[Variable]) -> list[int]:
 def _labels_at(
     axes: ObservedAxes, new: Mapping[str, ArrayLike], shape: Sequence[int]
 ) -> dict[str, tuple[Any, ...] | None]:
-    """Return new coordinates of axes: coordinates of a DataArray, or None for another length."""
+    """Return new coordinates of axes: coordinates of a DataArray, or None if the length changed."""
     found: dict[str, tuple[Any, ...] | None] = {
         dim: None for dim, before, after in zip(axes.dims, axes.shape, shape, strict=True) if before != after
     }
@@ -477,7 +477,7 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, FoundLikelihood]:
-    """Return readings of observed variables by their log density alone; more than two classes are not numbers."""
+    """Return readings of observed variables by their log density. Variables with more than two classes are left out."""
     found = {}
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
@@ -498,7 +498,7 @@ def _first_reading(
 ) -> FoundLikelihood | None:
     """Return the first likelihood that fits a random variable; None if there is no such likelihood."""
     for likelihood in LIKELIHOODS:
-        # With more axes PyMC has padded the parameters, too.
+        # PyMC also pads the parameters of a variable with more axes.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
@@ -576,14 +576,14 @@ def _in_potential(model: pm.Model, latents: Set[Variable]) -> str:
 
 
 def _unobserved(variables: Sequence[TensorVariable]) -> str:
-    """Say which variables may be the response, where a model has no observed variable."""
+    """Return a sentence with the variables that may be the response of a model without observed variables."""
     if variables:
         return f"{listing(variables)} is not observed: give it the labels, observed=y."
     return "Give the response to its distribution: observed=y."
 
 
 def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str]:
-    """Return how log-normal variables behind a refused response are written by normals."""
+    """Return advice to write log-normal variables behind a refused response as exponentials of normals."""
     behind = set(ancestors(refused))
     return [
         f"{rv.name!r} is not Gaussian, and its logarithm is: add mu + tau * z with z = pm.Normal('z', shape=...) "
@@ -611,9 +611,9 @@ class StackedResponses:
     variables : list of TensorVariable
         The observed variables.
     values : list of TensorVariable
-        Observations of each.
+        Observations of each variable.
     sizes : list of int
-        How many rows with a response each has.
+        Number of rows with a response of each variable.
     """
 
     def __init__(
@@ -640,7 +640,7 @@ class StackedResponses:
         return self.together(readings) if any(readings) else None
 
     def together(self, readings: Sequence[Reading | None]) -> Reading:
-        """Return one reading of those of the variables."""
+        """Return one joint reading of several variables."""
         told = [each for each in zip(readings, self.found, self.sizes, strict=True) if each[0] is not None]
         made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
         arguments = [

@@ -42,9 +42,9 @@ from pymc_gpep.univariate.local_scales import ON_A_SCALE, ON_THE_LINE, WITH_STAT
 from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX
 
 WIDTH = 4.0
-"""Deviation of the base in units of the deviation of a component that few components exceed, at the initial point."""
+"""Deviation of the base at the initial point, in units of a component deviation that few components exceed."""
 _WITH_A_DENSITY, _AT_ALL = 2, 3  # Largest number of local variables of an effect.
-_SHARE = 0.8  # Probability of components with a smaller deviation.
+_SHARE = 0.8  # Probability of components with a smaller deviation than this unit.
 
 
 class _Scaled(NamedTuple):
@@ -52,12 +52,12 @@ class _Scaled(NamedTuple):
 
     effect: TensorVariable
     normal: TensorVariable
-    """z; u itself if its parameters have the local variables."""
+    """z, or u if the parameters of u depend on the local variables."""
     locals: list[TensorVariable]
 
 
 class _Made(NamedTuple):
-    """The new variables of a model with a prior as rows."""
+    """The new variables of a model for an effect whose prior becomes rows."""
 
     given: _Scaled
     name: str
@@ -137,7 +137,7 @@ def _elementwise(z: TensorVariable, model: pm.Model) -> list[TensorVariable]:
 
 
 def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
-    """Return the variables of which the terms of the density are made that do not belong to a group."""
+    """Return the inputs of all terms of the density that do not belong to a group."""
     inputs = [each for rv in model.basic_RVs if rv not in group for each in rv.owner.inputs]
     return [*(each for each in inputs if not isinstance(each.type, RandomType)), *model.potentials]
 
@@ -145,7 +145,7 @@ def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
 def _locals_of(
     u: TensorVariable, z: TensorVariable, model: pm.Model, asked: Collection[str], used: Collection[Variable]
 ) -> list[TensorVariable]:
-    """Return the local variables of which an effect is made, which nothing but the effect depends on."""
+    """Return the local variables of an effect. Only the effect depends on them."""
     shape, size = known_shape(z), int(np.prod(cast(tuple[int, ...], known_shape(z))))
     behind = set(ancestors([u]))
     group = [
@@ -293,7 +293,7 @@ class _MixtureDensity:
     own : callable
         The log density as a function of effects, local variables and its own parameters.
     given : int
-        Number of parameters of the factor before these.
+        Number of parameters of the factor before the parameters of `own`.
     count : int
         Number of local variables.
     """
@@ -314,7 +314,7 @@ def _natural(rv: TensorVariable, value: TensorVariable, model: pm.Model) -> Tens
 
 
 def _replaced(outputs: Sequence[Variable], by: dict[TensorVariable, TensorVariable]) -> list[TensorVariable]:
-    """Return graphs with functions in place of local variables, whose own parameters may be local variables."""
+    """Return graphs with functions in place of local variables, whose parameters may be local variables as well."""
     found = list(outputs)
     for _ in range(len(by)):
         found = graph_replace(found, by, strict=False)
@@ -354,7 +354,7 @@ def _name_of(u: TensorVariable, model: pm.Model) -> str | None:
 
 
 def _copied(variable: Variable) -> Variable:
-    """Return the variable of which another one is a copy with a name."""
+    """Return the original of a named copy of a variable."""
     node = variable.owner
     while node is not None and (
         isinstance(node.op, ViewOp) or (isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Identity))

@@ -61,32 +61,32 @@ def read_classifier(
     priors: bool = False,
     bounds: bool = True,
 ) -> GPClassifier:
-    """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
+    """Read the likelihood of a model and the Gaussian prior of its latent functions from its graph.
 
     Parameters
     ----------
     model : pm.Model
-        A model with a likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. One of
-        `pymc.dims` is read as `lower_dims` makes it.
+        A model with a likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. A model
+        of `pymc.dims` is converted by `lower_dims`.
     likelihood : str, optional
-        Name of the observed variable that is read, where others are to be terms of the model beside it. If not given
-        several that share Gaussian variables are read together, each with one latent function.
+        Name of the observed variable that is read. Other observed variables are then terms of the model. By default
+        observed variables that share Gaussian variables are read together, each with one latent function.
     hyperparameters : sequence of str
         Names of Gaussian variables that are not to be integrated.
     means : bool
-        Whether Gaussian variables in the means of Gaussian processes are integrated where latent functions are these
-        processes alone. In sums with other effects they always are.
+        Whether to integrate Gaussian variables in the means of Gaussian processes, if latent functions are only these
+        processes. In sums with other effects such variables are always integrated.
     starts : bool
-        Whether the start of a series is a hyperparameter of its own where it is not Gaussian, so that the series after
-        it is integrated. The model that was read is then another one, see `with_starts`.
+        Whether a start of a series that is not Gaussian is a hyperparameter, so that the series after it is
+        integrated. A rewritten model is then read, see `with_starts`.
     predictors : bool
         Whether a likelihood may have several latent functions that a Gaussian variable enters, such as a mean and the
         logarithm of a scale. Otherwise one of them is integrated.
     priors : bool
-        Whether effects whose priors are not normal are integrated. The model that was read is then another one, see
+        Whether effects whose priors are not normal are integrated. A rewritten model is then read, see
         `with_prior_rows`.
     bounds : bool
-        Whether priors with bounds are among these. Otherwise uniform effects are integrated as if without bounds.
+        Whether this includes priors with bounds. Otherwise uniform effects are integrated as if without bounds.
 
     Returns
     -------
@@ -95,8 +95,8 @@ def read_classifier(
     Raises
     ------
     StructureError
-        If the model is not such a classifier. The message says what was looked for, what was found instead, and what
-        to change.
+        If the model cannot be read. The message names the expected structure, the structure of the model, and the
+        change to make.
 
     Examples
     --------
@@ -122,15 +122,15 @@ def read_classifier(
         if not readable:
             raise
         raise StructureError(
-            "pm.fit and gpep.marginalize read this model in another form, and samplers and checks of the model as it "
-            "is do not. Sample gpep.marginalize(model) by pm.sample(), or take draws of a fit: fit.sample()."
+            "pm.fit and gpep.marginalize read this model in another form. Samplers and checks of the original model do "
+            "not. Sample gpep.marginalize(model) by pm.sample(), or take draws of a fit: fit.sample()."
         ) from error
 
 
 def _read(
     model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], means: bool, predictors: bool
 ) -> GPClassifier:
-    """Return the classifier of a model as it is."""
+    """Return the classifier of a model without rewriting the model."""
     axes = axes_of(model)
     model = with_rows(model)
     gaussians = gaussians_of(model, hyperparameters)
@@ -171,9 +171,9 @@ def _settled(
     found: list[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> tuple[Gaussians, StackedResponses | None]:
-    """Return the Gaussian variables of several observed variables that are read together, and these; None for one.
+    """Return the Gaussian variables, and the observed variables that are read together (None for a single variable).
 
-    Variables that depend on no integrated variable are taken from `found`: they are ordinary terms of the model.
+    Variables that depend on no integrated variable are removed from `found`: they are ordinary terms of the model.
     """
     gaussians, stack = gaussians_of(model, hyperparameters), None
     while len(found) > 1:
@@ -191,7 +191,7 @@ def _settled(
 def _read_several(
     model: pm.Model, gaussians: Gaussians, stack: StackedResponses, asked: tuple[str, ...]
 ) -> GPClassifier:
-    """Return the classifier of several observed variables, with that of each."""
+    """Return the joint classifier of several observed variables, with the classifier of each variable."""
     readings = [each for each in stack.readings(gaussians.sources) if each is not None]
     whole = stack.together(readings)
     assert whole.likelihood is not None
@@ -231,9 +231,9 @@ def _read_several(
 def _read_predictors(
     model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], found: Sequence[FoundLikelihood]
 ) -> GPClassifier | None:
-    """Return the classifier of observed variables, of which some have several linear predictors.
+    """Return the classifier of observed variables, if at least one variable has several linear predictors.
 
-    None if there is no such variable, or if one predictor leaves few Gaussian variables as hyperparameters.
+    The result is None without such a variable, or if one predictor leaves few Gaussian variables as hyperparameters.
     """
     gaussians = gaussians_of(model, hyperparameters)
     sources = gaussians.sources
@@ -254,7 +254,7 @@ def _read_predictors(
     if alone is not None and _few_more(gaussians, alone):
         return None
     assert reading.likelihood is not None
-    # Matrices of blocks of several predictors have all points of all predictors in one factorisation.
+    # Rows are preferred (`many` = 0): a dense form would factorise one matrix of all points of all predictors.
     prior = replace(read_sum(model, gaussians, reading.argument, [rv], by_class=True), many=0)
     if missing is not None and reading.everywhere is not None:
         check_missing(model, [missing])
@@ -276,7 +276,7 @@ def _read_joint(
     variables: Sequence[TensorVariable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> GPClassifier | None:
-    """Return the classifier of several observed variables, of which some have several linear predictors; or None."""
+    """Return the classifier of several observed variables, some with several linear predictors; None if unreadable."""
     gaussians = gaussians_of(model, hyperparameters)
     if any(is_factor(rv) for rv in variables):
         return None
@@ -308,7 +308,7 @@ def _settled_alone(
     found: Sequence[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> Gaussians | None:
-    """Return the Gaussian variables that one predictor of each variable integrates; None without such a reading."""
+    """Return the Gaussian variables that are integrated with one predictor for each variable; None if not readable."""
     if not found:
         return None
     alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
@@ -321,7 +321,7 @@ def _settled_alone(
 
 
 def _few_more(several: Gaussians, alone: Gaussians) -> bool:
-    """Return whether few Gaussian variables are integrated by several predictors and not by one."""
+    """Return whether several predictors integrate only a few entries more than a single predictor."""
     more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
     return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
 
@@ -339,7 +339,7 @@ def _classifier(
     asked: tuple[str, ...],
     missing: MissingResponses | None,
 ) -> GPClassifier:
-    """Return the classifier of an observed variable, whose rows these are of all that the prior has."""
+    """Return the classifier of an observed variable. `rows` are its positions among all rows of the prior."""
     model, n = prior.model, rows.stop - rows.start
     likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
@@ -385,9 +385,9 @@ def _read_prior(
     means: bool,
     missing: MissingResponses | None,
 ) -> tuple[LatentPrior, Reading, Dims]:
-    """Return the prior of the latent functions, what the likelihood is given, and names of axes.
+    """Return the prior of the latent functions, the parameters of the likelihood, and names of axes.
 
-    Latent functions that are Gaussian processes, and no sums, keep their processes for predictions at other inputs.
+    Latent functions that are Gaussian processes, and not sums, keep their processes for predictions at new inputs.
     """
     try:
         assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
@@ -400,7 +400,7 @@ def _read_prior(
         try:
             found_sum = _read_sum(model, gaussians, likelihood_model, rv, missing)
         except StructureError:
-            raise error from None  # it names the Gaussian processes
+            raise error from None  # this error names the Gaussian processes
         if found_sum[0].shared:
             raise error from None
         return found_sum
@@ -430,7 +430,7 @@ def _read_sum(
     rv: TensorVariable,
     missing: MissingResponses | None,
 ) -> tuple[LatentSum, Reading, Dims]:
-    """Return the same of latent functions that are sums."""
+    """Return the results of `_read_prior` for latent functions that are sums."""
     reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), [rv])
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
     found = read_sum(model, gaussians, reading.argument, [rv], by_class, sees_common)
@@ -470,7 +470,7 @@ def read_sum(
     Raises
     ------
     StructureError
-        If the number of functions or that of points does not fit.
+        If the number of functions or of points does not match.
     """
     stop = [*model.basic_RVs, *gaussians.processes]
     labels = [model.rvs_to_values[each] for each in observed]
@@ -500,12 +500,12 @@ def read_sum(
 
 
 class _Numbers:
-    """Coefficients of a sum near the initial point of a model, which show its functions and their normals.
+    """Coefficients of a sum near the initial point of a model. They show which normals each function depends on.
 
     Parameters
     ----------
     part : LatentSum
-        Not yet complete.
+        The sum, without its functions and terms.
     name : str
         Quoted name of the observed variable.
     """
@@ -534,7 +534,7 @@ class _Numbers:
         self._check_finite([argument for argument, *_ in begun])
 
     def slopes(self) -> Iterator[Array]:
-        """Return coefficients (s, c, n) of some normals at a time, in their order; all would take q times as much."""
+        """Yield coefficients (s, c, n) of a few normals at a time, in their order, to save memory."""
         q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
         for start in range(0, q, step):
             units = np.zeros((min(step, q - start), q))
@@ -554,7 +554,7 @@ class _Numbers:
         return spread.T if self.part.by_class else spread[None]
 
     def _check_finite(self, arguments: Sequence[Array]) -> None:
-        """Refuse an argument that is not finite where the model begins."""
+        """Refuse an argument that is not finite at the initial point of the model."""
         n = self.part.n_points
         finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
         wrong = np.flatnonzero(~finite).tolist()
@@ -579,7 +579,7 @@ class _Numbers:
 
     @cached_property
     def _outputs(self) -> list[NDArray[np.bool_]]:
-        """Whether each output of a process has a part in each function, (outputs, c) for each process."""
+        """Whether each output of a process contributes to each function, (outputs, c) for each process."""
         found = []
         for i, shape in enumerate(self.part.sizes):
             noise = probes(shape)[2]
@@ -590,7 +590,7 @@ class _Numbers:
 
     @cached_property
     def _taken(self) -> NDArray[np.bool_]:
-        """Whether each normal has a part in each function, (q, c)."""
+        """Whether each normal contributes to each function, (q, c)."""
         of_processes = [
             np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
         ]
@@ -601,7 +601,7 @@ class _Numbers:
         return np.concatenate([*plain, *of_processes])
 
     def shared(self) -> list[TensorVariable]:
-        """Return the variables that several functions depend on by the same normals."""
+        """Return the variables with normals that contribute to several functions."""
         several = self._taken.sum(axis=1) > 1
         return [variable for variable, own in self.part.places.items() if several[own].any()]
 
@@ -615,7 +615,7 @@ class _Numbers:
         return unequal <= EVALUATION_TOLERANCE * (1.0 + largest)
 
     def completed(self) -> LatentSum:
-        """Return the sum with its functions, and the terms that processes are."""
+        """Return the sum with its functions, and with the terms of its processes."""
         owner = np.asarray(self._taken.argmax(axis=1), dtype=np.int64)
         whole = replace(self.part, n_functions=self.c, owner=owner, shared=bool(self.shared()))
         if whole.shared:
@@ -627,7 +627,7 @@ class _Numbers:
         return replace(whole, terms=tuple(terms))
 
     def _check(self) -> None:
-        """Check that twice the normals change the argument twice as much."""
+        """Check that the change of the argument doubles if the normals double."""
         arguments = [self._affine.at(self._point, t * self._noise, self._nothing)[0] for t in (1.0, 2.0)]
         once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
         size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
@@ -656,7 +656,7 @@ def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> No
 
 
 def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVariable) -> TensorVariable:
-    """The argument of a likelihood as (n, c)."""
+    """Return the argument of a likelihood as (n, c)."""
     if likelihood.function_axis:
         if argument.ndim != 2:
             raise StructureError(
@@ -671,7 +671,7 @@ def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVa
 
 
 def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable]) -> None:
-    """Refuse terms beside the likelihood that depend on integrated variables, and discrete hyperparameters."""
+    """Refuse discrete hyperparameters, and further terms of the model that depend on integrated variables."""
     model = prior.model
     values = {latent.free: latent.f for latent in prior.processes}
     own = {*observed, *prior.integrated, *unobserved_responses(model)}

@@ -1,10 +1,10 @@
 """Priors of effects that are not normal, as observed variables with one row for each effect.
 
 An effect u with an independent prior p becomes normal, with a mean and a deviation that do not depend on
-hyperparameters: the base. An observed variable, 'u_prior', has the factor p(u) / N(u | base). The density of the model
-that is read is that of the user's model, apart from changes of variables.
+hyperparameters: the base. An observed variable, 'u_prior', has the factor p(u) / N(u | base). The model that is read
+has the density of the user's model, up to changes of variables.
 
-A method that takes no bounds integrates uniform effects as if they had none, with their density 1 / (upper − lower).
+A method without bounds integrates uniform effects as if they had no bounds, with the density 1 / (upper − lower).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -128,7 +128,7 @@ def _read_sums(
     likelihood: str | None,
     hyperparameters: Sequence[str],
 ) -> GPClassifier:
-    """Read a model with priors as factors, of effects that add up."""
+    """Read a model with priors as factors whose effects add up."""
     scaled = with_local_scales(model, hyperparameters) if _have_one_shape(model) else model
     if scaled is not model:
         with suppress(StructureError):
@@ -152,7 +152,7 @@ def _read_effects(
     hyperparameters: Sequence[str],
     bounds: bool,
 ) -> GPClassifier:
-    """Read a model with priors as factors, of effects without scales of their own."""
+    """Read a model with priors as factors whose effects have no scales of their own."""
     left = set(hyperparameters)
     try:
         plain = read(model)
@@ -229,7 +229,7 @@ def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str
 
 
 def effects_alone(model: pm.Model, likelihood: str | None, asked: Collection[str]) -> _Effects:
-    """Return the effects with other priors of a model without normal effects; see `effects_of`.
+    """Return the effects of `effects_of` for a model without normal effects.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def effects_alone(model: pm.Model, likelihood: str | None, asked: Collection[str
 def _read_in(
     model: pm.Model, likelihood: str | None, found: list[TensorVariable], sources: Collection[Variable]
 ) -> _Effects:
-    """Return the variables in which, with normal `sources`, the arguments of likelihoods are affine."""
+    """Return the variables that arguments of likelihoods are affine in, together with normal `sources`."""
     by_class = False
     while found:
         try:
@@ -284,7 +284,7 @@ def _affine(
     arguments: Sequence[Variable],
     needed: Sequence[Variable],
 ) -> list[TensorVariable]:
-    """Return the variables in which the arguments are affine, given `others`, and on which nothing else depends."""
+    """Return the variables that the arguments, given `others`, are affine in, and that no other term depends on."""
     left = set(found)
     while left:
         affinity = Affinity(frozenset({*left, *others}))
@@ -350,7 +350,7 @@ def with_prior_rows(
     effects : sequence of TensorVariable
         Free variables of the model. Variables whose density is not computed entry by entry stay as they are.
     bounds : bool
-        Whether uniform effects are among these. Otherwise they have a flat prior in their own density.
+        Whether priors of uniform effects become rows. Otherwise these effects have their density without bounds.
     """
     wide = [] if bounds else [rv for rv in effects if type(rv.owner.op) is UniformRV]
     found = [each for rv in effects if rv not in wide and (each := _prior(rv, model, logarithms)) is not None]
@@ -371,7 +371,7 @@ def with_prior_rows(
 
 
 def _without_bounds(rv: TensorVariable) -> TensorVariable:
-    """Return a uniform variable as one whose bounds are without effect."""
+    """Return a uniform variable that is treated as if it had no bounds."""
     rng, size, *bounds = rv.owner.inputs
     return wide_uniform.make_node(rng, size, *(each.astype("float64") for each in bounds)).outputs[1].astype(rv.dtype)
 
@@ -403,7 +403,7 @@ def _prior(rv: TensorVariable, model: pm.Model, logarithm: bool) -> _Prior | Non
 
 
 def _centres(rv: TensorVariable) -> list[TensorVariable]:
-    """Return places in the middle of a distribution, one for each part of a mixture, and at a kink."""
+    """Return the kink of a distribution, the middles of mixture components, or the middle of another distribution."""
     op = rv.owner.op
     if isinstance(op, LaplaceRV | AsymmetricLaplaceRV):
         return [parameters(rv)[0 if isinstance(op, LaplaceRV) else -1]]
@@ -418,7 +418,7 @@ def _centres(rv: TensorVariable) -> list[TensorVariable]:
 
 
 def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
-    """Return a random variable with its entries along one axis; None if its parameters are not numbers."""
+    """Return a random variable with its entries along one axis; None if this is not possible."""
     op, shape = rv.owner.op, known_shape(rv)
     if not isinstance(op, RandomVariable) or any(op.ndims_params):
         return rv if rv.ndim < 2 else None
@@ -448,7 +448,7 @@ def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]
 
 
 def _spread(places: Array, log_density: Array) -> tuple[Array, Array]:
-    """Return the median of a density, and its spread, of values at places (k, ...)."""
+    """Return the median and the spread of a density, from its values at places (k, ...)."""
     height = np.where(np.isfinite(log_density), log_density, -np.inf)
     with np.errstate(all="ignore"):
         density = np.exp(height - height.max(axis=0))
@@ -479,7 +479,7 @@ class _FactorDensity:
     own : callable
         The log density as a function of effects and its own parameters.
     given : int
-        Number of parameters between these.
+        Number of parameters of the factor before the parameters of `own`.
     """
 
     def __init__(self, own: Callable[..., TensorVariable], given: int) -> None:

@@ -1,7 +1,7 @@
-"""Models rewritten before they are read. Samplers move the variables of the original one.
+"""Models rewritten before they are read. Samplers move the variables of the original model.
 
-Centred predictors of bambi are undone. Given its start a series whose start is not Gaussian is Gaussian, so that all
-values after the start are integrated.
+bambi's centring of predictors is undone. A series with a start that is not Gaussian is Gaussian given its start, so
+that all values after the start are integrated.
 
 Marginalised processes are latent values with normal noise. For `pm.gp.Marginal` and `pm.gp.MarginalKron` PyMC observes
 a multivariate normal variable with the covariance K + D of process and noise. The model that is read has latent values
@@ -62,10 +62,10 @@ _DESIGN = "design_matrix_without_intercept"  # Attribute of a part of a bambi mo
 
 
 def with_bambi_intercept(model: pm.Model) -> pm.Model:
-    """Return the model of a bambi model whose intercept is that of predictors as they are.
+    """Return the model of a bambi model with the intercept of the uncentred predictors.
 
     By default bambi subtracts the means of predictors, and corrects the intercept α to α − x̄ᵀβ after its own `fit`. In
-    the model that is returned the variable of that name has the corrected value, and all else is the same.
+    the returned model the variable α has the corrected value. All other variables are the same.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
 
 
 def _centred_components(model: pm.Model) -> list[Any]:
-    """Return the parts of a bambi model with an intercept of centred predictors; none for other models."""
+    """Return the parts of a bambi model with an intercept of centred predictors; an empty list for other models."""
     if "bambi" not in sys.modules:
         return []
     for each in gc.get_referrers(model):  # a model has no reference to its bambi model
@@ -127,7 +127,7 @@ def _corrected(intercept: Variable, means: np.ndarray, slopes: list[Any]) -> tup
 
 
 def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
-    """Return a model in which starts that are not Gaussian are variables, and series follow from them.
+    """Return a model in which the starts of series that are not Gaussian are separate variables.
 
     The start of 'walk' is 'walk_start'. It has the prior `init_dist`, and the series begins with its value.
 
@@ -135,7 +135,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
     ----------
     model : pm.Model
     asked : collection of str
-        Names of series that are to stay whole.
+        Names of series whose start stays part of the series.
 
     Returns
     -------
@@ -152,14 +152,14 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
         return model
     series = {rv: own for rv, (_, own) in found.items()}
     given = variables_of(model)
-    # PyTensor copies a random variable whose size is used as well, and the copy is not a variable of the model.
+    # PyTensor copies a random variable whose size is also used. The copy is not a variable of the model.
     same = {rv: rv for rv in model.basic_RVs if set(found).isdisjoint(ancestors([rv]))}
     new = dict(zip(given, graph_replace(given, {**same, **series}, strict=False), strict=True))
     return rebuilt(model, new, {rv: start for rv, (start, _) in found.items()})
 
 
 def _apart(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return the start of a series, and the series that begins there; None unless only the start is not Gaussian."""
+    """Return the start of a series, and the series given its start; None unless only the start is not Gaussian."""
     op = rv.owner.op
     if isinstance(op, RandomWalkRV):
         given, place = parameters(rv), 0
@@ -194,10 +194,10 @@ def _without_time(start: TensorVariable) -> TensorVariable:
 
 
 def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
-    """Return a model in which variables that only predict, such as the effect of a new study, are drawn by the fit.
+    """Return a model in which a fit draws variables without observations, such as the effect of a new study.
 
     No observation or potential depends on such a variable. Given its parameters it has its prior, so that draws of a
-    fit are exact. As a hyperparameter it would draw its scale to 0.
+    fit are exact. As a hyperparameter the variable would pull its scale to 0.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.M
     return rebuilt(model, {each: each for each in variables_of(model)}, kinds=dict.fromkeys(found, "deterministics"))
 
 
-# Largest number on the diagonal of a covariance that is a correction of rounding, and no noise.
+# Largest diagonal entry of a covariance that counts as a correction of rounding. Larger entries are noise.
 _JITTER = 1e-5
 
 
@@ -271,7 +271,7 @@ def _with_regressions(model: pm.Model) -> pm.Model:
 
 
 def _regression(rv: TensorVariable, model: pm.Model) -> tuple[TensorVariable, TensorVariable, int] | None:
-    """Return the values of a series after its start, the log density of the start, and its number of values."""
+    """Return the values of a series after its start, the log density of the start, and the length of the start."""
     node, value = rv.owner, model.rvs_to_values[rv]
     match node.op:
         case AutoRegressiveRV() if rv.ndim == 1:
@@ -296,7 +296,7 @@ def _regression(rv: TensorVariable, model: pm.Model) -> tuple[TensorVariable, Te
 def _with_vectors(model: pm.Model) -> pm.Model:
     """Return a model in which entries of observed vectors with correlated noise are regressions on entries before them.
 
-    The tag `MARGINAL` of a new variable has the normal distribution of each entry alone, and the number of axes of a
+    The tag `MARGINAL` of a new variable holds the normal distribution of each entry alone, and the number of axes of a
     vector.
     """
     missing, sources = missing_responses(model), gaussians_of(model).sources
@@ -470,7 +470,7 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
         The model itself if it has no such potential. Otherwise a new model whose data and coords follow those of
         `model`. Its log density is the same.
     """
-    by_class = [each for each in LIKELIHOODS if each.function_axis]  # these observe a single variable
+    by_class = [each for each in LIKELIHOODS if each.function_axis]  # these likelihoods need a single observed variable
     if not model.potentials or any(each.may_be(rv) for rv in model.observed_RVs for each in by_class):
         return model
     sources = gaussians_of(model).sources
@@ -497,7 +497,7 @@ class _Density:
     ----------
     output : TensorVariable, shape (n,)
     inputs : sequence of TensorVariable
-        The vectors that stand for the parameters.
+        The input vectors of the parameters.
     """
 
     def __init__(self, output: TensorVariable, inputs: Sequence[TensorVariable]) -> None:
@@ -513,7 +513,7 @@ type _Term = tuple[_Density, list[TensorVariable], int]
 
 
 def _rows(potential: TensorVariable, sources: frozenset[Variable], stop: Collection[Variable]) -> list[_Term]:
-    """Return the log densities of rows that a potential is the sum of; an empty list for another potential."""
+    """Return the log densities of rows whose sum is a potential; an empty list for another potential."""
     terms = list(_summands(potential, sources))
     of_rows = [each for each in terms if not sources.isdisjoint(ancestors([each]))]
     shape = known_shape(of_rows[0]) if of_rows else (None,)
@@ -576,7 +576,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
 def _term(
     value: TensorVariable, lifted: Lifted, sources: frozenset[Variable], stop: Collection[Variable]
 ) -> _Term | None:
-    """Return the log density of rows that an array is; None if its rows depend on several Gaussian arguments."""
+    """Return an array as a log density of rows; None if its rows depend on several Gaussian arguments."""
     if value.ndim > 1:
         shape = known_shape(value)
         if None in shape:
@@ -595,18 +595,18 @@ def _term(
 def row_density(
     value: TensorVariable, arguments: Sequence[TensorVariable], stop: Collection[Variable]
 ) -> tuple["_Density", list[TensorVariable]] | None:
-    """Return the log density of rows, and its parameters; None if rows do not stay apart.
+    """Return the log density of rows, and its parameters; None if rows depend on each other.
 
     Parameters
     ----------
     value : TensorVariable, shape (n,) or ()
         The log density.
     arguments : sequence of TensorVariable
-        The variables of which the density is a function, and its first parameters.
+        The variables of the density, which are its first parameters.
     stop : collection of Variable
         Random variables, which are cut off as parameters.
     """
-    # Random variables and data are cut off as parts, and never seen inside of the density.
+    # Random variables and data become parts, and do not occur inside the density.
     leaves = [each for each in ancestors([value], blockers=[*arguments, *stop]) if each in stop]
     leaves += [each for each in ancestors([value], blockers=leaves) if isinstance(each, TensorSharedVariable)]
     there = {each: each.type() for each in (*arguments, *leaves)}
@@ -631,6 +631,6 @@ def _length(variable: TensorVariable, axis: int) -> int:
 
 
 def as_fits_read(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
-    """Return the model that fits read, which is the model itself if there is nothing to rewrite."""
+    """Return the rewritten model that fits read; the model itself if there is nothing to rewrite."""
     alone = with_predictions_drawn(model, hyperparameters)
     return with_observed_potentials(with_latent_processes(with_starts(alone, hyperparameters)))

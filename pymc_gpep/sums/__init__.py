@@ -3,8 +3,8 @@
 affine_map: expressions as affine functions of standard normals and of values of processes
 row_parts: rows of a sum, as products of data with effects
 effect_sum: sums of effects at the rows of the data, with their prior moments
-sum_values: the model's variables by standard normals, also as samplers move these
-new_data: data of new rows, for latent functions and the likelihood, and levels that data select
+sum_values: the variables of a model as functions of standard normals, for fits and samplers
+new_data: data of new rows, for latent functions and the likelihood, and levels that indices select
 sum_elsewhere: sums at new rows, also for levels that the model does not have
 latent_sum: the prior of a sum, and the model's variables at new data
 row_groups: rows that have the same latent value

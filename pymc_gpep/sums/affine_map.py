@@ -31,7 +31,7 @@ from pymc_gpep.solvers.coefficients import Coefficients, Entries, rows_from_entr
 
 # Largest relative difference that counts as rounding, between coefficients of standard normals.
 COEFFICIENT_TOLERANCE = 1e-9
-# Seed of the noise of probes: not that of the point at which they are evaluated.
+# Seed of the noise of probes. It differs from the seed of the point at which probes are evaluated.
 _PROBE_SEED = 2
 # Default for the largest number of coefficients that are probed one by one.
 _ONE_BY_ONE = 64
@@ -52,10 +52,10 @@ type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 """Rows, places and coefficients."""
 
 type Blocks = Sequence[tuple[int, ...]]
-"""Shapes of the variables that numbers x are of, one after the other."""
+"""Shapes of the variables whose entries form a vector x, in order."""
 
 type Linear = Callable[[Array], Array]
-"""From directions (s, q) to the values (s, m) of a linear function along these."""
+"""Function from directions (s, q) to the values (s, m) of a linear function along these directions."""
 
 
 @lru_cache(maxsize=8)
@@ -63,17 +63,17 @@ def probes(shape: tuple[int, ...]) -> Array:
     """Return three values of a process that identify the entry each row selects: ones; 1, 2, 3, …; noise."""
     coded = np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
     found = np.stack([np.ones(shape), coded, np.random.default_rng(_PROBE_SEED).standard_normal(shape)])
-    found.flags.writeable = False  # the same array is returned again
+    found.flags.writeable = False  # the cache returns the same array again
     return found
 
 
 def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return which of some values each row takes, and whether each takes one, times a coefficient, at the most.
+    """Return the value that each row selects, and a mask of rows with at most one value times a coefficient.
 
     Parameters
     ----------
     changes : sequence of array
-        Changes that `probes` of that shape make, in one shape.
+        Changes of the rows that the three `probes` cause, in one shape.
     shape : tuple of int
         Shape of the values.
     """
@@ -88,7 +88,7 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
 
 
 def entries_of(linear: Linear, blocks: Blocks, most: int = _ONE_BY_ONE) -> Entries | None:
-    """Return the coefficients T (m, q) of a linear function; None where more than `most` numbers are moved alone."""
+    """Return the coefficients T (m, q) of a linear function; None if more than `most` need a probe each."""
     moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
     ends = np.cumsum([0, *(int(np.prod(shape)) for shape in blocks)])
     every = np.arange(q)
@@ -120,7 +120,7 @@ def entries_of(linear: Linear, blocks: Blocks, most: int = _ONE_BY_ONE) -> Entri
 
 
 def every_entry(linear: Linear, blocks: Blocks) -> Entries:
-    """Return the coefficients T (m, q) of a linear function, in full where `entries_of` returns None."""
+    """Return the coefficients T (m, q) of a linear function, in dense form if `entries_of` returns None."""
     if (found := entries_of(linear, blocks)) is not None:
         return found
     moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
@@ -128,7 +128,7 @@ def every_entry(linear: Linear, blocks: Blocks) -> Entries:
 
 
 def in_full(slopes: Array) -> Entries:
-    """Return all coefficients (m, q) of slopes (q, ...), zeros among them."""
+    """Return slopes (q, ...) as coefficients (m, q), zeros included."""
     q = len(slopes)
     values = np.ascontiguousarray(slopes.reshape(q, -1).T)
     return Entries(np.tile(np.arange(q), (len(values), 1)), values, q)
@@ -145,7 +145,7 @@ def coefficients_of(linear: Linear, blocks: Blocks, functions: int) -> Coefficie
 
 
 class _Moved:
-    """Values of a linear function along directions, of a few directions at a time."""
+    """Values of a linear function along directions, computed for a few directions at a time."""
 
     def __init__(self, linear: Linear) -> None:
         self._linear, self._known = linear, 0
@@ -173,16 +173,16 @@ class _Taken(NamedTuple):
     places: NDArray[np.int64]
     coefficients: Array
     moved: NDArray[np.bool_]
-    """Whether a value takes any of them."""
+    """Mask of values that depend on any coefficient."""
 
     def entries(self, wanted: NDArray[np.bool_]) -> _Entries:
-        """Return entries of some values."""
+        """Return the entries of wanted values."""
         here = np.flatnonzero(wanted & (self.coefficients != 0.0))
         return here, self.places[here], self.coefficients[here]
 
 
 def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_Taken]:
-    """Return the values that take numbers at the places of each part."""
+    """Return the values that depend on the coefficients at the positions of each part."""
     directions = np.zeros((len(parts), 3, q))
     for own, places in zip(directions, parts, strict=True):
         own[:, places] = probes(places.shape)
@@ -196,7 +196,7 @@ def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_T
 
 
 def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | None:
-    """Return entries of numbers of which each value takes up to four; None where many values take more.
+    """Return entries of values that depend on up to four coefficients; None if many values depend on more.
 
     Coefficients are repeatedly split at random into a few subsets. A value is identified once its coefficients are
     separated.
@@ -222,7 +222,7 @@ def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | Non
 
 
 def _units(places: NDArray[np.int64], q: int) -> Array:
-    """Return unit vectors (s, q) of some places."""
+    """Return unit vectors (s, q) for given positions."""
     found = np.zeros((len(places), q))
     found[np.arange(len(places)), places] = 1.0
     return found
@@ -244,7 +244,7 @@ def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
 
 
 def at_common_places(entries: Entries, functions: int) -> Entries:
-    """Return coefficients (cn, k) of c functions by the places of all functions at a point, zeros among them."""
+    """Return coefficients (cn, k) of c functions, in columns that all functions of a point share, zeros included."""
     q, cells = entries.q, entries.cells.reshape(functions, -1, entries.cells.shape[1])
     values = entries.values.reshape(cells.shape)
     function, row, own = np.nonzero(values)
@@ -269,7 +269,7 @@ def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
 
 
 class InNormals(Protocol):
-    """Expressions of a model as functions of q standard normals, or of other numbers; see `EffectSum`."""
+    """Expressions of a model as functions of q standard normals, or of other coefficients; see `EffectSum`."""
 
     @property
     def model(self) -> pm.Model:
@@ -303,30 +303,30 @@ class InNormals(Protocol):
 
 
 class AffineValues(NamedTuple):
-    """Variables as t + T z + ε at other data, with standard normals z and noise ε of each."""
+    """Variables as t + T z + ε at new data, with standard normals z and noise ε."""
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
     """(q, ...)."""
     noise: dict[str, Array]
-    """Variances of ε: of a process at new inputs, given its values at its own."""
+    """Variances of ε: variances of processes at new inputs, given their values at the inputs of the model."""
     axes: dict[str, int]
     """The axis of each variable that runs over new rows."""
 
 
 def _replaced(value: TensorVariable, by: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a value as a number of double precision, with other variables in place of some."""
+    """Return a value in double precision, with replaced variables."""
     return graph_replace([value.astype("float64")], {**kept_random([value]), **by}, strict=False)[0]
 
 
 class ValueTaken(NamedTuple):
-    """The value of an output of a process that each entry of an expression takes, and its coefficient."""
+    """The value of a process output that each entry of an expression selects, and its coefficient."""
 
     coefficients: Array
     cells: NDArray[np.int64]
     """Positions among the points of the process."""
     alone: bool
-    """Whether no entry takes several values."""
+    """Whether each entry selects at most one value."""
 
 
 class Affine(NamedTuple):
@@ -336,13 +336,13 @@ class Affine(NamedTuple):
     slopes: dict[str, Array]
     """T along some directions, (s, ...)."""
     taken: dict[str, list[list[ValueTaken]]]
-    """A, for each output of each process that is separate."""
+    """A, for each output of each separate process."""
     inputs: list[Array]
-    """Inputs of each process that is separate, (m, d)."""
+    """Inputs of each separate process, (m, d)."""
 
 
 type ByValues = Callable[[TensorVariable, Mapping[TensorVariable, TensorVariable]], list[TensorVariable]]
-"""From z, and from values less their means by the latent values of a process, to expressions."""
+"""Function from z, and from centred process values by the latent values of the process, to expressions."""
 
 
 def at_inputs(
@@ -357,10 +357,10 @@ def at_inputs(
     *,
     seen: bool = False,
 ) -> ByValues:
-    """Return expressions at new inputs x in place of an array of `own` inputs, whose rows run over an `axis` of each.
+    """Return expressions at new inputs x in place of the array `own`; `axis` returns the axis of rows of an expression.
 
-    `what` is the name of the expressions in messages, in the plural. `gps` are the moved processes, if given. A
-    CannotSplitError is raised if an expression cannot be computed there, a ValueError if rows of a process are mixed.
+    `what` is the name of the expressions in messages, in the plural. `gps` made the moved processes, if given. A
+    CannotSplitError is raised if an expression cannot be computed at x, a ValueError if rows of a process are mixed.
     """
     makers = {gp.f: gp for gp in gps or () if getattr(gp, "f", None) is not None}
     sums = MovedSum(own, moved, prior.model.basic_RVs, x)
@@ -404,7 +404,7 @@ class AffineMap:
     seen : bool
         Whether expressions may differ by a shift that the likelihood ignores.
     size : int, optional
-        Number of numbers that `by` takes in place of standard normals.
+        Number of coefficients that replace the standard normals in `by`.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class AffineMap:
     ) -> Affine:
         """Return the expressions, given values of the value variables and of `given` variables.
 
-        `lengths` are the numbers of points of the separate processes. T is that along `units` (s, q), or all of it.
+        `lengths` are the numbers of points of the separate processes. T is along `units` (s, q), by default in full.
         """
         shapes = [(*latent.f.type.shape[:-1], n) for latent, n in zip(self.moved, lengths, strict=True)]
         every = np.eye(self.n_normals) if units is None else units
@@ -486,7 +486,7 @@ class AffineMap:
     def at(self, point: PointType, z: Array, g: Sequence[Array] = (), given: Sequence[Any] = ()) -> list[Array]:
         """Return the values of the expressions at z (q,) and g.
 
-        The function of slopes is used if it was made. A function of values alone is made faster.
+        The function of slopes is used if it is compiled. A function of values alone compiles faster.
         """
         if "_function" in self.__dict__ and not g:
             found = self(point, given, units=z[None])
@@ -503,7 +503,7 @@ class AffineMap:
     ) -> tuple[Array, Linear]:
         """Return t of an expression, and the function that computes T along directions (s, q).
 
-        `spread` returns slopes (s, ...) of the expression in the shape that its values (s, m) are to have, flat.
+        `spread` maps slopes (s, ...) of the expression to an array whose flattened rows are its values (s, m).
         `lengths` are the numbers of points of the separate processes.
         """
         place = self.names.index(name)
@@ -529,16 +529,16 @@ class AffineMap:
         others: Mapping[TensorVariable, Any],
         n: int,
     ) -> None:
-        """Refuse an expression of which an entry along an axis depends on other rows than its own.
+        """Refuse an expression with an entry along an axis that depends on other rows.
 
         Parameters
         ----------
         what : str
             Name of the values in messages, in the plural.
         name : str or int
-            Name of the expression, or the number of the process whose inputs are checked in its place.
+            Name of the expression, or the number of a process whose inputs are checked instead.
         axis : int or None
-            Its axis over rows; None if all rows have the same values.
+            Axis of rows; None if all rows have the same values.
         point : dict
             Values of the value variables.
         rows : mapping

@@ -1,7 +1,7 @@
 """Sums of effects at the rows of the data: f = m + J z with independent standard normals z.
 
-Every integrated variable is replaced in the graph by its recipe, a function of standard normals. A Gaussian process
-among the terms keeps its own covariance, so that an evidence needs no factor of it.
+In the graph each integrated variable is replaced by its recipe, a function of standard normals. A Gaussian process
+among the terms keeps its covariance, so that the evidence does not need a factor of the covariance.
 """
 
 from abc import abstractmethod
@@ -38,14 +38,14 @@ from pymc_gpep.sums.affine_map import AffineMap, AffineValues, kept_random
 from pymc_gpep.sums.row_parts import MovedProcess, PartsMap, ProcessTerm, RowParts
 from pymc_gpep.univariate.prior_factor import is_factor
 
-_MANY = 300  # With fewer rows a dense matrix is cheap.
-_WIDE = 100.0  # Prior standard deviation whose square makes such a matrix inaccurate.
+_MANY = 300  # Number of rows below which a dense matrix is cheap.
+_WIDE = 100.0  # Prior standard deviation whose square makes a dense matrix inaccurate.
 _NAMED = 4  # Largest number of variables in a message.
 
 
 @dataclass(frozen=True, eq=False)
 class _Alone(GPModel):
-    """A process of a sum, which has the hyperparameters of the sum."""
+    """A process of a sum, with the hyperparameters of the sum."""
 
     whole: LatentPrior
 
@@ -62,7 +62,7 @@ class EffectSum(LatentPrior):
 
     Attributes
     ----------
-    argument : TensorVariable, shape (n, c), (n,) of one function, or what broadcasts to it
+    argument : TensorVariable, shape (n, c), (n,) of one function, or a shape that broadcasts to it
         The argument of the likelihood.
     by_class : bool
         Whether the argument has an axis for functions.
@@ -71,28 +71,28 @@ class EffectSum(LatentPrior):
     processes : tuple of LatentGP
         Gaussian processes among the terms.
     sizes : tuple of tuple of int
-        Their shapes, (points,) or (outputs, points).
+        Shapes of the processes, (points,) or (outputs, points).
     kept : dict of TensorVariable to str
         Gaussian variables that stay hyperparameters, and why.
     owner : array (q,)
-        The latent function in which each standard normal has a part.
+        The latent function that each standard normal contributes to.
     terms : tuple of ProcessTerm
-        The parts of covariances that are processes.
+        The Gaussian processes as terms of the latent functions.
     seen : dict of TensorVariable to Recipe
         Recipes that replace entries of `recipes` in the argument. They drop a shift that is common to all functions of
-        a point and that the likelihood ignores, which leaves the functions independent.
+        a point and that the likelihood ignores. Without the shift the functions are independent.
     alone : tuple of LatentGP
-        The processes that the latent functions are, where other effects are in their means alone; empty otherwise.
+        The processes, if latent functions are processes and other effects are only in their means; empty otherwise.
     everywhere : TensorVariable or None
-        The argument at all rows of the data, where the responses of some are missing.
+        The argument at all rows of the data, if rows without a response exist.
     fitted : array (n,) or None
-        Positions among these of the rows that have a response.
+        Positions of the rows with a response among all rows.
     n_rows : int
-        How many rows the data have; 0 where all have a response.
+        Number of rows of the data; 0 if all rows have a response.
     shared : bool
-        Whether several latent functions have standard normals in common, so that they depend on each other a priori.
+        Whether latent functions share standard normals, so that they are dependent a priori.
     many : int
-        Number of points from which on rows of few coefficients are preferred to matrices of all points.
+        Smallest number of points for which rows of few coefficients are preferred to matrices of all points.
     """
 
     model: pm.Model
@@ -121,9 +121,9 @@ class EffectSum(LatentPrior):
             return self.alone
         if self.fitted is not None and not self.recipes:
             raise StructureError(
-                "This works on models whose rows all have a response. Leave out the rows without one, of the prior's X "
-                "as well: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together leave them out by "
-                'themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
+                "This works on models whose rows all have a response. Leave out the rows without a response, also "
+                "in the X of the prior: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together "
+                'leave them out by themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
             )
         first = [str(variable.name) for variable in self.recipes][:_NAMED]
         others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
@@ -132,7 +132,7 @@ class EffectSum(LatentPrior):
         raise StructureError(
             f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
             'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs '
-            '"sparse_ep" fits effects beside one process. pm.sample() draws from the model, and from '
+            '"sparse_ep" fits effects and one process. pm.sample() draws from the model, and from '
             "gpep.marginalize(model)."
         )
 
@@ -181,7 +181,7 @@ class EffectSum(LatentPrior):
         """Means of integrated variables outside of processes."""
         return [mean for each in self.recipes.values() for mean in each.means]
 
-    # Standard normals: of recipes in their order, and then of processes.
+    # Order of the standard normals: recipes in their order, then processes.
 
     @property
     def n_plain(self) -> int:
@@ -195,7 +195,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """Places of the normals of each integrated variable, or of the values of a process, among all."""
+        """Positions of the normals of each integrated variable or process among all normals."""
         variables = [*self.recipes, *(latent.f for latent in self.processes)]
         ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
         return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
@@ -207,12 +207,12 @@ class EffectSum(LatentPrior):
 
     @property
     def flat_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables with a flat prior, or with a start that has one."""
+        """Integrated variables with a flat prior, or with a start that has a flat prior."""
         return tuple(v for v, each in self.recipes.items() if each.flat)
 
     @property
     def bounded_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated uniform variables whose bounds are taken to be without effect."""
+        """Integrated uniform variables that are treated as if they had no bounds."""
         return tuple(v for v, each in self.recipes.items() if each.bounded)
 
     @cached_property
@@ -232,7 +232,7 @@ class EffectSum(LatentPrior):
 
         With `seen` they may differ by a shift that the likelihood ignores.
 
-        Processes that are `moved` to other inputs have the values given, less their means, in place of normals.
+        For processes in `moved`, the given centred values at new inputs replace the normals.
         """
         values, free = [], {}
         for latent, shape in zip(self.processes, self.sizes, strict=True):
@@ -254,9 +254,9 @@ class EffectSum(LatentPrior):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """Return expressions in terms of the normals of recipes, and of values of processes less their means.
+        """Return expressions as functions of the normals of recipes and of centred values of processes.
 
-        The model's own normals of a process, `free`, may be given as well.
+        `free` maps free variables of processes to their values.
         """
         processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
         place = {rv: i for i, rv in enumerate(self.model.free_RVs)}
@@ -274,7 +274,7 @@ class EffectSum(LatentPrior):
         return _replaced(outputs, {**made, **(free or {})})
 
     def processes_behind(self, outputs: Sequence[TensorVariable]) -> list[LatentGP]:
-        """Return the processes that expressions are made of, also by way of means."""
+        """Return the processes that expressions depend on, directly or through means."""
         behind = set(ancestors(outputs))
         return [latent for latent in self.processes if latent.f in behind]
 
@@ -283,7 +283,7 @@ class EffectSum(LatentPrior):
         return known_data(self.model, self.by_normals(outputs, pt.zeros(self.n_normals)))
 
     def of_process(self, i: int, values: TensorVariable) -> TensorVariable:
-        """Return the part (c, n) of the latent values that values of the process number i make, less their mean."""
+        """Return the contribution (c, n) of centred values of process i to the latent values."""
         zeros = [pt.zeros(shape) for shape in self.sizes]
         parts = [*zeros[:i], values, *zeros[i + 1 :]]
         normals = pt.zeros(self.n_plain)
@@ -303,14 +303,14 @@ class EffectSum(LatentPrior):
         return spread.T if self.by_class else spread[None]
 
     def by_function(self, values: NDArray[Any], n_points: int, batched: bool = False) -> NDArray[Any]:
-        """Return numbers of the argument at points as (c, n), or with a first axis of directions as (s, c, n)."""
+        """Return values of the argument at points as (c, n), or with a first axis of directions as (s, c, n)."""
         first, own = np.shape(values)[:batched], np.shape(values)[batched:]
         shape = (n_points, self.n_functions)[: 1 + self.by_class]
         spread = np.broadcast_to(np.reshape(values, (*first, *[1] * (len(shape) - len(own)), *own)), (*first, *shape))
         return spread.swapaxes(-1, -2) if self.by_class else spread[..., None, :]
 
     def dims(self) -> Dims:
-        """Return the name of the axis of functions, that of an integrated variable with an entry for each."""
+        """Return the dim of functions, from an integrated variable with an entry for each function."""
         if not self.by_class:
             return Dims()
         for variable, own in self.places.items():
@@ -358,7 +358,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def plain_map(self) -> AffineMap:
-        """The argument by the normals of recipes, with processes at their means."""
+        """The argument as a function of the normals of recipes, with processes at their means."""
 
         def by(z: TensorVariable, g: Any) -> list[TensorVariable]:
             return self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
@@ -372,7 +372,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def _is_wide(self) -> bool:
-        """Whether an integrated normal variable has a wide prior, of a standard deviation that is a number."""
+        """Whether an integrated normal variable has a large, constant prior standard deviation."""
         nodes = [v.owner for v in self.sources if v.owner is not None and isinstance(v.owner.op, NormalRV)]
         widths = [node.op.dist_params(node)[1] for node in nodes]
         numbers = [each for each in widths if all(v.owner or isinstance(v, Constant) for v in ancestors([each]))]
@@ -380,13 +380,13 @@ class EffectSum(LatentPrior):
 
     @property
     def proper(self) -> str:
-        """Return advice to give a variable a prior with a density."""
+        """Advice to give a variable a prior with a density."""
         name = str(self.flat_variables[0].name)
         return f"Give it a density, pm.Normal({name!r}, 0, s), or keep it a hyperparameter: hyperparameters=[{name!r}]."
 
     @property
     def _few(self) -> bool:
-        """Whether there are far fewer normals than rows, or fewer with factors of priors, whose sites have any sign."""
+        """Whether rows of coefficients of standard normals are preferred to a dense prior covariance."""
         n, q = self.n_points, self.n_normals
         if n < 2 * q and not (n >= q and any(map(is_factor, self.model.observed_RVs))):
             return False
@@ -405,11 +405,11 @@ class EffectSum(LatentPrior):
         return None if parts is None else (BoundForm(RowPrior, RowStructure(parts.rows, self.flat)), parts.root[None])
 
     def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> PartsMap | None:
-        """Return an argument as rows of parts, with data of the model as given; None where rows are better in full."""
+        """Return an argument as rows of parts, with the given data; None if a dense covariance is preferred."""
         return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return coefficients of rows without coefficients of parts; None if `parts` is None or has many parts."""
+        """Return coefficients of fitted rows and of their parts; None if `parts` is None or parts have many entries."""
         found = self.parts(self.argument, data)
         return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 
@@ -430,10 +430,10 @@ class EffectSum(LatentPrior):
     def variables_there(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> Callable[[PointType], AffineValues]:
-        """Return variables at other inputs x of processes, and other data."""
+        """Return variables at new inputs x of processes and at new data."""
 
     def without_means(self) -> GPModel:
-        """Return the processes that the latent functions are, with means of 0."""
+        """Return the Gaussian processes of the latent functions, with mean 0."""
         latents = [replace(each, mean=pt.constant(0.0)) for each in self.alone]
         return _Alone(
             self.model, tuple(with_functions(each, each.classes, self.model) for each in latents), self.n_points, self
@@ -442,13 +442,13 @@ class EffectSum(LatentPrior):
     def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
-        """Return a process of the sum, without its mean, at other inputs."""
+        """Return a process of the sum at new inputs, with mean 0."""
         makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
         moments = CrossCovariance(self.without_effects(latent), makers, data, means=False)
         return MovedProcess(moments.where, moments)
 
     def without_effects(self, latent: LatentGP) -> GPModel:
-        """Return a process of the sum alone, without its mean."""
+        """Return a single process of the sum as a prior, with mean 0."""
         own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
         return _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self)
 
@@ -459,7 +459,7 @@ def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variabl
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Place along an axis, in a shape that broadcasts."""
+    """Return positions along an axis, in a shape that broadcasts."""
     return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 

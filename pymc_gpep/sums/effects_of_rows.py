@@ -29,11 +29,11 @@ from pymc_gpep.sums.new_data import XNEW, DataBehind, levels_of
 _CHECKED = 50  # Number of rows that are checked.
 _AXES = (1, 2)  # Numbers of axes that data of rows may have.
 
-_NEW_LEVELS = " To predict new ones give the model a level without rows, as one more of its coords, and fit it again."
+_NEW_LEVELS = " To predict a new level, give the model a level without rows, as one more of its coords. Fit it again."
 
 
 class EffectsOfRows:
-    """Effects at rows of a table, whose columns are the inputs of the process, and after these all other data of rows.
+    """Effects at rows of a table. Its first columns are the inputs of the process, the rest all other data of rows.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class EffectsOfRows:
     Attributes
     ----------
     leaves : list of Variable
-        Data with an entry for each row, in the order of their columns; inputs of the process are not among them.
+        Data with an entry for each row, except for inputs of the process, in the order of their columns.
     n_effects : int
         Number of standard normals, p.
 
@@ -57,14 +57,14 @@ class EffectsOfRows:
     """
 
     def __init__(self, whole: EffectSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
-        # Means without broadcast lengths, which are the number of the model's rows.
+        # Means without the broadcast to the number of rows of the model.
         bare = tuple(replace(latent, mean=_bare(latent.mean)) for latent in whole.processes)
         self._whole, self._data = replace(whole, processes=bare), data
         self.n_effects = whole.n_plain
         self._expressions = {"argument": whole.argument}
         self._inputs, behind = np.asarray(self._values([inputs])[0], np.float64), set(ancestors([inputs]))
         self.leaves: list[TensorVariable] = []
-        self._own: list[TensorVariable] = []  # inputs that are the rows' own
+        self._own: list[TensorVariable] = []  # data behind the process inputs, or equal to them
         self._still = pt.vector("still", shape=(whole.n_points,), dtype="float64")
         argument = self._argument(pt.zeros(self.n_effects))
         found = [v for v in ancestors([argument], blockers=whole.model.basic_RVs) if self._each_row(v)]
@@ -85,7 +85,7 @@ class EffectsOfRows:
 
     @property
     def names(self) -> list[str]:
-        """Names of the data of rows; empty where an array of a row has no name in the model."""
+        """Names of the data of rows; empty if an array over rows has no name in the model."""
         named = set(self._whole.model.data_vars)
         return [str(leaf.name) for leaf in self.leaves] if named.issuperset(self.leaves) else []
 
@@ -121,18 +121,18 @@ class EffectsOfRows:
         return bool(np.shape(value)[:1] == (self._whole.n_points,) and self._whole.n_points > 1)
 
     def _argument(self, z: TensorVariable) -> TensorVariable:
-        """The argument by standard normals of effects and by values of the process less its mean."""
+        """Return the argument as a function of standard normals of effects and of centred values of the process."""
         (made,) = self._whole.by_parts([self._whole.argument], z, [self._still], seen=True)
         return made
 
     def _map(self, x: TensorVariable) -> AffineMap:
-        """The argument at rows of a table (B, columns) as an affine function of standard normals."""
+        """Return the argument at rows of a table (B, columns) as an affine function of standard normals."""
         return AffineMap(
             self._whole, {"argument": self._whole.argument}, self._data, given=[x], by=partial(self._at, x)
         )
 
     def _at(self, x: TensorVariable, z: TensorVariable, g: Any) -> list[TensorVariable]:
-        """The argument at rows of a table, (B,)."""
+        """Return the argument at rows of a table, (B,)."""
         d = self._inputs.shape[1]
         begin, there = d, {}
         for leaf, width in zip(self.leaves, self._widths, strict=True):
@@ -148,7 +148,7 @@ class EffectsOfRows:
         return mean[None], coefficients
 
     def table(self) -> Array:
-        """Return the table (n, columns) of the model's own rows."""
+        """Return the table (n, columns) of the rows of the model."""
         return np.concatenate([self._inputs, *(_wide(value) for value in self._values(self.leaves))], axis=1)
 
     def new_rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike]) -> Array:
@@ -159,7 +159,7 @@ class EffectsOfRows:
         TypeError
             If inputs or data are missing.
         ValueError
-            If they do not fit the model.
+            If inputs or data do not fit the model.
         """
         given = {name: value for name, value in new.items() if name in self.takes}
         inputs = next((given[name] for name in self._inputs_by_name if name in given), None) if x is None else x
@@ -176,13 +176,13 @@ class EffectsOfRows:
         known = {str(leaf.name): leaf for leaf in self.leaves if isinstance(leaf, SharedVariable)}
         behind = DataBehind(self._whole.model, [self._whole.argument], known, self._data, self._whole.n_points)
         rows = behind.read({name: given[name] for name in self.names}, new_inputs(inputs, self._inputs.shape[1]))
-        behind.outside(rows)  # refuses indices that are computed from these
+        behind.outside(rows)  # raises an error for computed indices out of range
         found = np.concatenate([_wide(rows.by_row[name]) for name in (XNEW, *self.names)], axis=1)
         self.check(found, advice=_NEW_LEVELS)
         return found
 
     def check(self, x: Array, first: int = 0, advice: str = "") -> None:
-        """Refuse rows of a table that name levels which the model does not have, counted from a `first` row."""
+        """Refuse rows with levels that the model does not have. Messages count rows from `first`."""
         for name, place, levels in self._levels:
             values = x[:, place]
             outside = (values < 0) | (values >= levels) | (values != np.floor(values))
@@ -193,7 +193,7 @@ class EffectsOfRows:
                 )
 
     def check_names(self, given: Sequence[str]) -> None:
-        """Refuse names of the columns of a table of which one stands where the model has other data."""
+        """Refuse column names whose order differs from the columns of the model."""
         wanted = self.columns
         for place, name in enumerate(wanted):
             if wanted.count(name) == 1 and given.count(name) == 1 and given.index(name) != place:
@@ -203,7 +203,7 @@ class EffectsOfRows:
                 )
 
     def _check(self) -> None:
-        """Refuse an argument that is another one at some rows alone than among all rows."""
+        """Refuse an argument whose value at a row depends on other rows of the table."""
         x, n, table = pt.dmatrix("rows"), self._whole.n_points, self.table()
         rng = np.random.default_rng(SEED)
         some, noise = rng.permutation(n)[: min(_CHECKED, n - 1)], rng.standard_normal(self.n_effects)
@@ -229,18 +229,18 @@ class EffectsOfRows:
 
 
 def _bare(mean: TensorVariable) -> TensorVariable:
-    """Return a mean before it was spread over rows."""
+    """Return a mean before its broadcast over rows."""
     while mean.owner is not None and isinstance(mean.owner.op, Alloc):
         mean = mean.owner.inputs[0]
     return mean
 
 
 def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a graph with replaced data, whose numbers of rows differ from the static shapes of constants."""
+    """Return a graph with replaced data, whose number of rows may differ from the static shapes of constants."""
     made = dict(there)
     for node in toposort([output]):
         inputs = [made.get(v, v) for v in node.inputs]
-        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # a copy would not be the model's
+        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # a copy is not a variable of the model
             continue
         if isinstance(node.op, SpecifyShape):  # the first axis has another length
             made[node.outputs[0]] = pt.specify_shape(inputs[0], (None, *node.outputs[0].type.shape[1:]))
@@ -250,12 +250,12 @@ def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> 
 
 
 def _wide(value: ArrayLike) -> Array:
-    """Data of rows as columns, (n, width)."""
+    """Return data of rows as columns (n, width)."""
     array = np.asarray(value, dtype=np.float64)
     return array[:, None] if array.ndim == 1 else array
 
 
 def _like(columns: TensorVariable, leaf: TensorVariable) -> TensorVariable:
-    """Columns (B, width) in the type and shape of data of the model."""
+    """Return columns (B, width) in the type and shape of data of the model."""
     values = columns[:, 0] if leaf.ndim == 1 else pt.specify_shape(columns, (None, leaf.type.shape[1]))
     return pt.round(values).astype(leaf.dtype) if leaf.dtype.startswith(("int", "uint")) else values.astype(leaf.dtype)

@@ -1,4 +1,4 @@
-"""The prior of latent functions that are sums of effects, also at new rows and data, and as samplers move it."""
+"""The prior of latent functions that are sums of effects, at fitted rows, at new rows, and in the form of samplers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -38,13 +38,13 @@ class EffectsInMeans(Elsewhere):
     Parameters
     ----------
     prior : EffectSum
-        Latent functions that are processes, and nothing besides.
+        Latent functions that are Gaussian processes without further terms.
     processes : CrossCovariance
         The processes without their means.
     matched : list of pairs of LatentGP and ProcessFunctions
-        The processes with their own means.
+        The processes with their means.
     data : dict
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class EffectsInMeans(Elsewhere):
 
 
 class EffectsElsewhere:
-    """Variables of a model at other data, as functions of the hyperparameters.
+    """Variables of a model at new data, as functions of the hyperparameters.
 
-    A Gaussian process g = L z among them has at new inputs the values k*ᵀL⁻ᵀz plus noise.
+    At new inputs a Gaussian process g = L z has the values k*ᵀL⁻ᵀz plus noise.
 
     Parameters
     ----------
@@ -90,16 +90,16 @@ class EffectsElsewhere:
     names : sequence of str
         Variables that are affine in the integrated variables.
     data : dict
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
     x : array (m, d), optional
         Inputs of the Gaussian processes.
     new : dict of str to array
-        Other data by name.
+        New values of data by name.
 
     Raises
     ------
     ValueError
-        If data do not fit, or a variable cannot be had there.
+        If data do not fit the model, or a variable cannot be computed at the new data.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class EffectsElsewhere:
     def _inputs_by(
         self, x: ArrayLike, behind: list[LatentGP], known: Mapping[str, SharedVariable], given: dict[str, Any]
     ) -> Array | None:
-        """Put inputs into the data that the processes have them from; return them where these are arrays."""
+        """Enter new inputs as data of the model. If process inputs are an array without data, return the new inputs."""
         if not behind:
             raise ValueError(
                 f"{self._called} depend on no Gaussian process. Give data={{...}} in place of Xnew, and declare the "
@@ -173,7 +173,7 @@ class EffectsElsewhere:
 
     @cached_property
     def _affine(self) -> AffineMap:
-        """The variables at other data, with moved processes separate."""
+        """The variables at new data, with processes at new inputs as separate terms."""
         there, inputs, by = self._there, [each.inputs for each in self._processes], None
         if self._from_array:
             inputs, by = [there[XNEW]] * len(inputs), self._from_inputs(there[XNEW])
@@ -188,13 +188,13 @@ class EffectsElsewhere:
         return functions([latent.cov for latent in self._moved])
 
     def _check_apart(self, name: str, axis: int, point: PointType) -> None:
-        """Refuse a variable of which an entry depends on data of other new rows."""
+        """Refuse a variable with an entry that depends on data of other new rows."""
         rows, others = self._behind.apart(self._there, self._new)
         n = max(map(len, rows.values()))
         self._affine.check_apart(f"Values of {name!r}", name, axis, point, rows, others, n)
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return the variables at new inputs in place of an array, by normals and values of processes."""
+        """Return the variables at new inputs as functions of standard normals and of values of processes."""
         own, outputs = self._behind.fitted[XNEW], self._variables
         try:
             return at_inputs(self._called, self._prior, outputs, own, x, lambda v: _axis(v, len(own)), self._moved)
@@ -207,7 +207,7 @@ class EffectsElsewhere:
         Raises
         ------
         ValueError
-            If they depend on missing data, on none of the given data, or on several points of a process at once.
+            If a variable depends on missing data, on no given data, or on several points of a process at once.
         """
         affine = self._affine
         try:
@@ -248,16 +248,16 @@ class EffectsElsewhere:
 
     @property
     def _size(self) -> int | None:
-        """Number of numbers in place of standard normals; None for all normals."""
+        """Number of coefficients that replace the standard normals; None to keep all standard normals."""
         return None
 
     @property
     def _units(self) -> Array | None:
-        """Directions along which slopes are computed, units of the first numbers; None for all."""
+        """Unit vectors along which slopes are computed, for the first coefficients; None for all coefficients."""
         return None
 
     def _widened(self, slopes: dict[str, Array]) -> dict[str, Array]:
-        """Return slopes in all numbers, with 0 beyond the directions of `_units`."""
+        """Return slopes along all standard normals, with 0 beyond the directions of `_units`."""
         if self._units is None:
             return slopes
         wide = {name: np.zeros((self._prior.n_normals, *each.shape[1:])) for name, each in slopes.items()}
@@ -266,7 +266,7 @@ class EffectsElsewhere:
         return wide
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return coefficients and noise variances of a process at inputs, and the normals (outputs, ·) of these."""
+        """Return coefficients and noise variances of a process at inputs, and positions (outputs, ·) of its normals."""
         latent, cov = self._moved[i], self._covariances(point)[i]
         ahead, noise = by_own_normals(self._processes[i].moments, cov, point, x)
         return ahead, noise, normals_by_output(self._prior, latent, cov)
@@ -291,7 +291,7 @@ def _axis(variable: TensorVariable, length: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class LatentSum(EffectSum):
-    """A sum of effects as a `LatentPrior`; attributes as of `EffectSum`."""
+    """A sum of effects as a `LatentPrior`, with the attributes of `EffectSum`."""
 
     def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
         return SumVariables(self, data)
@@ -299,7 +299,7 @@ class LatentSum(EffectSum):
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
         if self.flat:
             raise StructureError(
-                f"{listing(self.flat_variables)} has a flat prior, which the sampler cannot draw a start from. "
+                f"{listing(self.flat_variables)} has a flat prior, from which a sampler cannot draw a start. "
                 f"{self.proper} Without this, pm.sample(model=gpep.marginalize(model)) samples hyperparameters alone."
             )
         return SumValues(self, data)
@@ -318,19 +318,19 @@ class LatentSum(EffectSum):
 
 @dataclass(frozen=True, eq=False)
 class SumInForm(LatentSum):
-    """A sum by other numbers than the standard normals of all its terms.
+    """A sum as a function of other coefficients than the standard normals of all its terms.
 
     Attributes
     ----------
     plain : LatentSum
-        The same by standard normals.
+        The same sum as a function of standard normals.
     """
 
     plain: LatentSum = field(kw_only=True)
 
     @classmethod
     def made_of(cls, plain: LatentSum, **other: Any) -> Self:
-        """Return a sum in this form, with other attributes than the sum by standard normals where these are given."""
+        """Return a sum in this form, with the attributes of `plain` except for the attributes in `other`."""
         return cls(**{each.name: getattr(plain, each.name) for each in fields(LatentSum)} | other, plain=plain)
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:

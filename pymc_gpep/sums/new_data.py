@@ -1,6 +1,6 @@
-"""Data of new rows, as a user gives them, and the levels of groups that data select.
+"""Data of new rows as a user gives them, and the levels that indices in the data select.
 
-New data are read in one place, for latent functions and for the likelihood.
+This module reads new data for latent functions and for the likelihood.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ NOT_ALIKE = (
     "where x = pm.Data('x', ...) has an entry for each row. If the levels are a walk or a process, declare them with "
     "the levels to predict."
 )
-"""What is wrong with data that name a new level, after the name of the data."""
+"""Message about data with a new level, after the name of the data."""
 
 
 def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | None:
@@ -46,9 +46,9 @@ def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | No
 
 
 def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return one number for each level, made of all that data select by it; None where they do more than select.
+    """Return one number for each level: a combination of all entries that data select. None for other uses of data.
 
-    The numbers are a random combination. Where these are alike, so is all that a level has.
+    The combination has random weights. So if the numbers of levels are alike, all entries of the levels are alike.
     """
     if _read_otherwise(variable, outputs):
         return None
@@ -79,16 +79,16 @@ def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> l
 def outside_levels(
     given: Mapping[SharedVariable, NDArray[Any]], outputs: Sequence[TensorVariable], data: Mapping[Variable, Variable]
 ) -> dict[SharedVariable, tuple[NDArray[np.bool_], int]]:
-    """Return which new values of data are out of range as an index, and the number of levels, by the data.
+    """Return a mask of new values that are out of range as an index, and the number of levels, by the data.
 
     Parameters
     ----------
     given : mapping
         Data with an entry for each row, and their values at new rows.
     outputs : sequence of TensorVariable
-        Variables made of them.
+        Variables that depend on these data.
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def outside_levels(
                 moved = graph_replace([index], {**data, **there}, strict=False)
                 (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
             except (ValueError, IndexError, AssertionError):
-                continue  # further data are missing, or a hyperparameter is behind the index
+                continue  # further data are missing, or the index depends on a hyperparameter
             # A negative index counts from the last level, if the fitted rows have negative indices.
             wrong = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
             if wrong.any():
@@ -143,7 +143,7 @@ def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorV
 
 
 def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:
-    """Return arrays, axes, and the indices by which entries along them are selected."""
+    """Return arrays, axes, and the indices that select entries along these axes."""
     found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
@@ -160,7 +160,7 @@ def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tup
 
 
 def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
-    """Return whether data are used otherwise than as an index."""
+    """Return whether outputs use data in another way than as an index."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -177,7 +177,7 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
 
 
 def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
-    """Return whether outputs depend on some variables otherwise than through an index of data."""
+    """Return whether outputs depend on target variables in another way than through an index of data."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -219,9 +219,9 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
     Parameters
     ----------
     name : str
-        Name of the data that say the level.
+        Name of the data that index the levels.
     mean : array (L,)
-        Means of a number of each of two levels or more.
+        Means of one number for each of at least two levels.
     rows : Entries
         Coefficients of q standard normals, (L, q).
 
@@ -252,7 +252,7 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
 
 
 def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorVariable, q: int) -> NDArray[np.int64]:
-    """Return 0 for normals of variables with an axis of one level behind a number of it, and -1 elsewhere, (q,)."""
+    """Return 0 for normals of variables behind `number` with an axis of length 1, and -1 for other normals, (q,)."""
     owners = np.full(q, -1)
     behind = set(ancestors([number]))
     for variable, own in places.items():
@@ -262,12 +262,12 @@ def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorV
 
 
 XNEW = "Xnew"
-"""Name of inputs of processes that are an array of the model and no data."""
+"""Name of process inputs that are an array of the model and not data."""
 
 
 @dataclass(frozen=True)
 class NewData:
-    """Data at new rows, which can be cut to some of them.
+    """Data at new rows. A slice selects rows.
 
     Attributes
     ----------
@@ -277,7 +277,7 @@ class NewData:
         Data that all rows share.
     n_rows : int
     strange : dict of str to array (n_rows,)
-        Which rows have a level that the model does not have, by the data that say the level.
+        Mask of rows with a level that the model does not have, by the name of the index.
     """
 
     by_row: Mapping[str, NDArray[Any]]
@@ -319,7 +319,7 @@ def repeated(rows: Any, count: int) -> Any:
 
 
 def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:
-    """Return data of a model by name, from a mapping or from a data frame, whose other columns are left out.
+    """Return data of a model by name, from a mapping or a data frame. Other columns of the frame are ignored.
 
     Raises
     ------
@@ -340,7 +340,7 @@ def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:
 
 @dataclass(frozen=True)
 class RowsOfData:
-    """Some of the rows that the model has, by their positions."""
+    """Selected rows of the model, by their positions."""
 
     positions: NDArray[np.int64]
 
@@ -352,7 +352,7 @@ class RowsOfData:
 
 
 class DataBehind:
-    """The data that expressions of a model depend on, as a fit had them, and data of new rows in their place.
+    """The data that expressions of a model depend on, with their values in the fit and at new rows.
 
     Parameters
     ----------
@@ -362,11 +362,11 @@ class DataBehind:
     known : dict of str to SharedVariable
         The data by name.
     data : mapping
-        Data of the model → constants, as the fit had them; other data are as they are now.
+        Data of the model → constants with their values in the fit. Other data keep their current values.
     n_rows : int
         Number of fitted rows.
     every : bool
-        Whether all arrays have an entry for each new row. Otherwise arrays with as many rows as were fitted have.
+        Whether all arrays have an entry for each new row. Otherwise only arrays with `n_rows` rows do.
     free : bool
         Whether the lengths of new data may differ from the fit along all axes.
     """
@@ -409,7 +409,7 @@ class DataBehind:
         Parameters
         ----------
         given : dict of str to array_like
-            A row for each new row, or a single row or number for all of them.
+            A row for each new row, or a single row or number for all new rows.
         inputs : array (m, d), optional
             Inputs of processes that are not data.
         rows : int, optional
@@ -420,7 +420,7 @@ class DataBehind:
         Raises
         ------
         ValueError
-            If values do not fit the model, or have other numbers of rows.
+            If values do not fit the model, or their numbers of rows differ.
         """
         by_row: dict[str, NDArray[Any]] = {} if inputs is None else {XNEW: inputs}
         others: dict[str, NDArray[Any]] = {}
@@ -432,7 +432,7 @@ class DataBehind:
         m = max(lengths.values(), default=1) if rows is None else rows
         if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
             if rows is None:
-                raise ValueError(f"data must have as many rows each, but have {lengths}: look at {wrong[0]!r}.")
+                raise ValueError(f"All data must have the same number of rows, but have {lengths}: check {wrong[0]!r}.")
             raise ValueError(
                 f"data[{wrong[0]!r}] must be numbers with an entry for each of the {m} rows to be predicted, but has "
                 f"{lengths[wrong[0]]}."
@@ -440,7 +440,7 @@ class DataBehind:
         return NewData({name: _repeated_rows(value, m) for name, value in by_row.items()}, others, m)
 
     def _read(self, name: str, value: ArrayLike, infinite: bool) -> NDArray[Any]:
-        """Return values of data in their type; a single row may lack the first axis."""
+        """Return values in the type of the data; a single row may lack the first axis."""
         variable, shape, given = self.known[name], self.fitted[name].shape, np.asarray(value)
         if given.dtype.kind not in "biuf":
             refuse_labels(self._model, variable, self._outputs, given)
@@ -464,11 +464,11 @@ class DataBehind:
         if not (infinite or np.isfinite(converted).all()) or not np.allclose(converted, wide, rtol=1e-6):
             whole = "whole " * (np.dtype(variable.type.dtype).kind in "iub")
             finite = "" if infinite else "finite "
-            raise ValueError(f"data[{name!r}] must be {finite}{whole}numbers, as the model has them there.")
+            raise ValueError(f"data[{name!r}] must be {finite}{whole}numbers, like the data of the model.")
         return converted
 
     def outside(self, x: NewData) -> dict[str, tuple[NDArray[np.bool_], int]]:
-        """Return which new values are out of range as an index, and the number of levels; see `outside_levels`."""
+        """Return masks of new values out of range as an index, and the number of levels; see `outside_levels`."""
         given = {self.known[name]: value for name, value in x.by_row.items() if name in self.known}
         found = outside_levels(given, self._outputs, self._data)
         return {str(variable.name): each for variable, each in found.items()}
@@ -481,11 +481,11 @@ class DataBehind:
         return {self._n_rows, *(len(each) for each in self.fitted.values() if each.ndim), *coords, *static}
 
     def free_length(self, m: int) -> int:
-        """Return a number of at least m rows that no array of the fit has, so that none fits new data by chance."""
+        """Return a number of rows, at least m, that no array of the fit has: fitted arrays cannot match new data."""
         return next(length for length in range(m, m + len(self._lengths) + 1) if length not in self._lengths)
 
     def symbols(self, names: Sequence[str]) -> dict[str, TensorVariable]:
-        """Return variables that stand for data of new rows, by name."""
+        """Return symbolic variables for data of new rows, by name."""
         types = {name: self.known[name].type for name in names if name in self.known}
         return {
             name: pt.tensor(name, dtype=types[name].dtype, shape=(None,) * types[name].ndim)
@@ -503,7 +503,7 @@ class DataBehind:
     ) -> tuple[dict[TensorVariable, NDArray[Any]], dict[TensorVariable, NDArray[Any]]]:
         """Return the inputs of `check_rows_apart`: symbols over rows with fitted values, other symbols with new values.
 
-        Arrays of other lengths than the longest are repeated.
+        Shorter arrays are repeated to the length of the longest.
         """
         rows = {there[name]: self.fitted[name] for name in x.by_row}
         n = max(map(len, rows.values()), default=0)

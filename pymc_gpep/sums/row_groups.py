@@ -1,14 +1,14 @@
-"""Rows with the same latent value at all hyperparameters: found in the graph, and made one point of a fit.
+"""Groups of rows with the same latent value at all hyperparameters. Each group is one point of a fit.
 
 A graph with an axis of rows is followed down to the parts that depend on no random variable. Each operation on the way
 takes a row from the same row of its inputs. So two rows with the same numbers in these parts are equal for all
-hyperparameters and effects. An index takes rows of another variable, some of which may be equal in turn.
+hyperparameters and effects. An index selects rows of another variable, whose equal rows are found in the same way.
 
-EP approximates the factor of a point. If all rows of a group are one factor, EP approximates their product, and not
-each row by itself. So means and evidence are more accurate. Their cost is that of as many rows as there are groups.
+EP approximates one factor for each point. If a group is one factor, EP approximates the product of its rows and not
+each row. So means and evidence are more accurate, and the cost is the cost of one row for each group.
 
-Groups serve methods on all rows together. Methods with inducing inputs, active rows and batches have a point for each
-row. So have samplers, several latent functions, and marginal models with `pm.Data`.
+Only methods on all rows together use groups. Methods with inducing inputs, active rows and batches use a point for each
+row. So do samplers, several latent functions, and marginal models with `pm.Data`.
 """
 
 from abc import ABC, abstractmethod
@@ -50,11 +50,11 @@ from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.row_parts import ProcessTerm
 
 type Ids = NDArray[np.int64]
-"""A number for each row, (n,), the same for rows that are equal."""
+"""Group number of each row, (n,); equal rows have the same number."""
 
 
 def combined(*each: Ids) -> Ids:
-    """Return numbers that are the same where all of several numbers are."""
+    """Return group numbers (n,) of rows that agree in all given group numbers."""
     found = np.zeros(len(each[0]), np.int64)
     for own in each:
         _, found = np.unique(found * (int(own.max(initial=0)) + 1) + own, return_inverse=True)
@@ -62,7 +62,7 @@ def combined(*each: Ids) -> Ids:
 
 
 def equal_rows(values: NDArray[Any]) -> Ids:
-    """Return numbers (n,) that are the same for equal rows of an array (n, ...)."""
+    """Return group numbers (n,) of equal rows of an array (n, ...)."""
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     if flat.shape[1] == 1:
         return np.unique(flat[:, 0], return_inverse=True, equal_nan=False)[1]
@@ -80,7 +80,7 @@ _NO_NOISE = 1e-5  # Largest jitter that counts as rounding; a larger jitter is n
 
 
 class RowsOfGraph(Walk):
-    """The rows of a graph that are equal, and the graph at some of its rows.
+    """A walk over a graph that finds its equal rows, or returns the graph at selected rows.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class RowsOfGraph(Walk):
     n : int
         Number of rows.
     at : array (m,), optional
-        Rows that are taken; all if not given, which finds out which are equal.
+        Selected rows. By default the walk visits all rows and finds equal rows.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class RowsOfGraph(Walk):
         self._found: list[Ids] = []
 
     def alike(self, variable: TensorVariable, axis: int) -> Ids:
-        """Return numbers (n,) that are the same for equal rows.
+        """Return group numbers (n,) of equal rows.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class RowsOfGraph(Walk):
         return RowsOfGraph(list(self._stop), self._processes, self._data, n, at)
 
     def _value(self, variable: Variable) -> Any:
-        """Return a value that depends on random variables by no more than their shapes."""
+        """Return the value of a variable that depends on random variables only through their shapes."""
         (known,) = graph_replace([variable], dict(self._data), strict=False)
         if isinstance(known, Constant):
             return known.data
@@ -163,7 +163,7 @@ class RowsOfGraph(Walk):
         axis = next(i for i, role in enumerate(roles) if role)
         random, op = self._is_random(variable), getattr(variable.owner, "op", None)
         if isinstance(op, AllocDiag | Eye) and (random or all(roles)):
-            raise CannotSplitError("differs at each point")  # Noise of each row, as of `pm.gp.cov.WhiteNoise`.
+            raise CannotSplitError("differs at each point")  # Noise of each row, as in `pm.gp.cov.WhiteNoise`.
         if not random:
             return self._of_data(variable, roles)
         if variable in self._stop:
@@ -184,7 +184,7 @@ class RowsOfGraph(Walk):
         return super()._make(variable, roles)
 
     def _of_data(self, variable: TensorVariable, roles: tuple[Role | None, ...]) -> TensorVariable:
-        """Return numbers at rows, of a matrix over pairs of rows by its inputs, which are without rounding."""
+        """Return data at rows. A matrix over pairs of rows is split into its inputs, which have no rounding errors."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) > 1 and variable.owner is not None:
             try:
@@ -197,7 +197,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.constant(value))
 
     def _leaf(self, value: Any, axis: int) -> Any:
-        """Take note of numbers with an axis of rows, and return them at rows that are taken."""
+        """Return an array at the selected rows. Without a selection record its equal rows."""
         value = np.asarray(value)
         if value.shape[axis] != self._n:
             raise CannotSplitError(f"has {value.shape[axis]} numbers for {self._n} rows")
@@ -210,7 +210,7 @@ class RowsOfGraph(Walk):
         self._found = [combined(*self._found, ids)]
 
     def _of_random(self, variable: TensorVariable, axis: int) -> TensorVariable:
-        """Return distinct values of a random variable; values of a process are equal at equal inputs."""
+        """Return a random variable at rows. Its rows are distinct, but rows of a process are equal at equal inputs."""
         if self._at is not None:
             return cast(TensorVariable, variable[(*[slice(None)] * axis, self._at)])
         latent = self._processes.get(variable)
@@ -218,7 +218,7 @@ class RowsOfGraph(Walk):
         return variable
 
     def _inputs_of(self, latent: LatentGP) -> Ids:
-        """Return numbers (n,) that are the same for points of a process whose values are the same."""
+        """Return group numbers (n,) of points of a process with equal values."""
         other = self._other(self._n, None)
         if jitter_of(latent) > _NO_NOISE:
             return np.arange(self._n)
@@ -236,7 +236,7 @@ class RowsOfGraph(Walk):
         return combined(*self._found) if self._found else np.zeros(self._n, np.int64)
 
     def _joined(self, parts: Sequence[Variable], roles: tuple[Role | None, ...], axis: int) -> TensorVariable:
-        """Return parts with rows of their own one after another."""
+        """Return joined parts, each with its block of rows."""
         lengths = [self._length(cast(TensorVariable, part), axis) for part in parts]
         ends = np.cumsum([0, *lengths])
         if ends[-1] != self._n:
@@ -254,7 +254,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.join(axis, *made))
 
     def _of_sparse(self, op: Any, matrix: Variable, other: Variable) -> TensorVariable:
-        """Return a product of a sparse matrix of data, whose rows are rows."""
+        """Return the product with a sparse matrix of data that has one matrix row for each row."""
         value = sp.csr_matrix(self._value_of_sparse(matrix))
         if value.shape[0] != self._n:
             raise CannotSplitError(f"has {value.shape[0]} numbers for {self._n} rows")
@@ -326,7 +326,7 @@ class RowGroups:
     Attributes
     ----------
     of : array (n,)
-        The group of each row. Groups are numbered by their first rows.
+        The group of each row. Groups are numbered in the order of their first rows.
     first : array (g,)
         The first row of each group.
     alike : array (n,)
@@ -348,7 +348,7 @@ class RowGroups:
         of: NDArray[np.int64],
         briefly: bool = False,
     ) -> tuple[Likelihood, NDArray[np.float64]]:
-        """Return the likelihood of other groups with its parameters, and their observations.
+        """Return the likelihood of other groups with its parameters, and the observations of these groups.
 
         Parameters
         ----------
@@ -357,11 +357,11 @@ class RowGroups:
         y : array (n,)
             Observations of all rows.
         rows : array (m,)
-            The rows of these groups; one may be in several.
+            Rows of these groups. A row may be in several groups.
         of : array (m,)
-            The groups that they are in, each with one row at least.
+            The group of each of these rows. Each group has at least one row.
         briefly : bool
-            Whether the likelihood is for few evaluations, which sufficient statistics are not worth.
+            Whether the likelihood is evaluated too few times for sufficient statistics to save time.
         """
         own = likelihood.at(rows)
         known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
@@ -380,7 +380,7 @@ def row_groups(
     parameters: TensorVariable,
     data: Mapping[Variable, Variable],
 ) -> tuple[LatentPrior, RowGroups] | None:
-    """Return the prior of groups of rows, and the groups; None where no two rows have the same latent value."""
+    """Return the prior of groups of rows, and the groups; None if no two rows have the same latent value."""
     if prior.n_functions > 1 or not likelihood.offers(ScalarDensity):
         return None
     graph: _Rows
@@ -415,7 +415,7 @@ def _parts_of(likelihood: Likelihood, n: int) -> NDArray[np.int64]:
 
 
 def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return groups numbered by their first rows, and these."""
+    """Return groups numbered in the order of their first rows, and these rows."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty_like(order)
@@ -437,7 +437,7 @@ class _Rows(ABC):
         self._all, self._data = prior, data
 
     def walk(self, at: NDArray[np.int64] | None = None) -> RowsOfGraph:
-        """Return a walk over the rows, or some of them."""
+        """Return a walk over all rows, or over selected rows."""
         prior = self._all
         processes = {latent.f: latent for latent in prior.processes}
         stop = [*prior.model.basic_RVs, *processes]
@@ -445,14 +445,14 @@ class _Rows(ABC):
 
     @abstractmethod
     def alike(self) -> NDArray[np.int64]:
-        """Return numbers (n,) that are the same for rows with the same latent value."""
+        """Return group numbers (n,) of rows with the same latent value."""
 
     @abstractmethod
     def grouped(self, first: NDArray[np.int64]) -> LatentPrior:
         """Return the prior at the first rows of groups."""
 
     def at(self, variable: TensorVariable, roles: tuple[Role | None, ...], rows: NDArray[np.int64]) -> TensorVariable:
-        """Return a variable at some rows."""
+        """Return a variable at selected rows."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) == 1 and variable.type.broadcastable[axes[0]]:
             whole = pt.broadcast_to(variable, (*variable.shape[: axes[0]], self._all.n_points))
@@ -508,7 +508,7 @@ class _RowsOfSum(_Rows):
             return self._by_values()
 
     def _by_values(self) -> NDArray[np.int64]:
-        """Compare coefficients at random hyperparameters and effects, where a graph mixes rows."""
+        """Return group numbers (n,) from values at random hyperparameters and effects, for a graph that mixes rows."""
         prior = self._prior
         n, rng = prior.n_points, np.random.default_rng(SEED)
         z = pt.vector("normals", shape=(prior.n_plain,), dtype="float64")
@@ -541,5 +541,5 @@ class _RowsOfSum(_Rows):
 
 
 def _moved(prior: EffectSum, i: int, term: ProcessTerm) -> ProcessTerm:
-    """Return a term of the same process in another argument."""
+    """Return the term of the same process for another argument."""
     return replace(term, linear=partial(prior.of_process, i), whole=False)

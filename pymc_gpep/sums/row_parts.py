@@ -40,12 +40,12 @@ from pymc_gpep.sums.affine_map import (
 )
 
 type Linear = Callable[[TensorVariable], TensorVariable]
-"""From values of a process less their mean, in its shape, to what they add to the latent functions, (c, n)."""
+"""Function from centred values of a process, in its shape, to their contribution to the latent functions, (c, n)."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProcessTerm:
-    """The part of the covariance of latent functions that is a Gaussian process.
+    """A Gaussian process among the terms of latent functions.
 
     Attributes
     ----------
@@ -54,11 +54,11 @@ class ProcessTerm:
         Shape of its values, (points,) or (outputs, points).
     linear : callable
     feeds : array (outputs,)
-        The function that each output has a part in, −1 for no function.
+        Latent function that each output contributes to, −1 for no function.
     selected : bool
-        Whether a row takes one value, times a coefficient.
+        Whether each row is one value of the process times a coefficient.
     whole : bool
-        Whether each row takes the value at its own position, for all data of the model.
+        Whether row i is value i of the process, for all data of the model.
     """
 
     latent: LatentGP
@@ -77,9 +77,9 @@ class ProcessTerm:
         Parameters
         ----------
         given : list of array
-            Changes of the latent functions by `probes`, (c, n) each.
+            Changes of the latent functions that `probes` cause, (c, n) each.
         taken : array (c, outputs)
-            Whether each output has a part in each function.
+            Whether each output contributes to each function.
         """
         coefficient = given[0]
         cells, alone = cells_by_probes(given, shape)
@@ -118,7 +118,7 @@ class ProcessTerm:
         return [each @ cov @ each.T for each in rows]
 
     def _map(self, k: int, output: int) -> TensorVariable:
-        """Matrix (n, points) that takes an output to a function."""
+        """Return the matrix (n, points) that maps an output to a function."""
         points = self.shape[-1]
         units = np.zeros((points, *self.shape))
         units[(range(points), output, range(points)) if len(self.shape) > 1 else (range(points), range(points))] = 1.0
@@ -154,7 +154,7 @@ class _Part:
 
 
 class _Splitter:
-    """Takes an argument apart.
+    """A function that splits an argument into parts.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class _Splitter:
         self.parts: list[_Part] = []
 
     def __call__(self, variable: TensorVariable, scale: TensorVariable | None = None) -> TensorVariable:
-        """Return a variable, times a scalar, in terms of parts; terms without parts are not scaled."""
+        """Return a variable times `scale` in terms of parts; terms without parts are not scaled."""
         if not self._affinity.behind(variable):
             return variable
         key = variable, scale
@@ -202,7 +202,7 @@ class _Splitter:
 
 
 class RowParts(NamedTuple):
-    """The coefficients of rows, and of parts."""
+    """Coefficients A of rows and B of parts."""
 
     rows: Coefficients
     """A, (cn, r)."""
@@ -211,7 +211,7 @@ class RowParts(NamedTuple):
 
 
 class PartsMap:
-    """An argument as t + A B z, with rows A (cn, r) of parts, and parts by standard normals B (r, q).
+    """An argument as t + A B z, with coefficients A (cn, r) of parts in rows and B (r, q) of standard normals in parts.
 
     Parameters
     ----------
@@ -219,9 +219,9 @@ class PartsMap:
     argument : TensorVariable
         The argument of the likelihood.
     spread : callable
-        From values of the argument along directions, and the number of rows, to (s, c, n).
+        Function of argument values along directions and of the number of rows. It returns an array (s, c, n).
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class PartsMap:
         self._made: dict[tuple[Variable, ...], AffineMap] = {}
 
     def __call__(self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]], m: int) -> Composed:
-        """Return A B at m new rows, by values of the value variables and given data."""
+        """Return A B at m new rows, for values of the value variables and of the given data."""
         root, *shapes = self._small(point, np.zeros(self._prior.n_normals))
         return Composed(self._rows(point, shapes, given, m), root)
 
@@ -250,21 +250,21 @@ class PartsMap:
         return self._function([])
 
     def _function(self, more: Sequence[TensorVariable]) -> AtPoint:
-        """Return B, more expressions, and the shapes of parts, as a function of z."""
+        """Return the function of z that computes B, further expressions, and the shapes of parts."""
         shapes = [each.shape for each in self._by_normals.made[2:]]
         return self._by_normals.functions([self._root, *more, *shapes], self._by_normals.symbols)
 
     def _rows(
         self, point: PointType, shapes: Sequence[Array], given: Mapping[TensorVariable, NDArray[Any]], n: int
     ) -> Coefficients:
-        """Return A at n rows, by the shapes of parts."""
+        """Return A at n rows, for parts of these shapes."""
         of_parts = [tuple(map(int, shape)) for shape in shapes]
         if tuple(given) not in self._made:
             there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
             ends = np.cumsum([0, *(int(np.prod(shape)) for shape in of_parts)]).tolist()
 
             def by_numbers(x: TensorVariable, g: Any) -> list[TensorVariable]:
-                """Return the argument by the numbers of all parts, (r,)."""
+                """Return the argument as a function of the entries of all parts, (r,)."""
                 places = zip(self._places, of_parts, pairwise(ends), strict=True)
                 made = {each: x[slice(*own)].reshape(shape).astype(each.dtype) for each, shape, own in places}
                 return graph_replace([self._linear], kept_random([self._linear]) | made, strict=False)
@@ -283,9 +283,9 @@ class PartsMap:
         return coefficients_of(along, of_parts, self._spread(still[None], n).shape[1])
 
     def of_fit(self, n: int, most: int) -> RowParts | None:
-        """Return the coefficients of the n fitted rows; None if parts have more than `most` numbers.
+        """Return the coefficients of the n fitted rows; None if parts have more than `most` entries.
 
-        None as well if A B z is not the argument, as where a hyperparameter of each row multiplies an effect.
+        The result is also None if the argument is not t + A B z: a hyperparameter of each row may multiply an effect.
         """
         rng = np.random.default_rng(SEED)
         point = self._by_normals.functions.nearby(rng)
@@ -302,7 +302,7 @@ class PartsMap:
 
 
 class MovedProcess(NamedTuple):
-    """A Gaussian process at other inputs than its own."""
+    """A Gaussian process at new inputs."""
 
     inputs: TensorVariable
     """Its inputs (n, d) in the model."""

@@ -1,7 +1,7 @@
 """Sums of effects at new rows: the argument of the model with new data, also for levels that the model does not have.
 
-Data name new levels. A new level gets the coefficients of a placeholder, a level of the model that the row does not use
-otherwise.
+If the new data name a level that the model does not have, the level gets the coefficients of a placeholder. The
+placeholder is a level of the model that the row does not otherwise use.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ from pymc_gpep.univariate.prior_factor import is_factor
 
 
 class NewLevels:
-    """Levels that data of new rows name.
+    """Levels of new rows, with placeholders for levels that the model does not have.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class NewLevels:
     known : dict of str to SharedVariable
         Data of the model that the argument depends on.
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
     blocks : sequence of tuple of int
-        Shapes of the numbers of each variable.
+        Shape of the coefficients of each variable.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NewLevels:
     ) -> None:
         self._prior, self._argument, self._known, self._data, self._blocks = prior, argument, known, data, blocks
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, NDArray[np.int64]] = {}  # data of an index → owners of standard normals
+        self._owners: dict[str, NDArray[np.int64]] = {}  # name of an index → level of each standard normal
 
     def count(self, name: str) -> int:
         """Return the number of levels that data select from; 0 if the data are not an index."""
@@ -82,7 +82,7 @@ class NewLevels:
     def strange(
         self, x: NewData, outside: Mapping[str, tuple[NDArray[np.bool_], int]], new_levels: bool
     ) -> dict[str, NDArray[np.bool_]]:
-        """Return which entries of data name a level that the model does not have, by the name of the data.
+        """Return masks of entries that name a level which the model does not have, by the name of the data.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class NewLevels:
             )
 
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
-        """Return the level of data that each standard normal belongs to alone, (q,); raise where levels differ."""
+        """Return the only level of each standard normal, (q,), or -1; raise an error if priors of levels differ."""
         if name not in self._owners:
             prior = self._prior
             number = of_each_level(self._known[name], [self._argument])
@@ -129,7 +129,7 @@ class NewLevels:
         return self._owners[name]
 
     def _related(self, point: PointType, a: str, b: str) -> bool:
-        """Whether two data, the first with new levels, index the same variable."""
+        """Return whether two indices, the first with new levels, select from the same variable."""
         if a == b:
             return True
         sources = self._prior.sources
@@ -154,12 +154,12 @@ class NewLevels:
     def resolved(self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NewData:
         """Return rows with placeholders in place of new levels.
 
-        `used(a, b)` is a mask (m,) of rows with placeholders a that use the placeholders b.
+        `used(a, b)` returns a mask (m,) of the rows of `a` that use the placeholders of `b`.
 
         Raises
         ------
         ValueError
-            If the levels of the model differ a priori, or are too few for placeholders.
+            If levels of the model have different priors, or the model has too few levels for placeholders.
         """
         if not x.strange:
             return x
@@ -187,10 +187,10 @@ class NewLevels:
     def _used(
         self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
-        """Return which rows use the placeholder of a new level otherwise, (m,): if another one is in its place."""
+        """Return a mask (m,) of rows that still use a placeholder after another level replaces it."""
         m, found = len(x), np.zeros(len(x), bool)
         for name in x.strange:
-            if self.count(name) == 1:  # a single level has no other to compare with
+            if self.count(name) == 1:  # no other level can replace the placeholder
                 places = self._prior.places.items()
                 own = {v for v, place in places if (self.owners(point, name)[place] >= 0).any()}
                 if used_beside(self._known[name], [self._argument], own):
@@ -214,9 +214,9 @@ class NewLevels:
     def _placed(
         self, point: PointType, x: NewData, without: NewData | None = None
     ) -> tuple[NewData, NDArray[np.bool_]]:
-        """Return rows with placeholders unlike the placeholders of `without`, and a mask of rows with too few levels.
+        """Return rows with other placeholders than `without`, and a mask of rows with too few levels.
 
-        The same new level of one variable has one placeholder in a row, and no other data of that variable name it.
+        In a row each new level of a variable has one placeholder, which no other data of the variable name.
         """
         m = len(x)
         names = [name for name in x.by_row if name in self._known and self.count(name)]
@@ -256,11 +256,11 @@ class NewLevels:
         return replace(x, by_row=by_row), short
 
     def owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
-        """Return which normals (m, q) belong to the placeholders of each row, for each of the data with new levels."""
+        """Return masks (m, q) of the normals of the placeholders of each row, one for each index with new levels."""
         return self.owned_cells(point, x, np.arange(self._prior.n_normals)[None])
 
     def owned_cells(self, point: PointType, x: NewData, cells: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-        """Return the same of some normals of each row, (m, k)."""
+        """Return the masks of `owned` for selected normals of each row, (m, k)."""
         m, found = len(x), []
         for name, strange in x.strange.items():
             whole = self.owners(point, name)
@@ -278,7 +278,7 @@ class NewLevels:
 def by_own_normals(process: Elsewhere, cov: Array, point: PointType, inputs: Array) -> tuple[Array, Array]:
     """Return coefficients (m, n) of the standard normals of a process at inputs (m, d), and residual variances (m,).
 
-    At its own inputs the process is L z, with L Lᵀ its covariance `cov` (n, n). Elsewhere it is k*ᵀL⁻ᵀz and a residual.
+    At its inputs in the model the process is L z, with L Lᵀ = `cov` (n, n); at new inputs k*ᵀL⁻ᵀz plus a residual.
     """
     cross, variance, _ = process(point, inputs)
     ahead = solve_triangular(np.linalg.cholesky(cov), cross[0].T, lower=True).T
@@ -286,7 +286,7 @@ def by_own_normals(process: Elsewhere, cov: Array, point: PointType, inputs: Arr
 
 
 def normals_by_output(prior: EffectSum, latent: LatentGP, cov: Array) -> NDArray[np.int64]:
-    """Return places (outputs, n) of the standard normals of a process."""
+    """Return positions (outputs, n) of the standard normals of a process."""
     return np.arange(prior.n_normals)[prior.places[latent.f]].reshape(-1, cov.shape[0])
 
 
@@ -301,26 +301,26 @@ class _AtRows(NamedTuple):
     roots: Array
     """Coefficients of the standard normals, (c, m, q)."""
     taken: list[list[ValueTaken]]
-    """Coefficients and cells (c, m) of each output of each process that is moved."""
+    """Coefficients and cells (c, m) of each output of each moved process."""
     inputs: list[Array]
-    """Inputs of each process that is moved, (m, d)."""
+    """New inputs of each moved process, (m, d)."""
 
 
 class SumElsewhere(Elsewhere):
     """Prior moments of latent functions that are sums, at new rows.
 
-    Gaussian processes whose inputs are among the new data are moved to these inputs. Other processes keep the values of
-    the fit, from which new rows select.
+    Gaussian processes whose inputs are among the new data are moved to these inputs. Other processes keep their fitted
+    values, and new rows select from these values.
 
     Parameters
     ----------
     prior : EffectSum
     gps : sequence of pm.gp.Latent or None
-        The makers of the processes.
+        The `pm.gp` objects that made the processes.
     data : dict
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with their values in the fit.
     blocks : sequence of tuple of int, optional
-        Shapes of the variables that the numbers are of; each variable has a row of standard normals if not given.
+        Shapes of the coefficients of each variable. By default each variable has a row of standard normals.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class SumElsewhere(Elsewhere):
         self._new = (
             f"data of the model at new rows, data={{...}} with {', '.join(self._known)}."
             if self._known
-            else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
+            else "data={...} once the covariates of the rows are declared as pm.Data: here they depend on no data."
         )
         self._made: dict[tuple[str, ...], tuple[AffineMap, list[Elsewhere]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
@@ -373,7 +373,7 @@ class SumElsewhere(Elsewhere):
         return processes
 
     def _input_name(self) -> str | None:
-        """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
+        """Return the name of the only data that inputs of Gaussian processes depend on; None otherwise."""
         behind = set(ancestors([latent.cov for latent in self._processes]))
         found = [name for name, variable in self._known.items() if variable in behind]
         return found[0] if len(found) == 1 and self.behind.each_row(found[0]) else None
@@ -399,7 +399,7 @@ class SumElsewhere(Elsewhere):
         return replace(read, strange=self._levels.strange(read, self.behind.outside(read), new_levels))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`; a call raises the same errors."""
+        """See `Elsewhere`. The method raises the same errors as a call."""
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
             return RowsOfNormals(rows_of_functions(roots), np.zeros_like(mean), mean)
@@ -436,7 +436,7 @@ class SumElsewhere(Elsewhere):
         return self._prior.parts(self._argument, self._data)
 
     def _whole(self, point: PointType, x: NewData) -> AffineMap:
-        """Return the sum at new data as a function of these; raise a ValueError if data are missing."""
+        """Return the sum as a function of new data; raise a ValueError if data are missing."""
         if (names := x.names) not in self._complete:
             self._at(point, replace(x, strange={})[:1])
             self._complete.add(names)
@@ -485,7 +485,7 @@ class SumElsewhere(Elsewhere):
         Raises
         ------
         ValueError
-            If the argument has another number of rows, since data that were not given have the rows of the fit.
+            If the argument has another number of rows. Data that are not given keep the rows of the fit.
         """
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
@@ -512,21 +512,21 @@ class SumElsewhere(Elsewhere):
         return np.asarray((new.roots - known)[:, : len(x)] @ seen.swapaxes(1, 2))
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:
-        """Return the processes that are at other inputs where data of these names are given."""
+        """Return the processes whose inputs depend on data of these names."""
         if XNEW in names:
             return self._processes
         known = {self._known[name] for name in names}
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[list[Elsewhere], _AtRows, Array]:
-        """Return the moved processes, the sum at new rows, and its coefficients so far.
+        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) for fitted levels.
 
-        Coefficients (c, m, q) of levels without fitted rows are 0. There may be an extra row.
+        Coefficients of levels without fitted rows are 0. The result may have extra rows at the end.
         """
         names = x.names
         if names not in self._made:
             made = self._compiled(names, (point, x))
-            self._made[names] = made  # a refusal is repeated
+            self._made[names] = made  # not stored after an error, so that the next call raises it again
         affine, processes = self._made[names]
         m = len(x)
         extra = self.behind.free_length(m)
@@ -536,17 +536,17 @@ class SumElsewhere(Elsewhere):
                 raise ValueError("A process has a different number of rows.")
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        known = new.roots.copy()  # then subtract levels without fitted rows
+        known = new.roots.copy()  # levels without fitted rows become 0 below
         for owned in self._owned(point, x):
             known[:, :m][:, owned] = 0.0
         return processes, new, known
 
     def _owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
-        """Return which slopes (m, s) of each row belong to placeholders, for each of the data with new levels."""
+        """Return masks (m, s) of the slopes of placeholders of each row, one for each index with new levels."""
         return self._levels.owned(point, x)
 
     def _resolved(self, point: PointType, x: NewData) -> NewData:
-        """Return rows with placeholders of new levels, which the argument of a row uses for these alone."""
+        """Return rows with placeholders. The argument of a row uses a placeholder only for its new level."""
         return self._levels.resolved(point, x, partial(self._used, point))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
@@ -557,7 +557,7 @@ class SumElsewhere(Elsewhere):
     def _compiled(
         self, names: tuple[str, ...], checked: tuple[PointType, NewData] | None
     ) -> tuple[AffineMap, list[Elsewhere]]:
-        """Return the sum as a function of a point and data, and the processes that are moved.
+        """Return the sum as a function of a point and data, and the moved processes.
 
         If `checked` is a point and new data, rows that depend on each other are refused.
         """
@@ -590,12 +590,12 @@ class SumElsewhere(Elsewhere):
         return affine, [each.moments for each in processes]
 
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
-        """Refuse other inputs of a process whose values rows select from."""
+        """Refuse new inputs of a process if rows select from its values."""
         for latent in moved:
             count = self._prior.sizes[self._prior.processes.index(latent)][-1]
             if count != self._rows:
                 raise ValueError(
-                    f"Rows take values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
+                    f"Rows use values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
                     "at its own inputs. Include new inputs when the model is fitted, and predict by the index."
                 )
 
@@ -606,11 +606,11 @@ class SumElsewhere(Elsewhere):
 
     @property
     def _units(self) -> Array | None:
-        """Directions along which slopes are computed; None for all."""
+        """Directions along which slopes are computed; None for all standard normals."""
         return None
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return the argument at new inputs as a function of values of all processes there, less their means."""
+        """Return the argument at new inputs as a function of the centred values of all processes at these inputs."""
         axis, own = self._argument.ndim - 1 - self._prior.by_class, self.behind.fitted[XNEW]
         what, outputs, moved = "Latent functions", [self._argument], self._processes
         try:
@@ -630,6 +630,6 @@ class SumElsewhere(Elsewhere):
             return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."
         return (
             f"Latent functions at {m} new rows cannot be computed from the data given: a part of the argument has an "
-            f"entry for each of the {self._rows} rows of the model, or an index is out of range. Put what differs "
-            "between rows into the model as pm.Data."
+            f"entry for each of the {self._rows} rows of the model, or an index is out of range. Declare the "
+            "covariates of the rows as pm.Data."
         )

@@ -1,4 +1,4 @@
-"""The model's variables as functions of the standard normals of a sum, also where samplers move these."""
+"""The variables of a model as functions of the standard normals of a sum, for fits and samplers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -32,7 +32,7 @@ from pymc_gpep.sums.effect_sum import EffectSum
 _SINGULAR = 1e-10
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
-"""Returns z, given r and T (size, d) of r = Tᵀz."""
+"""Function that returns z, given r and T (size, d) with r = Tᵀz."""
 
 
 class SumVariables(IntegratedVariables):
@@ -69,7 +69,7 @@ class SumVariables(IntegratedVariables):
         return AffineMap(self._prior, variables, self._data)
 
     def flat(self, z: Array) -> Array:
-        """Standard normals (..., q) of z (..., c, q), in which each function has its own, or (..., 1, q) of all."""
+        """Return standard normals (..., q) from z, (..., c, q) by function or (..., 1, q) for all functions."""
         owner = self._prior.owner
         if z.shape[-2] == 1:
             return z[..., 0, :]
@@ -170,9 +170,9 @@ class SumVariables(IntegratedVariables):
 
 
 class SumValues(SampledValues):
-    """x is the standard normals z (1, q) of a sum.
+    """Values of a sum for samplers: x is the vector of standard normals z (1, q).
 
-    Coefficients of rows without hyperparameters are computed once, with the data at construction.
+    Coefficients of rows that do not depend on hyperparameters are computed once, with the data at construction.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class SumValues(SampledValues):
         rows = coefficients(root.reshape(-1, root.shape[-1])) if apart is None else Composed(apart.rows, root)
         return NormalsPrior(mean, rows, factors, bool(supported))
 
-    # Parts are z, and besides the values of each Gaussian process less its mean.
+    # Parts are z, and the centred values of each Gaussian process.
 
     def parts(self) -> list[TensorVariable]:
         z = pt.vector("normals", shape=(self.shape[1],), dtype="float64")
@@ -254,7 +254,7 @@ class SumValues(SampledValues):
         prior, model = self._sum, self._sum.model
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
-        # The processes' own normals stand for free variables that are rotated.
+        # Standard normals replace the free variables of rotated processes.
         values = [model.rvs_to_values[rv] for rv in transforms]
         found = {str(v.name): out.astype(v.dtype) for v, out in zip(values, outputs, strict=True)}
 
@@ -280,7 +280,7 @@ class SumValues(SampledValues):
     def _undone(self) -> tuple[list[_Undo], AtPoint]:
         """Inverses of recipes, and the function that computes residuals and coefficients of normals.
 
-        Each variable has its own normals, given the variables that its mean depends on.
+        The normals of a variable follow from the variable and from the variables that its mean depends on.
         """
         prior, rng = self._sum, np.random.default_rng(SEED)
         functions = ModelFunctions(prior.model, [*prior.hyperparameters, *prior.integrated], self.data)

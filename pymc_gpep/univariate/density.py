@@ -37,17 +37,17 @@ class RowGraph:
     allowed : TensorVariable or None
         Whether observation and rows satisfy PyMC's conditions; None without conditions.
     cumulative : TensorVariable or None
-        The logarithm of the distribution function, where PyMC has it; of a censored variable as if it were not.
+        The logarithm of the distribution function without censoring; None if PyMC does not have it.
     f, y : TensorVariable
         Vectors: latent values and observations.
     rows : list of TensorVariable
         Vectors of further arguments.
     uncensored : TensorVariable or None
-        The log density that a censored variable has without bounds.
+        The log density of a censored variable without its bounds.
     side : TensorVariable or None
         Whether a censored variable is at its upper bound (1), at its lower bound (−1), or between (0).
     first, second : TensorVariable or None
-        The mean of an observation without bounds, and of its square, where there are formulas.
+        The mean of an observation without bounds, and of its square; None without formulas.
     others : list of TensorVariable
         Latent values of further functions.
     """
@@ -71,11 +71,11 @@ class RowGraph:
 
 
 type Other = Literal["cumulative", "uncensored", "side", "first", "second"]
-"""Quantities of a row besides its log density."""
+"""Names of the quantities of a row in addition to its log density."""
 
 type _Cut = tuple[RowGraph, list[TensorVariable]]
 
-# Beginning of the names of placeholders of functions.
+# Prefix of the names of placeholders for functions.
 _FUNCTION = "function_"
 
 
@@ -102,9 +102,9 @@ def row_graph(
     Raises
     ------
     RowsMixedError
-        If rows do not stay apart.
+        If rows depend on each other.
     NotImplementedError
-        If PyMC has no log density of it.
+        If PyMC has no log density of the variable.
     """
     # PyMC may copy the variables of a log density: they are found again by their names.
     leaves = {
@@ -137,7 +137,7 @@ def row_graph(
 
 
 def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
-    """Return the mean of a random variable and of its square; nothing without formulas."""
+    """Return the mean of a random variable and of its square; an empty dict without formulas."""
     try:
         return dict(zip(("first", "second"), mean_and_square(variable), strict=True))
     except NotImplementedError:
@@ -145,7 +145,7 @@ def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
 
 
 def _cumulative(variable: TensorVariable, value: TensorVariable) -> dict[str, TensorVariable]:
-    """Return the logarithm of the distribution function; nothing where PyMC has none."""
+    """Return the logarithm of the distribution function; an empty dict if PyMC does not have it."""
     try:
         return {"cumulative": log_below(variable, value)}
     except (NotImplementedError, TypeError, ValueError):
@@ -158,9 +158,9 @@ def _cut_graph(
     leaves: Mapping[Variable, Variable],
     inner: Container[str | None],
 ) -> _Cut:
-    """Return the graph of quantities whose variables have the names of placeholders for the model's variables.
+    """Return the graph of quantities. Their inputs have the names of placeholders for variables of the model.
 
-    Variables with the names `inner` are not rows themselves, but parts of rows.
+    Inputs with the names `inner` are not rows, but parts of rows.
     """
     every = list(found.values())
     behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
@@ -209,7 +209,7 @@ def _cut_graph(
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
         return made
-    # Fewer rows if hyperparameters and data are arrays over rows.
+    # There are fewer rows if hyperparameters and data are arrays over rows.
     try:
         deeper = cut_with(rows)
     except RowsMixedError:
@@ -378,7 +378,7 @@ class RowDensity:
         return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
 
     def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
-        """Return slopes in the rows of the log density, and with three orders of two derivatives, (p, orders, m)."""
+        """Return slopes (p, orders, m) of the log density in the rows; for 3 orders also slopes of two derivatives."""
         out = np.zeros((len(parameters), orders, f.shape[-1]))
         learned = np.flatnonzero(self.learned)
         if learned.size:
@@ -391,7 +391,7 @@ class RowDensity:
 
 
 def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
-    """Return constants in the place of parameters that are made of such: PyMC asks whether a bound is one."""
+    """Return parameters that are computed from constants → constants. PyMC tests whether a bound is a constant."""
     nodes = {each.owner for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, RandomVariable)}
     made = [each for node in nodes for each in node.inputs if isinstance(each, TensorVariable) and each.owner]
     found = [each for each in made if all(isinstance(leaf, Constant) for leaf in graph_inputs([each]))]
@@ -399,7 +399,7 @@ def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
 
 
 def _leaves_of(variable: TensorVariable, arguments: Collection[TensorVariable]) -> list[Variable]:
-    """Return the random variables and data of a model that a variable depends on, besides its arguments."""
+    """Return the random variables and data of a model that a variable depends on, except for its arguments."""
     found: list[Variable] = []
     pending = list(variable.owner.inputs)
     seen: set[Variable] = set()

@@ -43,16 +43,16 @@ from pymc_gpep.univariate.outcomes import average_moments, count_moments, number
 from pymc_gpep.univariate.row_cut import RowsMixedError
 
 MOST_NUMBERS = 5
-"""Most numbers of a Gaussian variable that stays a hyperparameter, such as a scale."""
+"""Largest number of entries of Gaussian variables that stay hyperparameters, such as a scale."""
 
 
 class Argument(NamedTuple):
     """The Gaussian variables that reach a random variable."""
 
     variable: TensorVariable
-    """An affine function of them, a number for each row or one for all."""
+    """An affine function of Gaussian variables, with a number for each row or one number for all rows."""
     others: frozenset[Variable]
-    """The Gaussian variables that reach the random variable by other ways, few numbers."""
+    """The Gaussian variables that reach the random variable by other ways. They have few entries."""
 
 
 def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]) -> Argument | None:
@@ -96,7 +96,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
 
 
 def peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
-    """The variable without its constant factors and terms: −f/√2 is of no interest."""
+    """Return a variable without its constant factors and terms: f for −f/√2."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
         inner = [each for each in inputs if not _is_number(each)]
@@ -112,7 +112,7 @@ def _is_number(variable: Variable) -> bool:
 
 
 def _affine(affinity: Affinity, sources: frozenset[Variable], variable: Variable) -> bool:
-    """Whether a variable is affine in sources, or would be at fixed sources of one factor of a product."""
+    """Return whether a variable is affine in sources, perhaps after one factor of a product is fixed."""
     try:
         affinity.behind(variable)
     except NotAffineError as error:
@@ -132,13 +132,13 @@ def _size(variables: Collection[Variable]) -> int:
 
 
 _MOST_KEPT = 2  # Largest number of variables that a message suggests as hyperparameters.
-_TOGETHER = 4096  # Rows whose moments are averaged at a time where there are formulas.
+_TOGETHER = 4096  # Number of rows whose moments are averaged at a time by formulas.
 _PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # Latent values at which an observation is evaluated.
 
 
 @dataclass(frozen=True)
 class UnivariateLikelihood(OneFunction):
-    """A density of numbers or counts by PyMC's own, which need not be log-concave.
+    """A likelihood by PyMC's log density of numbers or counts, which need not be log-concave.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class UnivariateLikelihood(OneFunction):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """All computations at points for which its log density is enough."""
+        """All local computations that need only the log density."""
         if self.density is None:
             return ()
         made = _Computations(self.density)
@@ -259,7 +259,7 @@ class UnivariateLikelihood(OneFunction):
             raise TypeError("PyMC has no distribution function of this likelihood, so that it has no quantiles here.")
         repeats = f.size // f.shape[-1]
         each = np.floor(y) if self.observed_dtype == "int64" else y
-        # Above all observed counts.
+        # 2⁵³ is above all observed counts.
         each = np.clip(each, -(2.0**53), 2.0**53) if self.observed_dtype == "int64" else each
         found = density.other("cumulative", f.ravel(), np.tile(each, repeats), np.tile(self.parameters, (1, repeats)))
         return np.asarray(found).reshape(f.shape)
@@ -272,7 +272,7 @@ class UnivariateLikelihood(OneFunction):
         return np.where(side < 0.0, 0.0, low), np.where(side > 0.0, 1.0, high)
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Moments by their formulas, or by integrals or sums over an observation, censored or not.
+        """Return moments by formulas, or by integrals or sums over an observation, censored or not.
 
         An infinite moment is ∞. A moment that does not exist, or whose integral does not converge, is NaN.
         """
@@ -324,7 +324,7 @@ class _Computations:
         out[3] = self._density.third_derivative(f, columns)
 
     def average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `GaussianAverage`; under a point there is the density itself, without its fourth derivative."""
+        """See `GaussianAverage`. If all variances are 0, the result is the log density, without a fourth derivative."""
         if not variance.any():
             out[4] = np.nan
             self.derivatives(mean, y, parameters, out[:4])
@@ -364,7 +364,7 @@ def depends_on_draws(part: TensorVariable) -> bool:
 
 
 def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list[str]:
-    """Return names of few variables without which another one is the argument of a random variable; empty without."""
+    """Return names of few variables that have to stay hyperparameters for a single argument; empty if not found."""
     behind = [each for each in ancestors(variable.owner.inputs) if each in set(latents)]
     for count in range(1, min(len(behind), _MOST_KEPT + 1)):
         for kept in combinations(behind, count):
@@ -374,4 +374,4 @@ def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list
 
 
 ANY_UNIVARIATE = UnivariateLikelihood()
-"""What reads observed variables that no other likelihood does."""
+"""The likelihood that reads observed variables which no other likelihood reads."""

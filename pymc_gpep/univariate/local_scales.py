@@ -63,9 +63,9 @@ class Components(NamedTuple):
     steps: list[float]
     """Distances of these places, (J,); 0 for indicators."""
     of: NDArray[np.intp]
-    """The prior of each effect, (n,)."""
+    """Index of the prior of each effect, (n,)."""
     first: NDArray[np.intp]
-    """An effect with each prior, (c,)."""
+    """Index of an effect with each prior, (c,)."""
     rows: Array
     """Log weights, means and variances, (3, c, K)."""
 
@@ -90,13 +90,13 @@ class _Tilted(NamedTuple):
     log_z: Array
     """Logarithm of the integral, (n,)."""
     weak: NDArray[np.bool_]
-    """Effects whose moments neither the data nor the prior determines, (n,)."""
+    """Mask (n,) of effects whose moments neither the data nor the prior determines."""
     diverges: NDArray[np.bool_]
-    """Effects without a tilted distribution, (n,). The prior stands for it, and its integral is NaN."""
+    """Mask (n,) of effects without a tilted distribution. The prior replaces it, and its integral is NaN."""
     gain: Array
-    """1 + r v of components, (K, n), with the precision r of the effect given all but its prior."""
+    """1 + r v of components, (K, n), with the precision r of the effect without its prior."""
     pull: Array
-    """Slopes of their integrals in m, (K, n)."""
+    """Slopes of the log integrals of components in their means m, (K, n)."""
     precision: Array
     """r, (n,)."""
 
@@ -183,7 +183,7 @@ class ScaleDensity(RowDensity):
         return found
 
     def nodes(self, places: Array) -> tuple[Array, Array]:
-        """Return unconstrained values (J, K) at places, and log derivatives of all values together (K,)."""
+        """Return unconstrained values (J, K) at places, and the log Jacobian of these values (K,)."""
         nodes, slopes = places.copy(), np.zeros(places.shape[1])
         for j in np.flatnonzero(np.array(self.states) == ON_THE_LINE):
             nodes[j] = _UNIT * np.sinh(places[j])
@@ -268,7 +268,7 @@ class LocalScaleFactor(PriorFactor):
         return np.maximum(found, _IMPOSSIBLE).reshape(values.shape)
 
     def _derivatives(self, f: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write log density and three derivatives of factors; a component without a variance has no density."""
+        """Write log density and three derivatives of factors; a component with variance 0 has no density."""
         log_weights, means, variances = self.components(parameters).at_effects()
         base_mean, base = parameters[0], parameters[1] ** 2
         with np.errstate(all="ignore"):
@@ -290,7 +290,7 @@ class LocalScaleFactor(PriorFactor):
             out[3] = third - 3.0 * second * first + 2.0 * first**3
 
     def _tilted(self, mean: Array, variance: Array, parameters: Array) -> _Tilted:
-        """Return p(u) N(u | mean, variance) / N(u | base), where cavities contain the base."""
+        """Return tilted distributions p(u) N(u | mean, variance) / N(u | base); cavities contain the base."""
         log_weights, means, variances = self.components(parameters).at_effects()
         base_mean, base = parameters[0], parameters[1] ** 2
         precision = (base - variance) / (variance * base)  # cavity precision of the effect
@@ -304,7 +304,7 @@ class LocalScaleFactor(PriorFactor):
         e = means - mean
         gain = 1.0 + precision * variances
         pull = (slope - precision * e) / gain
-        # slope e + ½ slope² v − ½ precision e², which large variances would spoil, by the slope at the component.
+        # slope e − ½ precision e² + ½ own² v / gain: the slope `own` at the component is accurate for large variances.
         own = slope - precision * e
         height = log_weights - 0.5 * np.log(gain) + 0.5 * own**2 * (variances / gain)
         height += (slope - 0.5 * precision * e) * e
@@ -360,7 +360,7 @@ class LocalScaleFactor(PriorFactor):
 
 
 def _quantiles(at: _Tilted, mean: Array, levels: Array, unit: Array) -> Array:
-    """Return quantiles (k, n) of mixtures at levels (k, n), by their distribution functions at many values."""
+    """Return quantiles (k, n) of mixtures at levels (k, n), interpolated in their distribution functions."""
     n = len(mean)
     found = np.empty(levels.shape)
     weights = np.broadcast_to(at.weights, (len(at.weights), n))
@@ -430,4 +430,4 @@ OWN = 5
 """Number of parameters before the parameters of the density: mean and deviation of the base, two bounds, a centre."""
 
 LOCAL_SCALE_FACTOR = LocalScaleFactor()
-"""Reader of observed variables that are factors of such priors."""
+"""Reader of observed variables that are factors of priors with local scales."""

@@ -113,7 +113,7 @@ def _exists(condition: TensorVariable, value: TensorVariable, otherwise: float) 
 
 
 def _raw(op: Op, *p: TensorVariable) -> _Pair | None:
-    """Return the mean and the mean square where these are simpler than the variance."""
+    """Return the mean and the mean square if these are simpler than the variance; None otherwise."""
     match op:
         case CauchyRV():
             return 0.0 * p[0] + np.nan, 0.0 * p[0] + np.inf
@@ -244,21 +244,21 @@ _LONGEST = 1100  # Largest number of doublings.
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _FEWEST, _MOST = 32, 1024  # Smallest and largest number of nodes on either side of a mode.
 _MOST_COUNTS = 4096  # Largest number of counts that are summed one by one.
-_EACH = 256.0  # With more counts, the number on either side of a mode that is summed one by one.
-_PANEL = 64  # Steps of a panel beyond these counts.
+_EACH = 256.0  # Number of counts on either side of a mode that are summed one by one, if there are more counts.
+_PANEL = 64  # Number of steps of a panel beyond these counts.
 _PARTS = 8  # Number of parts of the counts, to save memory.
 _INTEGRAL_TOLERANCE = 1e-7  # Largest relative change of an integral with twice the nodes that counts as converged.
 _NORMALISED = 1e-4  # Largest error of ∫ p dy.
-_HEAVY = 8.0  # Largest exponent of a tail that is added, of a probability to exceed y that falls as y to it.
+_HEAVY = 8.0  # Largest exponent a of a tail that is added, for P(Y > y) that falls as y⁻ᵃ.
 _SLOWEST = 0.01  # Excess of that exponent over the power of a moment, below which the moment is infinite.
-_REACH, _FAR = 9.0, 45.0  # Standard deviations of a latent value: a range at first, and the widest one.
-_STEP = 1.0  # Distance of latent values in standard deviations, at first.
+_REACH, _FAR = 9.0, 45.0  # First and widest range of a latent value, in standard deviations.
+_STEP = 1.0  # First distance of latent values, in standard deviations.
 _FINEST = 0.02
 _CONVERGED = 1e-6  # Largest relative change of an average that is kept.
 _TINY = 1e-14  # Share of an average at an end of the range that counts as zero.
 _UNSEEN = 1e-6  # Largest share of an average that may come from latent values whose moments were not computed.
-_STRAIGHT = 1e-5  # Change of the slope of the logarithm of a moment below which the logarithm is straight.
-_HUGE = 690.0  # Logarithm of a moment, beside which an infinite one is an overflow.
+_STRAIGHT = 1e-5  # Change of the slope of the logarithm of a moment below which the logarithm counts as straight.
+_HUGE = 690.0  # Logarithm of a moment above which an infinite moment further out is an overflow.
 _ROWS = 64  # Rows of a density without formulas that are averaged at a time, to save memory.
 
 
@@ -268,13 +268,13 @@ def average_moments(
     """Return the mean of an observation, and of its square, (2, m), averaged over normal latent values.
 
     The average is a sum over latent values at equal steps, which converges fast. A moment that is not a number at a
-    latent value is continued from its neighbours. If it is more than a negligible part of the average, the average is
-    NaN.
+    latent value is extrapolated from its neighbours. If extrapolated moments are more than a negligible part of the
+    average, the average is NaN.
 
     Parameters
     ----------
     moments : callable
-        Moments (2, k) given latent values (k,) of rows with these numbers (k,).
+        Returns moments (2, k), given latent values (k,) and row numbers (k,).
     mean, sd : array (m,)
         Means and standard deviations of the latent values.
     together : int
@@ -328,7 +328,7 @@ def _averaged(
 def _log_terms(z: Array, values: Array) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return logarithms of the terms of sums (k, m), with masks of extrapolated terms and of infinite terms.
 
-    Beyond the last computed moment, its logarithm is continued by a straight line. The line is exact if the logarithm
+    Beyond the last computed moment, a straight line extrapolates the logarithm. The line is exact if the logarithm
     was straight before.
     """
     with np.errstate(all="ignore"):
@@ -390,7 +390,7 @@ def _places(f: Array, round_off: bool) -> Array:
 
 
 def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: bool) -> tuple[Array, Array]:
-    """The mode of an observation about the best of some places, and log p there, by golden sections."""
+    """Return the mode of an observation near the best of some places, and log p at the mode, by golden sections."""
     at, columns, last = values.argmax(axis=0), np.arange(values.shape[1]), len(places) - 1
     low, high = (places[np.clip(at + step, 0, last), columns] for step in (-1, 1))
     best, top = places[at, columns], values[at, columns]
@@ -410,7 +410,7 @@ def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: boo
 
 
 def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tuple[Array, Array]:
-    """Return the ends of the range around a mode outside of which the density is negligible or zero."""
+    """Return the ends of the range around a mode; the density is negligible outside the range."""
     ends = []
     for sign in (-1.0, 1.0):
         inside, reach = np.zeros_like(mode), step.copy()
@@ -421,7 +421,7 @@ def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tup
                 break
             inside = np.where(short, reach, inside)
             reach = np.where(short, 2.0 * reach, reach)
-        for _ in range(80):  # by halving, to the end of the support itself
+        for _ in range(80):  # bisection for the end of the support
             middle = 0.5 * (inside + reach)
             counts = np.isfinite(log_density((mode + sign * middle)[None])[0])
             inside, reach = np.where(counts, np.maximum(middle, inside), inside), np.where(counts, reach, middle)
@@ -430,7 +430,7 @@ def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tup
 
 
 def _width(log_density: _LogDensity, mode: Array, top: Array) -> Array:
-    """About how far from the mode log p is 1 less."""
+    """Return the approximate distance from the mode at which log p is lower by 1."""
     found = np.maximum(1.0, np.abs(mode)) * 0.1
     for _ in range(_LONGEST):
         value = np.nan_to_num(log_density(mode + np.stack([-found, found])), nan=-np.inf, posinf=-np.inf)
@@ -445,9 +445,9 @@ def _width(log_density: _LogDensity, mode: Array, top: Array) -> Array:
 def _tails(
     log_density: _LogDensity, mode: Array, top: Array, ends: tuple[Array, Array], round_off: bool
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return ∫ p yᵏ dy (3, n) beyond the ends, where p falls as a power of y, and which of them are infinite.
+    """Return ∫ p yᵏ dy (3, n) beyond the ends, where p falls as a power of y, and a mask of infinite integrals.
 
-    An infinite one is ∞; NaN for a mean whose parts are ∞ and −∞.
+    An infinite integral is ∞. A mean with the parts ∞ and −∞ is NaN.
     """
     found, infinite = np.zeros((2, 3, mode.size))
     for end in ends:
@@ -476,9 +476,9 @@ def _tails(
 
 
 def number_moments(log_density: _LogDensity, f: Array) -> Array:
-    """Mean of a real observation, and of its square, (2, n), given latent values (n,); NaN where they cannot be had.
+    """Return the mean of a real observation and of its square, (2, n), for latent values (n,); NaN without convergence.
 
-    The value of p at 0 is a probability, as in hurdle models, where the integral lacks just this.
+    If the integral of p is 1 − p(0), the value p(0) is a probability, as in hurdle models.
     """
     with np.errstate(all="ignore"):
         places = _places(f, round_off=False)
@@ -521,7 +521,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
 
 
 def count_moments(log_density: _LogDensity, f: Array) -> Array:
-    """The same of counts or other whole numbers, which may have two modes, as where there are more zeros."""
+    """Return the moments of whole numbers, which may have two modes, such as counts with excess zeros."""
     with np.errstate(all="ignore"):
         places = _places(f, round_off=True)
         values = np.nan_to_num(log_density(places), nan=-np.inf, posinf=-np.inf)
@@ -548,7 +548,7 @@ def count_moments(log_density: _LogDensity, f: Array) -> Array:
 
 
 def _peaks(values: Array) -> Array:
-    """Values (k, n) at sorted places, -inf but for local maxima."""
+    """Return values (k, n) at sorted places, with -inf except at local maxima."""
     walled = np.pad(values, ((1, 1), (0, 0)), constant_values=-np.inf)
     return np.where((values > walled[:-2]) & (values >= walled[2:]), values, -np.inf)
 
@@ -556,8 +556,8 @@ def _peaks(values: Array) -> Array:
 def _offsets(longest: float) -> Iterator[tuple[Array, Array]]:
     """Yield distances of whole numbers from a mode and weights of sums over all of them, in parts to save memory.
 
-    Near the mode each number counts. Further off there are panels of Simpson's rule with equal numbers of nodes, each
-    twice as long as the panel before.
+    Near the mode each whole number is a term. Further off there are panels of Simpson's rule with equal numbers of
+    nodes. Each panel is twice as long as the panel before.
     """
     near = longest if longest < _MOST_COUNTS else _EACH
     exact = np.arange(-near, near + 1.0)

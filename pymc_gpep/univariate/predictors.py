@@ -39,13 +39,13 @@ class Frontier(NamedTuple):
     """The affine functions of Gaussian variables that a random variable is a function of."""
 
     functions: list[TensorVariable]
-    """A number for each row or one for all."""
+    """Functions with a number for each row or one number for all rows."""
     same: dict[TensorVariable, TensorVariable]
     """Copies → the functions that they are equal to."""
 
 
 def affine_frontier(variable: TensorVariable, sources: Collection[Variable]) -> Frontier | None:
-    """Return the affine frontier of a random variable; None if a Gaussian variable has no number for a row there."""
+    """Return the affine frontier of a random variable; None if Gaussian variables reach it by other ways."""
     every = frozenset(sources)
     affinity = Affinity(every)
     reached = {each for each in ancestors([variable]) if not every.isdisjoint(ancestors([each]))}
@@ -78,7 +78,7 @@ def _behind(affinity: Affinity, variable: TensorVariable) -> frozenset[Variable]
 
 
 def _add(found: Frontier, function: TensorVariable) -> None:
-    """Add a function unless it is there; a copy of one is noted as such."""
+    """Add a function unless it is present. Record a function that equals a present function as its copy."""
     if function in found.same or function in found.functions:
         return
     for known in found.functions:
@@ -89,7 +89,7 @@ def _add(found: Frontier, function: TensorVariable) -> None:
 
 
 def names_of(functions: Collection[TensorVariable], sources: Collection[Variable]) -> tuple[str, ...]:
-    """Return a name for each function, its own or the names of its Gaussian variables."""
+    """Return a name for each function: its own name, or the names of its Gaussian variables."""
     affinity = Affinity(frozenset(sources))
     names: list[str] = []
     for function in functions:
@@ -100,7 +100,7 @@ def names_of(functions: Collection[TensorVariable], sources: Collection[Variable
 
 
 class JointRowDensity(RowDensity):
-    """A log density of k latent values of a row, with derivatives in all of them."""
+    """A log density of k latent values of a row, with derivatives in all latent values."""
 
     @property
     def k(self) -> int:
@@ -126,7 +126,7 @@ class JointRowDensity(RowDensity):
 
     @cached_property
     def _moved_density(self) -> tuple[list[TensorVariable], TensorVariable, TensorVariable]:
-        """Numbers S (a vector for each pair) and u (for each function), ½ Σ S ∂²ℓ, and ℓ + ½ Σ S ∂²ℓ + Σ u ∂ℓ."""
+        """Inputs S (a vector for each pair) and u (for each function), ½ Σ S ∂²ℓ, and ℓ + ½ Σ S ∂²ℓ + Σ u ∂ℓ."""
         spread = [pt.dvector(f"spread_{i}_{j}") for i, j in self._pairs]
         moved = [pt.dvector(f"moved_{i}") for i in range(self.k)]
         terms = [
@@ -183,7 +183,7 @@ class JointRowDensity(RowDensity):
         return {}
 
     def inner(self, f: Array, columns: Array, inner: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-        """Return the log density (m,), and derivatives (q, m) and (q, q, m) in some latent values."""
+        """Return the log density (m,), and derivatives (q, m) and (q, q, m) in the inner latent values."""
         key, q = tuple(map(int, inner)), len(inner)
         with self._lock:
             if key not in self._inner_functions:
@@ -200,10 +200,10 @@ class JointRowDensity(RowDensity):
         return value, np.stack(found[:q]), hessian
 
     def split(self, y: Observed, parameters: Array) -> Split:
-        """Return a mask of inner latent values, by second derivatives of some rows at some points.
+        """Return the split into outer and inner latent values, from second derivatives of a few rows at random points.
 
-        The log density is quadratic in inner latent values: their second derivatives depend on outer values alone.
-        Without any, the latent value whose second derivative varies least is inner.
+        The log density is quadratic in inner latent values: their second derivatives depend only on outer values.
+        If it is quadratic in no latent value, the value whose second derivative varies least is inner.
         """
         rows = np.unique(np.linspace(0, len(y) - 1, _LOOKED_AT).astype(int))
         rng, k = np.random.default_rng(0), self.k
@@ -254,7 +254,7 @@ class JointRowDensity(RowDensity):
         return value, np.stack(gradient), self.hessian(f, y, parameters)
 
     def row_slopes(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return derivatives (p, m) in the rows."""
+        """Return derivatives (p, m) in the parameters of rows."""
         return self.slopes(f, y, parameters, 1)[:, 0]
 
     # The computations of `PredictorsDensity`.
@@ -283,7 +283,7 @@ class JointRowDensity(RowDensity):
 
 @dataclass(frozen=True)
 class PredictorsLikelihood(UnivariateLikelihood):
-    """A density of numbers or counts by PyMC's own, of several latent values for each row.
+    """A likelihood by PyMC's log density of numbers or counts, with several latent values for each row.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """Name of the method that fits it best."""
+        """Name of the method that fits the likelihood best."""
         return "ep" if self.density is not None and self.joint.has_nodes else "laplace"
 
     @property
@@ -321,7 +321,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return (density, derivatives, nodes) if own.has_nodes else (density, derivatives)
 
     def with_functions(self, k: int) -> Self:
-        """Return the likelihood with k latent values of a row, of which the last may be without effect."""
+        """Return the likelihood with k latent values for each row. The last values may have no effect."""
         density = self.joint
         more = [pt.dvector(f"without_effect_{i}") for i in range(density.k, k)]
         graph = replace(density.graph, others=[*density.graph.others, *more])
@@ -330,13 +330,13 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
     @property
     def refused(self) -> str:
-        """Why EP does not fit it, with a way out; empty if EP fits it."""
+        """Reason why EP does not fit the likelihood, with a remedy; empty if EP fits it."""
         if self.density is None or self.joint.has_nodes:
             return ""
         names = ", ".join(map(repr, self.predictors))
         return (
             f" Its log density depends on {self.joint.k} linear predictors, {names}. EP integrates {MOST_OUTER} of "
-            "these by quadrature, and the others if the log density is quadratic in them. Take method='laplace', or "
+            "these by quadrature, and the rest only if the log density is quadratic in them. Take method='laplace', or "
             "keep effects at their maximum: pm.fit(..., hyperparameters=[...])."
         )
 
@@ -378,9 +378,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         density = self.joint
         if density.graph.first is None:
-            raise TypeError(
-                "PyMC has no mean of this distribution with several linear predictors, so it has none here."
-            )
+            raise TypeError("PyMC has no formula for the mean of this distribution with several linear predictors.")
         y = np.zeros(1, density.graph.y.dtype)
 
         def moments(f: Array, rows: Array) -> Array:
@@ -436,7 +434,7 @@ class AnyPredictorsLikelihood(PredictorsLikelihood):
 
 
 ANY_PREDICTORS = AnyPredictorsLikelihood()
-"""The likelihood that reads observed variables of which some have several linear predictors."""
+"""The likelihood that reads observed variables, if at least one variable has several linear predictors."""
 
 
 class _Rows(NamedTuple):
@@ -467,7 +465,7 @@ class StackedPredictors(StackedLikelihood):
 
     @property
     def refused(self) -> str:
-        """Why EP does not fit it, with a way out; empty if EP fits it."""
+        """Reason why EP does not fit the likelihood, with a remedy; empty if EP fits it."""
         return next(filter(None, (part.refused for part in self.parts)), "")
 
     def check_functions(self, n_functions: int) -> None:
@@ -484,7 +482,7 @@ class StackedPredictors(StackedLikelihood):
     def _at(self, y: Observed, parameters: Array) -> Iterator[tuple[NDArray[np.intp], slice, _Rows]]:
         """Yield rows of each density, the places of its parameters, and its log density, observations and parameters.
 
-        The rows may be repeated ones, as at nodes.
+        Rows may be repeated, for example at quadrature nodes.
         """
         for part in self._made():
             rows = np.flatnonzero(parameters[0] == part.number)
@@ -540,24 +538,24 @@ class StackedPredictors(StackedLikelihood):
 
 
 def of_common_functions(readings: Sequence[Reading | None]) -> list[Reading | None]:
-    """Return readings of likelihoods of predictors with the same number of latent functions."""
+    """Return the readings of several likelihoods, extended to the same number of latent functions."""
     k = max((each.likelihood.joint.k for each in readings if each is not None), default=0)
     return [None if each is None else _with_functions(each, k) for each in readings]
 
 
 def _with_functions(reading: Reading, k: int) -> Reading:
     own, argument = reading.likelihood.with_functions(k), reading.argument
-    nothing = 0.0 * argument[:, :1]  # has the rows of new data, which zeros of a shape have not
+    nothing = 0.0 * argument[:, :1]  # zeros with the rows of new data; `pt.zeros` would fix their number
     everywhere = None if reading.everywhere is None else _with_functions(reading.everywhere, k)
     argument = pt.concatenate([argument, *[nothing] * (k - reading.likelihood.joint.k)], axis=1)
     return reading._replace(argument=argument, likelihood=own, names=own.predictors, everywhere=everywhere)
 
 
-# Rows and places of each at which second derivatives are looked at, and relative change that is rounding.
+# Number of rows, and of points for each row, at which second derivatives are compared; change that counts as rounding.
 _LOOKED_AT, _PLACES_EACH = 32, 4
 _UNCHANGED = 1e-9
 _NODES = {1: 64, 2: 32, 3: 14}  # Gauss-Hermite nodes along each latent value.
-_DRAWS = 4096  # Nodes for more latent values.
+_DRAWS = 4096  # Number of nodes for more latent values.
 
 
 @lru_cache

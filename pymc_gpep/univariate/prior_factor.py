@@ -1,11 +1,11 @@
-"""The prior of an effect as a factor, p(u) / N(u | base): one row of its own, for priors that are not normal.
+"""The prior of an effect that is not normal as a factor, p(u) / N(u | base): one row of EP.
 
-An effect u with the prior p has a normal prior in its place, the base, which does not depend on hyperparameters. The
-factor of a row brings p back. Base and site together are the Gaussian approximation of p. So neither the fixed point
-of EP nor its evidence depends on the base.
+A normal prior, the base, replaces the prior p of an effect u. The base does not depend on hyperparameters. The factor
+of a row restores p. Base and site together are the Gaussian approximation of p. So neither the fixed point of EP nor
+its evidence depends on the base.
 
 Integrals over u are computed in cells whose widths double with the distance from the centre of p and from the bounds
-of its support. So a cell sees spikes and tails alike. Nodes keep their distance from the mean of the cavity.
+of its support. So cells resolve both spikes and tails. Nodes are stored as distances from the mean of the cavity.
 """
 
 from collections.abc import Collection
@@ -43,18 +43,18 @@ MIXTURE = "PriorMixture"
 """Name of the distribution of observed variables that are factors of priors with local scales."""
 
 SUFFIX = "_prior"
-"""End of the names of these variables, after the name of the effect."""
+"""End of the names of these observed variables, after the name of the effect."""
 
 _OWN = 4
 """Number of parameters in front of the parameters of the density: mean and deviation of the base, and two bounds."""
 
-_DROP = 40.0  # Cells are left out if the log integrand is lower than its maximum by this.
+_DROP = 40.0  # Fall of the log integrand from its maximum beyond which cells are left out.
 _NODES = 12  # Nodes of a cell.
 _NEAR = np.arange(-9.0, 9.1, 1.5)  # Ends of cells around the cavity mean, in its deviations.
 _STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]  # Ends of cells around a centre, in deviations.
 _FLAT = 0.01  # Ends of cells between which the log integrand changes by less are merged.
-_NO_TAIL = 30.0  # An integrand that rises at its last end, and is not this much lower there, has no integral.
-_NO_VARIANCE = -3.01  # A density has no variance if its tail is a power of this exponent, or a larger one.
+_NO_TAIL = 30.0  # Fall from the maximum without which an integrand that rises at its last end has no integral.
+_NO_VARIANCE = -3.01  # Smallest exponent of a power tail without a variance.
 _IMPOSSIBLE = -1e10  # log density beyond the support, for weights of draws
 _WEAK = 1e-6  # precision, in units of the base, below which data do not determine moments
 
@@ -69,7 +69,7 @@ class EffectPriors(NamedTuple):
 
     density: RowDensity
     parameters: Array
-    """(4 + K + p, n): `_OWN`, K centres, and the parameters of the density."""
+    """(4 + K + p, n): `_OWN` parameters of the factor, K centres, and the parameters of the density."""
     centres: int
 
     @property
@@ -102,7 +102,7 @@ class TiltedNodes(NamedTuple):
     """Nodes of integrals over tilted distributions of n effects, effect by effect."""
 
     of: NDArray[np.intp]
-    """The effect of each node, (N,), each effect with one node at least."""
+    """Index of the effect of each node, (N,). Each effect has at least one node."""
     deviation: Array
     """Nodes less the mean of the cavity, (N,)."""
     weights: Array
@@ -110,9 +110,9 @@ class TiltedNodes(NamedTuple):
     log_z: Array
     """Logarithm of the integral, (n,)."""
     weak: NDArray[np.bool_]
-    """Effects without a mean and a variance, which neither the data nor the prior determines, (n,)."""
+    """Mask (n,) of effects whose mean and variance neither the data nor the prior determines."""
     diverges: NDArray[np.bool_]
-    """Effects whose tilted distribution does not exist, (n,). The prior stands for it, and its integral is NaN."""
+    """Mask (n,) of effects whose tilted distribution does not exist. The prior replaces it, and its integral is NaN."""
 
     def average(self, values: Array) -> Array:
         """Return averages (..., n) of values (..., N)."""
@@ -120,7 +120,7 @@ class TiltedNodes(NamedTuple):
         return np.asarray(np.add.reduceat(self.weights * values, starts, axis=-1))
 
     def quantiles(self, mean: Array, levels: Array) -> Array:
-        """Return quantiles (k, n) of the distributions, whose cavities have these means, at levels (k, n)."""
+        """Return quantiles (k, n) at levels (k, n), for cavities with means (n,)."""
         found = np.empty(levels.shape)
         ends = np.searchsorted(self.of, np.arange(len(self.log_z) + 1))
         for i, (start, stop) in enumerate(pairwise(ends)):
@@ -174,7 +174,7 @@ class _Integrand(NamedTuple):
     constant: Array
 
     def nodes(self) -> tuple[TiltedNodes, NDArray[np.bool_]]:
-        """Return nodes, and the effects whose integrals are infinite, (n,)."""
+        """Return nodes, and a mask (n,) of effects whose integrals are infinite."""
         prior, mean, precision, slope, constant = self
         columns, n = prior.columns(), len(mean)
         unit = prior.parameters[1]
@@ -207,7 +207,7 @@ class _Integrand(NamedTuple):
         for always in (*(prior.places - mean), low, high):
             kept |= ends == always
         kept[1:] &= np.diff(ends, axis=0) > 0.0
-        # Each sequence of ends has a member between these two, since distances from a centre double.
+        # Distances from a centre double, so that each sequence of ends has a member between these two ends.
         fall = np.log(2.0) * _NO_VARIANCE
         before = len(ladders)
         tails = height[0] - height[before], height[-1] - height[-1 - before]
@@ -232,7 +232,7 @@ def _integrated(
     counts = (np.maximum(value[1:], value[:-1]) > height.max(axis=1)[of[1:]] - _DROP) & same
     counts &= ~impossible[of[1:]]
     low, high, own = at[:-1][counts], at[1:][counts], of[1:][counts]
-    missing = np.setdiff1d(np.arange(n), own)  # Each effect has a cell.
+    missing = np.setdiff1d(np.arange(n), own)  # An effect without cells gets an empty cell.
     order = np.argsort(np.r_[own, missing], kind="stable")
     own = np.r_[own, missing][order]
     low, high = np.r_[low, np.zeros(missing.size)][order], np.r_[high, np.zeros(missing.size)][order]
@@ -320,7 +320,7 @@ class PriorFactor(UnivariateLikelihood):
         """Accept all parameters. If the prior has no density, the evidence is NaN."""
 
     def of(self, parameters: Array) -> EffectPriors:
-        """Return the factors with some parameters."""
+        """Return the factors with given parameters."""
         return EffectPriors(self._known, parameters, self.centres)
 
     def quantiles(self, mean: Array, variance: Array, levels: Array) -> Array:
@@ -397,7 +397,7 @@ class _Computations:
         out[self._first :] = own
 
     def average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write slopes of h; bounds that move add the tilted density there."""
+        """Write slopes of h. The slope in a bound is the tilted density at the bound, with its sign."""
         out[:] = 0.0
         with np.errstate(all="ignore"):
             prior = self._of(parameters)

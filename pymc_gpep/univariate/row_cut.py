@@ -64,18 +64,18 @@ class RowCut:
     Parameters
     ----------
     moving : dict of TensorVariable to TensorVariable
-        Moving arrays of a graph, each a number for each row or one for all, and the vectors that take their place.
+        Moving arrays of a graph, with a number for each row or one for all rows → the vectors that replace them.
     length_of : callable
-        Length of an axis of a variable that is cut off, which has to be the same for all data.
+        Returns the length of an axis of a variable that is cut off. It must be the same for all data.
 
     Attributes
     ----------
     parts : list of TensorVariable
         The parts that were cut off: numbers, or vectors with a number for each row or one for all.
     inputs : list of TensorVariable
-        Vectors that take the place of the parts.
+        Vectors that replace the parts.
     conditions : list of TensorVariable
-        Conditions of PyMC's that do not move, each for all rows together.
+        Conditions of PyMC that do not depend on moving arrays, each for all rows together.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class RowCut:
         }
 
     def through(self, output: TensorVariable) -> TensorVariable:
-        """Return the vector that takes the place of a variable with a number for each row.
+        """Return the vector that replaces a variable with a number for each row.
 
         Raises
         ------
         RowsMixedError
-            If rows do not stay apart.
+            If rows depend on each other.
         """
         made, axis = self._of(output) if self.depends(output) else self._alone(output)
         made = _at_rows(made, axis, 0)
@@ -112,7 +112,7 @@ class RowCut:
         return made
 
     def allowed(self) -> TensorVariable | None:
-        """Return the vector of truths that all conditions of PyMC's hold that were met; None without any."""
+        """Return a mask of rows that satisfy all conditions of PyMC found so far; None without conditions."""
         if self.conditions:
             self._truths.append(pt.gt(self._input(reduce(pt.and_, self.conditions)), 0.5))
             self.conditions = []
@@ -177,7 +177,7 @@ class RowCut:
         return made, axis
 
     def _axis(self, node: Apply, inputs: Iterable[Variable]) -> int | None:
-        """Return the axis of the rows, which all inputs that move have in common."""
+        """Return the axis of rows that all moving inputs share."""
         given = list(inputs)
         moving = [each for each in given if self.depends(each)]
         axes = {self._of(each)[1] for each in moving} - {None}
@@ -267,7 +267,7 @@ class RowCut:
         return pt.alloc(value, *lengths), place
 
     def _log_sum(self, node: Apply, along: int) -> tuple[TensorVariable, int | None]:
-        """Two by two, with derivatives that are stable and short."""
+        """Rebuild a log sum of exponentials term by term, with derivatives that are stable and short."""
         value, axis = self._of(node.inputs[0])
         ahead = along + (axis is None)
         if along == axis:
@@ -284,7 +284,7 @@ class RowCut:
         return reduce(two, terms), None if axis is None else axis - (along < axis)
 
     def _note(self, condition: Variable) -> None:
-        """Keep a condition that holds where rows are as they may be."""
+        """Store a condition that valid rows satisfy."""
         if not self.depends(condition):
             self.conditions.append(cast(TensorVariable, condition).all())
             return
@@ -302,7 +302,7 @@ class RowCut:
         ]
 
     def _part(self, variable: TensorVariable, axis: int | None, node: Apply | None) -> TensorVariable:
-        """Return the stand-in of a variable that does not move."""
+        """Return the input that replaces a variable which does not move."""
         alike = all(variable.type.broadcastable)
         if (alike or axis is None) and all(isinstance(each, Constant) for each in explicit_graph_inputs([variable])):
             return variable if axis is not None else variable.dimshuffle("x", *range(variable.ndim))
@@ -334,7 +334,7 @@ class RowCut:
         return _as(variable, stacked.dimshuffle(*order))
 
     def _input(self, part: TensorVariable) -> TensorVariable:
-        """Return the vector in place of a number or vector, the same for equal expressions."""
+        """Return the input that replaces a number or vector. Equal expressions share an input."""
         part = _bare(part)
         for known, made in zip(self.parts, self.inputs, strict=True):
             if part is known or equal_computations([part], [known]):
@@ -346,7 +346,7 @@ class RowCut:
 
 
 def _opposite(value: Variable) -> TensorVariable | None:
-    """Return x, which is log(1 − exp(value)) to all digits, if `value` is log(1 − exp(x)); None for another value."""
+    """Return x if `value` is log(1 − exp(x)), since log(1 − exp(value)) is then x to all digits; None otherwise."""
     node = value.owner
     match None if node is None else getattr(node.op, "scalar_op", None):
         case Log1mexp():
@@ -361,7 +361,7 @@ def _opposite(value: Variable) -> TensorVariable | None:
 
 
 def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
-    """The entry of an axis, taken as far down in the graph as it can be."""
+    """Return entry j of an axis, selected as deep in the graph as possible."""
     node = value.owner
     match None if node is None else node.op:
         case Elemwise() if len(node.outputs) == 1:
@@ -389,14 +389,14 @@ def _at_rows(made: TensorVariable, axis: int | None, wanted: int | None) -> Tens
 
 
 def _repeated(made: TensorVariable, place: int, like: TensorVariable) -> TensorVariable:
-    """The same with as many rows as another."""
+    """Return a variable repeated to the number of rows of `like`."""
     if not made.type.broadcastable[place]:
         return made
     return pt.alloc(made, *[like.shape[i] if i == place else made.shape[i] for i in range(made.ndim)])
 
 
 def _as(variable: TensorVariable, made: TensorVariable) -> TensorVariable:
-    """Floating-point numbers in the place of a variable, or truths where it has such."""
+    """Return an input in the type of the variable that it replaces: floating-point numbers or booleans."""
     return pt.gt(made, 0.5) if variable.dtype == "bool" else made
 
 
@@ -405,7 +405,7 @@ def _without_axes(variable: TensorVariable, axis: int) -> TensorVariable:
 
 
 def _bare(part: TensorVariable) -> TensorVariable:
-    """A number or vector without the axes that were given to it."""
+    """Return a number or vector without added axes."""
     while part.owner is not None and isinstance(part.owner.op, DimShuffle):
         inner = part.owner.inputs[0]
         kept = [each for each in part.owner.op.new_order if each != "x"]
@@ -437,7 +437,7 @@ type _Step = tuple[Callable[..., Any], list[int], int]
 
 
 def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., list[Array]]:
-    """Return a function of arrays of the right types, which NumPy does not warn in."""
+    """Return a function of arrays in the types of the inputs. NumPy's warnings are off inside it."""
     function = interpreted(inputs, outputs)
     function.trust_input = True
     graph = function.maker.fgraph
@@ -482,7 +482,7 @@ def _call(node: Apply) -> Callable[..., Any]:
     return shuffled
 
 
-_STEP = 0.02  # Step of a latent value; where shapes depend on it, its scale is a logarithm or a logit.
+_STEP = 0.02  # Step of a latent value; if shapes depend on it, it is a logarithm or a logit.
 _SIDE = 4  # Number of steps to either side.
 _PART = 1e-4  # Relative step of a parameter that varies.
 
@@ -508,7 +508,7 @@ def row_derivatives(value: TensorVariable, by: TensorVariable, count: int) -> li
 
 
 def row_slopes(orders: list[TensorVariable], row: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
-    """Return derivatives in a parameter (n,) of a graph and of its derivatives in `by`, as many as there are orders."""
+    """Return derivatives in a parameter (n,) of each of `orders`, a graph and its derivatives in `by`."""
     exact = [_exact(order, row) for order in orders]
     if all(each is not None for each in exact):
         return cast(list[TensorVariable], exact)
@@ -518,7 +518,7 @@ def row_slopes(orders: list[TensorVariable], row: TensorVariable, by: TensorVari
 
 
 def _exact(value: TensorVariable, by: TensorVariable) -> TensorVariable | None:
-    """Return PyTensor's derivative, if there is one without loops."""
+    """Return PyTensor's derivative; None if it does not exist or contains loops."""
     try:
         found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
     except (MethodNotDefined, NotImplementedError, NullTypeGradError):
@@ -539,7 +539,7 @@ def _sum(weights: Array, terms: list[TensorVariable]) -> TensorVariable:
 
 @cache
 def _weights(side: int, order: int) -> Array:
-    """Weights (2 side + 1,) of the numbers at −side … side that make a derivative."""
+    """Return weights (2 side + 1,) that combine values at −side … side into a derivative."""
     powers = np.vander(np.arange(-side, side + 1.0), increasing=True).T
     wanted = np.zeros(2 * side + 1)
     wanted[order] = float(np.prod(np.arange(1, order + 1)))

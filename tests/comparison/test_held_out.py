@@ -88,7 +88,7 @@ def test_unlikely_observations_have_finite_scores(fitted):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data": None}, r"differs between points.*data=\{'place'"),
+        ({"data": None}, r"differ between points.*data=\{'place'"),
         ({"ynew": [0, 1, 2, 3, -1]}, "must be counts"),
         (
             {"probabilities": {"ep": np.ones((5, 2))}},

@@ -47,7 +47,7 @@ OF_SUMS = {
     ),
     "arrays without names": (
         lambda fits: fits["arrays"].predict(data={"x": [0.0]}),
-        r"Declare what differs between rows as pm\.Data",
+        r"Declare the covariates of the rows as pm\.Data",
         lambda fits: fits["sum"].predict(data=OTHERS),
     ),
     "a new level": (

@@ -71,7 +71,7 @@ def test_errors_for_models_without_data_advise_pm_data():
         u = pm.Normal("u", 0, 1, shape=4)
         pm.Bernoulli("y", logit_p=u[GROUP] * X, observed=Y)
         fit = pm.fit(method="laplace", progressbar=False)
-    declare = "what differs between rows (is declared )?as pm.Data"
+    declare = "the covariates of the rows (are declared )?as pm.Data"
     with pytest.raises(TypeError, match=f"are sums have no Xnew. They take .* {declare}"):
         fit.predict(X[:3, None], progressbar=False)
     with pytest.raises(ValueError, match=f"data names 'z', .* depends on no data .* Declare {declare}"):

@@ -158,7 +158,7 @@ def test_inputs_and_data_can_be_given_together():
         fit.predict(NEW, data={"hours": hours})
     with pytest.raises(ValueError, match=r"depend on inputs: predict\(Xnew, data=\{\.\.\.\}\)"):
         fit.predict(data=data)
-    with pytest.raises(ValueError, match="as many rows each"):
+    with pytest.raises(ValueError, match="must have the same number of rows"):
         fit.predict(NEW, data={"where": [0, 1], "hours": hours})
 
 

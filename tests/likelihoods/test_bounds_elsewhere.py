@@ -28,5 +28,5 @@ def test_an_infinite_bound_at_a_new_point_censors_nothing(censored):
 
 
 def test_a_bound_that_is_not_a_number_is_refused(censored):
-    with pytest.raises(ValueError, match=r"data\['upper'\] must be numbers, as the model has them"):
+    with pytest.raises(ValueError, match=r"data\['upper'\] must be numbers, like the data of the model"):
         censored.predict(data=NEW | {"upper": [0.5, np.nan, 0.5]})

@@ -127,11 +127,11 @@ def test_constant_data_need_not_be_given():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, r"'y' is given besides latent values differs .* data=\{'place': ...\}"),
-        ({"place": 0.0}, r"differs between points.*data=\{'hours': ...\}"),
+        (None, r"Parameters of the likelihood of 'y' differ .* data=\{'place': ...\}"),
+        ({"place": 0.0}, r"differ between points.*data=\{'hours': ...\}"),
         ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be numbers.*each of the 12 rows"),
         ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be numbers of shape \(rows\), but has type <U1"),
-        ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be numbers, as the model has them"),
+        ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be numbers, like the data of the model"),
         ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
         ({"weight": 1.0}, "data names 'weight', but 'y' depends on the data 'place', 'hours'"),
     ],
@@ -147,7 +147,7 @@ def test_arguments_that_differ_between_rows_without_data_are_refused():
     model, gp = model_of(lambda f: pm.Poisson("y", mu=EXPOSURE * pm.math.exp(f), observed=COUNTS))
     with model:
         fit = pm.fit(method="laplace", progressbar=False)
-    with pytest.raises(ValueError, match=r"differs between points.*pm\.Data"):
+    with pytest.raises(ValueError, match=r"differ between points.*pm\.Data"):
         fit.predict(gp, X)
     with pytest.raises(ValueError, match="data names 'y', but 'y' depends on no data besides latent values"):
         fit.predict(gp, X, data={"y": 1.0})
