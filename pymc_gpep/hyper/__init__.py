@@ -5,7 +5,7 @@ optimum: the maximum, how the search ended, and warnings about it
 several_starts: starting points, and the best of several searches
 inducing_inputs: initial inducing inputs, and a search that moves them while EP runs
 tails: ends of the posterior of hyperparameters with a flat prior
-weights: importance weights, and the Pareto tail of these
+weights: importance weights, and their Pareto tail
 hyper_posterior: weighted nodes of the hyperparameters, with latent functions at each
 surrogate: interpolation of a log density from values and gradients
 cells: coordinates in which a density is nearer to normal, and its interpolation in cells

@@ -1,4 +1,4 @@
-"""Integration over the hyperparameters by an interpolated density that is evaluated again where its mass is."""
+"""Integration over the hyperparameters by an interpolated density that is evaluated again where it has mass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,19 +35,19 @@ _FIRST = 1.7  # Distance of the first point of a ray from the maximum (standard 
 _FALL, _AIM = 5.0, 7.0  # Fall of the log density where a ray ends, and the fall at which its next point aims.
 _FARTHER, _FARTHEST = 4.0, 8.0  # Largest factor and largest step (standard deviations) to the next point of a ray.
 _ON_A_RAY = 6  # Largest number of points on a ray.
-_LONG = 0.4  # A direction with a smaller eigenvalue of the scaled precision has rays of its own.
+_LONG = 0.4  # A direction with a smaller eigenvalue of the scaled precision has separate rays.
 _BATCH = 8  # Smallest number of points of a round.
 _CANDIDATES, _CHAINS = 300, 256  # Draws of a round from which its points are selected, and their chains.
 _EACH = 4  # With more hyperparameters the tolerance grows with the root of their number.
-_UNSURE = 0.8  # Error of the log density at random draws that a fit reports.
+_UNSURE = 0.8  # Error of the log density at random draws above which a fit reports it.
 _FEW = 3  # Largest number of hyperparameters for which cells cover the whole prior.
 _ENTRIES = {1: 200_000, 2: 100_000, 3: 20_000}  # Largest solutions (numbers in matrices) for which cells are used.
 _CELLS = {1: 100, 2: 400, 3: 2500}  # Limit on evaluations at centres of cells.
 _CLOSE = {1: 0.1, 2: 0.1, 3: 0.15}  # Error of the masses of cells, in units of the tolerance.
-_COARSE = 0.06  # Error of the masses of cells that a fit reports.
+_COARSE = 0.06  # Error of the masses of cells above which a fit reports it.
 _BORDER = 0.01  # Share of draws close to the border of the box, above which a fit reports it.
 _BESIDE = 0.5  # Distance of the border of the box from points of rays (standard deviations).
-_LOST = 0.02  # Share of mass at points where the approximation fails, above which a fit reports them.
+_LOST = 0.02  # Share of mass at points where the approximation fails, above which a fit reports it.
 _FAR = 8.0  # Fall of the log density beyond which a cell of the first cut has next to no mass.
 _STEEP = 40.0  # Fall beyond which the neighbours of a cell of the first cut have next to no mass.
 _NODES = 80  # Largest number of nodes among centres of cells.
@@ -101,8 +101,8 @@ class Adaptive(HyperMethod):
         Largest number of evaluations after the evaluations for the second derivatives. The default is 40 plus 12 for
         each hyperparameter. With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
     corrected : bool
-        Whether EP's evidence of a sum of effects gets its correction of second order, up to 5000 rows. With few binary
-        rows in a group EP's evidence makes scales too small.
+        Whether EP's evidence of a sum of effects is corrected to second order, up to 5000 rows. With few binary rows in
+        a group, scales are too small without the correction.
     """
 
     tolerance: float = field(default=0.1, metadata=positive())
@@ -201,7 +201,7 @@ class Adaptive(HyperMethod):
                 return surrogate, error, seed
             seed += 1
             some, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
-            some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # A chain may repeat its state.
+            some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # a chain may repeat its state
             half = max(_BATCH, 2 * scales.size - _BATCH) // 2
             others = some[half:]
             least = surrogate.least_known(others, half) if len(others) else np.empty(0, np.int64)
@@ -264,8 +264,7 @@ class _Known:
             ]
         if rays:
             self.open = (
-                "the density is not negligible where the last point of a ray is. Give hyperparameters priors that "
-                "hold them"
+                "the density is not negligible at the last point of a ray. Give hyperparameters priors that hold them"
             )
 
     def _slope(self, node: Evaluation) -> Array:
@@ -337,7 +336,7 @@ class _Known:
         return np.array(values), np.array([self._slope(node) for node in nodes])
 
     def _high(self, z: Array, nodes: Sequence[Evaluation]) -> list[int]:
-        """Return which centres (m, d) of a grid may have mass, by their solutions or by those of their neighbours."""
+        """Return indices of centres (m, d) of a grid that may have mass, by values at them or at neighbours."""
         value = np.array([n.log_posterior - self.best.log_posterior if n.usable else -np.inf for n in nodes])
         place = np.stack([np.unique(along, return_inverse=True)[1] for along in z.T], axis=1)
         beside = [value[(np.abs(place - own) <= 1).all(axis=1)].max() for own in place]

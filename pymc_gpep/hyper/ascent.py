@@ -29,17 +29,17 @@ type Evaluate = Callable[..., Evaluation]
 
 
 def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
-    """Return the highest of some points beside the best point of a search; None if the best point is higher.
+    """Return the highest of some points near the best point of a search; None if the best point is higher.
 
     The points lie in directions without a slope at any point of the search. A log posterior that is symmetric about its
-    start has no slope there, also without a maximum, and two exchangeable hyperparameters stay equal. The directions
+    start has no slope at it even without a maximum, and two exchangeable hyperparameters stay equal. The directions
     are the direction of largest upward curvature, each hyperparameter that never moved, and their sum. The sum is
     needed for products: a product of two zeros stays 0 if a single factor moves.
 
     Parameters
     ----------
     evaluate : callable
-        Function of a vector and neighbours that evaluates.
+        Function of a vector and neighbours that returns an evaluation.
     history : sequence of Evaluation
         The points of the search.
     size : int
@@ -70,7 +70,7 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
 
 
 def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
-    """Return a point with an evaluation beside a failed point, by moving zeros; None if no move succeeds.
+    """Return an evaluation near a failed point, with zeros moved; None if no move succeeds.
 
     A magnitude that begins at 0 makes a prior covariance of zeros, which has no Cholesky factor.
     """
@@ -141,7 +141,7 @@ class Sharpness:
         Parameters
         ----------
         here, there : Evaluation
-            Points before and after the step.
+            Evaluations before and after the step.
         """
         fall = here.gradient - there.gradient
         product = float(fall @ (there.theta - here.theta))
@@ -162,7 +162,7 @@ class Sharpness:
 
 
 _WINDOW, _WINDOWS = 10, 3  # Steps of a window, and number of consecutive windows that are compared.
-_SHARPER, _HIGHER = 0.1, 1.0  # shrinkage of the standard deviation over these windows, and least rise in each
+_SHARPER, _HIGHER = 0.1, 1.0  # Largest ratio of deviations, last window to first, and least rise in each.
 _POINT = 1e-8  # Standard deviation, relative to the distance from the start, that counts as 0.
 
 
@@ -223,7 +223,7 @@ class HyperAscent:
         Parameters
         ----------
         curvature : function of an Evaluation
-            Curvature of the log posterior there in some hyperparameters, or None.
+            Curvature of the log posterior at an evaluation in some hyperparameters, or None.
         units : array (d, d), optional
             Units of first steps.
         """
@@ -260,9 +260,9 @@ class HyperAscent:
         return bool(np.abs(self._here.gradient).max() > _STEEP)
 
     def _iterate(self) -> bool:
-        """Iterate until nothing is left to gain; returns whether that is so.
+        """Iterate until no gain is left; return whether the search reached this end.
 
-        The iteration also ends where no step leads higher, at the limit, and where the log posterior has no bound.
+        The iteration also ends if no step leads higher, at the limit, and if the log posterior has no bound.
         """
         quiet = 0
         while quiet < self._quiet:
@@ -307,21 +307,21 @@ class HyperAscent:
 
     @property
     def _trusted(self) -> bool:
-        """Whether curvatures are computed, or slopes are small if only steps estimate curvatures."""
+        """Whether curvatures are accurate: they are computed, or slopes of the other parameters are small."""
         metric = self._metric
         slope = np.abs(self._here.gradient[~metric.known]).max(initial=0.0)
         several = _STEEP if metric.pairs >= int((~metric.known).sum()) else _SMALL
         return bool(slope < (several if metric.pairs else _SLOPE))
 
     def judgement(self) -> dict[str, Any]:
-        """Return the records of the end, in the form of `Optimum`."""
+        """Return the decrement and standard deviations at the end, as arguments of `Optimum`."""
         if self._large or not self._trusted or not np.isfinite(self._here.gradient).all():
             return {}
         deviations = np.sqrt(np.maximum(self._metric.matrix().diagonal(), 0.0))
         return {"decrement": self.decrement, "deviations": deviations}
 
     def polished(self, exact: Evaluation, log_posterior: LogPosterior) -> Evaluation:
-        """Return an end after last steps by an accurate log posterior, for coefficients with many digits.
+        """Return the end after a few more steps with an accurate log posterior, for more digits of coefficients.
 
         Parameters
         ----------
@@ -348,7 +348,7 @@ class HyperAscent:
         return max(self.history, key=lambda evaluation: evaluation.log_posterior)
 
     def _step(self, step: Array) -> bool:
-        """Take a step as far as it leads higher; return whether it does."""
+        """Search along a step and move to a higher point; return whether there is such a point."""
         here, slope = self._here, float(step @ self._here.gradient)
         found: dict[float, tuple[Evaluation, bool]] = {}
         rises = self._rough is not self._evaluate and self._gain > _GAIN
@@ -425,11 +425,11 @@ _TRIALS = 2  # Largest number of rough evaluations in a line search.
 _NEWTON, _AS_PROMISED = 6, 0.3  # Number of first steps with given curvatures; largest relative error of their gain.
 _ENOUGH = 1e-7  # Expected gain of the log posterior below which a search ends.
 _LAST, _DIGITS = 2, 1e-13  # Last steps with accurate evaluations, and gain below which they are skipped.
-_CLOSE = 1e-3  # The same for each parameter, for a search that cannot continue.
+_CLOSE = 1e-3  # Expected gain for each parameter below which a search that cannot continue has converged.
 _ROUNDING = 1e-10  # Relative rounding error of the log posterior.
 _FEW = 30  # Largest number of parameters for second derivatives by differences in a stuck search.
-_PART = 0.1  # Step of these differences, in standard deviations.
-_CURVED = 1e-6  # smallest eigenvalue, relative to the diagonal, that counts as curvature
+_PART = 0.1  # Step of differences in a stuck search, in standard deviations.
+_CURVED = 1e-6  # Smallest eigenvalue, relative to the diagonal, that counts as curvature.
 _NEIGHBOURS = 3  # Number of solutions from which a start is predicted.
 _SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero before and after curvatures are estimated.
 _STEEP = 0.1  # With a larger slope a search in another search's units does not end.

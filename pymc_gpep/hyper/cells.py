@@ -13,9 +13,9 @@ splits. It is a model of the compressed log density −c log(1 + (t − l) / c),
 Compression makes a fall such as −exp(2x) nearly linear.
 
 PyMC represents a Cholesky factor of a covariance (`pm.LKJCholeskyCov`) by its entries, with logarithms on the diagonal.
-Near a standard deviation of 0 the density has a narrow peak there, with next to no mass. `Coordinates` has the
-logarithms of standard deviations, and canonical partial correlations by their inverse hyperbolic tangents (Lewandowski,
-Kurowicka and Joe 2009). These coordinates do not have this peak. Other hyperparameters are unchanged.
+In these entries the density has a narrow peak near a standard deviation of 0, with next to no mass. `Coordinates` uses
+logarithms of standard deviations, and inverse hyperbolic tangents of canonical partial correlations (Lewandowski,
+Kurowicka and Joe 2009), in which this peak is absent. Other hyperparameters are unchanged.
 
 `correction_at` is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups,
 and depends on their scale. Its term of second order has a formula (`TiltedFactors.two_loops`). It is computed at the
@@ -42,7 +42,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _ITERATIONS = 50  # Largest number of iterations to the maximum in the coordinates.
 _SMALLEST = 1e-10  # Smallest 1 − z² of a partial correlation z.
-_BY_ROW = 2000  # Numbers in matrices whose cost is that of averages of a row without a formula.
+_BY_ROW = 2000  # Size of matrices that cost as much as averages of one row without a formula.
 
 
 class Coordinates:
@@ -61,7 +61,7 @@ class Coordinates:
 
     @property
     def trivial(self) -> bool:
-        """Whether φ is θ up to order."""
+        """Whether φ and θ are the same."""
         return all(len(row) < 2 for row in self._rows)
 
     def theta(self, phi: Array) -> Array:
@@ -98,7 +98,7 @@ class Coordinates:
             entries, (own, last) = scale * z, (slope[:-1], slope[-1])
             # ∂L_k / ∂w_m is s c_k (1 − z²) for m = k and −L_k z_m for m < k.
             later = np.append((own * entries)[::-1].cumsum()[::-1], 0.0)[1:]
-            count = np.arange(len(z))[::-1]  # entries after each, whose volumes it is part of
+            count = np.arange(len(z))[::-1]  # numbers of later entries, whose volumes depend on each
             gradient[row[:-1]] = own * scale * (1.0 - z**2) - z * (later + last) - count * z
             gradient[row[-1]] = own @ entries + last + len(z)
             value += float(np.log(scale).sum())
@@ -187,7 +187,7 @@ class MovedLogPosterior:
 
 _MOST = 5000  # Largest number of latent values for matrices of all pairs.
 _AT, _BEYOND = 1.7, 1.5  # Distance of the points (standard deviations), and factor by which parabolas extend it.
-_SHARE, _SMALL = 0.5, 0.01  # Largest next order, relative to this order and absolute.
+_SHARE, _SMALL = 0.5, 0.01  # Largest term of the next order, relative to the correction and absolute.
 _LARGEST = 2.0  # Difference between two points above which the series is unreliable.
 
 
@@ -248,7 +248,7 @@ _BATCH = 12  # Number of cells that are split together.
 _WORST = 0.02  # A cell of a batch has at least this share of the score of the worst cell.
 _POINTS = 6  # The density of a cell is averaged at 2 to the power of this many points.
 _UNKNOWN = 2.0  # Error of the log density along an axis without a split.
-_THIRD, _MIXED = 40.0, 20.0  # Remainders at new centres over errors in the smaller cells: of values, of slopes.
+_THIRD, _MIXED = 40.0, 20.0  # Ratio of remainders at new centres to errors in the smaller cells: values, slopes.
 _TOP = 8.0  # Log density, relative to the maximum of the search, at which compression begins.
 _COMPRESSED = 12.0  # Unit of the compression, and one more for each axis.
 _DEEPEST = 500.0  # Largest exponent of the inverse of the compression.
@@ -256,13 +256,13 @@ _CONVEX = 4.0  # Largest contribution of second derivatives to the compressed lo
 _ABOVE = 0.5  # Largest log density of a model above the largest computed value.
 _NARROW, _DEEP = 0.05, 30.0  # A narrower cell with a smaller log density at its centre has no mass.
 _PROPOSALS = 131_072  # Number of points from which draws are resampled.
-_HEAVIEST = 16.0  # Largest weight of such a point, in units of the mean weight in its cell.
+_HEAVIEST = 16.0  # Largest weight of a proposal, in units of the mean weight in its cell.
 _MARGIN = 0.03  # Width of the border of the box, as a share of the box.
 _FALL = 9.0  # Fall of the log prior at the border of the box.
 _STEP, _GROWTH, _STEPS = 0.25, 0.1, 60  # First step of the search for it, growth with the distance, number of steps.
 
 type Evaluate = Callable[[Array, NDArray[np.int64]], tuple[Array, Array]]
-"""Function of standardised points (m, d) and the number of an earlier point near each (m,), −1 without one.
+"""Function of standardised points (m, d) and the index of an earlier point near each (m,), or −1.
 
 It returns log densities (m,), minus infinity where the approximation fails, and slopes (m, d).
 """

@@ -13,13 +13,13 @@ from pymc_gpep.hyper.surrogate import Points, Surrogate
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_FIRST_STEP = 0.03  # first step in units of the unconstrained space, before its scale is estimated
+_FIRST_STEP = 0.03  # First step in units of the unconstrained space, before its scale is estimated.
 _STEP = 0.1  # Step in conditional standard deviations. Central differences have an error of the order of its square.
 _RANGE = 2.5  # Largest factor between a step and its target.
-_CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as curvature
-_FLAT = 0.02  # smallest eigenvalue of a scaled precision that is taken for one
-_SLOPES = 1000  # numbers beyond which slopes at nodes are left out of an interpolation
-_DOUBLINGS = 9  # of the first step along an axis without curvature
+_CURVED = 1e-4  # Smallest eigenvalue, relative to the diagonal, that counts as curvature.
+_FLAT = 0.02  # Smaller eigenvalues of a scaled precision are replaced by this number.
+_SLOPES = 1000  # An interpolation with more numbers in its slopes leaves slopes out.
+_DOUBLINGS = 9  # Number of doublings of the first step along an axis without curvature.
 
 
 class GaussianAtMaximum(NamedTuple):
@@ -28,7 +28,7 @@ class GaussianAtMaximum(NamedTuple):
     mean: Array
     root: Array
     near: tuple[Evaluation, ...]
-    """Of the log posterior: at the mean, and where its second derivatives were taken from."""
+    """Evaluations at the mean, and at the points whose gradients give the second derivatives."""
 
     @property
     def neighbours(self) -> Neighbours:
@@ -37,7 +37,7 @@ class GaussianAtMaximum(NamedTuple):
 
     @property
     def log_volume(self) -> float:
-        """log of the integral of a Gaussian density that is 1 at its maximum."""
+        """Log of the integral of a Gaussian density that is 1 at its maximum."""
         return 0.5 * self.mean.size * np.log(2 * np.pi) + float(np.linalg.slogdet(self.root)[1])
 
     def at(self, z: Array) -> Array:
@@ -60,14 +60,14 @@ class Scales(NamedTuple):
 
     mean: Array
     axes: NDArray[np.int64]
-    """Numbers (k,) of the elements of θ that are integrated over."""
+    """Indices (k,) of the elements of θ that are integrated over."""
     scale: Array
-    """Standard deviations (k,) given the others."""
+    """Standard deviations (k,) of elements given the other elements."""
     mixed: Array
-    """Second derivatives (k, k) in z, those of one coordinate twice being −1; negative definite."""
+    """Second derivatives (k, k) in z, negative definite with a diagonal of −1."""
     near: tuple[Evaluation, ...]
     held: str
-    """Elements that stay at the maximum, and why, in words; empty if there are none."""
+    """Text on elements that stay at the maximum; empty without such elements."""
 
     @property
     def size(self) -> int:
@@ -106,8 +106,8 @@ def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tup
     """Second derivatives (d, d) of the log posterior, by central differences of its exact gradient.
 
     Each step is about a tenth of the standard deviation of a hyperparameter given the other hyperparameters. The first
-    step checks this: 2 d evaluations in all, and one more for each wrong step. NaN where the approximation fails.
-    Returns these evaluations as well.
+    step checks this: 2 d evaluations in all, and one more for each wrong step. Second derivatives are NaN where the
+    approximation fails. These evaluations are returned as well.
     """
     d = centre.theta.size
     near = Neighbours((centre.theta,), (centre.start,))
@@ -154,10 +154,10 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
 
 
 def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
-    """Standardised coordinates about the maximum, also where the log posterior is not curved there.
+    """Standardised coordinates about the maximum, also if the log posterior is not curved at the maximum.
 
     Without curvature along an axis its unit is the distance at which the log posterior has fallen by ½. Axes along
-    which it does not fall stay at the maximum. Directions without curvature count as little curved.
+    which it does not fall stay at the maximum. Directions without curvature get a small curvature.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class ImportanceSampling(HyperMethod):
     Parameters
     ----------
     draws : int
-        At least 100, so that their weights have a tail.
+        Number of draws, at least 100 for a tail of weights.
     dof : float
         Degrees of freedom of the proposal. The fewer, the heavier its tails.
     """
@@ -96,7 +96,7 @@ class ImportanceSampling(HyperMethod):
         return np.asarray(constant - volume - 0.5 * (dof + d) * np.log1p((z**2).sum(axis=1) / dof))
 
 
-_MIXED = 1.05  # largest R-hat that counts as convergence of short chains
+_MIXED = 1.05  # Largest R-hat that counts as convergence of short chains.
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class MarkovChain(HyperMethod):
         Numbers of draws and tuning steps of each chain.
     chains : int
     cores : int, optional
-        As PyMC chooses if not given.
+        Number of parallel chains. The default is PyMC's choice.
     nodes : int
         Number of equally spaced draws that become nodes.
     """
@@ -126,7 +126,7 @@ class MarkovChain(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Thinned draws; the chains themselves are kept as well."""
+        """Return thinned draws as nodes. The chains are kept as well."""
         marginal = MarginalModel(log_posterior.classifier, log_posterior.approximator)
         natural = log_posterior.space.natural(optimum.best.theta[None])
         data = pm.sample(

@@ -17,10 +17,10 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.progress import progress_bar
 
-_NEIGHBOURS = 64  # that a start is predicted from
-_TOGETHER = 16  # evaluations that do not wait for each other
+_NEIGHBOURS = 64  # Number of solutions from which a start is predicted.
+_TOGETHER = 16  # Number of evaluations that run in parallel.
 _ROUGH = 0.25  # Standard deviation of errors of a log density above which quantiles are off by 0.1 or more.
-_ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum
+_ABOVE = 0.5  # Largest excess of the log posterior of a node over the maximum.
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,23 @@ class HyperMethod(ABC):
     """
 
     name: ClassVar[str]
-    """What `pm.fit(hyper=...)` calls it."""
+    """Name of the method in `pm.fit(hyper=...)`."""
     only_for: ClassVar[tuple[type, str]] = (object, "all of them")
-    """The approximations that it is for, and what these are in words."""
+    """Class of the supported approximations, and its description in messages."""
 
     def __post_init__(self) -> None:
         check_limits(self)
 
     def check(self, approximator: Any, method: str) -> None:
-        """Raise a ValueError if this does not support an approximation, the `method` of `pm.fit`."""
+        """Raise a ValueError if this integral does not support an approximation, the `method` of `pm.fit`."""
         if not isinstance(approximator, self.only_for[0]):
             raise ValueError(
-                f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={method!r} as it "
-                "is here. Take that, or hyper='importance', which is for every method."
+                f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={method!r} as it is "
+                "used here. Use such a method, or hyper='importance', which supports every method."
             )
 
     def usable(self, nodes: Iterable[Evaluation | None]) -> list[Evaluation]:
-        """Return the nodes at which the approximation did not fail, which are None among `nodes`.
+        """Return the nodes that are not None. A node is None if the approximation failed.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class HyperMethod(ABC):
         doubt: str = "",
         **known: Any,
     ) -> HyperPosterior:
-        """Return nodes with their weights; they have converged without complaints.
+        """Return the posterior with these nodes and weights. It has converged if there are no complaints.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class HyperMethod(ABC):
         complaints : sequence of str
             Texts of faults; empty texts are ignored.
         about : str
-            Words that come before them.
+            Text before the complaints.
         doubt : str
             Reason why marginals of hyperparameters are rough. The fit converged all the same.
         **known

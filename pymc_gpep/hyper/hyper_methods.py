@@ -26,7 +26,7 @@ class Maximum(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """One node with all the weight."""
+        """Return one node with all the weight."""
         return HyperPosterior(self.name, log_posterior, [optimum.best], np.ones(1))
 
 
@@ -46,7 +46,7 @@ def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMe
     name : str
         Name of a method in `HYPER`.
     options : mapping, optional
-        Its parameters by name.
+        Parameters of the method by name.
 
     Raises
     ------

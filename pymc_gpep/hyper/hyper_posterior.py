@@ -22,15 +22,15 @@ _TOGETHER = 16  # Number of solves that run in parallel.
 _NEAR = 3  # Largest number of hyperparameters for which draws reuse neighbours' solutions.
 _SOLVES = 1000  # Largest number of solutions behind draws.
 _WORK = 200_000_000  # Largest total size of their matrices.
-_ENTRIES = 32_000_000  # Numbers of all solutions that are kept: 256 MB.
+_ENTRIES = 32_000_000  # Largest total size of kept solutions: 256 MB.
 
 
 @dataclass(eq=False, repr=False)
 class HyperPosterior:
     """Σ_s w_s δ(θ − θ_s): nodes θ_s in the unconstrained space, their weights, and a solution at each.
 
-    Given a node, the latent values have the Gaussian of the approximation there. Moments, draws and predictions are
-    computed from this mixture.
+    Given a node, the latent values have the Gaussian of the approximation at this node. Moments, draws and predictions
+    are computed from this mixture.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class HyperPosterior:
     draws : DataTree, optional
         Markov chains whose draws are the nodes.
     density : array (m, d), optional
-        Draws of equal weight from a continuous density of θ, where the method makes one. Nodes have its averages.
+        Draws of equal weight from a continuous density of θ, if the method makes it. Nodes have the same averages.
     doubt : str
         Reason why marginals of hyperparameters are rough, with the remedy; empty without one.
     settles : bool
-        Whether the method found a maximum of its own, in coordinates in which the density has no border.
+        Whether the method found a maximum itself, in coordinates in which the density has no border.
     solved : mapping, optional
         Computed solutions, by the bytes of their flat vectors.
 
@@ -104,7 +104,7 @@ class HyperPosterior:
 
     @property
     def at_maximum(self) -> list[str]:
-        """Name of the hyperparameter of each element of a flat vector that is the same at all nodes."""
+        """Names of hyperparameters of the elements of θ that are equal at all nodes, a name for each element."""
         owners = self.log_posterior.space.owners
         spread = np.ptp(self.theta[:, : len(owners)], axis=0)
         return [owner for owner, width in zip(owners, spread, strict=True) if width == 0.0]
@@ -155,10 +155,10 @@ class HyperPosterior:
         return self.density, np.full(len(self.density), 1.0 / len(self.density))
 
     def drawn(self, draws: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], Array, Any, Array]]:
-        """Draw θ; yield numbers of draws (k,), a θ near them with the solution there, and their own θ (k, d).
+        """Draw θ; yield indices of draws (k,), a θ near these draws, the solution at it, and the drawn θ (k, d).
 
-        A fixed amount of work limits the number of solutions. A draw has the solution at its own θ, or at the nearest θ
-        that was solved for. With more than three hyperparameters the nearest θ is too far: several draws share one θ.
+        A fixed amount of work limits the number of solutions. A draw has the solution at its own θ, or at the nearest
+        solved θ. With more than three hyperparameters the nearest θ is too far: several draws share one θ.
         Without a density, or without a joint posterior of all rows, θ is a node drawn by its weight.
         """
         if self.density is None or not self.log_posterior.joint:
@@ -196,7 +196,7 @@ class HyperPosterior:
 
     @property
     def _spread(self) -> Array:
-        """Standard deviations of θ over the density, 1 where it has none, (d,)."""
+        """Standard deviations of θ over the density, with 1 in place of 0, (d,)."""
         assert self.density is not None
         spread = self.density.std(axis=0)
         return np.where(spread > 0.0, spread, 1.0)

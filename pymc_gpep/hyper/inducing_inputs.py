@@ -1,10 +1,10 @@
-"""Initial inducing inputs, and hyperparameters and inducing inputs learned while EP runs.
+"""Initial inducing inputs, and a search that moves hyperparameters and inducing inputs while EP runs.
 
-Initial inducing inputs are rows far from each other, or centres of classes. Products of matrices give the distances, so
-that no array has two axes over rows.
+Initial inducing inputs are rows far from each other, or centres of classes. Products of matrices compute the distances,
+so that no array has two axes over rows.
 
 `climb` alternates one sweep of EP with one step along the gradient (Villacampa-Calvo and Hernández-Lobato 2017, section
-2.3). The gradient is that of the evidence with the sites held, as natural parameters of whitened inducing values. It is
+2.3). The gradient of the evidence holds the sites fixed, as natural parameters of whitened inducing values. It is
 exact at any state of the iteration. A variational bound increases in the same way, with a step along its natural
 gradient in place of a sweep. It is a bound for any sites, so that steps that lower it are rejected.
 """
@@ -40,12 +40,12 @@ def initial_inducing(
     default: int = _DEFAULT,
     centre_scales: Array | None = None,
 ) -> Array:
-    """Inducing inputs (1 or c, M, d).
+    """Return inducing inputs (1 or c, M, d).
 
     Parameters
     ----------
     given : int or array (M, d) or (c, M, d), or None
-        Number of inducing inputs of each function, or the inputs. None is `default`, at most the number of rows.
+        Number of inducing inputs of each function, or the inputs. None means `default`, at most the number of rows.
     rows : Rows
         The data.
     functions : int
@@ -55,15 +55,15 @@ def initial_inducing(
     random_seed : int
     default : int
     centre_scales : array (d,), optional
-        Factors of columns in distances. Factors of columns for k-means. Shared inputs are centres of classes with these
-        factors, else rows (k-means++).
+        Factors of columns in distances. With factors, shared inputs are centres of classes by k-means. Otherwise inputs
+        are rows (k-means++).
 
     Raises
     ------
     TypeError
         If `given` has another type.
     ValueError
-        If there are more than rows, or fewer than one, or if an array has a wrong shape or values that are not finite.
+        If the number is not from 1 to the number of rows. If an array has a wrong shape or values that are not finite.
     """
     sets = 1 if shared else functions
     n, d = rows.n_rows, rows.n_inputs
@@ -73,8 +73,8 @@ def initial_inducing(
         count = int(given)
         if not 1 <= count <= n:
             instead = (
-                " A fit without inducing inputs, by method='nested_ep' or 'ep', is exact in what these approximate, "
-                "and for so few rows not slower."
+                " A fit without inducing inputs, by method='nested_ep' or 'ep', has the exact prior. "
+                "For so few rows it is not slower."
             )
             raise ValueError(
                 f"inducing must be from 1 to {n}, the number of rows, but is {count}.{instead if count > n else ''}"
@@ -103,14 +103,14 @@ def initial_inducing(
 _CANDIDATES = 4_000  # Largest number of rows that are candidates.
 _OF_A_CLASS = 2_000
 _ROUNDS = 5  # Rounds of k-means.
-_DISTANCE_ROUNDING = 1e-13  # rounding of a distance of 0, relative to squared norms
+_DISTANCE_ROUNDING = 1e-13  # A squared distance below this fraction of the squared norms counts as 0.
 
 
 def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
     """Return rows (count, d), drawn with probabilities proportional to squared distances from earlier rows (k-means++).
 
     Arthur and Vassilvitskii (2007). Columns count in units of their standard deviation. Equal rows are drawn twice only
-    if there are not enough different rows.
+    if too few rows differ.
     """
     rows = sample_inputs(data, max(_CANDIDATES, count), rng)
     scaled, _ = of_size_one(rows, axis=0)
@@ -146,7 +146,7 @@ def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Gen
 
 
 def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return the shares of `size`, if each takes one in turn until its `available` number is reached."""
+    """Return the shares of `size` after dealing in turn, each at most its `available` number."""
     taken = np.zeros_like(available)
     while (left := size - int(taken.sum())) > 0:
         takers = np.flatnonzero(taken < available)[:left]
@@ -155,7 +155,7 @@ def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def _centred(rows: Array) -> Array:
-    """Rows about their mean, divided by one number, whose squared distances are in range."""
+    """Return rows minus their mean, over a number with which squared distances do not overflow."""
     scaled, _ = of_size_one(rows)
     return scaled - scaled.mean(axis=0)
 
@@ -176,9 +176,9 @@ def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:
 
 
 def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) -> Array:
-    """Return centres (count, d) of rows (n, d) with distances between `scaled` rows, beginning at distant rows.
+    """Return centres (count, d) of rows (n, d) by distances of `scaled` rows. The first centres are distant rows.
 
-    SciPy's rounds of Lloyd (1982). A centre without nearest rows stays.
+    SciPy computes the rounds (Lloyd 1982). A centre without nearest rows does not move.
     """
     scaled = _centred(scaled)
     chosen = _spread(scaled, count, rng)
@@ -207,7 +207,7 @@ class Direction(Protocol):
 class SignedSteps:
     """Steps by the signs of slopes, with a step length for each parameter (Riedmiller and Braun 1993).
 
-    A length grows while the slope keeps its sign, and is halved when that changes.
+    A length grows while the slope keeps its sign, and is halved when the sign changes.
     """
 
     def __init__(self) -> None:
@@ -233,14 +233,14 @@ class SignedSteps:
 class OptimiserSteps:
     """Steps of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
 
-    Each success lengthens the steps slightly, and a refused step halves them.
+    Each success lengthens the steps slightly, and a rejected step halves the following steps.
 
     Parameters
     ----------
     optimiser : function of ([gradient], [shared variable])
-        Optimiser, which makes updates that minimise.
+        Optimiser whose updates minimise.
     most : float
-        Limit on the factor by which steps are longer than the optimiser makes them. The factor begins at 1.
+        Largest factor by which the steps of the optimiser are multiplied. The factor begins at 1.
     """
 
     def __init__(self, optimiser: Callable[..., Any], most: float = 1.0) -> None:
@@ -284,7 +284,7 @@ def climb(
     ----------
     log_posterior : SparseLogPosterior
     theta : array
-        First hyperparameters; EP is solved there first.
+        First hyperparameters, at which EP is solved first.
     max_iterations : int
     callback : callable
         Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the climb.
@@ -292,8 +292,8 @@ def climb(
     flat : float
         Relative change of the log posterior in ten steps that counts as zero.
     bounded : bool
-        Whether unconverged log posteriors can be compared, since each is a lower bound. A step that lowers it is
-        refused then.
+        Whether unconverged log posteriors can be compared, since each is a lower bound. If so, a step that
+        lowers it is rejected.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class LaplaceNodes(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Quasi-random nodes, and the log evidence of Laplace's method."""
+        """Return quasi-random nodes, and the log evidence of Laplace's method."""
         d = optimum.best.theta.size
         if self.nodes < d + 2:
             raise ValueError(f"nodes must be at least {d + 2} for {d} hyperparameters, but is {self.nodes}.")
@@ -67,12 +67,12 @@ def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:
     return np.asarray(np.linalg.solve(root, z.T).T)
 
 
-_REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
-_FEW = 8  # hyperparameters; for more, the corners of resolution V are too many
-_NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping
-_TAIL, _FALL = 3.5, 5.0  # distance at which tails are looked at, and a fall of the log density there that is too small
-_CHECKS = 12  # smallest number of draws at which the interpolation is checked
-_SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
+_REACH = 2.0  # Distance from the mode (standard deviations) at which the spread on either side is measured.
+_FEW = 8  # Largest number of hyperparameters for the corners of resolution V.
+_NEGLIGIBLE = 1e-6  # A node of smaller weight is dropped.
+_TAIL, _FALL = 3.5, 5.0  # Distance at which tails are checked, and smallest fall of the log density at it.
+_CHECKS = 12  # Smallest number of draws at which the interpolation is checked.
+_SPREAD = 1 / 3, 3.0  # Limits of the spread, relative to the Gaussian.
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class CentralComposite(HyperMethod):
     """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
 
     The sphere is in standardised coordinates along the principal axes of the Gaussian at the maximum. Each side of an
-    axis has its own unit, by the fall of the density on that side. A point's weight is the posterior density relative
-    to the standard normal one, times the stretch of the volume (which Rue et al. leave out), times a design weight. The
+    axis has its own unit, by the fall of the density on that side. A point's weight is the posterior density over the
+    standard normal density, times the stretch of the volume (which Rue et al. leave out), times a design weight. The
     design weight reproduces mean and covariance of a standard normal distribution.
 
     Parameters
@@ -91,9 +91,9 @@ class CentralComposite(HyperMethod):
         which also reproduces the fourth moment of a normal distribution's radius. Rue et al. and Vanhatalo, Pietiläinen
         and Vehtari (2010) use 1.1, the value for d = 10.
     resolution : int, optional
-        Resolution of the fraction of a cube's corners that are among the points: no product of fewer different
-        coordinates has a mean over them. If not given, it is 5, and 4 for more than 8 hyperparameters: 14 of them take
-        32 corners, not 256.
+        Resolution of the fraction of a cube's corners that are among the points. Products of fewer different
+        coordinates have a mean of 0 over these corners. The default is 5, and 4 for more than 8 hyperparameters: 14
+        hyperparameters take 32 corners, not 256.
     """
 
     f0: float | None = field(default=None, metadata=at_least(1))
@@ -104,7 +104,7 @@ class CentralComposite(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """The nodes of the design where the approximation succeeds, and the integral as log evidence."""
+        """Return the nodes of the design at which the approximation succeeds, and the integral as log evidence."""
         best = optimum.best
         d = best.theta.size
         f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
@@ -167,7 +167,7 @@ def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Eval
 
 
 def _long_tail(nodes: list[Evaluation | None], best: Evaluation) -> str:
-    """Return in words that the density has a tail that the design does not reach; empty if it has none."""
+    """Return a text if the density has a tail that the design does not reach; else empty."""
     fall = min((best.log_posterior - node.log_posterior for node in nodes if node is not None), default=np.inf)
     if fall > _FALL:
         return ""
@@ -181,9 +181,9 @@ def _long_tail(nodes: list[Evaluation | None], best: Evaluation) -> str:
 def sphere_design(d: int, resolution: int = 5) -> Array:
     """Points (k, d) on the sphere of radius √d: the axes, and for d > 1 corners of the cube.
 
-    The corners are a fraction of some resolution, so that no product of fewer different coordinates has a mean other
-    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005) for resolution V. Each column is the first
-    that is not a product of that many earlier columns.
+    The corners are a fraction of the given resolution: products of fewer different coordinates have a mean of 0.
+    Columns are Walsh functions (Sanchez and Sanchez 2005, for resolution V). Each column is the first that is not a
+    product of at most `resolution` − 2 earlier columns.
     """
     axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     if d == 1:
@@ -224,7 +224,7 @@ class Grid(HyperMethod):
     """A grid along the principal axes of the Gaussian at the maximum (Rue, Martino and Chopin 2009, section 3.1).
 
     The grid grows from the maximum, node by node, until the density is negligible. It follows skewed posteriors and
-    long tails, such as that of a standard deviation of groups which may be 0. All nodes have cells of the same size,
+    long tails, such as the tail of a standard deviation of groups that may be 0. All nodes have cells of the same size,
     which integrates smooth densities far more accurately than the step suggests. The relative error of the integral of
     a normal density is 2 exp(−2π² / step²).
 
@@ -245,7 +245,7 @@ class Grid(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """The nodes of the grid where the approximation succeeds, and the integral as log evidence."""
+        """Return the nodes of the grid at which the approximation succeeds, and the integral as log evidence."""
         best = optimum.best
         d = best.theta.size
         if d > _MOST:
@@ -288,14 +288,14 @@ class Grid(HyperMethod):
         )
 
     def _kept(self, found: dict[_Place, Evaluation | None], best: Evaluation) -> dict[_Place, Evaluation]:
-        """Return the nodes whose density is not negligible beside the highest."""
+        """Return the nodes whose density is not negligible relative to the highest."""
         nodes = {place: node for place, node in found.items() if node is not None}
         top = max([best.log_posterior, *(node.log_posterior for node in nodes.values())])
         return {place: node for place, node in nodes.items() if node.log_posterior > top - self.drop}
 
 
 def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) -> str:
-    """Return a text on axes along which the grid ends too early; else empty."""
+    """Return a text if the grid ends where the density is not negligible; else empty."""
     if edge:
         return f"the grid ended at {_NODES} points, before the density is negligible. Take hyper='ccd'"
     if (spacing * np.abs(list(kept))).max() < _FURTHEST:
@@ -307,7 +307,7 @@ def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) ->
 
 
 class _Cells(NamedTuple):
-    """Cells around the nodes of a grid, also of nodes at its edge, whose density is negligible."""
+    """Cells around the nodes of a grid, including nodes at its edge with a negligible density."""
 
     places: NDArray[np.int64]
     """Nodes in steps of the grid, (s, d)."""
@@ -317,7 +317,7 @@ class _Cells(NamedTuple):
     logs: Array
     """Log densities at nodes, relative to the maximum, (s,)."""
     slopes: Array
-    """Their derivatives at standardised places, (s, d)."""
+    """Derivatives of log densities at standardised places, (s, d)."""
 
     @classmethod
     def of(cls, found: dict[_Place, Evaluation | None], spacing: Array, gaussian: GaussianAtMaximum) -> "_Cells":
@@ -360,7 +360,7 @@ class _Cells(NamedTuple):
         """Draws (m, d) at standardised places of the density that is interpolated between all nodes.
 
         Points are drawn from small parts of the cells of nodes, and weighted. Beyond these cells, and without the nodes
-        at the edge, the interpolation has no meaning and may have a mode.
+        at the edge, the interpolation is not valid and may have a mode.
         """
         rng = np.random.default_rng(random_seed)
         d = len(self.spacing)

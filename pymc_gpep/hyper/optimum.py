@@ -1,7 +1,7 @@
 """The maximum of a log posterior, the search that found it, and the test that the end is a maximum.
 
-Some searches end where a standard deviation of `pm.LKJCholeskyCov` is 0, and there is no maximum (`collapsed`). PyMC
-keeps the logarithms of the diagonal of a Cholesky factor, and its other entries as they are. In these values, and if
+Some searches end at a standard deviation of 0 of `pm.LKJCholeskyCov`, which is not a maximum (`collapsed`). PyMC
+keeps the logarithms of the diagonal of a Cholesky factor, and its other entries unchanged. In these values, and if
 correlations are 0, the density of row i > 1 is the density of its standard deviation σ times σ^(2 − i). If σ has a
 density at 0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
 """
@@ -47,7 +47,7 @@ from pymc_gpep.log_posteriors.quasi_newton import units_of
 from pymc_gpep.reading.integrated import why_improper
 
 AGREE = 0.1
-"""Largest difference of the log posterior at which two ends are one."""
+"""Largest difference of the log posterior at which two ends count as the same."""
 
 
 def why_stopped(stopped: BaseException) -> str:
@@ -63,17 +63,17 @@ class Optimum:
     converged: bool
     message: str
     history: tuple[Evaluation, ...]
-    """One for every iteration of the optimiser, the initial point first."""
+    """Evaluation at every iteration of the optimiser, the initial point first."""
     interrupted: bool = False
-    """Whether it was by Ctrl-C, then or while hyperparameters were integrated over."""
+    """Whether Ctrl-C ended the search, or the integral over the hyperparameters."""
     ends: tuple[Evaluation, ...] = ()
-    """Where searches from several points ended, in their order; NaN where one could not begin."""
+    """Ends of searches from several points, in the order of the points; NaN for a search that could not begin."""
     remark: str = ""
-    """What else there is to say of a search, in words that its outcome begins."""
+    """Further text on the search, which follows its outcome."""
     stopped: bool = False
     """Whether Ctrl-C or a callback ended the search before its end."""
     decrement: float = np.nan
-    """What the log posterior would gain by a step of Newton's method from the end; NaN if the curvature is unknown."""
+    """Gain of the log posterior by a step of Newton's method from the end; NaN if the curvature is unknown."""
     deviations: Array | None = None
     """Standard deviations (d,) by the same curvature; None for many parameters or if it is unknown."""
 
@@ -95,7 +95,7 @@ class Optimum:
 
     @property
     def ended_by(self) -> BaseException | None:
-        """Return an exception like the one that stopped the search early; None if it ended by itself."""
+        """Return an exception like the exception that stopped the search early; None if it ended by itself."""
         kind = KeyboardInterrupt if self.interrupted else StopIteration
         return kind(self.message) if self.stopped else None
 
@@ -186,10 +186,10 @@ def maximise(
 
     The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature. This is the
     remaining rise of the log posterior, in any units. If curvatures in some hyperparameters are given, the search
-    begins with Newton's method in these.
+    begins with Newton's method in these hyperparameters.
 
     A point without a slope may not be a maximum: a log posterior symmetric about its start has no slope there. If a
-    point beside the end is higher, the search continues from it.
+    point near the end is higher, the search continues from it.
 
     Parameters
     ----------
@@ -203,13 +203,13 @@ def maximise(
     start : array, optional
         `Evaluation.start` of a point near `theta`.
     search : LogPosterior, optional
-        Log posterior to evaluate on the way; if not given, `log_posterior` at a loose tolerance.
+        Log posterior of the search. The default is `log_posterior` at a loose tolerance.
     flat : float
         Relative change of the log posterior in an iteration that counts as zero.
     units : array (d, d), optional
         Units in which the search takes its first steps, such as `Optimum.units`.
     curvature : function of an Evaluation
-        Curvature of the log posterior there in some hyperparameters, or None; see `LogPosterior.curvature`.
+        Curvature of the log posterior at an evaluation, or None; see `LogPosterior.curvature`.
 
     Raises
     ------
@@ -266,9 +266,9 @@ def how_many(log_posterior: LogPosterior, theta: Array) -> int:
 
 
 def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) -> tuple[Evaluation, str]:
-    """Return a point beside a start that fails or has no slope, and a message about it.
+    """Return a point near a start that fails or has no slope, and a message about it.
 
-    The start itself, without a message, if it has a slope or no better point beside it.
+    If the start has a slope, or no better point is near, return the start itself without a message.
     """
     if not np.isfinite(here.log_posterior):
         beside = defined_beside(evaluate, here.theta, size)
@@ -286,7 +286,7 @@ def too_wide(log_posterior: LogPosterior, x: Array) -> str:
     if not largest > _LARGE:
         return ""
     return (
-        f"The largest prior variance is {largest:.2g}, and rounding hides the others beside it. Divide covariates by "
+        f"The largest prior variance is {largest:.2g}, and rounding hides the smaller variances. Divide covariates by "
         "their standard deviations, (x - x.mean()) / x.std(), or give their coefficients narrower priors."
     )
 
@@ -317,8 +317,8 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
             "number under the root: pm.math.sqrt(squared + 1e-12)."
         )
     advice = (
-        "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance, of the mean "
-        f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
+        "The squares or exponentials of some numbers overflow. Look at the magnitudes of the covariance, of the mean "
+        f"and of data of the likelihood, such as exposures{'; or give another start=...' if size else '.'}"
     )
     if best.status == CONVERGED and np.isfinite(best.evidence) and best.log_posterior == -np.inf:
         advice = "The prior density is 0 there. Give a start within the support of the priors: initval=... or start=..."
@@ -345,8 +345,8 @@ _LARGE = 1e9  # Prior variance at which rounding hides variances of about 1e-6.
 _SADDLES = 5  # Largest number of saddles from which a search escapes.
 _SADDLE = "having left a point that is stationary and no maximum"
 _AGAIN = "having begun again at a higher node of the integral over hyperparameters"
-_BORDER = " ran to "  # part of the message of `looked_at`
-_AT_A_BORDER = "at a border, which the density has not in the coordinates of the integral"
+_BORDER = " ran to "  # Part of the message of `looked_at`.
+_AT_A_BORDER = "at a border that the density does not have in the coordinates of the integral"
 _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
@@ -355,7 +355,7 @@ _SHOWN = 1e-4  # A step with a larger gain shows curvature.
 
 
 _STEEP = 0.5  # A point without curvature and with a larger slope (unconstrained) is not a maximum.
-_FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
+_FAR = 3.0  # Move of an unconstrained hyperparameter that makes a scale twenty times as large or small.
 _VERY_FAR = 7.0  # The same for an unfinished search.
 _SOME_WAY = 2.0  # The same for a search with noise.
 _FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior must rise.
@@ -402,8 +402,8 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
 def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
     """Return scales in priors of other hyperparameters that ran from `first` towards an unbounded density.
 
-    This is for a search whose gradients are noisy, and which noise keeps from going all the way. The priors alone are
-    followed further in the same direction.
+    This check is for a search with noisy gradients, which may stop before the end. It follows the priors alone further
+    in the same direction.
     """
     moved = theta - first
     ran = _are_scales(space) & (np.abs(moved) > _SOME_WAY)
@@ -439,7 +439,7 @@ def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
 
 
 def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
-    """Return the end of scales of priors, the moved scales, and the priors that contain them."""
+    """Return a text on the end of scales of priors, with names of the moved scales and a remedy."""
     owners, natural = np.array(space.owners), space.natural(theta[None])
     where = [
         f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
@@ -447,7 +447,7 @@ def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
     ]
     what = f"{' and '.join(where)}, where the prior density of what it scales has no bound, so that there is no maximum"
     if (moved > 0.0).any():
-        return f"{what}. Give it a prior of which little is left at large values, such as pm.Exponential"
+        return f"{what}. Give it a prior with little mass at large values, such as pm.Exponential"
     return (
         f"{what}. "
         "Give it a prior that keeps it away from there, such as pm.InverseGamma, or write what it scales by standard "
@@ -498,13 +498,13 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
     return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step leads higher"
 
 
-_TINY_LOG_SPREAD = -6.0  # logarithm of a standard deviation too small for data
+_TINY_LOG_SPREAD = -6.0  # Logarithm of a standard deviation too small for data.
 _NEARER = 0.5  # Step of the logarithm towards −∞.
 _FALLS = 1e-3  # Fall of the log posterior over this step; at a maximum it is much larger.
 
 
 def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluation) -> str:
-    """Return which Cholesky factors lost a row, where the log posterior does not fall; empty if none did.
+    """Return a text on Cholesky factors that lost a row without a fall of the log posterior; else empty.
 
     Parameters
     ----------
@@ -539,8 +539,8 @@ def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluat
         return ""
     where = " and ".join(f"a standard deviation of {name!r} ran to {value:.1g}" for name, value in found.items())
     return (
-        f"{where}, where the log posterior of what PyMC keeps of pm.LKJCholeskyCov does not fall, so that there is "
+        f"{where}, where the log posterior in PyMC's coordinates of pm.LKJCholeskyCov does not fall, so that there is "
         "no maximum. Give it an sd_dist without density at 0, such as pm.LogNormal.dist(-1, 1) or "
-        "pm.InverseGamma.dist(3, 1), or leave out effects that vary by nothing. "
+        "pm.InverseGamma.dist(3, 1), or leave out effects that do not vary. "
         "pm.sample(model=gpep.marginalize(model)) needs no maximum"
     )

@@ -41,7 +41,7 @@ def pairs_by_kind(labels: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
 
 
 def correlations(k: Array, rows: slice = slice(None)) -> Array:
-    """Correlations of covariances (1 or c, n, n), some of their rows; 0 where they are undefined."""
+    """Correlations (1 or c, k, n) of some rows of covariances (1 or c, n, n); 0 where undefined."""
     with np.errstate(all="ignore"):
         sd = np.sqrt(k.diagonal(axis1=1, axis2=2))
         return np.nan_to_num(k[:, rows] / (sd[:, rows, None] * sd[:, None, :]))
@@ -59,7 +59,7 @@ def view(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> PriorView:
 
 
 def roles(look: Callable[[Array], PriorView], first: Array) -> tuple[Array, Array]:
-    """Directions (d,) that raise the variance, and that raise correlations and leave the variance: 1, −1 or 0 each."""
+    """Directions (d,) of 1, −1 or 0 that raise the variance, and that raise correlations without the variance."""
     magnitudes, scales = np.zeros(first.size), np.zeros(first.size)
     for i, direction in enumerate(np.eye(first.size)):
         for step in _STEPS:
@@ -77,10 +77,10 @@ def roles(look: Callable[[Array], PriorView], first: Array) -> tuple[Array, Arra
 
 
 _SUGGESTED = (("neighbours", 0.5), ("between", 0.9), ("between", 0.5), ("within", 0.1))
-"""Pairs of points, and the median correlation that they are given: from near one another to alike wherever they are."""
+"""Kinds of pairs of points, and the median correlation of each kind at a suggested start."""
 
-_MAGNITUDE = 3.0  # standard deviation of the latent functions, in units of the probit's noise
-_PATH = np.linspace(-9, 9, 37)  # steps along which a correlation is sought, unconstrained
+_MAGNITUDE = 3.0  # Standard deviation of the latent functions, in units of the probit's noise.
+_PATH = np.linspace(-9, 9, 37)  # Unconstrained steps at which correlations are computed.
 _CORRELATED = 0.5  # Points with a larger correlation at tiny scales are duplicates.
 
 
@@ -135,7 +135,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
 
 
 def _crossing(correlation: Array, target: float) -> float | None:
-    """Return the first step along `_PATH` at which a correlation crosses a value; NaN if it never does."""
+    """Return the step along `_PATH`, nearest to 0, at which a correlation crosses a value, or None."""
     above = correlation > target
     places = np.flatnonzero(above[1:] != above[:-1])
     if not places.size:
@@ -248,7 +248,7 @@ type Follow = Callable[[tuple[Evaluation, ...]], None]
 
 class _Search(NamedTuple):
     optimum: Optimum | None
-    """None where it could not begin."""
+    """None if the search could not begin."""
     end: Evaluation
 
 
@@ -264,8 +264,8 @@ def maximise_from(
 ) -> Optimum:
     """Find the maximum from each of several points; return the best, with the ends of all searches.
 
-    The first search is alone. The searches that follow run side by side, eight at a time, on the available threads. A
-    search that comes near the end of a search of an earlier group stops, and counts as ended there. So the result does
+    The first search runs alone. The following searches run side by side, eight at a time, on the available threads. A
+    search that comes near the end of a search of an earlier group stops, and counts as ended at it. So the result does
     not depend on the number of threads.
 
     Parameters

@@ -5,7 +5,7 @@ form in these coordinates, with the mixed second derivatives at the centre, and 
 process has a squared exponential covariance and interpolates values and slopes together (Solak and others 2003). From
 three coordinates on the covariance is in part a sum over pairs of coordinates, since most interactions are pairwise.
 Marginal likelihood chooses its length scale from a few values. Log densities far below the maximum are compressed
-first, as −c log(1 − l / c), so that a steep slope far out has little influence elsewhere.
+first, as −c log(1 − l / c), so that a steep slope far out has little influence on the rest.
 """
 
 from typing import Any, NamedTuple
@@ -22,22 +22,22 @@ from pymc_gpep.hyper.weights import smooth, weighted_draws
 DRAWS = 4096
 """Number of draws that represent a density."""
 
-_LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # length scales of the process, in warped coordinates
+_LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # Length scales of the process, in warped coordinates.
 _FEW = 3  # With so few axes the longest scale is left out: it would extrapolate without bounds.
 _PAIRS_FROM, _PAIRS = 3, 0.7  # From this number of axes, the share of the covariance that is a sum over pairs of axes.
 _HELD = 200_000  # Largest size of arrays in memory.
 _LARGE = 700  # With more numbers only the previous length scale is tried.
 _NUGGET = 1e-8  # Relative variance of the noise of values and slopes.
-_COMPRESSED = 12.0  # fall of the log density at which compression begins, and one more for each axis
+_COMPRESSED = 12.0  # Fall of the log density at which compression begins, and one more for each axis.
 _DEEPEST = 30.0  # Lowest compressed log density, in units of c.
 _MARGIN = 1.0  # Largest log density above the highest computed value.
-_STEEPEST = 0.05, 20.0  # limits of dx / dt
+_STEEPEST = 0.05, 20.0  # Limits of dx / dt.
 _TABLE = 400  # Entries of the table of a warp.
-_FURTHEST = 12.0  # warped coordinate where a table ends
+_FURTHEST = 12.0  # Warped coordinate where a table ends.
 _PROPOSALS, _FEWEST = 2, 12  # log2 of the number of proposals for each draw, and for a density at least.
-_WIDER, _DEGREES = 1.1, 6.0  # scale of proposals over that of the quadratic form, and their degrees of freedom
+_WIDER, _DEGREES = 1.1, 6.0  # Scale of proposals, relative to the quadratic form, and their degrees of freedom.
 _WORTH = 0.1  # With a smaller effective share of weighted draws, chains continue from them.
-_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6
+_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6  # Chains, first steps, steps between draws, leaps of a step.
 
 
 class Points(NamedTuple):
@@ -48,11 +48,11 @@ class Points(NamedTuple):
     value: Array
     """(n,)."""
     slope: Array
-    """(n, d); NaN where slopes are not known."""
+    """(n, d); NaN where slopes were not computed."""
 
     @property
     def axis(self) -> Array:
-        """Number of the axis that a point stands on, −1 for none, (n,)."""
+        """Axis on which each point lies, −1 for a point on no axis, (n,)."""
         beside = self.z != 0.0
         return np.where(beside.sum(axis=1) == 1, beside.argmax(axis=1), -1)
 
@@ -66,7 +66,7 @@ class Surrogate:
     mixed : array (d, d)
         Second derivatives of the log density at the centre, with a diagonal of −1.
     length : float, optional
-        Length scale for numbers of points that are too large for a choice.
+        Length scale of the process, used if there are too many points to compare several.
     """
 
     def __init__(self, points: Points, mixed: Array, length: float | None = None) -> None:
@@ -158,7 +158,7 @@ class Surrogate:
         return (1.0 - _PAIRS) * full + share * _blocks(0.5 * (each * others).sum(axis=-1), rate * others, second)
 
     def _fit(self, length: float) -> tuple[float, float, float, Array]:
-        """Log marginal likelihood at a length scale with the best amplitude, the length, the amplitude, a root."""
+        """Return the log marginal likelihood at the best amplitude, the length scale, the amplitude and a root."""
         root = _root(self._covariance(self._x, self._x, length)[np.ix_(self._known, self._known)])
         white = solve_triangular(root, self._data, lower=True, check_finite=False)
         amplitude = float(np.sqrt(max(white @ white / len(white), 1e-12)))

@@ -3,7 +3,7 @@
 Scales with the prior `pm.HalfFlat` may grow together by a factor t. If the data determine r independent directions of
 the effects of k such scales, the likelihood falls as t⁻ʳ. The density of log t then falls as t⁻ᵖ with p = r − k. The
 posterior is proper if p > 0. Scales and the effects that grow with them have a mean if p > 1, a variance if p > 2
-(Gelman 2006, section 3, has the scale of groups with a flat level: r is their number less 1).
+(Gelman 2006, section 3, for the scale of groups with a flat level: r is their number minus 1).
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-# Distances from the maximum at which the end of a density is looked at, in standard deviations and in unconstrained
-# units. The first at which the log posterior is finite counts.
+# Distances from the maximum at which the end of a density is evaluated, in standard deviations and in unconstrained
+# units. The first distance with a finite log posterior is used.
 _END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
-# Such a distance in standard deviations at the least, unless these show no maximum.
+# Smallest such distance in standard deviations, and smallest standard deviation that shows no maximum.
 _LEAST, _NO_MAXIMUM = 5.0, 20.0
-# Fall of a log posterior from half of the distance, below which its integral is infinite.
+# A log posterior with a smaller fall over the outer half of the distance has an infinite integral.
 _FALL = 0.1
-# Depth of an end below the maximum from which on it plays no part.
+# An end that is deeper below the maximum is negligible.
 _DEEP = 12.0
-# Pairs of distances of logarithms from the maximum between which a power is measured. Powers are whole numbers there.
+# Pairs of distances of logarithms from the maximum between which a power is measured. It is a whole number so far away.
 _FAR = (6.0, 9.0), (3.0, 6.0)
 _MOMENTS = 2  # Tails with larger powers leave mean and variance defined.
 # Slope of the log posterior in the logarithm of a half-flat scale, above which a search follows a rise without end.
@@ -56,8 +56,8 @@ class Tail(NamedTuple):
 def heavy_tails(log_posterior: LogPosterior, best: Evaluation) -> list[Tail]:
     """Return the tails in which a scale lacks a mean or a variance, or which make the posterior improper.
 
-    Scales that grow together have at least the directions of each. Only scales with small powers are therefore looked
-    at together.
+    The data determine at least as many directions for several scales as for each scale. So only scales with small
+    powers are combined.
     """
     space = log_posterior.space
     alone = {i: tail for i in _half_flat(space) if (tail := _tail(log_posterior, best, (i,))) is not None}
@@ -91,7 +91,7 @@ def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]
 
 
 def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array | None) -> None:
-    """Raise a ValueError if the posterior of a hyperparameter is improper, whose prior has no density.
+    """Raise a ValueError if a hyperparameter whose prior has no density has an improper posterior.
 
     The scale of two groups is an example, with a flat level and a `pm.HalfFlat` prior.
     """
@@ -131,7 +131,7 @@ def _improper(space: Hyperparameters, names: Sequence[str], why: str, has_maximu
 def _depth_of_end(
     log_posterior: LogPosterior, best: Evaluation, direction: Array, reaches: Sequence[float]
 ) -> float | None:
-    """Return how far below its maximum a log posterior stays far away; None if it falls, or is not finite there."""
+    """Return the depth of a log posterior far away, below its maximum; None if it falls further or is not finite."""
     for reach in reaches:
         with np.errstate(all="ignore"):
             near, far = (

@@ -1,6 +1,6 @@
 """Importance weights: the estimate from their mean, their tail, smoothed, and draws of equal weight.
 
-The meaning of the shape of the tail is from Vehtari, Simpson, Gelman, Yao and Gabry (2024).
+The shape of the tail is interpreted as by Vehtari, Simpson, Gelman, Yao and Gabry (2024).
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ USABLE = 0.7
 """Pareto k below which smoothing makes up for a variance that is not finite."""
 
 ENOUGH_ALIKE = 0.9
-"""Share of the draws that those are worth whose weights hardly vary."""
+"""Effective share of the draws above which weights count as nearly equal."""
 
 ALL_ALIKE = 0.99
-"""The same, where not even the Pareto k says otherwise."""
+"""Effective share of the draws above which the Pareto k is ignored."""
 
 _NEGLIGIBLE = 1e-4  # Total weight of the draws that are dropped.
 _TAIL = 5  # Smallest number of draws in a tail that can be fitted.
@@ -51,7 +51,7 @@ class Weighing(NamedTuple):
     estimate: Estimate
     """Log of the mean of the weights."""
     effective_size: float
-    """(Σw)² / Σw²: how many draws of equal weight these are worth."""
+    """(Σw)² / Σw²: the equivalent number of draws of equal weight."""
     pareto_k: float
     """Shape of the tail of the weights; −inf if they do not vary."""
     draws: int
@@ -133,7 +133,7 @@ def _smoothed_tails(log_weights: Array, tail: int) -> tuple[Array, Array]:
 def _pareto_fits(x: Array) -> tuple[Array, Array]:
     """Shape and scale (m,) of generalised Pareto distributions of samples (n, m) in ascending order.
 
-    The shape is shrunk towards one half as ten more observations would do.
+    The shape is shrunk towards one half, as by ten more observations.
     """
     n = len(x)
     size = _GRID + int(np.sqrt(n))
@@ -172,7 +172,7 @@ def worth_keeping(weights: Array) -> NDArray[np.bool_]:
 
 
 def along_curve(points: Array) -> NDArray[np.int64]:
-    """Order (m,) of points (m, d) along a curve that fills the space: that of the interleaved bits of their ranks."""
+    """Order (m,) of points (m, d) along a curve that fills the space, by the interleaved bits of their ranks."""
     m, d = points.shape
     bits = max(1, min(_BITS // d, int(m).bit_length()))
     cells = (points.argsort(axis=0).argsort(axis=0) << bits) // m

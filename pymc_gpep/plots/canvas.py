@@ -33,12 +33,12 @@ def pyplot() -> Any:
 
 
 def single(ax: Axes | None, size: tuple[float, float] = (6.0, 4.5)) -> Axes:
-    """Return the axes given, or the axes of a new figure of this size in inches."""
+    """Return the given axes, or the axes of a new figure of this size in inches."""
     return pyplot().subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
 def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2, 3.0), **kwargs: Any) -> Any:
-    """Return the axes given as an array (rows, columns), or the axes of a new figure; panel sizes are in inches.
+    """Return the given axes as an array (rows, columns), or the axes of a new figure; panel sizes are in inches.
 
     Raises
     ------
@@ -60,11 +60,11 @@ _OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 NEUTRAL = "#555555"
-"""What belongs to no class or method."""
+"""Colour of lines that belong to no class or method."""
 
 
 def colours(count: int) -> list[Any]:
-    """Colours for so many classes or methods."""
+    """Return colours for this number of classes or methods."""
     if count <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:count])
     # More colours cannot be distinguished by hue; these at least differ in lightness.
@@ -72,19 +72,19 @@ def colours(count: int) -> list[Any]:
 
 
 def label_of(name: Any) -> str:
-    """How the name of a dim or a variable is written on an axis."""
+    """Return the text on an axis for the name of a dim or a variable."""
     return str(name).replace("_", " ")
 
 
 def diagonal(ax: Axes, linestyle: str = "-") -> None:
-    """Draw the line on which both coordinates are equal; no frame grows for it."""
+    """Draw the line on which both coordinates are equal, without a change of the data limits."""
     drawn = ax.dataLim.frozen()
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=linestyle, zorder=0)
     ax.dataLim.set(drawn)  # limits need not include the origin
 
 
 def same_frame(axes: Sequence[Axes]) -> None:
-    """Give all axes the same frame, which shows all drawn points, with the same scale in both directions."""
+    """Set the same limits on all axes, around all drawn points, with the same scale in both directions."""
     corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
     low, high = corners.min(axis=0), corners.max(axis=0)
     centre, reach = (low + high) / 2, 0.54 * (high - low).max()
@@ -118,7 +118,7 @@ def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str
 
 
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
-"""Probability inside each contour, those of the nested EP paper."""
+"""Probabilities inside the contours, as in the nested EP paper."""
 
 _SHOWN = 1000  # Largest number of draws in a picture.
 _SMOOTHED = 4000  # Largest number of draws of a smoothed density.
@@ -126,7 +126,7 @@ _SIDE = 80  # Grid points of a density in each direction.
 
 
 def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
-    """Ellipses of a Gaussian with given probabilities inside; returns a line for the legend."""
+    """Draw the ellipses of a Gaussian with given probabilities inside; return a line for the legend."""
     root = covariance_root(cov)
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
@@ -140,7 +140,7 @@ def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], st
 def draw_density(
     ax: Axes, values: Array, masses: Sequence[float], scatter: bool, style: Any, draws_style: Any, name: str
 ) -> Any:
-    """Draws (s, 2) and contours of their smoothed density; returns a line for the legend."""
+    """Draw points (s, 2) and the contours of their smoothed density; return a line for the legend."""
     from matplotlib.lines import Line2D
 
     low, high = np.quantile(values, [0.003, 0.997], axis=0)
@@ -153,7 +153,7 @@ def draw_density(
     density = gaussian_kde(smoothed.T)
     x, y = np.linspace(low, high, _SIDE).T
     on_grid = density(np.stack(np.meshgrid(x, y)).reshape(2, -1)).reshape(_SIDE, _SIDE)
-    # Inside the contour at the q-quantile of the density of draws lies 1 − q of them.
+    # The contour at the q-quantile of the density of draws contains a share 1 − q of the draws.
     levels = np.unique(np.quantile(density(smoothed.T), 1 - np.sort(masses)[::-1]))
     options = {"colors": NEUTRAL, "linewidths": 1.0} | style
     ax.contour(x, y, on_grid, levels=levels, **options)

@@ -22,7 +22,7 @@ def plot_convergence(
     legend: bool = True,
     line_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw the log evidence at each iteration, and how far from the end each was (Figure 8 of the nested EP paper).
+    """Draw the log evidence and the distance from the end at each iteration (Figure 8 of the nested EP paper).
 
     Parameters
     ----------

@@ -30,25 +30,25 @@ def plot_effective_likelihoods(
     axes: Any = None,
     contour_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw the Gaussians that stand for the likelihood of two points, over the likelihood itself.
+    """Draw the Gaussians that replace the likelihood of two points, over the likelihood itself.
 
     A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has the contours of the sites of a
     method, and in grey the contours of the likelihood, p(y_i | f_i) p(y_j | f_j). Contours are drawn at the same shares
-    of the maximum. An ellipse holds 90 per cent of the prior of both latent values. A good approximation is like the
-    likelihood where the prior is (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
+    of the maximum. The dotted ellipse contains 90 per cent of the prior. A good approximation is close to the
+    likelihood inside it (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
 
     Parameters
     ----------
     results : dict of str to Fit, or Fit
         Fits that `pm.fit` returned for models of one latent function.
     points : tuple of two labels or int
-        Training points, as the coords of the model name them; their positions where they do not.
+        Training points: their labels in the coords of the model, or their positions if the dim has no coords.
     levels : sequence of float
-        Parts of the maximum at which contours are.
+        Levels of the contours, as shares of the maximum.
     axes : array of matplotlib.axes.Axes, optional
         One axes for each method.
     contour_kwargs : dict, optional
-        Arguments of `Axes.plot`: the contours of the Gaussians.
+        Arguments of `Axes.plot` for the contours of the Gaussians.
 
     Returns
     -------
@@ -72,8 +72,8 @@ def plot_effective_likelihoods(
     fits = {name: fit for name, fit in named.items() if isinstance(fit, Fit) and fit.log_posterior.joint}
     if others := [name for name in named if name not in fits]:
         raise TypeError(
-            f"{others[0]!r} has no sites on latent values to draw for the likelihood. Give fits of all "
-            "latent values alone."
+            f"{others[0]!r} has no sites on latent values to draw. Give fits by methods for all rows "
+            "together, such as method='ep'."
         )
     if points[0] == points[1]:
         raise ValueError(f"points must be two different points, but are {points[0]!r} twice.")
@@ -99,14 +99,14 @@ def plot_effective_likelihoods(
 
 
 def _gaussian(solution: Solution, at: list[int]) -> tuple[Array, Array]:
-    """Mean (2,) and covariance (2, 2) of the Gaussian function of two latent values that the sites are."""
+    """Mean (2,) and covariance (2, 2) of the product of the sites of two points, a Gaussian function."""
     sites = solution.posterior.sites
     precision = np.maximum(sites.precision[0, at], np.finfo(float).tiny)
     return sites.location[0, at] / precision, np.diag(1.0 / precision)
 
 
 def _draw_exact(ax: Axes, solution: Solution, at: list[int], levels: Sequence[float]) -> None:
-    """Draw contours of the likelihood and the ellipse of the prior. Return the limits of the axes."""
+    """Draw contours of the likelihood and the ellipse of the prior, and set the limits of the axes."""
     prior = solution.posterior.prior
     mean, cov = prior.mean[0, at], prior.among(np.array(at), np.array(at))[0]
     reach = _REACH * np.sqrt(np.diagonal(cov).max())

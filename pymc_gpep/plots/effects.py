@@ -70,20 +70,20 @@ def plot_effects(
     ----------
     fit : Fit
     name : str or list of str
-        An integrated variable, or a Deterministic that `Fit.effects` takes, of one or two axes. A list of names has a
+        An integrated variable, or a Deterministic for `Fit.effects`, of one or two axes. A list of names has a
         panel for each. Two axes are drawn as one series for each entry of the shorter one, with a legend. With `x`
         there is one series for each entry of the axis that is not along `x`.
     x : array (m,) or (m, 2), optional
-        An input of each entry, along which a curve with a band is drawn; with two columns, a map of the means. Without
-        it there is a line for each entry, with its label.
+        Input of each entry. One column draws a curve with a band, two columns a map of the means. Without `x`, each
+        entry is a line with its label.
     prob : float
-        Probability that an interval holds.
+        Probability inside an interval.
     order : bool
-        Whether entries are in the order of their means, or of the averages of these over series.
+        Whether entries are sorted by their means, averaged over series.
     Xnew, data : array (m, d), dict of str to array, optional
         New inputs and data, as for `Fit.effects`. `x` is `Xnew` if not given.
     ax : matplotlib.axes.Axes, or array of them, optional
-        As many as there are names.
+        One axes for each name.
 
     Returns
     -------
@@ -150,13 +150,13 @@ def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
 
 
 def _height(found: xr.DataArray) -> float:
-    """Return inches for a line of each entry."""
+    """Return the height of a picture with a line for each entry, in inches."""
     rows = found[0].size if found.ndim > 1 else 1
     return 0.8 + _ROW * min(rows, 2 * _MOST_LABELS)
 
 
 def _drawn(found: xr.DataArray, x: Array | None, quantile: float, order: bool, ax: Axes | None) -> Axes:
-    """Draw one variable, whose second axis, if there is one, is that of series."""
+    """Draw one variable; each entry of its second axis, if it has two, is a series."""
     name = str(found.name)
     count = found.shape[2] if found.ndim == 3 else 1
     mean, sd = (found.sel(moment=moment).values.reshape(-1, count) for moment in ("mean", "sd"))
@@ -180,7 +180,7 @@ def _labels(found: xr.DataArray, dim: Any, size: int) -> list[Any]:
 def _lines(
     found: xr.DataArray, mean: Array, half: Array, named: Sequence[str | None], order: bool, ax: Axes | None
 ) -> Axes:
-    """Draw a line for each entry, of several series one below the other."""
+    """Draw a line for each entry, with several series one below the other."""
     ax = single(ax, (5.0, _height(found)))
     dim = found.dims[1] if found.ndim > 1 else None
     n, count = mean.shape

@@ -30,9 +30,9 @@ _TITLES = {
     "iterations": "iterations",
 }
 _STEPS = ("accuracy", "errors", "iterations")
-"""What takes few values: drawn in cells, not as contours."""
+"""Quantities with few values: they are drawn as cells, not as contours."""
 _LOWER = ("ranked_probability", "squared_error", "errors")
-"""What is the better the lower it is."""
+"""Quantities whose lower values are better."""
 
 
 def plot_evidence_grid(
@@ -57,11 +57,11 @@ def plot_evidence_grid(
         Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations": all scores but `information` if not
         given.
     levels : int or sequence of float
-        Contours: so many, close together near the best value, or at these values.
+        Number of contours, which are closer together near the best value, or their values.
     axes : array of matplotlib.axes.Axes, optional
-        One for each quantity and method; over one hyperparameter one for each quantity.
+        One axes for each quantity and method. Over one hyperparameter, one axes for each quantity.
     contour_kwargs : dict, optional
-        For `Axes.contourf`, or `Axes.plot` over one hyperparameter.
+        Arguments of `Axes.contourf`, or of `Axes.plot` over one hyperparameter.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, optio
 
 
 def _levels(values: Array, levels: int | Sequence[float], sign: float) -> Array:
-    """Levels as given, or so many between the extremes whose distance grows away from the best value times the sign."""
+    """Return the given levels, or a number of levels between the extremes, farther apart away from the best value."""
     if not isinstance(levels, int | np.integer):
         return np.unique(levels)
     best, worst = (values.max(), values.min()) if sign > 0 else (values.min(), values.max())
@@ -195,9 +195,9 @@ def plot_scores(
     table : DataFrame
         Table that `gpep.compare_methods` returned for held-out points.
     axes : array of matplotlib.axes.Axes, optional
-        Two for each score.
+        Two axes for each score.
     point_kwargs : dict, optional
-        For `Axes.errorbar`.
+        Arguments of `Axes.errorbar`.
 
     Returns
     -------

@@ -28,11 +28,11 @@ def plot_relevance(
     legend: bool = True,
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> Axes:
-    """Draw the inverse of the length scale of each input: how relevant it is (automatic relevance determination).
+    """Draw the relevance of each input, the inverse of its length scale (automatic relevance determination).
 
-    Inputs are comparable where they have the same scale. Draws from MCMC are medians with central intervals. A fit is a
-    point for each input. If the fit integrated over the hyperparameters, it has the median and the central interval of
-    their density, or of its weighted nodes.
+    Relevances are comparable if inputs have the same scale. Draws from MCMC are shown by medians with central
+    intervals. A fit is a point for each input. A fit that integrates over the hyperparameters is shown by the median
+    and the central interval of their density, or of its weighted nodes.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def plot_relevance(
     prob : float
         Probability of the intervals.
     sort : bool
-        Whether the input that is most relevant to the first result is on top; otherwise they are in their order.
+        Whether inputs are sorted by their relevance in the first result, the most relevant on top.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     point_kwargs : dict, optional
-        For `Axes.errorbar`.
+        Arguments of `Axes.errorbar`.
 
     Returns
     -------
@@ -130,10 +130,10 @@ def plot_sensitivity(
     table : DataFrame
         The table that `Fit.sensitivity` returned.
     names : sequence of str, optional
-        Rows of it, such as "u[0]"; all of them if not given.
+        Rows of the table, such as "u[0]". The default is all rows.
     ax : matplotlib.axes.Axes, optional
     point_kwargs : dict, optional
-        For `Axes.errorbar`.
+        Arguments of `Axes.errorbar`.
 
     Returns
     -------
@@ -162,7 +162,7 @@ def plot_sensitivity(
         own = table.loc[prior].loc[wanted]
         x, left, right = ((own[column].to_numpy() - centre) / sd for column in ("mean", low, high))
         style = {"fmt": MARKERS[i % len(MARKERS)], "color": colour, "elinewidth": 1.4, "label": prior}
-        # The mean of a skewed marginal may be outside of a short interval.
+        # The mean of a skewed marginal may lie outside a short interval.
         ends = np.maximum([x - left, right - x], 0.0)
         ax.errorbar(x, heights + shifts[i], xerr=ends, **style | dict(point_kwargs or {}))
     ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=0)

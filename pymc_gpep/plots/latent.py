@@ -1,4 +1,4 @@
-"""Pictures of latent values: pairs of them by several methods, and all of them against a reference."""
+"""Pictures of latent values: pairs of values by several methods, and all values against a reference."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def plot_latent_pair(
     contour_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     draws_kwargs: Mapping[str, Any] | None = None,
 ) -> Axes:
-    """Draw the posterior of two latent values, as each method has it, on the same axes.
+    """Draw the posterior of two latent values by each method, on the same axes.
 
     If a point has several latent values, the pair belongs to one `point` and two `classes`. Otherwise it belongs to two
     `points`.
 
-    A fit is drawn as the ellipses of its Gaussian, draws from MCMC as points with the contours of a smoothed density
+    A fit is drawn as the ellipses of its Gaussian. Draws from MCMC are points, with the contours of a smoothed density
     (Figures 3, 4 and 6 of the nested EP paper). On the dotted line both latent values are equal.
 
     Parameters
@@ -82,23 +82,23 @@ def plot_latent_pair(
     results : dict of str to a fit or DataTree
         Fits that `pm.fit` returned, and draws.
     point : label or int
-        A training point, as the coords of the model name it; its position where they do not.
+        Training point: its label in the coords of the model, or its position if the dim has no coords.
     classes : tuple of two labels or int
-        Classes whose latent values to draw, in the same way.
+        Classes whose latent values are drawn, by label or position.
     points : tuple of two labels or int
-        Points whose latent values to draw instead, where the likelihood is of one latent function.
+        Points whose latent values are drawn, for a likelihood of one latent function.
     model : pm.Model, optional
-        The model that was sampled; that of the first fit if not given.
+        The model that was sampled. The default is the model of the first fit.
     masses : sequence of float
         Probability inside each contour.
     scatter : bool
-        Whether to draw points for draws.
+        Whether draws from MCMC are drawn as points.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     contour_kwargs : dict of str to dict, optional
-        For `Axes.plot` (fits) or `Axes.contour` (draws), by the name of the result.
+        Arguments of `Axes.plot` (fits) or `Axes.contour` (draws), by the name of the result.
     draws_kwargs : dict, optional
-        For `Axes.scatter`: the draws.
+        Arguments of `Axes.scatter` for the draws.
 
     Returns
     -------
@@ -107,8 +107,8 @@ def plot_latent_pair(
     Raises
     ------
     TypeError
-        If a result is neither a fit nor a DataTree. If `point` and `classes` are given where points have one latent
-        value, or `points` where they have several.
+        If a result is neither a fit nor a DataTree. If `point` and `classes` are given for a model with one latent
+        value at a point, or `points` for a model with several.
     ValueError
         If a point or class does not exist, if both are the same, or if `masses` are not probabilities.
 
@@ -161,19 +161,19 @@ def plot_latent_pairs(
     results : dict of str to a fit or DataTree
         Fits that `pm.fit` returned, and draws.
     point : label or int
-        A training point, as the coords of the model name it; its position where they do not. None where the likelihood
-        is of one latent function.
+        Training point: its label in the coords of the model, or its position if the dim has no coords.
+        None for a likelihood of one latent function.
     reference : str, optional
-        Name of the result in grey; the first draws if not given, or else the first fit.
+        Name of the result in grey. The default is the first draws, or the first fit if there are no draws.
     pairs : sequence of pairs of labels or int, optional
-        Classes whose latent values to draw; all pairs if not given, for which there must be four classes at most. Where
-        the likelihood is of one latent function, pairs of points.
+        Classes whose latent values are drawn. The default is all pairs, for at most four classes. For a likelihood of
+        one latent function, pairs of points.
     model : pm.Model, optional
-        The model that was sampled; that of the first fit if not given.
+        The model that was sampled. The default is the model of the first fit.
     masses : sequence of float
         Probability inside each contour.
     axes : array of matplotlib.axes.Axes, optional
-        One for each pair and method.
+        One axes for each pair and method.
 
     Returns
     -------
@@ -223,7 +223,7 @@ def plot_latent_pairs(
 
 
 def _for_contour(style: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `Axes.plot` under the names that `Axes.contour` has for them."""
+    """Return options of `Axes.plot` under their names in `Axes.contour`."""
     names = {"color": "colors", "linestyle": "linestyles", "linewidth": "linewidths"}
     return {names[key]: value for key, value in style.items()}
 
@@ -293,22 +293,22 @@ def plot_latent_comparison(
     legend: bool = True,
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw means and standard deviations of all latent values by each method against the reference's.
+    """Draw means and standard deviations of all latent values by each method against the reference.
 
     If a likelihood depends only on differences between functions, the mean over the functions of a point is subtracted.
     Labels do not change the common part of all functions.
 
-    Where both agree points are on the line. These are the first two rows of Figures 6 and 8 of Nickisch and Rasmussen
-    (2008), in one panel for each method. `plot_probability_comparison` draws the third row, of probabilities.
+    If two methods agree, points are on the line. The panels show the first two rows of Figures 6 and 8 of Nickisch and
+    Rasmussen (2008). `plot_probability_comparison` draws the third row, of probabilities.
 
     Parameters
     ----------
     results : dict of str to Fit or DataTree
-        Fits that `pm.fit` returned, and draws, for the same points and with as many latent functions.
+        Fits that `pm.fit` returned, and draws, for the same points and the same number of latent functions.
     reference : str, optional
-        Name of the result on the horizontal axis; the first draws if not given, or else the first fit.
+        Name of the result on the horizontal axis. The default is the first draws, or the first fit without draws.
     model : pm.Model, optional
-        The model that was sampled; that of the first fit if not given.
+        The model that was sampled. The default is the model of the first fit.
     axes : array of matplotlib.axes.Axes, optional
         One axes for each method but the reference.
     legend : bool
@@ -318,14 +318,14 @@ def plot_latent_comparison(
     Returns
     -------
     array (methods,) of matplotlib.axes.Axes
-        All of them in the same frame.
+        All axes have the same limits.
 
     Raises
     ------
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If the reference does not exist, if it is the only result, or if a method has other latent values.
+        If the reference does not exist, if it is the only result, or if latent values of a method have another shape.
 
     Examples
     --------

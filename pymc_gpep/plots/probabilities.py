@@ -27,20 +27,20 @@ def input_grid(
     margin: float = 0.1,
     at: Mapping[int | str, float] | None = None,
 ) -> xr.DataArray:
-    """Make a grid of new inputs around data, for predictions to draw.
+    """Make a grid of new inputs around data, for pictures of predictions.
 
     Parameters
     ----------
     X : array (n, d), DataFrame, or DataArray
         The data. Names of the inputs are the columns of a DataFrame, or the coords of the second dim.
     columns : sequence of one or two int or str, optional
-        Which inputs vary, by position or name; all where there are only one or two.
+        Inputs that vary, by position or name. The default is all inputs, if there are one or two.
     points : int, optional
-        Number of values in each direction; 300 for one input, 80 for two.
+        Number of values in each direction. The default is 300 for one input and 80 for two.
     margin : float
-        How far the grid goes beyond the data, as a part of their range.
+        Distance of the border of the grid from the data, as a fraction of their range.
     at : dict, optional
-        Values of inputs that do not vary, by position or name; medians of the data if not given.
+        Values of inputs that do not vary, by position or name. The default is the medians of the data.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def input_grid(
 
 
 def column_names(X: Any) -> list[str]:
-    """Names of the inputs, made up where the data have none."""
+    """Names of the inputs; numbered names if the data have no names."""
     if isinstance(X, xr.DataArray) and X.ndim == 2 and X.dims[1] in X.coords:
         return [str(name) for name in X.coords[X.dims[1]].values]
     if hasattr(X, "columns"):
@@ -169,19 +169,19 @@ def plot_probabilities(
         New inputs of which one or two vary; two on a regular grid, see `input_grid`. With a fit the default is a grid
         around its data.
     X : array (n, d), optional
-        Data to draw; with a fit the default is its own.
+        Data to draw. The default with a fit is the fitted data.
     y : array (n,) of int, optional
         Labels of the data, 0...c-1.
     levels : sequence of float
-        With two inputs: class probabilities to draw contour lines of.
+        Class probabilities at which contour lines are drawn, for two inputs.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     line_kwargs : dict, optional
-        For `Axes.plot`: lines over one input.
+        Arguments of `Axes.plot` for lines over one input.
     boundary_kwargs : dict, optional
-        For `Axes.contour`: boundaries over two inputs.
+        Arguments of `Axes.contour` for boundaries over two inputs.
     point_kwargs : dict, optional
-        For `Axes.scatter`: the data.
+        Arguments of `Axes.scatter` for the data.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def class_probability_array(source: Any) -> xr.DataArray:
     Raises
     ------
     ValueError
-        If they have another number of axes.
+        If the array does not have two axes.
     """
     p = source["p"] if isinstance(source, xr.Dataset) else source
     if not isinstance(p, xr.DataArray):
@@ -242,7 +242,7 @@ def class_probability_array(source: Any) -> xr.DataArray:
 
 
 def row_of_class(k: Any) -> Any:
-    """Where data of a class are drawn, below the probabilities over one input."""
+    """Return the height at which data of a class are drawn, below the probabilities over one input."""
     return -_ROW * (k + 1)
 
 
@@ -331,7 +331,7 @@ def plot_probability_comparison(
     legend: bool = True,
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw class probabilities of each method against a reference's, as in Figure 5 of the nested EP paper.
+    """Draw class probabilities of each method against a reference, as in Figure 5 of the nested EP paper.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ def plot_probability_comparison(
         Labels of the points, 0...c-1. Then only the probability of the label is drawn for each point, in the colour of
         the label. Without labels, the probabilities of all classes are drawn.
     axes : array of matplotlib.axes.Axes, optional
-        One for each method but the reference.
+        One axes for each method but the reference.
     legend : bool
     point_kwargs : dict, optional
         For `Axes.scatter`.

@@ -29,13 +29,13 @@ from pymc_gpep.sums.effects_of_rows import EffectsOfRows
 from pymc_gpep.sums.latent_sum import LatentSum, SumInForm
 from pymc_gpep.sums.sum_values import SumVariables
 
-# Prior standard deviation of a coefficient times its column, as a root of the mean square, in place of a flat prior.
+# Prior standard deviation, in place of a flat prior, of a coefficient times the root mean square of its column.
 _WIDE = 1024.0
 _ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and their like,'
 
 
 def by_inducing(classifier: GPClassifier) -> GPClassifier:
-    """Return a classifier whose sum has effects beside its process; any other one is returned as it is.
+    """Return a classifier with a process plus effects as its prior; without such a sum, the classifier itself.
 
     Raises
     ------
@@ -57,19 +57,19 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
         several = "latent functions" if whole.n_functions > 1 else "processes"
         names = listing(latent.f for latent in whole.processes)
         raise StructureError(
-            f"Inducing inputs take effects beside one Gaussian process of one latent function, and this model has "
+            f"Inducing inputs with effects need one latent function with one Gaussian process, and this model has "
             f"several {several}: {names}. {instead} Or write a process as pm.gp.HSGP, with its inputs as data: "
             "hsgp.prior('g', X=pm.Data('x', X))."
         )
     if whole.fitted is not None:
         raise StructureError(
             "Methods with inducing inputs need a response of each row. Leave out the rows without one, of all data: "
-            f"keep = pd.notna(y). {_ALL_ROWS} leave them out by themselves."
+            f"keep = pd.notna(y). {_ALL_ROWS} do so themselves."
         )
     (latent,) = whole.processes
     if not all(term.whole for term in whole.terms) or whole.sizes != ((whole.n_points,),):
         raise StructureError(
-            f"Inducing inputs take a process that is added with a value for each row, as + {latent.f.name}, and rows "
+            f"Inducing inputs need a process with one value for each row, added as + {latent.f.name}, but rows "
             f"select or multiply values of {latent.f.name!r}. {instead} Or give the prior the inputs of all rows, and "
             "its magnitude to cov_func."
         )
@@ -98,7 +98,7 @@ def _with_wide_priors(classifier: GPClassifier, whole: LatentSum) -> LatentSum:
     likelihood = classifier.likelihood_model.given(np.asarray(values[0], np.float64))
     labels, found = likelihood.check(values[1], 1, whole.n_points), np.asarray(values[2], np.float64)
     check_columns(found, labels, likelihood, whole.recipes)
-    # Powers of 2, so that a product with one is exact.
+    # Deviations are powers of 2, so that products with them are exact.
     deviations = _WIDE * 2.0 ** -np.round(np.log2(np.sqrt((found[0] ** 2).mean(axis=0))))
     recipes, begin = {}, 0
     for variable, each in whole.recipes.items():
@@ -110,7 +110,7 @@ def _with_wide_priors(classifier: GPClassifier, whole: LatentSum) -> LatentSum:
 
 @dataclass(frozen=True, eq=False)
 class ProcessPlusEffects(SumInForm):
-    """A process, without its mean, by inducing values, and effects by standard normals."""
+    """A process minus its mean, represented by inducing values, and effects, represented by standard normals."""
 
     @cached_property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
@@ -119,7 +119,7 @@ class ProcessPlusEffects(SumInForm):
 
     @property
     def held(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: values at rows are not held."""
+        """See `LatentPrior`: draws do not contain values of the process at rows."""
         return ()
 
     @property
@@ -139,7 +139,7 @@ class ProcessPlusEffects(SumInForm):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """See `EffectSum`: values of the process, less its mean, are 0 unless they are moved."""
+        """See `EffectSum`: values of the process minus its mean are 0 unless `moved` replaces them."""
         still = [
             (moved or {}).get(each.f, pt.zeros(shape)) for each, shape in zip(self.processes, self.sizes, strict=True)
         ]
@@ -160,8 +160,8 @@ class ProcessPlusEffects(SumInForm):
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> NoReturn:
         raise NotImplementedError(
-            "A fit with inducing inputs cannot predict single effects at new inputs or data. Predict the whole latent "
-            "function there: fit.predict(Xnew, data={...})."
+            "A fit with inducing inputs cannot predict single effects at new inputs or data. Predict the latent "
+            "function instead: fit.predict(Xnew, data={...})."
         )
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:

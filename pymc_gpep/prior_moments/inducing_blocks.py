@@ -1,12 +1,12 @@
 """Prior moments with inducing inputs, block by block.
 
-The graph of a model has the prior covariance of all points as one matrix. Here it is never evaluated: covariance and
-mean functions are asked for blocks.
+The graph of a model contains the prior covariance of all points as one matrix. It is never evaluated: covariance and
+mean functions compute blocks.
 
 Moments as functions of the hyperparameters are compiled once for each form.
-Covariances of one form with parameters of their own differ in numbers alone. One function serves all of them and takes
-these numbers as inputs; another returns the numbers of each. A graph takes as long to make as thousands of
-evaluations.
+Covariances of one form with separate parameters differ in numbers alone. One function evaluates all of them and takes
+these numbers as inputs. Another function returns the numbers of each covariance. A graph takes as long to make as
+thousands of evaluations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,9 +49,9 @@ def moment_graphs(
 ) -> list[TensorVariable]:
     """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
 
-    Covariance (M, M) of the inducing values, (M, B) of these with the rows, variance (B,) and mean (outputs, B) of the
-    rows. With effects beside the prior x is a table, whose first columns are inputs, and their coefficients (p, B)
-    follow.
+    The moments are the covariance (M, M) of the inducing values, their covariance (M, B) with the rows, and variance
+    (B,) and mean (outputs, B) of the rows. With effects, x is a table whose first columns are inputs, and the
+    coefficients (p, B) of effects follow.
     """
     inputs: TensorVariable = x
     others: Sequence[TensorVariable]
@@ -64,7 +64,7 @@ def moment_graphs(
 
 
 class MomentFunctions:
-    """Moments as functions of hyperparameters, own numbers, inducing inputs z (M, d) and rows x (B, d).
+    """Moments as functions of hyperparameters, numbers of a prior, inducing inputs z (M, d) and rows x (B, d).
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class MomentFunctions:
     values : sequence of Variable
         The hyperparameters.
     graphs : sequence of TensorVariable
-        Graphs that `moment_graphs` returns, in terms of these and of the following variables.
+        Graphs that `moment_graphs` returns, in terms of the hyperparameters and of the following variables.
     numbers : sequence of TensorVariable
     z, x : TensorVariable
     compile_kwargs : dict
@@ -99,14 +99,14 @@ class MomentFunctions:
         return graph_function(self._model, [*self._values, *self._numbers, *inputs], outputs, **self._kwargs)
 
     def _slopes(self, outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Derivatives of Σ bar · output in the hyperparameters, flat, in z, and in the numbers that have any."""
+        """Derivatives of Σ bar · output in the hyperparameters, flat, in z, and in the continuous numbers."""
         wanted = [*self._values, self._z, *_continuous(self._numbers)]
         slopes = pytensor.grad(_weighted(outputs, bars), wanted, disconnected_inputs="ignore")
         count = len(self._values)
         return [_flat(slopes[:count]), *slopes[count:]]
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
-        """Return the form of the covariance at `points`, values of hyperparameters and own numbers; see `stationary`.
+        """Return the form of the covariance by comparison at `points` of hyperparameters and numbers; see `stationary`.
 
         The form does not include effects.
         """
@@ -114,7 +114,7 @@ class MomentFunctions:
         return stationary(self._model, [*self._values, *self._numbers], graphs, self._z, self._x, points)
 
     def with_numbers(self, found: Stationary, numbers: Sequence[TensorVariable]) -> Stationary:
-        """Return `found` with the graphs of `numbers` in place of this prior's own numbers."""
+        """Return `found` with the graphs of `numbers` in place of the symbols for numbers."""
         places = dict(zip(self._numbers, numbers, strict=True))
         return Stationary(found.profile, *graph_replace(list(found[1:]), places, strict=False))
 
@@ -142,12 +142,12 @@ class MomentFunctions:
 
 
 class OwnNumbers:
-    """Numbers that each prior has of its own, as functions of the hyperparameters.
+    """Numbers in which priors of one form differ, as functions of the hyperparameters.
 
     Attributes
     ----------
     graphs : list of list of TensorVariable
-        These numbers in terms of the hyperparameters.
+        Numbers of each prior, in terms of the hyperparameters.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class OwnNumbers:
     values : sequence of Variable
         The hyperparameters.
     numbers : sequence of sequence of TensorVariable
-        Numbers of each prior, as many as every other has.
+        Numbers of each prior, equally many for all priors.
     compile_kwargs : dict
     """
 
@@ -202,11 +202,11 @@ class PriorMoments(NamedTuple):
     """Moments of the priors of a model."""
 
     functions: list[MomentFunctions]
-    """Functions of each prior; the same for priors that are alike."""
+    """Functions of each prior; priors of one form share an object."""
     numbers: OwnNumbers
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> list[Stationary] | None:
-        """The form of each covariance, at values of the hyperparameters; None unless all have one."""
+        """Return the form of each covariance, by comparison at `points`; None unless all are stationary."""
         numbers = [self.numbers(point) for point in points]
         found: dict[MomentFunctions, Stationary] = {}
         for each in dict.fromkeys(self.functions):
@@ -230,7 +230,7 @@ def moment_functions(
     beside: RowsBeside | None,
     compile_kwargs: Mapping[str, Any],
 ) -> PriorMoments:
-    """Make the functions of moments of the priors of a model.
+    """Make the moment functions of the priors of a model.
 
     Parameters
     ----------
@@ -238,11 +238,11 @@ def moment_functions(
     matched : sequence of LatentGP and ProcessFunctions
         Priors and their functions, as `functions_of` returns them.
     data : dict
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     columns : int
         Number of columns of the inputs.
     beside : RowsBeside or None
-        Effects beside the priors.
+        Effects in addition to the processes.
     compile_kwargs : dict
         For `pytensor.function`.
     """
@@ -285,7 +285,7 @@ class InducingBlocks:
     gps : sequence of pm.gp.Latent, or None
         The processes that made the latent values; if None, covariance functions are read from the graph of the model.
     data : dict
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     compile_kwargs : dict, optional
         For `pytensor.function`; without a `mode` graphs are interpreted.
     rows : Rows, optional
@@ -294,11 +294,11 @@ class InducingBlocks:
     Attributes
     ----------
     rows : Rows
-        Inputs and labels. With effects beside the processes inputs are a table of all data of rows.
+        Inputs and labels. With effects, inputs are a table of all data of rows.
     beside : RowsBeside or None
-        These effects.
+        Effects in addition to the processes.
     named : SharedVariable or None
-        The data of the model that are the inputs.
+        Data variable of the model that contains the inputs.
 
     Raises
     ------
@@ -350,7 +350,7 @@ class InducingBlocks:
         return other
 
     def by_group(self) -> "InducingBlocks":
-        """Return a copy whose axis q counts groups of functions; `grouped` has one group for each covariance."""
+        """Return a copy with one group of functions, along the axis q, for each covariance; see `grouped`."""
         other = copy(self)
         other._alike = self.covariance_of
         return other
@@ -367,17 +367,17 @@ class InducingBlocks:
 
     @property
     def n_effects(self) -> int:
-        """Number of standard normals of effects beside the processes, p."""
+        """Number of standard normals of effects, p."""
         return self.beside.n_effects if self.beside else 0
 
     @property
     def places(self) -> Rows:
-        """The same rows with the inputs of processes alone, whose other data are checked as they are read."""
+        """Rows with the inputs of processes alone. Other data of the rows are checked when they are read."""
         return FirstColumns(self.rows, self._columns, self.beside.check) if self.beside else self.rows
 
     @property
     def n_covariances(self) -> int:
-        """q where all functions have the same inducing inputs: 1 if they share their prior covariance, else c."""
+        """Number q of groups with the same inducing inputs: 1 if all functions share their prior covariance, else c."""
         return 1 if self._shared else self.n_functions
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> list[Stationary] | None:
@@ -394,7 +394,7 @@ class InducingBlocks:
         return [np.asarray(point[name]) for name in self._names]
 
     def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], Group, Array]]:
-        """Return for each of the q sets of features its maker, values, functions and z."""
+        """Yield moment functions, their values, the group of latent functions and z, for each of the q groups."""
         numbers = self._moments.numbers(values)
         for group in grouped(self._alike, len(z)):
             k = group.functions[0]
@@ -437,7 +437,7 @@ class InducingBlocks:
         return self._summed(values, z, found)
 
     def _summed(self, values: Sequence[Array], z: Array, found: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-        """From derivatives of each set in hyperparameters, in its z and in its own numbers."""
+        """Return derivatives in hyperparameters and z, from each group's derivatives in these and its numbers."""
         of_values = np.sum([slopes[0] for slopes in found], axis=0)
         of_z = np.stack([slopes[1] for slopes in found])
         of_numbers: dict[int, list[Array]] = {}
@@ -473,7 +473,7 @@ class PriorAt:
         return self._blocks.inducing(self.point, self.z)
 
     def block(self, rows: slice) -> Block:
-        """Moments of some of the rows."""
+        """Moments of a slice of the rows."""
         inputs = self._blocks.rows.inputs(rows)
         if self._blocks.beside:
             self._blocks.beside.check(inputs, rows.start + int(getattr(self._blocks.rows, "first", 0)))
@@ -497,9 +497,9 @@ class PriorAt:
 
 
 def _which_columns(rows: Rows) -> str:
-    """The names of the columns of rows that have such, and how to choose among them."""
+    """Return the names of the columns of rows, and how to choose columns; empty without names."""
     names = getattr(rows, "columns", ())
-    chosen = "Choose those of the inputs with data=gpep.open_rows(path, label, columns=[...])"
+    chosen = "Choose the columns of the inputs with data=gpep.open_rows(path, label, columns=[...])"
     return f": {', '.join(map(repr, names))}. {chosen}" if names else ""
 
 

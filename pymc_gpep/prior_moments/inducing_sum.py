@@ -1,8 +1,8 @@
-"""A sum of a Gaussian process and of effects, with the process by inducing inputs, as rows with residuals at places.
+"""A sum of effects and of a Gaussian process by inducing inputs, with a residual at each place.
 
-Values g of the process at its own inputs are W v + r e. Normals v of inducing values are common to all rows, and each
-place has a residual e (the FITC prior: Snelson and Ghahramani 2006). Rows that take the value of one place share it.
-Sites act on sums of all terms, or on sums without residuals, as in the variational bound of Titsias (2009).
+Values of the process at its inputs are W v + r e. All rows share the standard normals v of inducing values. Each place
+has a residual e (the FITC prior: Snelson and Ghahramani 2006), which rows at this place share. Sites act on sums of all
+terms, or on sums without residuals, as in the variational bound of Titsias (2009).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
     Raises
     ------
     StructureError
-        If inducing inputs, or neighbours where these are the `option`, do not fit the prior.
+        If the prior does not support the `option`, inducing inputs or neighbours.
     """
     prior, called = classifier.prior, {"inducing": "Inducing inputs", "neighbours": "Nearest neighbours"}[option]
     all_rows = f"Leave {option} out for an exact prior"
@@ -99,7 +99,7 @@ def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
 class InducingSum(SumInForm):
     """A sum whose process is W v + r e by inducing inputs.
 
-    Standard normals stand in this order: effects, v (M,) of the process, e (p,) of its places.
+    The order of standard normals is: effects, v (M,) of the process, e (p,) of its places.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class InducingSum(SumInForm):
     structure : PlaceStructure
         Places of rows.
     data : mapping
-        Data of the model that the sum was made with → constants.
+        Data of the model → constants.
     """
 
     point_places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -125,7 +125,7 @@ class InducingSum(SumInForm):
     def of(
         cls, plain: LatentSum, inducing: Array, keeps_residuals: bool, data: Mapping[Variable, Variable]
     ) -> "InducingSum":
-        """Return the sum by inducing inputs (M, d), with data of the model as given."""
+        """Return the sum with inducing inputs (M, d), for the given data of the model."""
         made = cls.made_of(plain, inducing=inducing, keeps_residuals=keeps_residuals, data=data)
         (term,) = plain.terms
         places = equal_inputs(made, data)
@@ -149,7 +149,7 @@ class InducingSum(SumInForm):
 
     @property
     def n_common(self) -> int:
-        """Number of normals that all rows share: of effects, and of inducing values."""
+        """Number of standard normals that all rows share: effects and inducing values."""
         return self.n_plain + len(self.inducing)
 
     @property
@@ -158,14 +158,14 @@ class InducingSum(SumInForm):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; of the process for inducing values and places."""
+        """See `EffectSum`; the slice of the process contains inducing values and residuals."""
         ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
         found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
         return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: normals that the model rotates to values of the process are not normals here."""
+        """See `LatentPrior`: standard normals that the model rotates to values of the process."""
         return tuple(latent.free for latent in self.processes if latent.rotated)
 
     @property
@@ -206,7 +206,7 @@ class InducingSum(SumInForm):
 
     @cached_property
     def _process_rows(self) -> TensorVariable:
-        """(W | r) of the process at its own inputs, in terms of the random variables of the model."""
+        """(W | r) of the process at its inputs, in terms of the random variables of the model."""
         own = process_functions_of(self)
         return inducing_rows(self, own, self.inducing, own.inputs, self.data)
 
@@ -240,7 +240,7 @@ class InducingSum(SumInForm):
         return MovedProcess(moments.where, moments)
 
     def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> None:
-        """See `EffectSum`: rows are in full."""
+        """See `EffectSum`: None, since rows are computed in full."""
 
     def variables(self, data: Mapping[Variable, Variable]) -> "InducingVariables":
         return InducingVariables(self, data)
@@ -255,7 +255,7 @@ class InducingSum(SumInForm):
 
 
 class _Solved:
-    """The posterior covariance (q, q) of all normals, which columns can be multiplied by."""
+    """Posterior covariance (q, q) of all standard normals for products with columns."""
 
     def __init__(self, algebra: Any, size: int) -> None:
         self._algebra, self._size = algebra, size
@@ -268,7 +268,7 @@ class _Solved:
 
 
 class _RowsJoint(Joint):
-    """A Gaussian of several variables by rows of common normals, and a residual of each entry."""
+    """A joint Gaussian of several variables, by rows of the common normals and a residual of each entry."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class InducingVariables(SumVariables):
         }
 
     def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Any]:
-        own = functions.posterior  # type: ignore[attr-defined]  # those of all rows together have it
+        own = functions.posterior  # type: ignore[attr-defined]  # the functions of all rows have it
         return own.coordinates[0], _Solved(own.algebra, own.coordinates.shape[1])
 
     def _joint_of(
@@ -363,7 +363,7 @@ class InducingVariables(SumVariables):
 
 
 class InducingEffects(EffectsElsewhere):
-    """Variables at other data, by slopes in the common normals of an `InducingSum` and probes of its residuals."""
+    """Variables at new data, by slopes in the common normals of an `InducingSum` and probes of its residuals."""
 
     _prior: InducingSum
 
@@ -381,8 +381,8 @@ class InducingEffects(EffectsElsewhere):
 class InducingElsewhere(SumElsewhere):
     """Rows of the normals of an `InducingSum` at new data.
 
-    A process at new inputs has a residual of its own at each new row. Rows that take values of the fitted places share
-    the residuals of these.
+    A process at new inputs has a separate residual at each new row. New rows at fitted places share the residuals of
+    these places.
     """
 
     _prior: InducingSum
@@ -429,9 +429,9 @@ class InducingElsewhere(SumElsewhere):
 
 
 def by_inducing_rows(classifier: GPClassifier, inducing: Array, approximator: Any) -> GPClassifier:
-    """Return a classifier whose sum, with one process, is by inducing inputs (M, d).
+    """Return a classifier whose sum represents its one process by inducing inputs (M, d).
 
-    Sites of an approximation that `bounds` the evidence leave residuals as they are a priori.
+    If the approximation `bounds` the evidence, residuals keep their prior.
     """
     prior = classifier.prior
     assert isinstance(prior, LatentSum)
@@ -448,9 +448,9 @@ def process_functions_of(prior: LatentSum) -> ProcessFunctions:
 
 
 def equal_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
-    """Return a number for each point of the process of a sum, the same for points with equal inputs.
+    """Return the place of each point of the process of a sum; points with equal inputs are at one place.
 
-    Each point is alone if the covariance has noise, which points with equal inputs do not share.
+    If the covariance has noise, which points with equal inputs do not share, each point is a separate place.
     """
     functions = process_functions_of(prior)
     at = ModelFunctions(prior.model, prior.hyperparameters, data)

@@ -1,7 +1,7 @@
-"""A sum of a Gaussian process by nearest neighbours, and of effects, as numbers with a sparse precision.
+"""A sum of a Gaussian process by nearest neighbours and of effects, by coordinates with a sparse precision.
 
-Values of the process at its different inputs are numbers, in an order in which each is a regression on neighbours
-before it (Vecchia 1988). Rows that take the value of one place share it.
+Coordinates of the process are its values at different inputs, its places. Places are ordered, and each value is a
+regression on values of earlier neighbours (Vecchia 1988). Rows at one place share its value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,14 +42,14 @@ from pymc_gpep.sums.sum_elsewhere import ARGUMENT
 class NeighbourSum(PrecisionSum):
     """A sum with a process by nearest neighbours.
 
-    Numbers of effects come first, and behind them values of the process, less its mean, at places in their order.
+    Coordinates of effects come first. Values of the process minus its mean, at the ordered places, follow.
 
     Attributes
     ----------
     neighbours : int
-        Number of neighbours that each place is to have.
+        Number of neighbours of each place.
     point_places : array (points,)
-        Position in the order of the place of each point of the process.
+        Place of each point of the process, as a position in the order of places.
     ordered : array (p, d)
         Inputs of the places in their order.
     sets : NeighbourSets
@@ -66,13 +66,13 @@ class NeighbourSum(PrecisionSum):
     def by_sets(
         cls, plain: LatentSum, neighbours: int, point: PointType, data: Mapping[Variable, Variable]
     ) -> "NeighbourSum":
-        """Return the sum with neighbours that are chosen at a point of the hyperparameters.
+        """Return the sum with neighbours chosen at a point of the hyperparameters.
 
         Raises
         ------
         StructureError
-            If rows take many values of effects, so that their precision is not sparse, or if inputs depend on random
-            variables.
+            If rows have many coefficients of effects, so that the precision is not sparse, or if inputs depend on
+            random variables.
         """
         (latent,) = plain.processes
         stop = set(plain.model.basic_RVs)
@@ -95,7 +95,7 @@ class NeighbourSum(PrecisionSum):
         rows = part._rows(data)
         if rows.entries is None:
             raise StructureError(
-                "With neighbours each row takes few numbers of the effects, and here it takes many. Leave neighbours "
+                "With neighbours each row must depend on few effects, and here it depends on many. Leave neighbours "
                 "out for an exact prior, or take inducing=200."
             )
         values = None
@@ -105,13 +105,13 @@ class NeighbourSum(PrecisionSum):
         return replace(part, slopes=rows, structure=part.structured(rows, together))
 
     def keeps(self, point: PointType) -> bool:
-        """Whether the choice at another point of the hyperparameters is the same."""
+        """Whether the neighbours chosen at another point of the hyperparameters are the same."""
         assert self.sets is not None
         assert self.choice is not None
         order, sets = self.choice.sets(point, self.ordered, self.neighbours)
         return np.array_equal(order, np.arange(len(order))) and np.array_equal(self.sets.cells, sets.cells)
 
-    # Numbers.
+    # Coordinates.
 
     @property
     def _latent(self) -> LatentGP:
@@ -123,7 +123,7 @@ class NeighbourSum(PrecisionSum):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; the numbers of the process belong to its places."""
+        """See `EffectSum`; the coordinates of the process are its values at places."""
         ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
         found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
         return found | {self._latent.f: slice(self.n_plain, self.n_normals)}
@@ -138,7 +138,7 @@ class NeighbourSum(PrecisionSum):
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: normals that the model rotates to values of the process are not numbers here."""
+        """See `LatentPrior`: standard normals that the model rotates to values of the process."""
         return tuple(latent.free for latent in self.processes if latent.rotated)
 
     def by_normals(
@@ -189,10 +189,10 @@ class NeighbourSum(PrecisionSum):
     def roots(self) -> None:
         """See `LatentPrior`: coefficients are in the form of the prior."""
 
-    # Other data.
+    # New data.
 
     def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m), d (s,) and the numbers (s, m) of neighbours, ascending, of the process at inputs (s, d)."""
+        """Return b (s, m), d (s,) and ascending coordinates (s, m) of neighbours of the process at inputs (s, d)."""
         assert self.choice is not None
         b, d, near = self.choice.regressions(point, x, self.ordered, jitter_of(self._latent), self.neighbours)
         order = np.argsort(near, axis=1)
@@ -208,13 +208,13 @@ class NeighbourSum(PrecisionSum):
 
 
 class NeighbourEffects(EffectsElsewhere):
-    """Variables at other data, with the process at other inputs by its neighbours among the places of the fit."""
+    """Variables at new data, with the process at new inputs by its neighbours among the places of the fit."""
 
     _prior: NeighbourSum
 
     @property
     def _units(self) -> Array | None:
-        """See `EffectsElsewhere`; none of numbers of a process that is moved."""
+        """See `EffectsElsewhere`; if the process is moved, only units of effects."""
         return np.eye(self._prior.n_plain, self._prior.n_normals) if self._moved else None
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
@@ -226,7 +226,7 @@ class NeighbourEffects(EffectsElsewhere):
 
 
 class NeighbourElsewhere(PrecisionElsewhere):
-    """Coefficients of numbers at new rows, with the process at other inputs by its neighbours."""
+    """Coefficients of coordinates at new rows, with the process at new inputs by its neighbours."""
 
     _prior: NeighbourSum
 
@@ -257,12 +257,12 @@ class NeighbourElsewhere(PrecisionElsewhere):
 
 
 def takes_neighbours(approximator: TakesForms) -> bool:
-    """Whether an approximation takes a process by nearest neighbours."""
+    """Whether an approximation supports a process by nearest neighbours."""
     return approximator.takes(NeighbourPrior)
 
 
 def by_neighbours(classifier: GPClassifier, neighbours: int, point: PointType) -> GPClassifier:
-    """Return a classifier whose sum, with one process, is by neighbours that are chosen at a point."""
+    """Return a classifier whose sum represents its one process by neighbours chosen at a point."""
     prior = classifier.prior
     assert isinstance(prior, LatentSum)
     if isinstance(prior, NeighbourSum):

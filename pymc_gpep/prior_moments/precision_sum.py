@@ -1,11 +1,11 @@
 """Sums of effects with a sparse precision: prior, variables, and new rows.
 
-Each variable is an affine function of numbers with a sparse precision (`Field`), or of standard normals. Coefficients,
-moments, draws and new rows refer to these numbers.
+Each variable is an affine function t + T x of coordinates x with a sparse precision (`Field`), or of standard normals.
+Coefficients, moments, draws and new rows refer to x.
 
-Entries of coefficients are found at one point of the hyperparameters. Entries that no value has in common are then
-moved together (Curtis, Powell and Reid 1974). The number of evaluations is about the number of coefficients of a value.
-If that takes too many, slopes along random directions separate the few coefficients of a value.
+The pattern of T is found at one point of the hyperparameters. Coordinates that no row has in common then move together
+(Curtis, Powell and Reid 1974). The number of evaluations is about the number of coefficients of a row. If it is larger,
+slopes along random directions separate the few coefficients of a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ _MOST_COEFFICIENTS = 8
 
 
 def _colours(entries: Entries, q: int) -> NDArray[np.int64]:
-    """Return a number for each place, (q,), which no two places of a row share."""
+    """Return a colour for each coordinate, (q,). No two coordinates of a row share a colour."""
     there = entries.values != 0.0
     row, along = np.nonzero(there)
     place = entries.cells[row, along]
@@ -79,22 +79,22 @@ class SparseSlopes:
     ----------
     prior : InNormals
     values : dict of str to TensorVariable
-        Variables by name that are made of x; their values stand one after the other.
+        Variables by name that depend on x. Their values are concatenated.
     blocks : sequence of tuple of int
-        Shapes of the variables that x is of.
+        Shapes of the blocks of x.
     data : mapping
         Data of the model → their replacements.
     rounding : float
-        Value, in units of the largest along a direction, that rounding may leave of zero.
+        A value below this fraction of the largest along a direction counts as zero.
     functions : int
-        Number of functions whose values, one function after the other, share the places of their coefficients.
+        Number of functions. Their values are concatenated, and their coefficients have the same pattern.
 
     Attributes
     ----------
     linear : callable
-        From directions (s, q) to T along these at some hyperparameters.
+        Function from directions (s, q) to T along these, at one point of the hyperparameters.
     entries : Entries or None
-        T at some hyperparameters; None where T has no few coefficients.
+        T at one point of the hyperparameters; None if rows of T have many coefficients.
     shapes : dict of str to tuple of int
         Shape of each variable.
     """
@@ -128,12 +128,12 @@ class SparseSlopes:
         return pt.concatenate([centre.ravel() for centre, _ in found]), pt.concatenate(slopes, axis=1)
 
     def graph(self) -> TensorVariable:
-        """Return T by its entries, (m, k), in terms of the random variables of the model."""
+        """Return the entries of T, (m, k), in terms of the random variables of the model."""
         return self._graphs[1]
 
     @cached_property
     def _graphs(self) -> tuple[TensorVariable, TensorVariable]:
-        """Graphs of t (m,) and of T by its entries (m, k)."""
+        """Graphs of t (m,) and of the entries of T (m, k)."""
         assert self.entries is not None
         cells, q = self.entries.cells, self.entries.q
         there = self.entries.values != 0.0
@@ -156,7 +156,7 @@ class SparseSlopes:
         return self._affine.functions(self._graphs, shared=True)
 
     def __call__(self, point: PointType) -> tuple[Array, Entries]:
-        """Return t and T, given values of the value variables; T in full where it has no few coefficients."""
+        """Return t and T at values of the value variables. T is dense if its rows have many coefficients."""
         if self.entries is None:
             every = self._affine(point)
             slopes = [each.reshape(len(each), -1) for each in every.slopes.values()]
@@ -188,7 +188,7 @@ class Numbers(NamedTuple):
 
 
 class _Solved:
-    """A covariance (q, q) that columns can be multiplied by."""
+    """Posterior covariance (q, q) for products with columns."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
@@ -201,7 +201,7 @@ class _Solved:
 
 
 class _SparseJoint(Joint):
-    """A Gaussian of several variables by few coefficients of each."""
+    """A joint Gaussian of several variables, with few coefficients for each entry."""
 
     def __init__(self, means: dict[str, Array], rows: Mapping[str, Entries], numbers: Numbers) -> None:
         super().__init__(means, {}, _Solved(numbers))
@@ -222,15 +222,15 @@ class _SparseJoint(Joint):
 
 
 class PrecisionVariables(SumVariables):
-    """Integrated variables as affine functions of numbers with a sparse precision.
+    """Integrated variables as affine functions of coordinates with a sparse precision.
 
     Parameters
     ----------
     prior : EffectSum
     blocks : sequence of tuple of int
-        Shapes of the variables that the numbers are of.
+        Shapes of the blocks of x.
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     """
 
     def __init__(self, prior: EffectSum, blocks: Blocks, data: Mapping[Variable, Variable]) -> None:
@@ -250,7 +250,7 @@ class PrecisionVariables(SumVariables):
         }
 
     def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Any]:
-        """Return mean (q,) of the numbers, and their covariance as far as columns are multiplied by it."""
+        """Return the mean (q,) of x, and its covariance for products with columns."""
         numbers = _numbers(functions)
         return numbers.centre, _Solved(numbers)
 
@@ -303,11 +303,11 @@ class PrecisionElsewhere(SumElsewhere):
     ----------
     prior : EffectSum
     blocks : sequence of tuple of int
-        Shapes of the variables that the numbers are of.
+        Shapes of the blocks of x.
     independent : array (q,)
-        Which numbers are standard normals.
+        Mask of coordinates that are independent standard normals.
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with the values of the fit.
     """
 
     def __init__(self, prior: EffectSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
@@ -363,10 +363,10 @@ class PrecisionElsewhere(SumElsewhere):
         return prior.by_function(centre, m), every_entry(linear, self._blocks)
 
 
-_MANY = 60  # Number of standard normals below which matrices of them are as fast.
+_MANY = 60  # Number of standard normals below which dense matrices are as fast.
 _PAIRS = 40_000_000  # Largest number of pairs of entries of rows: 160 MB.
-_DENSE = 1.0 / 3.0  # Work of a dense factorisation of q numbers, in units of q³.
-_ORDER = 2  # Largest number of times that numbers are summed up.
+_DENSE = 1.0 / 3.0  # Work of a dense factorisation of a (q, q) matrix, in units of q³.
+_ORDER = 2  # Largest order of running sums.
 _ROUNDING = 1e-11  # A difference below this fraction of the largest along a direction counts as zero.
 
 type Fields = Mapping[TensorVariable, Field]
@@ -374,16 +374,16 @@ type Fields = Mapping[TensorVariable, Field]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionSum(SumInForm):
-    """A sum of effects by numbers with a sparse precision.
+    """A sum of effects by coordinates x with a sparse precision.
 
     Attributes
     ----------
     slopes : SparseSlopes
-        The latent function by x.
+        The latent function in terms of x.
     structure : PrecisionStructure
-        Where coefficients and precision have entries, with the data of the model that it was made with.
+        Sparsity pattern of coefficients and precision, for the data of the model.
     by_fields : mapping of TensorVariable to Field
-        The numbers of each variable.
+        The coordinates of each variable.
     """
 
     slopes: SparseSlopes | None = None
@@ -392,9 +392,9 @@ class PrecisionSum(SumInForm):
 
     @classmethod
     def of(cls, plain: LatentSum, data: Mapping[Variable, Variable]) -> "PrecisionSum | None":
-        """Return a sum by numbers with a sparse precision; None where matrices of standard normals are cheaper.
+        """Return a sum with a sparse precision; None if dense matrices of standard normals are cheaper.
 
-        Where values take many numbers of a variable, running sums of these numbers may have few coefficients.
+        If a row has many coefficients of a variable, it may have few coefficients of running sums.
         """
         if plain.processes or plain.n_normals < _MANY or plain.seen:
             return None
@@ -427,7 +427,7 @@ class PrecisionSum(SumInForm):
         return SparseSlopes(self, argument, self.blocks, data, rounding, self.n_functions)
 
     def _summed(self, linear: Linear) -> Fields | None:
-        """Return fields by running sums of numbers of which values take many; None if values take many of the sums."""
+        """Return fields with running sums for variables with many coefficients in a row; None if sums do not help."""
         found = dict(self.by_fields)
         begin, q = 0, self.n_normals
         for variable, recipe in self.recipes.items():
@@ -446,7 +446,7 @@ class PrecisionSum(SumInForm):
 
     @property
     def blocks(self) -> list[tuple[int, ...]]:
-        """Shapes of the numbers of each variable."""
+        """Shapes of the coordinates of each variable."""
         return [shape for v, recipe in self.recipes.items() for shape in _blocks(v, recipe, self.by_fields[v])]
 
     def structured(self, rows: SparseSlopes, values: SparseSlopes | None) -> PrecisionStructure:
@@ -500,19 +500,19 @@ class PrecisionSum(SumInForm):
 
     @property
     def _independent(self) -> NDArray[np.bool_]:
-        """Whether each number of effects is an independent standard normal."""
+        """Mask of coordinates of effects that are independent standard normals."""
         sizes = [self.plain.recipes[v].size for v in self.by_fields]
         return np.repeat(np.array([field.independent for field in self.by_fields.values()], bool), sizes)
 
 
 def _blocks(variable: TensorVariable, recipe: Recipe, field: Field) -> Sequence[tuple[int, ...]]:
-    """Return the shapes of the numbers of a variable."""
+    """Return the shapes of the coordinates of a variable."""
     shape = shape_of(variable)
     return field.blocks or (shape if int(np.prod(shape)) == recipe.size else (recipe.size,),)
 
 
 def _of_sums(linear: Linear, own: slice, shape: tuple[int, ...], q: int, order: int) -> Linear:
-    """Return a linear function of some of q numbers, or of their running sums of an order."""
+    """Return a linear function of some of q coordinates, or of their running sums of an order."""
 
     def of(directions: Array) -> Array:
         parts = directions.reshape(-1, *shape)
@@ -534,9 +534,9 @@ def _rounded(values: Array, rounding: float) -> Array:
 
 
 def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
-    """Return a classifier whose prior suits an approximation and the size of the model best.
+    """Return a classifier with the best form of its prior for an approximation and the size of the model.
 
-    Sums of many effects are given by a sparse precision to approximations that take one.
+    Sums of many effects have a sparse precision if the approximation supports it.
     """
     prior = classifier.prior
     plain = prior.plain if isinstance(prior, PrecisionSum) else prior

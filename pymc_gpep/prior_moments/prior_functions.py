@@ -25,7 +25,7 @@ from pymc_gpep.sums.row_groups import row_groups
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
-    """Data and lengths of dims of a model → constants with their present values."""
+    """Return a mapping from data and dim lengths of a model to constants with their current values."""
     shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
     return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
 
@@ -34,7 +34,7 @@ def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
 def as_it_was(
     model: pm.Model, data: Mapping[Variable, Variable], coords: Mapping[str, tuple[Any, ...] | None]
 ) -> Iterator[None]:
-    """Inside of this context a model has the data that `frozen_data` returned, and the coordinates given."""
+    """Context in which a model has the data that `frozen_data` returned, and the given coords."""
     now = {v: v.get_value() for v in data}, dict(model.coords)
     try:
         _set(model, {v: constant.data for v, constant in data.items()}, coords)
@@ -51,10 +51,10 @@ def _set(model: pm.Model, values: Mapping[Variable, Any], coords: Mapping[str, t
 
 
 class Moments(NamedTuple):
-    """Prior, observations and likelihood that are approximated, at a point of a model."""
+    """Prior, observations and likelihood of an approximation, at a point of a model."""
 
     k: Array
-    """Prior covariance (1 or c, n, n), or another array that a prior is made of."""
+    """Prior covariance (1 or c, n, n), or another array from which a prior is made."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: Observed
@@ -64,7 +64,7 @@ class Moments(NamedTuple):
 
 
 def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[PriorForm]:
-    """Return the type of prior that suits the size of a problem best, among the types of an approximation."""
+    """Return the first type of prior that the model offers and an approximation supports."""
     found = next((kind for kind in classifier.prior.arrays if approximator.takes(kind)), None)
     if found is None and classifier.prior.flat:
         names = [str(variable.name) for variable, each in classifier.prior.recipes.items() if each.flat]
@@ -74,14 +74,14 @@ def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[Pr
         )
     if found is None:
         offered = ", ".join(kind.__name__ for kind in classifier.prior.arrays)
-        raise ValueError(f"{approximator!r} takes none of the forms that the prior of the model has: {offered}.")
+        raise ValueError(f"{approximator!r} supports none of the forms of the prior of the model: {offered}.")
     return found
 
 
 def prior_array_of(
     classifier: GPClassifier, approximator: TakesForms, data: Mapping[Variable, Variable], interpreted: bool
 ) -> tuple[Any, TensorVariable]:
-    """Return the maker of the prior of an approximation, with data of the model as given, and the array that it takes.
+    """Return the maker of the prior of an approximation, for the given data, and the array that the maker takes.
 
     Rows are separated only if a graph is `interpreted`: compiled code identifies a prior by its name alone.
     """
@@ -95,10 +95,10 @@ def prior_moments(
     data: Mapping[Variable, Variable] | None = None,
     array: TensorVariable | None = None,
 ) -> Callable[[PointType], Moments]:
-    """Return the moments of the model that are approximated, as a function of a point of the model.
+    """Return a function from a point of the model to the moments that an approximation needs.
 
-    The function takes the data given, as `frozen_data` returns them, or else the data that the model has when it is
-    called.
+    The function uses the given data, as `frozen_data` returns them. Without them it uses the data of the model at each
+    call.
     """
     labels, parameters, likelihood = classifier.at_points
     array = classifier.prior.covariances() if array is None else array
@@ -115,7 +115,7 @@ def prior_moments(
 def observed(
     classifier: GPClassifier, data: Mapping[Variable, Variable]
 ) -> Callable[[PointType], tuple[Observed, Likelihood]]:
-    """Observations, and the likelihood with its parameters, as a function of a point of the model."""
+    """Return a function from a point of the model to observations and the likelihood with its parameters."""
     functions = ModelFunctions(classifier.model, classifier.hyperparameters, data)
     function = functions([classifier.parameters, classifier.labels])
 
@@ -129,9 +129,9 @@ def observed(
 def prior_roots(
     classifier: GPClassifier, data: Mapping[Variable, Variable], prior_type: Any
 ) -> Callable[[PointType], Array] | None:
-    """Factors J (c, n, q) of the prior covariance as a function of a point of the model.
+    """Return a function from a point of the model to factors J (c, n, q) of the prior covariance.
 
-    None for Cholesky factors, and where a prior of the type is made of such factors.
+    The result is None if Cholesky factors are used, or if a prior of the type is made of factors J.
     """
     roots = None if prior_type.by_normals else classifier.prior.roots()
     if roots is None:
@@ -166,9 +166,9 @@ def check_densities(moments: Moments) -> None:
 
 
 def by_groups(classifier: GPClassifier, approximator: Any) -> GPClassifier:
-    """Return a classifier whose prior is that of groups of rows; itself where all rows have latent values of their own.
+    """Return a classifier with one point for each group of rows; itself if no rows share latent values.
 
-    Groups are for approximations of which a point may have a factor that depends on hyperparameters.
+    Groups are used only if the approximation supports the likelihood of a group.
     """
     prior = classifier.prior
     if classifier.groups is not None:

@@ -2,9 +2,9 @@
 
 Let A (n, p) be the columns of the coefficients with a flat prior. The likelihood of a row may fall to 0 on both sides
 of its latent value, on one side, or on none. The posterior is improper if A has dependent columns. It is also improper
-if no row falls along a direction δ. Then aᵀδ = 0 for rows that fall on both sides, and aᵀδ has one sign for rows that
-fall on one side. Albert and Anderson (1984) call such binary data separated. Effects with a proper prior play no part.
-Linear programmes with few rows at a time find the direction.
+if the likelihood of no row falls along a direction δ. Then aᵀδ = 0 for rows that fall on both sides, and aᵀδ has one
+sign for rows that fall on one side. Albert and Anderson (1984) call such binary data separated. Effects with a proper
+prior do not matter. Linear programmes with few rows at a time find the direction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PlainDensity, ScalarDensity
 from pymc_gpep.recipes.recipe import Recipe, shape_of
 
-# Latent values so far out that a density that falls to 0 is small. The first with a finite density is used.
+# Latent values at which a density that falls to 0 is small. The first value with a finite density is used.
 _FAR = 10.0 ** np.r_[80.0:2.0:-10.0, 2.0, 1.5]
-# A density counts as constant if its logarithm falls by less from half of such a value to the value.
+# A density is constant if its logarithm falls by less than this between half of such a value and the value.
 _FALL = 1e-3
 # Rows of the first linear programme, and largest number of rows added to each further programme.
 _ROWS = 500
@@ -62,9 +62,9 @@ def check_columns(
         Columns of the coefficients.
     labels : array (n,)
     likelihood : Likelihood
-        With its parameters.
+        Likelihood with its parameters.
     recipes : dict of TensorVariable to Recipe
-        The integrated variables, whose numbers come first and in this order.
+        Integrated variables, in the order of their columns.
     """
     if not columns.shape[2] or not np.isfinite(columns).all():
         return
@@ -137,7 +137,7 @@ def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
 
 
 def _null_space(rows: Array) -> Array:
-    """Return directions (p, k) that no row (m, p) has a part in, of columns whose largest singular value is about 1."""
+    """Return directions (p, k) that are orthogonal to all rows (m, p), whose largest singular value is about 1."""
     if _are_clearly_independent(rows):
         return np.zeros((rows.shape[1], 0))
     _, values, vectors = np.linalg.svd(rows, full_matrices=len(rows) < rows.shape[1])
@@ -153,7 +153,7 @@ def _are_clearly_independent(rows: Array) -> bool:
 
 
 def _separating(rows: _Rows) -> Array | None:
-    """Return a direction (p,) along which no row falls, or None."""
+    """Return a direction (p,) along which the likelihood of no row falls, or None."""
     held = rows.held if len(rows.held) else np.zeros((1, rows.rising.shape[1]))
     basis = _null_space(held)
     if not basis.shape[1]:
@@ -192,7 +192,7 @@ def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> 
         shape, name = shape_of(variable), str(variable.name)
         advice = f"Leave a column out, or give its coefficient a density: pm.Normal({name!r}, 0, s)."
         if recipe.bounded:
-            advice = f"The bounds of {name!r} decide, which this method leaves out: {with_bounds} within them."
+            advice = f"The bounds of {name!r} matter, but this method ignores them: {with_bounds} within them."
         for place in recipe.flat:
             if int(np.prod(shape)) != len(recipe.flat):
                 begin = f"Declare {name!r} without it, or give it a density: init_dist=pm.Normal.dist(0, s)."

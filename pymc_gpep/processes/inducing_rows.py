@@ -37,16 +37,16 @@ from pymc_gpep.solvers.inducing import InducingWhitening, whitening
 from pymc_gpep.solvers.step_algebra import InducingMoments, Profile, RowMoments, StationaryBlocks
 
 JITTER = 1e-6
-"""Number on the diagonal of the covariance of inducing values, relative to its mean."""
+"""Number added to the diagonal of the covariance of inducing values, relative to the mean of the diagonal."""
 # Smallest variance of a residual, in units of the prior variance. Smaller residuals have no derivative.
 _LEAST = 1e-12
 
 
-_NUMBERS = 400_000  # of the rows of a block, 3 MB: several passes over them stay in the processor's cache
+_NUMBERS = 400_000  # Entries of a block, 3 MB: several passes over them stay in a processor's cache.
 
 
 class _Numbers:
-    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`: scales (d,), variance and noise of a row as they are."""
+    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`: the given scales (d,), variance and noise of a row."""
 
     def __init__(self, *given: Array) -> None:
         self._given = given
@@ -89,7 +89,7 @@ class _ByGraphs:
 
     @cached_property
     def slopes(self) -> list[Any]:
-        """Functions of the same and of derivatives in the results, that pull these back to leaves and z."""
+        """Functions of these inputs and of derivatives in the results, that return derivatives in leaves and z."""
         made = []
         for inputs, graphs in self._parts:
             bars = [each.type() for each in graphs]
@@ -127,7 +127,7 @@ class _GraphMoments:
 class InducingRows(Op):
     """(W | r) (n, M + 1) as a function of leaves, inducing inputs z (M, d) and inputs x (n, d), computed by blocks.
 
-    No other array has an axis over all rows. All is NaN if the covariance of inducing values has no Cholesky factor.
+    No other array has an axis over all rows. Entries are NaN if the covariance of inducing values has no factor.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class InducingRows(Op):
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
     def whitened(self, inputs: Sequence[Any]) -> tuple[InducingMoments, InducingWhitening, Array] | None:
-        """Moments, the factor L of the covariance of inducing values, and L⁻¹; None if it has no factor."""
+        """Return moments, the factor L of the covariance of inducing values, and L⁻¹; None if it has no factor."""
         *leaves, z, _ = inputs
         moments = self.moments.at(leaves, z)
         white = whitening(moments.covariances[0][None], JITTER)
@@ -248,7 +248,7 @@ def inducing_rows(
     stop, of = set(model.basic_RVs), ModelFunctions(model, prior.hyperparameters, data)
     if behind := stop.intersection(ancestors([x], blockers=stop)):
         raise StructureError(
-            f"Inputs of the process depend on {listing(behind)}, and a fit by inducing inputs takes data. Leave "
+            f"Inputs of the process depend on {listing(behind)}, but inducing= needs inputs from data. Leave "
             "inducing out."
         )
     places = pt.tensor("inducing", dtype="float64", shape=(None, shape[1]))
@@ -276,10 +276,10 @@ class InducedProcess(CrossCovariance):
     Parameters
     ----------
     prior : LatentPrior
-        The process alone.
+        The process without effects.
     gps : sequence of pm.gp.Latent or None
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with the values of the fit.
     z : array (M, d)
         Inducing inputs.
     """

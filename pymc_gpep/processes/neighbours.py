@@ -1,8 +1,8 @@
-"""A process by nearest neighbours: their choice, and the regression of each place on them as a PyTensor operation.
+"""Nearest neighbours of places of a process, and the regression on neighbours as a PyTensor operation.
 
 Inputs are multiplied by the scales of the covariance, if correlations fall with the distances of the products.
-Otherwise neighbours are the places of the largest correlations. Neighbours stay as they are while hyperparameters move:
-the log evidence jumps where they change.
+Otherwise neighbours are the places with the largest correlations. Neighbours do not change while hyperparameters move,
+since the log evidence would jump.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import input_scales
 from pymc_gpep.solvers.neighbour_precision import NeighbourSets, nearest_before, ordered, regressions_of
 
-_PAIRS = 40_000  # of places in a block: an array of them fits in a processor's cache
-_CORRELATIONS = 4_000_000  # that are computed at a time
-_SAMPLE = 60  # places whose correlations are compared with distances
+_PAIRS = 40_000  # Number of pairs of places in a block, whose arrays fit in a processor's cache.
+_CORRELATIONS = 4_000_000  # Largest number of correlations of a block.
+_SAMPLE = 60  # Number of places whose correlations are compared with distances.
 _NOT_FALLING = 1e-6  # Largest rise of a correlation with distance that counts as rounding.
 
 
@@ -48,7 +48,7 @@ def pair_covariance(
     row, column = (pt.tensor(dtype="float64", shape=(1, a.type.shape[1])) for _ in range(2))
     one = functions.covariance(row, column)
     stop = set(model.basic_RVs)
-    # As themselves: PyTensor would make random variables that it meets on the way anew, no longer the model's.
+    # Keep random variables themselves: PyTensor would copy them, and a copy is not the model's.
     kept = {variable: variable for variable in ancestors([one], blockers=stop) if variable in stop}
     each = vectorize_graph(one, {**kept, row: a[:, None], column: b[:, None]})
     found: TensorVariable = pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
@@ -56,14 +56,14 @@ def pair_covariance(
 
 
 class NeighbourRegressions(Op):
-    """b (p, m), d (p,) and prior variances (p,) one after the other, as a function of hyperparameters.
+    """Coefficients b (p, m), residual variances d (p,) and prior variances (p,), flat, by hyperparameters.
 
     Parameters
     ----------
     model : pm.Model
     functions : ProcessFunctions
     jitter : float
-        Number that is added to the variance of places, and not to prior variances.
+        Number added to variances of places in the regressions, but not to the returned prior variances.
     places : array (p, d)
         Inputs in the order of the sets.
     sets : NeighbourSets
@@ -172,11 +172,11 @@ class NeighbourChoice:
     Parameters
     ----------
     prior : LatentPrior
-        The process alone.
+        The process without effects.
     columns : int
         Number of columns of its inputs.
     data : mapping
-        Data of the model → constants, as the fit had them.
+        Data of the model → constants with the values of the fit.
     """
 
     def __init__(self, prior: LatentPrior, columns: int, data: Mapping[Variable, Variable]) -> None:
@@ -190,7 +190,7 @@ class NeighbourChoice:
         self._scales = None if scales is None else self._at([scales])
 
     def scales(self, point: PointType, x: Array) -> Array | None:
-        """Return numbers (d,) by which inputs are multiplied in distances; None if distances decide no correlation."""
+        """Return factors (d,) of inputs in distances; None if correlations do not fall with such distances."""
         if self._scales is None:
             return None
         (scales,) = self._scales(point)
@@ -210,7 +210,7 @@ class NeighbourChoice:
         return np.asarray(cov), np.asarray(variance)
 
     def sets(self, point: PointType, x: Array, m: int) -> tuple[NDArray[np.int64], NeighbourSets]:
-        """Return the order (p,) of different places x (p, d), and the m nearest before each place of this order."""
+        """Return an order (p,) of different places x (p, d), and the m nearest earlier places of each place."""
         scales, p = self.scales(point, x), len(x)
         spread = x.std(axis=0)
         units = 1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales
@@ -223,7 +223,7 @@ class NeighbourChoice:
         return order, NeighbourSets.chosen(cells)
 
     def nearest(self, point: PointType, x: Array, known: Array, m: int) -> NDArray[np.int64]:
-        """Return the m nearest (s, m) of the places of the data (p, d) to new places x (s, d)."""
+        """Return indices (s, m) of the m places of the data (p, d) nearest to each new place x (s, d)."""
         scales, count = self.scales(point, known), min(m, len(known))
         if scales is None:
             return self._by_correlation(point, x, known, count)
@@ -233,7 +233,7 @@ class NeighbourChoice:
     def _by_correlation(
         self, point: PointType, x: Array, known: Array, m: int, earlier: bool = False
     ) -> NDArray[np.int64]:
-        """Return the m places of the largest correlations with x, block by block; before each place if `earlier`."""
+        """Return the m places with the largest correlations with x, block by block; earlier places if `earlier`."""
         found = np.zeros((len(x), m), np.int64)
         spread = np.sqrt(self._covariance(point, known, known[:1])[1])
         step = max(1, _CORRELATIONS // len(known))
@@ -256,7 +256,7 @@ class NeighbourChoice:
     def regressions(
         self, point: PointType, x: Array, known: Array, jitter: float, m: int
     ) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m) and d (s,) of new places x (s, d), given values at places of the data, and neighbours."""
+        """Return b (s, m), d (s,) and neighbours (s, m) of new places x (s, d), given values at places of the data."""
         cells = self.nearest(point, x, known, m)
         b, d = np.empty(cells.shape), np.empty(len(x))
         variance = self._covariance(point, known, known[:1])[1] + jitter
@@ -274,5 +274,5 @@ class NeighbourChoice:
             slots = np.arange(entries.size).reshape(entries.shape)
             counts = np.full(len(near), cells.shape[1])
             b[rows], d[rows] = regressions_of(entries.ravel(), slots, counts, cells.shape[1])
-        # A new place that equals a place of the data leaves no variance but for rounding.
+        # At a place of the data the residual variance is 0 up to rounding.
         return b, np.where(np.isnan(d), 0.0, np.maximum(d - jitter, 0.0)), cells

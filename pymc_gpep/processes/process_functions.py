@@ -1,7 +1,7 @@
 """Covariance and mean of a Gaussian process at any inputs, as graphs.
 
-PyMC keeps no record of a `pm.gp.Latent`. The model holds the covariance of its own inputs alone, and the same graph
-over other inputs is the covariance there.
+PyMC keeps no record of a `pm.gp.Latent`. The model contains only the covariance at its inputs. The same graph over new
+inputs is the covariance at new inputs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.noted_inputs import NotedInputs, noted_inputs, some_columns_alike
 
 AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
-"""What gives inputs another shape at most."""
+"""Operations that change at most the shape of inputs."""
 
 
 class ProcessFunctions(Protocol):
@@ -45,11 +45,11 @@ class ProcessFunctions(Protocol):
         """Return the prior variance of points, (a,)."""
 
     def mean(self, a: TensorVariable) -> TensorVariable:
-        """At points, (a,) or (outputs, a)."""
+        """Return the prior mean at points, (a,) or (outputs, a)."""
 
 
 class OfMaker:
-    """By covariance and mean function of a `pm.gp.Latent`."""
+    """A prior by the covariance and mean functions of a `pm.gp.Latent`."""
 
     def __init__(self, gp: pm.gp.Latent) -> None:
         self._gp = gp
@@ -69,7 +69,7 @@ class OfMaker:
         return self._of(self._gp.mean_func, a if columns is None else pt.specify_shape(a, (None, columns)))
 
     def _of(self, function: Callable[..., TensorVariable], *inputs: TensorVariable) -> TensorVariable:
-        """A function of inputs as numbers, or where it looks something up by them in the type of the model's."""
+        """Apply a function to inputs as floats; if it uses inputs as indices, in the type of the model's inputs."""
         try:
             return pt.as_tensor_variable(function(*inputs))
         except (TypeError, IndexError, NotImplementedError):
@@ -79,7 +79,7 @@ class OfMaker:
 
 
 class OfGraph:
-    """By the graph of the prior in the model."""
+    """A prior by its graph in the model."""
 
     def __init__(self, latent: LatentGP, columns: "_Columns", stop: Sequence[Variable]) -> None:
         self._covariance = without_jitter(latent)
@@ -111,7 +111,7 @@ class OfGraph:
 
 
 class _Columns:
-    """Inputs behind the data of graphs, with the columns of each data variable.
+    """Inputs whose columns are the data of graphs, with the columns of each data variable.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class _Columns:
         return variable is self._base or variable in self._of
 
     def at(self, leaf: Variable, x: TensorVariable) -> TensorVariable:
-        """Data in the graph at other inputs."""
+        """Return data of the graph at new inputs."""
         columns = self._of.get(leaf, self._all)
         if leaf.type.ndim == 1:
             return x[:, columns[0]]
@@ -241,7 +241,7 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
 
 
 def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent) -> None:
-    """Raise a StructureError if new inputs would be taken in one form with a gp, and in another without it."""
+    """Raise a StructureError if new inputs have different forms with and without a gp."""
     moved = gp.X
     while isinstance(moved, Variable) and moved.owner is not None and isinstance(moved.owner.op, AS_THEY_ARE):
         moved = moved.owner.inputs[0]
@@ -253,7 +253,7 @@ def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent)
         return
     named = ", ".join(map(repr, prior.inputs)) or "an array"
     raise StructureError(
-        f"The inputs of {latent.f.name!r} are computed within the model from {named}, and gp has them after that. "
+        f"The inputs of {latent.f.name!r} are computed within the model from {named}, and gp has the results. "
         f"Leave gp out, and give new inputs in the form of {named}, as in predict(Xnew)."
     )
 
@@ -266,7 +266,7 @@ def _is_in_order(noted: NotedInputs) -> bool:
 
 
 def _columns_noted(leaves: Iterable[Variable], array: Array) -> dict[Variable, tuple[int, ...] | None]:
-    """Return the columns of the inputs `array` that data in the graph hold, where they were noted."""
+    """Return the noted columns of the inputs `array` for each data constant in the graph."""
     noted = {leaf: noted_inputs(leaf) for leaf in leaves}
     return {leaf: own.columns for leaf, own in noted.items() if own is not None and np.array_equal(own.array, array)}
 
@@ -289,7 +289,7 @@ def _data(leaf: Variable) -> Array:
 class MovedSum:
     """Expressions over new rows, in terms of values of the model's processes at these rows.
 
-    Constants that are columns of the inputs become these columns of new inputs. Data of the model stay as they are.
+    Constants that are columns of the inputs become these columns of new inputs. Data of the model do not change.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ class MovedSum:
         return whole or variable in self._there
 
     def is_of(self, variable: Variable, f: TensorVariable) -> bool:
-        """Return whether a variable stands for the values of a process in a message of the walk."""
+        """Return whether a variable, as a message of the walk names it, belongs to the values f of a process."""
         return variable in ancestors([self._leaves[f]])
 
     def _columns(self, leaf: Constant) -> TensorVariable:
@@ -375,7 +375,7 @@ class MovedSum:
         return self._walk(own, [ROWS if i == axis and not one[i] else None for i in range(own.ndim)])
 
     def mean(self, latent: LatentGP, maker: pm.gp.Latent | None) -> TensorVariable:
-        """Return the mean of a process at the new inputs, by the mean function of its maker where that is needed."""
+        """Return the mean of a process at the new inputs, by its graph, or else by the mean function of its maker."""
         try:
             return self.moved(latent.mean, latent.mean.ndim - 1)
         except CannotSplitError:
@@ -384,14 +384,14 @@ class MovedSum:
             return OfMaker(maker).mean(self._x)
 
     def check_apart(self, expressions: Iterable[TensorVariable]) -> None:
-        """Refuse expressions that depend on values of processes, as means of other variables may."""
+        """Raise a CannotSplitError if expressions, such as means of other variables, depend on values of processes."""
         if found := self.values.keys() & set(ancestors(list(expressions), blockers=self.values)):
             raise CannotSplitError(f"has effects whose means depend on {next(iter(found)).name!r}")
 
     def with_values(
         self, expression: TensorVariable, values: Mapping[TensorVariable, TensorVariable]
     ) -> TensorVariable:
-        """Return an expression with values of processes at new rows, which may depend on values of other processes."""
+        """Replace symbols of processes by their values at new rows, which may depend on values of other processes."""
         there = {self.values[f]: value.astype(f.dtype) for f, value in values.items()}
         while not set(there).isdisjoint(ancestors([expression])):
             (expression,) = graph_replace([expression], there, strict=False)

@@ -1,4 +1,4 @@
-"""The Gaussian processes of a model: their prior, also at other inputs, their variables, and values for samplers."""
+"""The Gaussian processes of a model: their prior, also at new inputs, their variables, and values for samplers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +51,7 @@ from pymc_gpep.recipes import Recipe
 
 
 def new_inputs(x: ArrayLike | None, columns: int) -> Array:
-    """Check new inputs against the number of columns of the model's; (m, columns)."""
+    """Check that new inputs have the number of columns of the model's inputs; return them as (m, columns)."""
     if x is None:
         raise TypeError("predict needs new inputs: predict(Xnew), or predict(gp, Xnew).")
     try:
@@ -78,7 +78,7 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
 
 
 def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
-    """Return the data that are the inputs of a process, but for their type and axes; None for other inputs."""
+    """Return the data that are the inputs of a process, up to type and axes; None for computed inputs."""
     while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
         inputs = inputs.owner.inputs[0]
     return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
@@ -87,7 +87,7 @@ def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
 def inputs_by_name(
     x: ArrayLike | None, new: Mapping[str, ArrayLike], variable: SharedVariable | None, columns: int
 ) -> Array:
-    """Check new inputs (m, columns) that are given as an array, or as the data of the model that they are."""
+    """Check new inputs (m, columns) that are given as an array, or by the name of their data in the model."""
     if variable is None or variable.name not in new:
         return new_inputs(x, columns)
     if x is not None:
@@ -99,7 +99,7 @@ def inputs_by_name(
 
 
 def match_priors(prior: LatentPrior, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
-    """Each prior of the model with the `pm.gp.Latent` that made it."""
+    """Return each prior of the model with the `pm.gp.Latent` that made it."""
     matched = []
     for latent in prior.latents:
         makers = [gp for gp in gps if getattr(gp, "f", None) is latent.f]
@@ -137,7 +137,7 @@ def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list
 
 
 def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
-    """Refuse functions of inputs whose moments at an input depend on the other inputs."""
+    """Raise an error if moments at an input depend on the other inputs."""
     x, inputs = pt.dmatrix("X"), functions.inputs
     moments = functions.covariance(x, inputs), functions.covariance(inputs, x), functions.variance(x), functions.mean(x)
     axes = 0, 1, 0, moments[3].ndim - 1
@@ -212,7 +212,7 @@ class CrossCovariance(Elsewhere):
 
 
 class ProcessVariables(IntegratedVariables):
-    """Each is the latent values of a Gaussian process, or the standard normals that these are made of.
+    """Latent values of Gaussian processes, and standard normals from which latent values are computed.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class ProcessVariables(IntegratedVariables):
     shape : tuple of int
         Numbers of functions and rows, (c, n).
     first : array (g,), optional
-        The first row of each point of the prior; rows are points if not given.
+        The first row of each point of the prior. Without it, each row is a point.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class ProcessVariables(IntegratedVariables):
         known = {str(latent.f.name): latent for latent in self._latents}
         if wrong := [name for name in names if name not in known]:
             raise ValueError(
-                f"{wrong[0]!r} is not affine in latent values, or not a variable of the model. There are "
+                f"{wrong[0]!r} is not affine in latent values, or not a variable of the model. The variables are "
                 f"{', '.join(map(repr, known))}.{did_you_mean(wrong[:1], known)}"
             )
         c, n = self._shape
@@ -374,7 +374,7 @@ class GPModel(LatentPrior):
     latents : tuple of LatentGP
         The priors, each with the functions of its outputs.
     kept : dict of TensorVariable to str
-        Gaussian variables of means that stay hyperparameters, and why.
+        Gaussian variables of means that stay hyperparameters → the reason.
     """
 
     model: pm.Model
@@ -384,7 +384,7 @@ class GPModel(LatentPrior):
 
     @property
     def prior(self) -> Self:
-        """The prior of the latent functions, which is all that was read of the model."""
+        """The prior of the latent functions: this object."""
         return self
 
     @property
@@ -432,7 +432,7 @@ class GPModel(LatentPrior):
 
     @cached_property
     def shared(self) -> bool:
-        """Whether all functions have the same prior covariance, as a computation and not by chance of values."""
+        """Whether all functions have the same prior covariance as a graph; equal values alone do not count."""
         first, *others = (latent.cov for latent in self.latents)
         return all(equal_computations([first], [other]) for other in others)
 
@@ -448,7 +448,7 @@ class GPModel(LatentPrior):
         return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
 
     def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
-        """Sort a list by outputs of each prior into the order of the functions."""
+        """Sort lists of outputs of each prior into the order of the functions."""
         by_function = {
             k: row
             for latent, of_outputs in zip(self.latents, listed, strict=True)
@@ -490,12 +490,12 @@ class GroupedProcesses(GPModel):
 
 
 def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
-    """A variable that has the shape of a prior's latent values, one output at a time."""
+    """Split a variable with the shape of a prior's latent values into its outputs."""
     return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
 
 
 def read_processes(model: pm.Model) -> GPModel:
-    """Read which variables of a model are latent values with `pm.gp.Latent` priors.
+    """Read the latent values of a model with `pm.gp.Latent` priors.
 
     Raises
     ------
@@ -509,7 +509,7 @@ def read_processes(model: pm.Model) -> GPModel:
     latents = list({latent.free: latent for latent in found if is_process(latent)}.values())
     if not latents:
         raise StructureError(
-            f"This works on pm.gp.Latent priors alone, of which the model has none. Its free variables are "
+            f"This works only on pm.gp.Latent priors, and the model has none. Its free variables are "
             f"{listing(model.free_RVs)}. pm.fit fits sums of effects of Gaussian variables; pm.sample() draws from any "
             "model."
         )
@@ -536,7 +536,7 @@ def processes_or(error: StructureError, model: pm.Model) -> GPModel:
     Raises
     ------
     StructureError
-        The given error, which also speaks of sums, if the model has no Gaussian process.
+        The given error, if the model has no Gaussian process.
     """
     try:
         return read_processes(model)
@@ -545,7 +545,7 @@ def processes_or(error: StructureError, model: pm.Model) -> GPModel:
 
 
 def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
-    """Refuse priors that depend on latent values, are not Gaussian, or share their free variable."""
+    """Raise a StructureError if priors depend on latent values, are not Gaussian, or share their free variable."""
     own = {latent.free for latent in latents}
     refuse_common_variables(latents)
     for latent in latents:
@@ -567,7 +567,7 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
 def with_functions(
     latent: LatentGP, classes: tuple[int, ...], model: pm.Model, stop: Collection[Variable] = ()
 ) -> LatentGP:
-    """Complete a prior by the functions of its outputs; its mean gets the shape of its latent values.
+    """Return a prior with the functions of its outputs, and a mean in the shape of its latent values.
 
     Mean and covariance are then in double precision, down to random variables and to variables in `stop`.
     """

@@ -4,15 +4,15 @@ Covariance functions of PyMC divide inputs by length scales and then compute dis
 `scales_outside` divides the distances of the inputs instead. This avoids an array of points × columns for each function
 and for each derivative in a length scale.
 
-Squared distances are clipped at 0, below which rounding may take them. The derivative of a clipped number is 0. The
-terms of a squared distance must agree on that, or they no longer cancel between a point and itself. XLA computes the
-distance anew for each term, and may round it to either side of 0. So the derivative ignores the clip, which is right
-for any distance.
+Squared distances are clipped at 0, since rounding may make them negative. The derivative of a clipped number is 0.
+Derivatives of the terms of a squared distance cancel between a point and itself if all or none are clipped. XLA
+computes the distance anew for each term, and may round it to either side of 0. So the derivative ignores the clip,
+which is right for any distance.
 
 `stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ in `PROFILES`, plus noise of each row.
 The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. A step over a batch
 uses written formulas for such a covariance. Scales are read from the product of inputs in the distances. A comparison
-of values then shows whether the covariance has a profile of the table. It is at points with distances of all sizes, for
+of values then shows whether the covariance has a profile of the table. The points have distances of all sizes, for
 several values of the hyperparameters.
 """
 
@@ -66,7 +66,7 @@ def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
 
 @node_rewriter([AdvancedSubtensor])
 def _all_columns(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """`x[:, [0, 1, ..., d - 1]]`, which is how a covariance function takes its columns, as x."""
+    """Replace `x[:, [0, 1, ..., d - 1]]`, by which a covariance function selects its columns, by x."""
     x, *indices = node.inputs
     if x.type.ndim != 2 or node.op.idx_list != (slice(None), 0) or not isinstance(indices[0], Constant):
         return None
@@ -76,7 +76,7 @@ def _all_columns(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Dot])
 def _outside_of_products(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """(s A)(t B) as (s t)(A B)."""
+    """Replace (s A)(t B) by (s t)(A B)."""
     parts = [_scaled(operand) for operand in node.inputs]
     scales = [scale for _, own in parts for scale in own]
     if not scales or node.outputs[0].type.ndim != 2:
@@ -86,7 +86,7 @@ def _outside_of_products(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Sum])
 def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Σ (s A)² as s² Σ A²."""
+    """Replace Σ (s A)² by s² Σ A²."""
     (squares,) = node.inputs
     if not is_elementwise(squares, Sqr) or node.op.axis != (1,):
         return None
@@ -123,13 +123,13 @@ def _is_cross_term(term: Variable) -> bool:
 
 
 def _is_number(variable: Variable, value: float) -> bool:
-    """Whether a variable is one number everywhere, this one."""
+    """Whether all elements of a variable are the constant `value`."""
     found = get_underlying_scalar_constant_value(variable, raise_not_constant=False)
     return not isinstance(found, Variable) and bool(found == value)
 
 
 def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
-    """A matrix as another one times numbers, each (1, 1)."""
+    """Return a matrix as a matrix and its scalar factors, (1, 1) each."""
     node = matrix.owner
     if node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
         base, scales = _scaled(node.inputs[0])

@@ -472,7 +472,7 @@ def test_bounds_with_an_effect_are_named_and_ep_takes_them():
 
 
 def test_bounds_that_make_a_posterior_proper_are_named():
-    with pytest.raises(gpep.StructureError, match=r"The bounds of 'a' decide, .* method='ep' integrates within them"):
+    with pytest.raises(gpep.StructureError, match=r"The bounds of 'a' matter, .* method='ep' integrates within them"):
         fitted(uniform("separated"), "laplace")
     with pm.Model() as model:
         pm.Categorical(

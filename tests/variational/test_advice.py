@@ -217,7 +217,7 @@ FITS = {
     "grid of four": Advice(fitted(four_scales, hyper="grid"), "Take hyper='ccd'", fitted(four_scales, hyper="ccd")),
     "a treatment for another method": Advice(
         fitted(effects, hyper="mean_field"),
-        "Take that, or hyper='importance', which is for every method",
+        "Use such a method, or hyper='importance', which supports every method",
         fitted(effects, hyper="importance"),
     ),
     "root of zero": Advice(
