@@ -1,4 +1,4 @@
-"""Sites that guide a sampler, as a function of the hyperparameters, and a step with a random walk.
+"""Sites that guide a sampler, as functions of the hyperparameters. Steps by a random walk and by Hamiltonian dynamics.
 
 An approximation is solved at the mode of the hyperparameters, and on both sides of the mode along each principal axis
 of the curvature. Parabolas interpolate the log precisions and the locations of the sites, and are
@@ -155,7 +155,7 @@ def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
 _TARGET = 0.3  # Target acceptance: 0.44 is best in one dimension, 0.23 in many.
 _GAIN = 3.0  # The weight of a draw decreases with the cube of its age.
 _DELAY = 30.0  # Number of draws with the weight of the initial covariance.
-_KEPT = 0.01  # Share of the initial covariance that is always kept, so that every direction is proposed.
+_KEPT = 0.01  # Smallest share of the initial covariance, so that every direction is proposed.
 
 
 @dataclass_state
@@ -235,8 +235,8 @@ class GuidedStep(LatentStep):
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Latent values, as their variable or the free variable on which it depends, and hyperparameters. The default is
-        all latent values and all hyperparameters.
+        Variable of the latent values, or the free variable on which it depends, and hyperparameters. The default is all
+        latent values and all hyperparameters.
     guide : str, optional
         Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior. The default
         is nested EP for the multinomial probit, Laplace's method for a softmax, and the prior if no method approximates
@@ -248,7 +248,7 @@ class GuidedStep(LatentStep):
     model : pm.Model, optional
     rng : int, Generator or None
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        Arguments of PyTensor's compilation.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class InducingModel(pm.Model):
     name : str
         Name of the inducing values.
     jitter : float
-        Jitter added to the diagonal of their covariance, relative to its mean.
+        Jitter on the diagonal of the covariance of the inducing values, relative to the diagonal's mean.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class InducingModel(pm.Model):
     """
 
     made_from_a_classifier = (
-        "This is what gpep.inducing_model made of a classifier: its functions are known by inducing values, which "
-        'pm.sample and pm.fit(method="advi") take as they are. Methods that approximate latent functions work on the '
+        "This model is a result of gpep.inducing_model, with inducing values in place of latent values. Fit it by "
+        'pm.sample or pm.fit(method="advi"). Methods that approximate latent functions need the '
         "original model, sparse.classifier.model."
     )
-    """Message for a caller who takes it for a classifier."""
+    """Message for a caller that expects a classifier."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ def _features(
 
 
 def _of_function(functions: list[tuple[LatentGP, ProcessFunctions]], k: int) -> tuple[ProcessFunctions, int]:
-    """Return the process of function k, and the number of the output."""
+    """Return the process of function k, and the index of its output."""
     return next((maker, latent.classes.index(k)) for latent, maker in functions if k in latent.classes)
 
 

@@ -39,16 +39,16 @@ from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_GIVEN = "<held fixed>"  # A name that a user would not choose for a variable.
+_GIVEN = "<held fixed>"  # Name that no user would choose for a variable.
 
 
 class ConditionalDensity(NamedTuple):
     """Density of hyperparameters."""
 
     log_density: TensorVariable
-    """Its logarithm up to a constant, an expression of value variables and of `given`."""
+    """Log density up to a constant, an expression of value variables and of `given`."""
     given: TensorVariable
-    """The array that is held fixed."""
+    """The fixed array."""
     shape: tuple[int, int]
     """Its shape."""
 
@@ -96,7 +96,7 @@ def conditional_nuts(
     density : ConditionalDensity
     rng : int, Generator or None
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        Arguments of PyTensor's compilation.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def move_hyperparameters(nuts: NUTS, point: PointType, given: Array) -> tuple[Po
 
 
 def _by_covariance(k: TensorVariable, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Matrices (n, n) and columns (n, c) if all classes share one, else (c, n, n) and (c, n, 1)."""
+    """Return matrices (n, n) and columns (n, c) if all classes share K, else (c, n, n) and (c, n, 1)."""
     return (k[0], x.T) if k.type.shape[0] == 1 else (k, x[..., None])
 
 
@@ -192,7 +192,7 @@ class ProbitGibbs(LatentStep):
         Model; by default the model of the context.
     rng : int, Generator or None
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        Arguments of PyTensor's compilation.
     blocked : bool
         PyMC's argument of step methods. Latent values are always moved together.
 
@@ -218,7 +218,7 @@ class ProbitGibbs(LatentStep):
     """
 
     name = "probit_gibbs"
-    stats_dtypes_shapes: dict[str, Any] = {  # noqa: RUF012  # an instance may have its own
+    stats_dtypes_shapes: dict[str, Any] = {  # noqa: RUF012  # Instances may differ.
         **{name: kind for name, kind in NUTS.stats_dtypes_shapes.items() if name not in _OF_THE_MODEL},
         "draw_time": (np.float64, []),
     }

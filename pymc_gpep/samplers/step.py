@@ -48,13 +48,13 @@ class LatentStep(BlockedStep):
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Latent values, as their variable or the free variable on which it depends, and hyperparameters. The default is
-        all latent values and all hyperparameters.
+        Variable of the latent values, or the free variable on which it depends, and hyperparameters. The default is all
+        latent values and all hyperparameters.
     processes : GPClassifier or GPModel
         Prior of the model.
     rng : int, Generator or None
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        Arguments of PyTensor's compilation.
 
     Raises
     ------
@@ -64,10 +64,10 @@ class LatentStep(BlockedStep):
 
     default_blocked = True
     progress: ClassVar[dict[str, tuple[str, str]]] = {}
-    """Statistics that the progress bar shows: name → header of the column, format of the value."""
+    """Statistics in the progress bar: name → header of the column, format of the value."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Check the names of options first, for an error with the name of the class."""
+        """Check the names of options first, so that an error names the class."""
         own = [vars(base).get("__init__") for base in cls.__mro__[: cls.__mro__.index(LatentStep)]]
         parameters = [p for init in own if init for p in list(signature(init).parameters.values())[1:]]
         known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
@@ -162,7 +162,7 @@ class LatentStep(BlockedStep):
 
     @staticmethod
     def competence(var: TensorVariable, has_grad: bool) -> Competence:
-        """Return that the step is never assigned automatically: a variable alone does not show its role."""
+        """Return `INCOMPATIBLE`: the step is never assigned automatically, since a variable does not show its role."""
         return Competence.INCOMPATIBLE
 
 

@@ -1,8 +1,8 @@
 """Estimators in the style of scikit-learn: `fit`, `predict`, `predict_proba`, `score`.
 
-It needs scikit-learn, the extra `scikit-learn`.
+The module needs scikit-learn, which the extra `scikit-learn` installs.
 
-fitted: likelihoods of the estimators, their models, and the fits of these
+fitted: likelihoods, models and fits of the estimators
 estimators: estimators of classes, numbers and counts, and their base class
 """
 

@@ -46,52 +46,52 @@ from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_metho
 
 _LARGEST_SEED = 2**31 - 1
 _FEWEST = 2  # Smallest number of rows.
-_OWN = {"method", "model", "random_seed", "progressbar"}  # arguments of pm.fit that the estimator gives itself
+_OWN = {"method", "model", "random_seed", "progressbar"}  # Arguments that the estimator passes to pm.fit.
 _SECTION = "Attributes\n----------\n"
 _ATTRIBUTES = """\
 n_features_in_ : int
     Number of columns.
 feature_names_in_ : array (columns,)
-    Names of the columns, where training rows were a data frame.
+    Names of the columns, if the training rows are a data frame.
 fit_method_ : str
-    Method that was taken.
+    Method of the fit.
 model_ : pm.Model
     The model in PyMC.
 columns_ : Columns
-    How rows are encoded.
+    Encoding of rows as inputs.
 relevance_ : Series
     Inverse length scale of each column.
 """
 """Attributes of all estimators, for their docstrings."""
-_SOME = 200  # Number of rows of a first fit, which gives the start for many more rows.
-_AGAIN = 300  # Up to this number of rows a search has two starts, since few rows leave several maxima.
+_SOME = 200  # Number of rows of a first fit, whose result starts the fit of many rows.
+_AGAIN = 300  # Largest number of rows for two starts of a search: with few rows there may be several maxima.
 
 
 class GaussianProcessEstimator(BaseEstimator, ABC):
     """An estimator whose model is a Gaussian process with a likelihood of this package.
 
     Subclasses check observations and choose a likelihood. scikit-learn reads parameters from the signature of a
-    constructor. One with parameters of its own lists them all.
+    constructor. A subclass with additional parameters therefore lists all parameters.
 
     Parameters
     ----------
     kernel : {"rbf", "matern32", "matern52"} or function
         Covariance function. A function is called in the context of a model with the `Columns` of the training rows. It
-        declares priors there, and returns a covariance of `pm.gp.cov` for `columns.X`.
+        declares priors in this model, and returns a covariance of `pm.gp.cov` for `columns.X`.
     ard : bool
-        Whether each column of numbers has a length scale of its own.
+        Whether each column of numbers has a separate length scale.
     linear : bool
-        Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
+        Whether latent functions also have a linear part. It has no effect if `kernel` is a function.
     method : str
         `"auto"`, or a method of `pm.fit`.
     hyper : str, optional
-        `"map"`, or a way to integrate over hyperparameters, such as `"ccd"`; see `pm.fit`.
+        `"map"`, or a rule of integration over hyperparameters, such as `"ccd"`; see `pm.fit`.
     max_dense_rows : int
-        Most rows that are fitted by their covariance matrix. More rows have 200 inducing inputs.
+        Largest number of rows for a fit by their covariance matrix. Fits of more rows use 200 inducing inputs.
     missing : {"error", "impute"}
-        Whether missing values are refused, or take the mean of a number and a category of their own.
+        "error" refuses missing values. "impute" uses the mean for a number, and an additional category for a category.
     unseen : {"error", "new"}
-        Whether new categories are refused when predicting, or taken for a level of their own.
+        "error" refuses unseen categories in predictions. "new" replaces them by an additional level.
     fit_options : dict, optional
         Further arguments of `pm.fit`, such as `{"inducing": 200}`.
     random_state : int, RandomState or None
@@ -129,7 +129,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
-        """Return tags for the kinds of tables that are read."""
+        """Return tags of scikit-learn for the supported kinds of tables."""
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.input_tags.categorical = True
@@ -137,7 +137,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return tags
 
     def _fit(self, X: Any, y: Observed, table: list[Values], response: Response, classes: list[Any]) -> Self:
-        """Make a model of rows and fit it."""
+        """Build a model of rows and fit it."""
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
@@ -158,7 +158,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return self
 
     def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
-        """Return the method, and its options that the user does not give."""
+        """Return the method, and its options that the user did not set."""
         choice = MethodChoice(self.method, {}, None, "it was asked for.")
         if self.method == AUTO:
             choice = choose_method(read_classifier(model), given, self.max_dense_rows)
@@ -186,7 +186,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         check_whole("max_dense_rows", self.max_dense_rows)
 
     def _read(self, X: Any, y: Any) -> tuple[list[Values], Any]:
-        """Read training rows: columns, and observations that are one for each."""
+        """Read training rows: columns, and one observation for each row."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
         table = self._table(X, reset=True)
@@ -206,7 +206,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return read_table(X)
         if not hasattr(X, "dtype") and np.asarray(X).dtype.kind in "US":
-            X = np.array(X, dtype=object)  # numbers beside strings stay numbers
+            X = np.array(X, dtype=object)  # Numbers in a table with strings stay numbers.
         finite = "allow-nan" if self.missing == "impute" else True
         X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=finite)
         table = read_table(X)
@@ -226,13 +226,13 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @property
     def fit_(self) -> Fit:
-        """The fit, as `pm.fit` returned it."""
+        """The fit, the result of `pm.fit`."""
         check_is_fitted(self, "_fitted")
         return self._fitted.fit
 
     @property
     def model_(self) -> pm.Model:
-        """The model in PyMC that was fitted."""
+        """The fitted PyMC model."""
         check_is_fitted(self, "_fitted")
         return self._fitted.model
 
@@ -244,30 +244,30 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @property
     def relevance_(self) -> pd.Series:
-        """Inverse length scale of each column, by name: how fast the curved part of latent functions varies along it.
+        """Inverse length scale of each column, by name: the speed of variation of the nonlinear part of functions.
 
-        A straight effect of a column is not in it: `sklearn.inspection.permutation_importance` says which columns
-        matter. Numbers that share a length scale have the same relevance. A column that does not vary has 0.
+        It does not include the linear effect of a column. Use `sklearn.inspection.permutation_importance` to rank
+        columns. Columns that share a length scale have the same relevance. The relevance of a constant column is 0.
 
         Raises
         ------
         ValueError
-            If the covariance is the user's own.
+            If the covariance is a function of the user.
         """
         columns = self.columns_
         return pd.Series(1.0 / columns.length_scales(self.fit_.hyperparameters), columns.names, name="relevance")
 
 
 def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
-    """Fit few of the rows, of all classes alike: a search among all rows that begins there is short.
+    """Fit a few rows, evenly spaced in the order of observations, as a start that shortens the search on all rows.
 
-    None where so few rows cannot be fitted. All of them may.
+    Return None if the fit fails: a fit of all rows may succeed.
     """
     some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
     columns = replace(recipe.columns, X=recipe.columns.X[some])
     model, _ = replace(recipe, columns=columns, y=recipe.y[some]).build()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit of all rows gives the warnings
+        warnings.simplefilter("ignore")  # The fit of all rows raises the same warnings.
         try:
             fit: Fit = pm.fit(model=model, method=method, hyper="map", random_seed=seed, progressbar=False)
         except (ArithmeticError, ValueError):
@@ -276,7 +276,7 @@ def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
 
 
 def check_level(level: Any) -> float:
-    """Raise an error unless a number is a probability between 0 and 1, and return it."""
+    """Return `level` if it is a probability between 0 and 1, else raise an error."""
     check_number("level", level)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be between 0 and 1, but is {level}.")
@@ -295,28 +295,28 @@ _LARGEST = np.iinfo(np.int32).max
 class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     """Classify by Gaussian processes: probit for two classes, multinomial probit for more.
 
-    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are standardised within.
-    Two classes are fitted by EP, more by nested EP. Hyperparameters are learned.
+    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are
+    standardised internally. Two classes are fitted by EP, more classes by nested EP. Hyperparameters are learned.
 
     Parameters
     ----------
     ard : bool, optional
-        Whether each column of numbers has a length scale of its own. If not given, True beyond `max_dense_rows`, since
+        Whether each column of numbers has a separate length scale. The default is True above `max_dense_rows`, since
         few rows do not determine many length scales.
     method : str
-        `"auto"`: all rows up to `max_dense_rows`, as far as memory goes. Beyond there are inducing inputs that batches
-        learn. Otherwise a method of `pm.fit`.
+        `"auto"`, or a method of `pm.fit`. `"auto"` fits all rows together up to `max_dense_rows`, if memory allows. For
+        more rows it uses inducing inputs, learned by batches.
     label_noise : float
-        Part of the labels that are drawn from all classes alike.
+        Share of the labels that are drawn from all classes with equal probability.
     max_dense_rows : int
-        Most rows that are fitted all together.
+        Largest number of rows for a fit of all rows together.
 
     Attributes
     ----------
     classes_ : array (c,)
         Labels in order.
     fit_ : Fit
-        The fit, as `pm.fit` returned it.
+        The fit, the result of `pm.fit`.
 
     Examples
     --------
@@ -370,7 +370,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         Raises
         ------
         ValueError
-            If there is one class only, or rows or parameters cannot be used; the message names the column.
+            If there is only one class, or if rows or parameters are invalid; the message names the column.
         """
         table, y = self._read(X, y)
         classes, numbers = np.unique(y, return_inverse=True)
@@ -398,7 +398,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         return TwoClassResponse() if len(self.classes_) == 2 else ClassResponse(len(self.classes_))
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities (m, c) of the classes at new rows, in the order of `classes_`."""
+        """Return probabilities (m, c) of the classes at new rows, in the order of `classes_`."""
         p: Array = self._predicted(X, covariances=False)["p"].values
         return p / p.sum(axis=1, keepdims=True)
 
@@ -408,32 +408,32 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         return np.asarray(self.classes_[largest])
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:
-        """Intervals of the probabilities of the classes: how far the training rows leave these open.
+        """Return intervals of the probabilities of the classes, for their uncertainty given the training rows.
 
         Parameters
         ----------
         X : array (m, columns) or DataFrame
         level : float
-            Posterior probability that an interval holds.
+            Posterior probability of an interval.
 
         Returns
         -------
         array (m, c, 2)
-            Lower and upper end.
+            Lower and upper ends.
         """
         return np.asarray(self._predicted(X, covariances=False, intervals=check_level(level))["p_interval"].values)
 
 
 class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
-    """Predict numbers by a Gaussian process with normal noise, whose size is learned.
+    """Predict numbers by a Gaussian process with normal noise of learned standard deviation.
 
     Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs and `y` are standardised
-    within. Given the hyperparameters the posterior is exact.
+    internally. Given the hyperparameters the posterior is exact.
 
     Attributes
     ----------
     fit_ : Fit
-        The fit, of standardised numbers.
+        The fit to standardised numbers.
 
     Examples
     --------
@@ -452,7 +452,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         Raises
         ------
         ValueError
-            If rows or parameters cannot be used; the message names the column.
+            If rows or parameters are invalid; the message names the column.
         """
         table, y = self._read(X, y)
         self._mean, deviation = mean_and_deviation(y)
@@ -470,7 +470,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         ----------
         X : array (m, columns) or DataFrame
         return_std : bool
-            Whether to return the standard deviation of a new observation as well, noise and all.
+            Whether to return also the standard deviation of a new observation, noise included.
 
         Returns
         -------
@@ -483,7 +483,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         return mean, self._deviation * np.sqrt(found["y_variance"].values)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:
-        """Intervals (m, 2) that hold a new observation with the probability `level`."""
+        """Return intervals (m, 2) that contain a new observation with the probability `level`."""
         quantiles = self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values
         return np.asarray(self._mean + self._deviation * quantiles)
 
@@ -491,19 +491,19 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
 class GaussianProcessCounts(GaussianProcessEstimator):
     """Predict counts whose rate is the exponential of a Gaussian process.
 
-    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are standardised within.
-    Counts are whole numbers of at least 0. scikit-learn's regressors take any number, and so its `is_regressor` is
-    False for this estimator.
+    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are
+    standardised internally. Counts are whole numbers of at least 0. Regressors of scikit-learn accept any number, so
+    that its `is_regressor` is False for this estimator.
 
     Parameters
     ----------
     likelihood : {"poisson", "negative_binomial"}
-        Distribution of a count given its rate. The second has more spread.
+        Distribution of a count given its rate. The negative binomial has a larger variance.
 
     Attributes
     ----------
     fit_ : Fit
-        The fit, as `pm.fit` returned it.
+        The fit, the result of `pm.fit`.
 
     Examples
     --------
@@ -557,11 +557,11 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         Raises
         ------
         ValueError
-            If `y` are not counts; if rows or parameters are invalid.
+            If `y` contains invalid counts; if rows or parameters are invalid.
         """
         check_name("likelihood", self.likelihood, COUNTS)
         table, y = self._read(X, y)
-        # Half a count more keeps the level finite where all counts are 0.
+        # An extra half count keeps the level finite if all counts are 0.
         response = CountResponse(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
         return self._fit(X, y, table, response, [])
 
@@ -576,18 +576,18 @@ class GaussianProcessCounts(GaussianProcessEstimator):
     def predict(self, X: Any) -> Array:
         """Predict the mean (m,) of a count at each new row.
 
-        The logarithm of the rate has a normal posterior, and the mean is that of a log-normal mixture. At rows far from
+        The logarithm of the rate has a normal posterior, and the mean is the mean of a log-normal mixture. Far from
         the training rows this posterior is wide, and rare large counts dominate the mean. If the mean is above nearly
         all predicted counts, there is a warning; `predict_interval` shows the range of counts.
         """
         return np.asarray(self._predicted(X)["y_mean"].values)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:
-        """Intervals (m, 2) that hold a new count with at least the probability `level`."""
+        """Return intervals (m, 2) that contain a new count with at least the probability `level`."""
         return np.asarray(self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values)
 
     def score(self, X: Any, y: Any) -> float:
-        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean.
+        """Return the share of the Poisson deviance explained by predictions: at best 1, and 0 for a constant mean.
 
         If all counts are equal, the deviance to explain is 0. The score is then 0, as for scikit-learn's own
         regressors.

@@ -24,7 +24,7 @@ RESPONSE = "y"
 
 @dataclass(frozen=True)
 class Response(ABC):
-    """A likelihood of a model that an estimator makes."""
+    """Likelihood of the model of an estimator."""
 
     magnitude: ClassVar[tuple[float, float]] = (1.0, 1.5)
     """Mean and standard deviation of the log of the magnitude of latent functions."""
@@ -73,7 +73,7 @@ class ClassResponse(Response):
 
 @dataclass(frozen=True)
 class NoisyClassResponse(ClassResponse):
-    """Several classes, where part of the labels are drawn from all classes with equal probability.
+    """Several classes. A share of the labels is drawn from all classes with equal probability.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class NoisyClassResponse(ClassResponse):
 
 @dataclass(frozen=True)
 class RealResponse(Response):
-    """Standardised numbers with normal noise, whose deviation is learned."""
+    """Standardised numbers with normal noise of learned standard deviation."""
 
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -148,7 +148,7 @@ class ModelRecipe:
     kernel : str or function of Columns
     ard, linear : bool
     classes : list
-        Names of the classes, for the coordinates of the model; empty where there is one latent function.
+        Names of the classes, for the coordinates of the model; empty with one latent function.
     """
 
     columns: Columns
@@ -160,11 +160,11 @@ class ModelRecipe:
     classes: list[Any]
 
     def build(self) -> tuple[pm.Model, pm.gp.Latent]:
-        """Make the model, with the process in it."""
+        """Return the model and its process."""
         coords = dict(self.columns.coords) | {"row": np.arange(len(self.y))}
         if self.classes:
             coords["class"] = self.classes
-        with pm.Model(coords=coords, model=None) as model:  # not nested in an outer model
+        with pm.Model(coords=coords, model=None) as model:  # Not nested in an outer model.
             if callable(self.kernel):
                 covariance = self.kernel(self.columns)
                 if not isinstance(covariance, pm.gp.cov.BaseCovariance):
@@ -190,15 +190,15 @@ class ModelRecipe:
 class FittedEstimator:
     """A fit, and the recipe of its model.
 
-    A pickle holds the recipe and the fit's DataTree (`Fit.to_datatree`). The model is built again, and the fit read, at
-    their first use.
+    A pickle holds the recipe and the fit's DataTree (`Fit.to_datatree`). After unpickling, the first use builds the
+    model and reads the fit.
 
     Parameters
     ----------
     recipe : ModelRecipe
     fit : Fit
     gp : pm.gp.Latent
-        The process in the model, as the recipe made it.
+        The process in the model of the recipe.
     """
 
     def __init__(self, recipe: ModelRecipe, fit: Fit, gp: pm.gp.Latent) -> None:
@@ -215,7 +215,7 @@ class FittedEstimator:
 
     @property
     def model(self) -> pm.Model:
-        """The model that was fitted."""
+        """The fitted model."""
         return self.fit.model
 
     @property
@@ -224,12 +224,12 @@ class FittedEstimator:
         return self._made[0]
 
     def predict(self, inputs: Array, **options: Any) -> xr.Dataset:
-        """Predict at new inputs, by the process itself: it takes less time than to read it from the model's graph."""
+        """Predict at new inputs, by the process itself: this is faster than to read it from the model's graph."""
         return self.fit.predict(self._made[1], inputs, progressbar=False, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the recipe and the data sets of the fit's own file."""
-        if "datasets" in self._state:  # unpickled and not yet used
+        """Return the recipe and the data sets of the fit's file."""
+        if "datasets" in self._state:  # Unpickled and not yet used.
             return {"recipe": self.recipe, "_state": self._state}
         tree = self.fit.to_datatree()
         datasets = {node.path: node.to_dataset(inherit=False) for node in tree.subtree}

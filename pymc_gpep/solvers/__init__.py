@@ -1,7 +1,7 @@
 """Solvers: iterations in plain Python over kernels, from a prior and labels to a posterior.
 
-An iteration takes some tens of microseconds longer than in compiled code. It can be interrupted, and shared out over
-threads.
+An iteration takes some tens of microseconds longer than in compiled code. A user can interrupt it, and several
+threads can share its work.
 
 team: threads for BLAS and for independent work
 problem: the contract of a solver, its problem, and its result
@@ -15,7 +15,7 @@ scalar_bound: iteration that maximises a variational bound
 site_ep: EP as a fixed point of sites: sweep, iteration, fallback sequence
 inducing: features of rows with respect to inducing values
 whitened_posterior: posterior of the inducing values
-common_shift: shift of all latent functions, which labels do not see, solved for
+common_shift: shift of all latent functions that does not change the likelihood
 sparse_sweeps: the contract of a sweep over sites with inducing inputs
 sparse_ep: sweeps of EP, of nested EP and of variational inference
 step_arrays: array library of a step: NumPy, BLAS and kernels

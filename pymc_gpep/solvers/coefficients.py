@@ -1,4 +1,4 @@
-"""Rows of coefficients J (n, q), in full or by their entries, and precisions of sites that weigh them."""
+"""Rows of coefficients J (n, q), dense or sparse, and products with site precisions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,52 +21,52 @@ from pymc_gpep.kernels.gaussians.sparse_rows import (
 
 
 class SitePrecisions(Protocol):
-    """Π_i (c, c) of n points, see `pymc_gpep.gaussians.sites.Sites`."""
+    """Site precisions Π_i (c, c) of n points, see `pymc_gpep.gaussians.sites.Sites`."""
 
     def block(self, k: int, other: int) -> Array | None:
-        """Return the entries (n,) of two functions, None where they are 0."""
+        """Return the entries (n,) of Π for two functions; None if they are 0."""
         ...
 
     def product(self, f: Array, /) -> Array:
-        """Return Π f (..., c, n), of f of that shape."""
+        """Return Π f (..., c, n), for f of the same shape."""
         ...
 
 
-_NUMBERS = 4_000_000  # held of some rows at a time, 32 MB
-_CACHED = 400_000  # numbers that several passes take from the cache, 3 MB
-_MOST_ENTRIES = 40  # entries of a row, up to which loops over them are faster than products of matrices
-_SHARE = 0.25  # of all, at most
+_NUMBERS = 4_000_000  # Largest size of a block with as many rows as columns: 32 MB.
+_CACHED = 400_000  # Size of a block that stays in the cache for several passes: 3 MB.
+_MOST_ENTRIES = 40  # Largest number of entries of a row for which loops are faster than matrix products.
+_SHARE = 0.25  # Largest share of the columns in which a row of a sparse form has entries.
 
 
 class Coefficients(ABC):
-    """Rows J (n, q); for c functions (cn, q), function by function."""
+    """Coefficients J (n, q); for c functions (cn, q), function by function."""
 
     functions: int = 1
     """Number of functions, c."""
 
     @abstractmethod
     def gram(self, weights: Array) -> Array:
-        """Return JᵀwJ (q, q), whose lower triangle counts, of w (n,)."""
+        """Return JᵀwJ (q, q), valid in its lower triangle, for w (n,)."""
 
     @abstractmethod
     def products(self, numbers: Array) -> Array:
-        """Return J v (n,), of v (q,)."""
+        """Return J v (n,), for v (q,)."""
 
     @abstractmethod
     def sums(self, weights: Array) -> Array:
-        """Return Jᵀ w (q,), of w (n,)."""
+        """Return Jᵀ w (q,), for w (n,)."""
 
     @abstractmethod
     def variances(self, root: Array) -> Array:
-        """Return the diagonal (n,) of J RᵀR Jᵀ, of R (p, q)."""
+        """Return the diagonal (n,) of J RᵀR Jᵀ, for R (p, q)."""
 
     @abstractmethod
     def combined(self, matrix: Array) -> Array:
-        """Return J S (n, p), of S (q, p)."""
+        """Return J S (n, p), for S (q, p)."""
 
     @abstractmethod
     def some(self, rows: NDArray[np.int64]) -> Array:
-        """Return J at some rows, (s, q)."""
+        """Return the rows of J with these indices, (s, q)."""
 
     def coupled_gram(self, precisions: SitePrecisions) -> Array:
         """Return JᵀΠJ (q, q), with blocks of Π over the functions of a point."""
@@ -76,18 +76,18 @@ class Coefficients(ABC):
         return lower + np.tril(lower, -1).T
 
     def covariances(self, root: Array) -> Array:
-        """Return the blocks (n, c, c) of J RᵀR Jᵀ over the functions of a point, of R (p, q)."""
+        """Return the blocks (n, c, c) of J RᵀR Jᵀ over the functions of a point, for R (p, q)."""
         return self.variances(root)[:, None, None]
 
     def between(self, weights: Array, other: "Coefficients") -> Array:
-        """Return JᵀwK (q, q′), of rows J and K of two functions and w (n,)."""
+        """Return JᵀwK (q, q′), for rows J and K of two functions and w (n,)."""
         every = np.arange(len(weights))
         return np.asarray(self.some(every).T @ (weights[:, None] * other.some(every)))
 
     def covariances_with(self, matrix: Array, other: "Coefficients") -> Array | None:
-        """Return the diagonal (n,) of J S Kᵀ, of rows J and K of two functions and S (q, q′).
+        """Return the diagonal (n,) of J S Kᵀ, for rows J and K of two functions and S (q, q′).
 
-        None where half matrices are faster.
+        Return None if half matrices are faster.
         """
         return None
 
@@ -111,7 +111,7 @@ class Coefficients(ABC):
 
 
 def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
-    """Yield slices of n rows that fit into a cache, or of as many rows as columns where these fit into memory."""
+    """Yield slices of n rows that fit into the cache, or square blocks if these are larger and fit into memory."""
     width = max(width, 1)
     step = max(1, _CACHED // width, min(width, _NUMBERS // width))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
@@ -155,7 +155,7 @@ class _Full(Coefficients):
 
 
 class Entries(Coefficients):
-    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.sparse_rows`."""
+    """J by its nonzero entries, see `pymc_gpep.kernels.gaussians.sparse_rows`."""
 
     def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
         self.cells, self.values, self.q = cells, values, q
@@ -206,7 +206,7 @@ class Entries(Coefficients):
 
 
 class Composed(Coefficients):
-    """J = A B, with rows A (n, r) that never change and the small B (r, q) that J is made of."""
+    """J = A B, with constant rows A (n, r) and a small B (r, q). Derivatives are in B."""
 
     def __init__(self, rows: Coefficients, root: Array) -> None:
         self._rows, self._root = rows, root
@@ -252,7 +252,7 @@ class Composed(Coefficients):
 
 
 def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficients:
-    """Make coefficients of entries (n, k) in ascending order, in full where rows have many of them."""
+    """Return coefficients with entries (n, k) in ascending order; dense if rows have many entries."""
     if cells.shape[1] <= min(_MOST_ENTRIES, _SHARE * q):
         return Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
     full = np.zeros((len(cells), q))
@@ -261,7 +261,7 @@ def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficient
 
 
 def coefficients(j: Array) -> Coefficients:
-    """Make coefficients of an array (n, q), by entries where rows have few of them."""
+    """Return the coefficients of an array (n, q); sparse if rows have few entries."""
     there = j != 0.0
     most = int(there.sum(axis=1).max(initial=0))
     if most > min(_MOST_ENTRIES, _SHARE * j.shape[1]):
@@ -279,11 +279,11 @@ class OwnRows(NamedTuple):
     rows: Coefficients
     """J, (n, s)."""
     columns: NDArray[np.int64]
-    """Places (s,) of its columns among those of all functions, ascending."""
+    """Positions (s,) of its columns among the columns of all functions, ascending."""
 
 
 class FunctionRows(Coefficients):
-    """Rows J (cn, q) of c functions at n points, of which each function has columns that are not 0."""
+    """Rows J (cn, q) of c functions at n points. Each function stores only its nonzero columns."""
 
     def __init__(self, own: Sequence[OwnRows], q: int) -> None:
         self._own, self._q = list(own), q
@@ -358,7 +358,7 @@ class FunctionRows(Coefficients):
 
 
 def rows_of_functions(j: Array) -> Coefficients:
-    """Make coefficients of an array (c, n, q), by entries where rows have few of them."""
+    """Return the coefficients of an array (c, n, q); sparse if rows have few entries."""
     if len(j) == 1:
         return coefficients(j[0])
     found = []
@@ -369,7 +369,7 @@ def rows_of_functions(j: Array) -> Coefficients:
 
 
 def rows_from_entries(entries: Sequence[tuple[NDArray[np.int64], Array]], q: int) -> Coefficients:
-    """Make coefficients of entries (n, k) of each function in ascending order, in full where rows have many."""
+    """Return coefficients with entries (n, k) of each function in ascending order; dense if rows have many."""
     if len(entries) == 1:
         return from_entries(*entries[0], q)
     found = []
@@ -382,5 +382,5 @@ def rows_from_entries(entries: Sequence[tuple[NDArray[np.int64], Array]], q: int
 
 
 def _columns(found: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Columns of a function; a function that is 0 has one, too."""
+    """Return the nonzero columns of a function; column 0 if all columns are zero."""
     return found if found.size else np.zeros(1, np.int64)

@@ -1,22 +1,21 @@
-"""The common shift of all functions, which a likelihood of differences does not depend on, solved for in every sweep.
+"""The common shift of all functions, solved for in every sweep. A likelihood of differences does not depend on it.
 
-A function δ(x) added to all latent functions moves cavities by δ, and sites with it, ν_k + t_k δ. The prior decides
+If a function δ(x) is added to all latent functions, cavities move by δ. Sites move to ν_k + t_k δ. The prior decides
 which δ is best: at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. This sum is the derivative of the
 evidence in a mean that all functions share. EP that updates each function given the other functions approaches such a
 point in steps of the size 1/(1 + tK). For a large prior variance K these steps are negligible. A shift δ changes Σ_k
-b_k by P δ, with the P of `own_features_shift`, another matrix to factorise. `matrix_shift` is for covariances as
-matrices.
+b_k by P δ, with the matrix P of `own_features_shift`. `matrix_shift` computes δ for dense covariances.
 
-`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Steps alone would move the function
-by a small part of the distance, while the noise of batches moves it as much as anything else. The sites of a batch are
-computed at means m of its latent functions. For test functions φ(x) a fit keeps
+`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Steps alone would move the common
+function by a small part of the distance, while batches add full noise to it. The sites of a batch are computed at
+means m of its latent functions. For test functions φ(x) a fit stores
 
     R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
 
-over all sites, averages of batches as S and h are. Let sites be right up to a function δ = φᵀa, and μ_k be the means
-that h_k + R_kᵀ a imply. Then Σ_k R_k μ_k = g + Q a. This is a linear system for a. At a fixed point μ_k are the means
-at which sites were computed, and a = 0 for any φ. Functions that share their features have φ = w, R_k = S_k and
-Q = Σ_k S_k. Otherwise φ has some features of each function.
+over all sites. Like S and h, they are averages over batches. Let sites be right up to a function δ = φᵀa, and μ_k be
+the means implied by h_k + R_kᵀ a. Then Σ_k R_k μ_k = g + Q a. This is a linear system for a. At a fixed point μ_k are
+the means at which sites were computed, and a = 0 for any φ. If functions share their features, φ = w, R_k = S_k and
+Q = Σ_k S_k. Otherwise φ contains some features of each function.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,16 +46,16 @@ class SiteSums(NamedTuple):
 
 
 def matrix_shift(p: Array, pull: Array, *, factored: bool) -> Array:
-    """Return δ (n,) with P δ = −Σ_k b_k, from P (n, n) and Σ_k b_k (n,), for functions whose covariances are matrices.
+    """Return δ (n,) with P δ = −Σ_k b_k, from P (n, n) and Σ_k b_k (n,), for functions with dense covariances.
 
-    If P is `factored`, `p` has its Cholesky factor in the lower triangle. Otherwise P may have any sign, and δ is the
+    If P is `factored`, the lower triangle of `p` is its Cholesky factor. Otherwise P may be indefinite, and δ is the
     shortest solution.
     """
     return -np.asarray(solve_with_cholesky(p, pull) if factored else np.linalg.lstsq(p, pull, rcond=1e-12)[0])
 
 
 class CommonShift(Protocol):
-    """δ at the points of a block, (B,)."""
+    """Function that evaluates δ at the points of a block, (B,)."""
 
     def __call__(self, block: SiteSums) -> Array: ...
 
@@ -89,14 +88,14 @@ def shared_features_shift(
 def own_features_shift(
     posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Solve for any δ with which Σ_k b_k = 0 at each point, for functions with features of their own.
+    """Solve for the δ with which Σ_k b_k = 0 at each point, for functions with different features.
 
     The shift changes the b by P δ with
 
         P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ.
 
-    The diagonal T = Σ_k T_k holds site precisions, and U has cM columns. A system of that size thus has to be solved
-    (Woodbury). `each` yields the results of a function on every block.
+    The diagonal T = Σ_k T_k holds site precisions, and U has cM columns. The function therefore solves a system of
+    size cM (Woodbury). `each` yields the results of a function on every block.
     """
     c, size = posterior.mean.shape
     gram, pulled = np.zeros((c * size, c * size)), np.zeros(c * size)
@@ -136,7 +135,7 @@ def own_features_shift(
 
 
 def _total(block: SiteSums) -> Array:
-    """Return Σ_k t_k (B,), infinite where it is not positive."""
+    """Return Σ_k t_k (B,); a sum that is not positive becomes infinite."""
     total = block.precision.sum(axis=0)
     return np.where(total > 0.0, total, np.inf)
 
@@ -149,10 +148,10 @@ def _pull(posterior: WhitenedPosterior, block: SiteSums) -> Array:
 
 
 class CommonSites(Protocol):
-    """Averages over batches, as S and h are, that determine the missing function common to all latent functions."""
+    """Averages over batches that determine the missing function common to all latent functions."""
 
     def shift(self, q: StepPosterior) -> Array:
-        """Move the sites of q with that function, and return g (r,) after the move."""
+        """Move the sites of q by the missing function, and return g (r,) after the move."""
 
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
@@ -161,7 +160,7 @@ class CommonSites(Protocol):
 
 
 class SameFeatures:
-    """Functions that share their features.
+    """Averages for functions that share their features.
 
     Parameters
     ----------
@@ -183,10 +182,10 @@ class SameFeatures:
 
 
 class OwnFeatures:
-    """Functions in several groups.
+    """Averages for functions in several groups.
 
-    Some features of each function are test functions φ, about as many in all as one function has. They are other
-    features for each function, since inducing inputs may be the same.
+    Some features of each function are test functions φ, in total about as many as a function has features. Functions
+    contribute features at different positions, since their inducing inputs may be the same.
 
     Parameters
     ----------
@@ -225,5 +224,5 @@ class OwnFeatures:
 
 
 def common_tests(functions: int, size: int) -> int:
-    """Number r of test functions of c functions with M features of their own."""
+    """Return the number r of test functions, for c functions with M features each."""
     return functions * -(-size // functions)

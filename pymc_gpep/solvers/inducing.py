@@ -6,7 +6,7 @@ independent between points (the FITC prior: Snelson and Ghahramani 2006). No mat
 and rows are processed in blocks.
 
 Effects added to a process are J z with p standard normals z. Rows of J are features without a residual, below the
-features of the process. With them v has M + p numbers.
+features of the process. The vector v then has M + p entries.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _NO_EFFECTS: Array = np.empty((1, 0, 1))
 
 
 class Block(NamedTuple):
-    """Prior moments of B rows; q is 1 where all functions share their covariance and inducing inputs, else c."""
+    """Prior moments of B rows. If all functions share covariance and inducing inputs, q is 1, else c."""
 
     cross: Array
     """Prior covariance between inducing values and rows, (q, M, B)."""
@@ -34,7 +34,7 @@ class Block(NamedTuple):
     mean: Array
     """Prior mean of the rows, (c, B)."""
     effects: Array = _NO_EFFECTS
-    """Coefficients of the p standard normals of effects beside the processes, (q, p, B)."""
+    """Coefficients of the p standard normals of effects added to the processes, (q, p, B)."""
 
 
 class InducedPrior(Protocol):
@@ -49,11 +49,11 @@ class InducedPrior(Protocol):
         """Prior covariance of the inducing values, (q, M, M)."""
 
     def block(self, rows: slice) -> Block:
-        """Moments of some of the rows."""
+        """Return the prior moments of these rows."""
 
 
 class Features(NamedTuple):
-    """Features of the rows of a block, and the rest of their prior."""
+    """Features of the rows of a block, their residual variances and prior means."""
 
     w: Array
     """w, (q, M + p, B)."""
@@ -69,9 +69,9 @@ class InducingWhitening(NamedTuple):
     factor: Array
     """L, (q, M, M)."""
     jitter: float
-    """Jitter that was added to the diagonal of the covariance of the inducing values, relative to its mean."""
+    """Jitter on the diagonal of the covariance of the inducing values, relative to the diagonal's mean."""
     n_effects: int = 0
-    """Number of standard normals of effects beside the inducing values, p."""
+    """Number of standard normals of effects, p."""
 
     @property
     def n_inducing(self) -> int:
@@ -84,7 +84,7 @@ class InducingWhitening(NamedTuple):
         return self.n_inducing + self.n_effects
 
     def owner(self, c: int) -> list[int]:
-        """For each of c functions, the position of its set among the q sets of features."""
+        """Return the position of each of c functions' features among the q sets of features."""
         return list(range(c)) if len(self.factor) > 1 else [0] * c
 
     def features(self, block: Block) -> Features:
@@ -92,14 +92,14 @@ class InducingWhitening(NamedTuple):
         w = self._solve(block.cross)
         rest = np.maximum(block.variance - (w * w).sum(axis=1), 0.0)
         if self.n_effects:
-            # Numbers of a row stay side by side in memory.
+            # Features of a row are contiguous in memory.
             w = np.concatenate([w.swapaxes(1, 2), block.effects.swapaxes(1, 2)], axis=2).swapaxes(1, 2)
         return Features(w, rest, block.mean)
 
     def pull_back(self, features: Features, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Block, Array]:
-        """Turn derivatives in w, s and m of a block into derivatives in its moments, and W̄ Wᵀ (q, M, M).
+        """Return derivatives in the moments of a block, and W̄ Wᵀ (q, M, M), from derivatives in w, s and m.
 
-        `pull_factor` takes the sum of W̄ Wᵀ over blocks.
+        The argument of `pull_factor` is the sum of W̄ Wᵀ over blocks.
         """
         rest_bar = np.where(features.rest > 0.0, rest_bar, 0.0)
         w, of_effects = features.w[:, : self.n_inducing], w_bar[:, self.n_inducing :]
@@ -108,10 +108,10 @@ class InducingWhitening(NamedTuple):
         return bars, w_bar @ w.swapaxes(1, 2)
 
     def pull_factor(self, product: Array) -> Array:
-        """From Σ W̄ Wᵀ (q, M, M) to derivatives in the covariance of the inducing values, through factor and jitter.
+        """Return derivatives in the covariance of the inducing values from Σ W̄ Wᵀ (q, M, M), jitter included.
 
-        With L̄ = −L⁻ᵀ W̄ Wᵀ it is −L⁻ᵀ Φ(W̄ Wᵀ) L⁻¹ made symmetric, Φ the lower triangle with half the diagonal
-        (Murray 2016).
+        With L̄ = −L⁻ᵀ W̄ Wᵀ the derivative is −L⁻ᵀ Φ(W̄ Wᵀ) L⁻¹ made symmetric. Φ is the lower triangle with half the
+        diagonal (Murray 2016).
         """
         lower = np.tril(product)
         diagonal = np.arange(self.n_inducing)
@@ -122,7 +122,7 @@ class InducingWhitening(NamedTuple):
         return found
 
     def _solve(self, right: Array, transposed: bool = False) -> Array:
-        """Return L⁻¹ right, or L⁻ᵀ right, (q, M, ·), with the numbers of a row side by side in memory."""
+        """Return L⁻¹ right, or L⁻ᵀ right, (q, M, ·), with the entries of a row contiguous in memory."""
         found = np.empty((len(right), right.shape[2], right.shape[1]))
         for own, factor, of in zip(found, self.factor, right, strict=True):
             own[:] = solve_triangular(factor, of, lower=True, trans=int(transposed), check_finite=False).T
@@ -130,9 +130,9 @@ class InducingWhitening(NamedTuple):
 
 
 def whitening(k: Array, jitter: float, n_effects: int = 0) -> InducingWhitening | None:
-    """Factorise the covariance (q, M, M) of inducing values beside effects; None where it has no Cholesky factor.
+    """Factorise the covariance (q, M, M) of inducing values. Return None if it has no Cholesky factor.
 
-    Where it has none with the `jitter`, which is relative to the mean of the diagonal, it gets more.
+    The `jitter` is relative to the mean of the diagonal. If the factorisation fails, it is repeated with more jitter.
     """
     if not np.isfinite(k).all():
         return None
@@ -149,7 +149,7 @@ def whitening(k: Array, jitter: float, n_effects: int = 0) -> InducingWhitening 
 
 
 class RowFeatures:
-    """The features of all rows of a prior, block by block; kept where they are small enough."""
+    """Features of all rows of a prior, block by block. They stay in memory if they are small enough."""
 
     def __init__(self, prior: InducedPrior, whitening: InducingWhitening) -> None:
         self.whitening = whitening
@@ -159,7 +159,7 @@ class RowFeatures:
         self._kept: dict[int, Features] = {}
 
     def blocks(self) -> Iterator[tuple[slice, Features]]:
-        """Rows, and their features."""
+        """Yield slices of rows and their features."""
         for rows in row_blocks(self._prior.n_points, len(self.whitening.factor) * self.whitening.size):
             yield rows, self._of(rows)
 
@@ -173,6 +173,6 @@ class RowFeatures:
 
 
 def row_blocks(n: int, entries: int) -> Iterator[slice]:
-    """Slices of n rows with so many entries each, in which a bounded number of entries is held at a time."""
+    """Return slices of n rows with `entries` entries each, so that a slice has a bounded number of entries."""
     size = max(1, _ENTRIES // max(entries, 1))
     return (slice(start, min(start + size, n)) for start in range(0, n, size))

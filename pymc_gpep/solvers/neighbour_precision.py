@@ -1,7 +1,7 @@
-"""The precision of a process by nearest neighbours, beside that of effects: its pattern, products and solves.
+"""Precision of effects and of a process by nearest neighbours: pattern, products and solves.
 
-Each place is a regression on neighbours before it, see `pymc_gpep.kernels.gaussians.neighbours`. So determinant and
-root of the precision need no factorisation.
+The value at a place is a regression on earlier neighbours, see `pymc_gpep.kernels.gaussians.neighbours`. Determinant
+and root of the precision therefore need no factorisation.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class NeighbourSets:
-    """Neighbours of places in their order, and the pairs of places that the precision has.
+    """Neighbours of ordered places, and the pairs of places with entries in the precision.
 
     Attributes
     ----------
     cells : array (p, m)
-        Neighbours of each place, which stand before it, padded with 0.
+        Neighbours of each place among the earlier places, padded with 0.
     counts : array (p,)
         Number of neighbours of each place.
     """
@@ -48,11 +48,11 @@ class NeighbourSets:
 
     @classmethod
     def chosen(cls, cells: Indices) -> Self:
-        """Return the sets of neighbours (p, m), of which place k has the first k."""
+        """Return the sets from neighbours (p, m). Place k uses the first k, if k < m."""
         return cls(cells, np.minimum(np.arange(len(cells)), cells.shape[1]))
 
     def regressions(self, entries: Array) -> tuple[Array, Array]:
-        """Return b (p, m) and d (p,) of a covariance by its entries at the pairs."""
+        """Return b (p, m) and d (p,), from the entries of a covariance at the pairs."""
         return regressions_of(entries, self.slots, self.counts, self.cells.shape[1])
 
     def pulled(self, entries: Array, b: Array, of_b: Array, of_d: Array) -> Array:
@@ -74,7 +74,7 @@ class NeighbourSets:
 
     @property
     def first(self) -> Indices:
-        """Rows of pairs of places, on one side of the diagonal; the diagonal is first."""
+        """Rows of the pairs of places: the diagonal, then one triangle."""
         return self._made[0]
 
     @property
@@ -84,7 +84,7 @@ class NeighbourSets:
 
     @property
     def slots(self) -> Indices:
-        """Number of the pair for each pair of a set (p, (m + 1)(m + 2)/2), in the order of kernels."""
+        """Index of each pair of a set (p, (m + 1)(m + 2)/2) among all pairs, in the order of kernels."""
         return self._made[2]
 
 
@@ -96,21 +96,21 @@ def regressions_of(entries: Array, slots: Indices, counts: Indices, m: int) -> t
 
 
 def ordered(x: Array) -> Indices:
-    """Return the order (p,) of places (p, d) in which each has the largest distance from all before it."""
+    """Return the order (p,) of places (p, d) in which each place is the farthest from all earlier places."""
     order = np.empty(len(x), np.int64)
     maximin_order(np.ascontiguousarray(x), order)
     return order
 
 
 def nearest_before(x: Array, m: int) -> Indices:
-    """Return the m nearest (p, m) of the places before each place of x (p, d)."""
+    """Return the m nearest earlier places (p, m) of each place of x (p, d)."""
     cells = np.zeros((len(x), m), np.int64)
     nearest(np.ascontiguousarray(x), cells)
     return cells
 
 
 class NeighbourPrecision:
-    """The precision of effects, and behind it (I − B)ᵀ D⁻¹ (I − B) of a process by neighbours.
+    """Block-diagonal precision: that of effects, then (I − B)ᵀ D⁻¹ (I − B) of a process by neighbours.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class NeighbourPrecision:
 
     @property
     def log_det(self) -> float:
-        """Log|Q|."""
+        """Log determinant of Q."""
         own = 0.0 if self._effects is None else self._effects.log_det
         return own - float(np.log(self._d).sum())
 
@@ -139,7 +139,7 @@ class NeighbourPrecision:
         return np.concatenate([effects, values], axis=1).reshape(shape)
 
     def solve(self, right: Array) -> Array:
-        """Q⁻¹ r of r (q,), or of each row of (m, q)."""
+        """Return Q⁻¹ r for r (q,), or for each row of r (m, q)."""
         effects, values = self._parts(right)
         solve_backward(self._sets.cells, self._sets.counts, self._b, values)
         values *= self._d
@@ -147,21 +147,21 @@ class NeighbourPrecision:
         return self._joined(effects if self._effects is None else self._effects.solve(effects), values, right.shape)
 
     def halved(self, right: Array) -> Array:
-        """Rows whose products are rᵀQ⁻¹s, of rows r and s of (m, q)."""
+        """Return rows (m, q) whose inner products are rᵀQ⁻¹s, for rows r and s of `right` (m, q)."""
         effects, values = self._parts(right)
         solve_backward(self._sets.cells, self._sets.counts, self._b, values)
         values *= np.sqrt(self._d)
         return self._joined(effects if self._effects is None else self._effects.halved(effects), values, right.shape)
 
     def spread(self, noise: Array) -> Array:
-        """Draws of N(0, Q⁻¹) of standard normals (m, q)."""
+        """Return draws of N(0, Q⁻¹) from standard normals (m, q)."""
         effects, values = self._parts(noise)
         values *= np.sqrt(self._d)
         solve_forward(self._sets.cells, self._sets.counts, self._b, values)
         return self._joined(effects if self._effects is None else self._effects.spread(effects), values, noise.shape)
 
     def variances(self, rows: Coefficients) -> Array:
-        """Return the diagonal (m,) of T Q⁻¹ Tᵀ, of any rows T (m, q)."""
+        """Return the diagonal (m,) of T Q⁻¹ Tᵀ, for any rows T (m, q)."""
         q = self._begin + len(self._d)
         m = len(rows.products(np.zeros(q)))
         parts = [np.zeros(0)]

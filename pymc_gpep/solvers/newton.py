@@ -3,7 +3,7 @@
 The iteration (`newton`) works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior
 with respect to f is the residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log
 p. Since it comes from the residual, each step also corrects the rounding errors of earlier steps. The accuracy is the
-rounding of f = m + K b. A prior by coefficients has other coordinates x in the place of b, see
+rounding of f = m + K b. For a prior by coefficients, other coordinates x replace b, see
 `pymc_gpep.solvers.prior_form.SolverPrior`.
 
 Laplace, naive TAP and the factorial variational method have cavities of fixed width (`CavityAscent`). Let h(μ, D) = log
@@ -11,8 +11,8 @@ Laplace, naive TAP and the factorial variational method have cavities of fixed w
 
     b_i = h′(μ_i, D_i),   f_i = μ_i + D_i b_i.
 
-The methods differ in the width D alone: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method. (EP
-has the variance of the cavity itself, which moves.) The mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) is then f,
+The methods differ in the width D alone: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method. (In
+EP, D is the variance of the cavity itself, which changes.) The mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) is then f,
 
     ĥ(f) = h(μ) + ½ D b²,   ĥ′(f) = b,   −ĥ″(f) = W = γ / (1 − Dγ),   γ = −h″(μ, D) ≥ 0,
 
@@ -37,18 +37,18 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING
 from pymc_gpep.solvers.problem import History, Problem
 
-_CLOSE = 0.1  # Smaller moves of latent values do not overshoot.
+_CLOSE = 0.1  # Move of latent values below which steps do not overshoot.
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # Slope of μ + D h′(μ) below which few digits remain.
 _MOST_KEPT = 0.2  # If a factor leaves less of a wide cavity's variance, a narrower cavity gives the same result.
 _SHORT = 1e-4  # Up to this relative change of h″ and h‴ a fourth-order series replaces h.
 _SLIGHT = 0.3  # Largest relative change of a step by its third-order term.
 _MAX_APPROACHES = 30  # Largest number of inexact Newton steps before the first factorisation.
-_REDUCTION, _LIMIT = 0.01, 100  # per Newton step: remaining share of the residual, steps of conjugate gradients
+_REDUCTION, _LIMIT = 0.01, 100  # Remaining share of the residual, and steps of conjugate gradients, per Newton step.
 
 
 class CavityAscent:
-    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
+    """Objective of Newton's method, see `pymc_gpep.solvers.newton.Ascent`.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ class CavityAscent:
     width : array (n,)
         Widths D.
     volume : function of log|A| and W (n,)
-        Twice the loss of evidence to the volume of the posterior.
+        Twice the term of the evidence for the volume of the posterior, with a minus sign.
 
     Attributes
     ----------
     cavity : array (n,)
         μ at f.
     h : array (5, n)
-        h and its derivatives there.
+        h and its derivatives at μ.
     posterior : FunctionPosterior
         Posterior with the precisions W.
     """
@@ -99,7 +99,7 @@ class CavityAscent:
 
     @property
     def stiffness(self) -> Array:
-        """The same where it is more than 1 (n,): the rate of a count is its curvature."""
+        """Curvature (n,), but at least 1: the rate of a count is its curvature."""
         return np.asarray(np.maximum(self.curvature, 1.0))
 
     def log_density(self) -> float:
@@ -155,7 +155,7 @@ class CavityAscent:
             high[at] = np.where(excess > 0.0, old, high[at])
             slope = 1.0 + width[at] * own[2]
             step = -excess / slope
-            bent = 0.5 * width[at] * own[3] / slope * step  # Halley's term, where it is small
+            bent = 0.5 * width[at] * own[3] / slope * step  # Halley's term, used if it is small.
             new = old + step * np.where(np.abs(bent) < _SLIGHT, 1.0 - bent, 1.0)
             outside = ~((new > low[at]) & (new < high[at]))
             bracketed = np.isfinite(low[at]) & np.isfinite(high[at])
@@ -166,7 +166,7 @@ class CavityAscent:
             self._compute(at[~short])
 
     def settle(self) -> None:
-        """h from scratch, its highest derivatives too, which a series loses."""
+        """Compute h and all derivatives anew: a series loses the highest derivatives."""
         if self.width.any():
             self._compute()
 
@@ -190,7 +190,7 @@ def _bend(h: Array, step: Array) -> Array:
 
 
 def _continued(h: Array, step: Array) -> Array:
-    """h and its derivatives (5, n) a step further, by its series."""
+    """Return h and its derivatives (5, n) after a step, by a Taylor series."""
     h0, h1, h2, h3, h4 = h
     further = np.empty_like(h)
     further[0] = h0 + step * (h1 + step / 2.0 * (h2 + step / 3.0 * (h3 + step / 4.0 * h4)))
@@ -204,9 +204,9 @@ def _continued(h: Array, step: Array) -> Array:
 def ascend(
     problem: Problem, b: Array, ascent: CavityAscent, history: History, *, tolerance: float
 ) -> tuple[float, int]:
-    """Climb from the weights `b` (1, n), which are overwritten, and leave `ascent` and its posterior belonging to them.
+    """Maximise from the weights `b` (1, n), which are overwritten. `ascent` and its posterior end at these weights.
 
-    Returns evidence and status.
+    Return evidence and status.
     """
     x = problem.prior.coordinates(b)
     if problem.prior.by_weights:
@@ -222,9 +222,9 @@ def ascend(
 
 
 def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
-    """Come close to the mode without a factorisation of the matrix K, by cheap steps of Newton's method.
+    """Approach the mode by inexact steps of Newton's method, without a factorisation of K.
 
-    If these need many steps or do not help, the factorisation completes the approach.
+    If the steps are many or do not help, the function returns, and steps with a factorisation follow.
     """
     image, pull, step = np.empty((3, *b.shape))
     closest = np.inf
@@ -235,7 +235,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
         reduction = min(_REDUCTION, closest)  # Newton's method squares the remaining error
         problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
         residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
-        if not residual < (closest if closest < _CLOSE else np.inf):  # far from the mode it may rise
+        if not residual < (closest if closest < _CLOSE else np.inf):  # The residual may rise far from the mode.
             break
         closest = residual
         b += ascent.length(b, pull, step, value, float(np.vdot(slope, step))) * pull
@@ -285,24 +285,24 @@ def sites_at_mode(
     return sites if np.isfinite(sites).all() else np.zeros_like(sites)
 
 
-_LOOSE = 10.0  # Difference of weights and slopes, in prior standard deviations, above which slopes give the sites.
-_NEAR = 1.0  # Below this residual a curvature is reused for several steps.
+_LOOSE = 10.0  # Difference of weights and slopes, in prior standard deviations, above which slopes define the sites.
+_NEAR = 1.0  # Residual below which several steps use the same curvature.
 _FASTER = 0.3  # Largest share of the residual that such a step may leave.
 _NEGLIGIBLE = 1e-2  # Fall of the log posterior that counts as rounding.
-_NEARER = 0.5  # Steps end if a larger share of the residual remains.
+_NEARER = 0.5  # Share of the residual above which the steps end.
 MARGIN = 0.1
-"""Part of the residual wanted that steps with another curvature may leave: the last one is of the curvature at f."""
+"""Share of the tolerance at which steps with an earlier curvature stop. A step with the curvature at f follows."""
 
 
 class Ascent(Protocol):
-    """The likelihood as Newton's method sees it, with the algebra that its curvature takes."""
+    """Interface of the likelihood for Newton's method, and linear algebra with its curvature."""
 
     f: Array
     """Latent values, (c, n)."""
     gradient: Array
-    """∇ log p(y | f) where the density was last asked for, (c, n)."""
+    """∇ log p(y | f) at the latest evaluation of the density, (c, n)."""
     sees_common: bool
-    """Whether the likelihood sees what is added to all functions."""
+    """Whether the likelihood depends on a common shift of all functions."""
 
     @property
     def stiffness(self) -> Array | float:
@@ -310,19 +310,19 @@ class Ascent(Protocol):
         ...
 
     def log_density(self) -> float:
-        """log p(y | f); the gradient is written."""
+        """Return log p(y | f), and write the gradient."""
         ...
 
     def factorise(self) -> tuple[bool, float]:
-        """Factorise I + W K with the curvature at f; returns success and log|I + W K|.
+        """Factorise I + W K with the curvature at f. Return success and log|I + W K|.
 
-        The number is twice the evidence's loss by the volume of the posterior. Some forms return a different measure of
-        this loss.
+        Half of log|I + W K| is subtracted from the evidence, for the volume of the posterior. Some forms return a
+        different measure of this volume.
         """
         ...
 
     def solve(self, residual: Array, step: Array) -> None:
-        """Write Newton's step, (I + W K)⁻¹ r of weights, with the curvature that was factorised last."""
+        """Write Newton's step, (I + W K)⁻¹ r for weights, with the curvature that was factorised last."""
         ...
 
     def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
@@ -390,7 +390,7 @@ def _step(problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array)
 def _go_on(
     problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array, residual: float, limit: float
 ) -> None:
-    """Take more steps with the curvature that was factorised, O(n²) each, as long as they soon come to the mode."""
+    """Take more steps with the factorised curvature, O(n²) each, while the residual falls fast."""
     enough = MARGIN * limit
     while residual > enough:
         log_posterior(problem, x, ascent, image)
@@ -402,14 +402,14 @@ def _go_on(
 
 
 def log_posterior(problem: Problem, x: Array, ascent: Ascent, image: Array) -> float:
-    """log p(y | f) − ½ bᵀ K b at f = m + K b, which `ascent` is left with; f − m into `image`."""
+    """Return log p(y | f) − ½ bᵀ K b at f = m + K b. Set f in `ascent`, and write f − m into `image`."""
     problem.prior.multiply(x, image)
     np.add(problem.mean, image, out=ascent.f)
     return ascent.log_density() - 0.5 * problem.prior.inner(x, x, image)
 
 
 def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> None:
-    """Put 0 into `x` if that is better."""
+    """Set `x` to 0 if the log posterior is higher there."""
     cold = log_posterior(problem, np.zeros_like(x), ascent, image)
     if not log_posterior(problem, x, ascent, image) >= cold:
         x[:] = 0.0
@@ -420,18 +420,18 @@ _MAX_TRIALS = 60
 
 
 def step_length(along_line: Callable[[float], tuple[float, float]], start: float, curvature: float) -> float:
-    """A step t > 0 at which log p(y | f + t d) − t `start` − t² `curvature` / 2 still rises, but much less than at 0.
+    """Return a step t > 0 where log p(y | f + t d) − t `start` − t² `curvature` / 2 rises, but much less than at 0.
 
     On a concave function such a step ends higher than it began. Newton's method on the slope finds it, between the last
     steps that were too short and too long. If the slope falls exponentially, Newton's steps back from far away do not
-    become shorter: the bracket is then halved. `along_line(t)` is the first derivative of log p(y | f + t d) with
-    respect to t, and minus the second.
+    become shorter: the bracket is then halved. `along_line(t)` returns the first derivative of log p(y | f + t d) in
+    t, and minus the second derivative.
     """
     first = along_line(0.0)[0] - start
     short = 0.0
-    long = 0.0  # no step so far
+    long = 0.0  # Shortest step that was too long; 0 without such a step.
     t = 1.0
-    moved = math.inf  # by the last Newton step
+    moved = math.inf  # Length of the last Newton step.
     for _ in range(_MAX_TRIALS):
         slope, bend = along_line(t)
         slope -= start + t * curvature

@@ -48,14 +48,14 @@ class FunctionPosterior(ABC):
 
     @abstractmethod
     def decompose(self, precision: Array) -> bool:
-        """Factorise for these precisions; whether a posterior exists. `smooth` is defined then, before `invert`."""
+        """Factorise for these precisions; return whether a posterior exists. `smooth` needs no `invert`."""
 
     def invert(self) -> None:  # noqa: B027  there may be nothing to compute
         """Compute the inverse for `spread` and `kept`, at about the cost of the decomposition."""
 
     @abstractmethod
     def spread(self) -> None:
-        """Compute the variances for the precisions taken."""
+        """Compute the variances for the factorised precisions."""
 
     @property
     def site_variance(self) -> Array:
@@ -72,23 +72,23 @@ class FunctionPosterior(ABC):
         """Return Newton's step in the coordinates for a right-hand side of `SolverPrior.residual`, both (1, q)."""
 
     def _step(self, force: Array) -> tuple[Array, Array]:
-        """Coordinates (1, q) and image (n,) of (K⁻¹ + π)⁻¹ r, of r (n,)."""
+        """Return coordinates (1, q) and image (n,) of (K⁻¹ + π)⁻¹ r, for r (n,)."""
         step = self.solve(self._prior.pull(force[None]))
         return step, self.image(step)
 
     def image(self, x: Array) -> Array:
-        """f − m₀ (n,) of coordinates."""
+        """Return f − m₀ (n,) for coordinates x."""
         image = np.empty((1, self.mean.size))
         self._prior.multiply(x, image)
         return image[0]
 
     def moved(self, force: Array) -> Moved:
-        """Return how a force r (n,) moves the mean."""
+        """Return the change of the mean by a force r (n,)."""
         step, image = self._step(force)
         return Moved(self._prior.weights(step, (force - self.precision * image)[None]), step)
 
     def smooth(self, force: Array) -> Array:
-        """(I + πK)⁻¹ r (n,) of r (n,)."""
+        """Return (I + πK)⁻¹ r (n,), for r (n,)."""
         return self.moved(force).weights[0]
 
     @abstractmethod
@@ -111,12 +111,12 @@ class FunctionPosterior(ABC):
         self.weights[:] = self._prior.weights(self.coordinates, (location - self.precision * self.mean)[None])[0]
 
     def put(self, x: Array, gradient: Array, mean: Array) -> None:
-        """Take coordinates, the gradient of the log density and the mean (n,) at a mode."""
+        """Store a mode: coordinates, gradient of the log density, and mean (n,)."""
         self.coordinates, self.mean[:] = x.copy(), mean
         self.weights[:] = self._prior.weights(self.coordinates, gradient[None])[0]
 
     def update(self, precision: Array, location: Array) -> bool:
-        """All of it; whether a posterior exists."""
+        """Compute all moments for these sites; return whether a posterior exists."""
         if not self.decompose(precision):
             return False
         self.invert()
@@ -126,7 +126,7 @@ class FunctionPosterior(ABC):
 
     @property
     def log_normaliser(self) -> float:
-        """Log ∫ p(f) ∏ sites df, of sites that are scaled to be 1 at the mean: −½ log|I + πK| − ½ bᵀ(mean − m₀)."""
+        """Log ∫ p(f) ∏ sites df, for sites scaled to 1 at the mean: −½ log|I + πK| − ½ bᵀ(mean − m₀)."""
         return -0.5 * (self.log_det + self.length)
 
     @property
@@ -141,11 +141,11 @@ class FunctionPosterior(ABC):
 
 
 class Algebra(Enum):
-    """An ability of a prior that a solver asks for."""
+    """Capability of a prior that a solver requires."""
 
     MATRIX = "the covariance as an array"
     FUNCTION = "the posterior of one function"
-    VARIANCES = "the same, with derivatives in prior variances"
+    VARIANCES = "the posterior of one function with derivatives in prior variances"
     FUNCTIONS = "sites that couple the functions of a point"
 
 
@@ -188,18 +188,18 @@ class Prior(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Draws (count, c, n) of f."""
+        """Return draws of f, (count, c, n)."""
 
 
 class SolverPrior(Prior):
     """A Gaussian prior of c latent functions at n points, f = m + J z with standard normals z.
 
-    Functions are independent, f_k = m_k + J_k z_k with z (c, q), unless a form says that they share z (1, q).
+    Functions are independent, f_k = m_k + J_k z_k with z (c, q), except in forms where they share z (1, q).
 
     Parameters
     ----------
     array : array with three axes
-        The numbers that the covariance is made of, with respect to which posteriors have derivatives.
+        The entries that define the covariance. Posteriors have derivatives in this array.
     mean : array (c, n)
         m.
     """
@@ -210,18 +210,18 @@ class SolverPrior(Prior):
         self.mean: Array = np.require(mean, np.float64, ["C", "W"])
 
     square: ClassVar[bool]
-    """Whether `array` has a row and a column for each point, and the algebra matrices of that size."""
+    """Whether `array` has a row and a column for each point, so that solvers use n × n matrices."""
     by_weights: ClassVar[bool] = True
-    """Whether `coordinates` are weights b, and new points are known by their covariances with those of the data."""
+    """Whether `coordinates` are weights b, and new rows enter by their covariances with the data."""
 
     @property
     def flat(self) -> NDArray[np.int64]:
-        """Places (p,) of the numbers that have a flat prior in place of a proper one."""
+        """Positions (p,) of the variables with a flat prior."""
         return np.zeros(0, np.int64)
 
     @property
     def least_kept(self) -> float:
-        """Least part of a cavity's variance that a site leaves, below which digits are lost."""
+        """Smallest share of a cavity's variance that a site may leave without loss of digits."""
         return EPSILON
 
     @property
@@ -231,28 +231,28 @@ class SolverPrior(Prior):
 
     @abstractmethod
     def is_covariance(self, team: Team) -> bool:
-        """Whether it is positive semi-definite, to rounding."""
+        """Return whether the covariance is positive semi-definite up to rounding."""
 
     # Coordinates of Newton's method.
 
     def coordinates(self, b: Array) -> Array:
-        """Return the coordinates x of f = m + K b, in which Newton's method takes its steps: b (c, n) itself.
+        """Return the coordinates x of f = m + K b for the steps of Newton's method: b (c, n) itself.
 
-        A form by coefficients J of few numbers has these for coordinates (1, q), f = m + J x. Its weights b have large
-        terms that cancel in K b where the prior is wide, and its coordinates do not.
+        A form by coefficients J of few variables uses these variables as coordinates (1, q), f = m + J x. If the prior
+        is wide, its weights b have large terms that cancel in K b. The coordinates do not.
         """
         return b
 
     def weights(self, x: Array, gradient: Array) -> Array:
-        """Return b (c, n) of the coordinates at a mode, where ∇ log p(y | f) is `gradient` (c, n)."""
+        """Return b (c, n) for the coordinates x of a mode with ∇ log p(y | f) = `gradient` (c, n)."""
         return x
 
     @abstractmethod
     def multiply(self, x: Array, out: Array) -> None:
-        """Write f − m of coordinates into `out` (c, n): K b of b (c, n)."""
+        """Write f − m for coordinates x into `out` (c, n): K b for weights b (c, n)."""
 
     def pull(self, force: Array) -> Array:
-        """Return the right-hand side of Newton's step at coordinates 0, of a gradient (c, n)."""
+        """Return the right-hand side of Newton's step at coordinates 0, for a gradient (c, n)."""
         return force
 
     def residual(self, gradient: Array, x: Array) -> Array:
@@ -264,7 +264,7 @@ class SolverPrior(Prior):
         return float(np.vdot(x, image))
 
     def variance_gradient(self, of_variance: Array) -> Array:
-        """Return the derivative of Σ_i v_i K_ii of one function in the array of the prior, of v (n,).
+        """Return the derivative of Σ_i v_i K_ii of one function in the array of the prior, for v (n,).
 
         Raises
         ------
@@ -274,16 +274,16 @@ class SolverPrior(Prior):
         raise TypeError(f"{type(self).__name__} has no derivatives in prior variances.")
 
     def rounding(self, x: Array) -> float:
-        """Return how much rounding may change a step of Newton's method at the coordinates x."""
+        """Return the largest change of a Newton step by rounding, at the coordinates x."""
         return STEP_ROUNDING * float(self.variances.max() * np.abs(x).sum())
 
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """About (I + WK)⁻¹ r into `pull` (1, n), and K times it into `image`, of one function, if `by_weights`.
+        """Write about p = (I + WK)⁻¹ r into `pull` (1, n), and K p into `image`, for one function if `by_weights`.
 
-        `curvature` is W (n,) and `slope` r (1, n); so much of the residual may be left, after so many steps at most.
-        A form without an iteration of its own takes a factorisation.
+        `curvature` is W (n,) and `slope` is r (1, n). An iteration may leave the share `reduction` of the residual, and
+        takes at most `limit` steps. Forms without an iteration use a factorisation.
         """
         posterior = self.posterior(self.mean[0])
         posterior.decompose(curvature)
@@ -294,18 +294,18 @@ class SolverPrior(Prior):
 
     @abstractmethod
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
-        """Return the posterior of a single function with prior mean (n,); `signed` precisions may be below zero."""
+        """Return the posterior of one function with prior mean (n,). `signed` precisions may be negative."""
 
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
-        """The algebra of sites with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from π (c, n).
+        """Return the algebra of sites with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, for π (c, n).
 
         Its log determinants are log|I + KΠ| + Σ_i log 1ᵀπ_i.
         """
         raise TypeError(f"{type(self).__name__} is a prior of one latent function.")
 
     def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
-        """The algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero.
+        """Return the algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero.
 
-        Where they are `signed` they may have negative eigenvalues.
+        If `signed`, Π_i may have negative eigenvalues.
         """
         raise TypeError(f"{type(self).__name__} is a prior of one latent function.")

@@ -28,7 +28,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Call `watch` after each iteration of any solver that runs inside of this context, in the same thread."""
+    """Call `watch` after each iteration of any solver in this context and thread."""
     token = _watch.set(watch)
     try:
         yield
@@ -42,9 +42,9 @@ class History:
     Parameters
     ----------
     limit : int
-        On iterations.
+        Largest number of iterations.
     watched : bool
-        Whether the function of `watching` sees these iterations.
+        Whether the function of `watching` is called for these iterations.
     """
 
     def __init__(self, limit: int, *, watched: bool = True) -> None:
@@ -78,7 +78,7 @@ class History:
 
 
 NO_PARAMETERS = np.empty((0, 0))
-"""Parameters of a likelihood that is given nothing but latent values."""
+"""Parameters of a likelihood without parameters by row: an empty array."""
 
 
 class Derivatives(NamedTuple):
@@ -89,7 +89,7 @@ class Derivatives(NamedTuple):
     mean: Array
     """With respect to the prior mean, (c, n)."""
     parameters: Array = NO_PARAMETERS
-    """With respect to parameters of the likelihood, (p, n); NaN where it does not say."""
+    """With respect to parameters of the likelihood, (p, n); NaN if not computed."""
 
 
 class Found(NamedTuple):
@@ -97,7 +97,7 @@ class Found(NamedTuple):
 
     evidence: float
     status: int
-    """One of `pymc_gpep.kernels.status`."""
+    """A status of `pymc_gpep.kernels.status`."""
     weights: Array
     """b = K⁻¹ (posterior mean − prior mean), (c, n)."""
     mean: Array
@@ -105,43 +105,43 @@ class Found(NamedTuple):
     cov: Array
     """Posterior covariance between the classes of each point, (n, c, c)."""
     precision: Array
-    """Precision of the sites, in the shape that the approximation's posterior wants."""
+    """Precision of the sites, in the shape of the approximation's posterior."""
     derivatives: Callable[[], Derivatives]
-    """Derivatives of the evidence, once converged."""
+    """Derivatives of the evidence; valid if converged."""
     rung: int = 0
-    """Position of the scheme of the solver that ended last, 0 for its first."""
+    """Position of the last scheme of the solver's fallback sequence, 0 for the first."""
 
 
 class Problem(NamedTuple):
-    """A Gaussian prior of c latent functions at n points, and the labels that were observed."""
+    """Gaussian prior of c latent functions at n points, and observations."""
 
     prior: SolverPrior
-    """Prior covariance, however it is given."""
+    """Prior covariance, in any form."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: Observed
-    """Classes 0…c−1, or other observations, (n,); (n, c) where there is a number for each class."""
+    """Classes 0…c−1 or other observations, (n,); counts of each class, (n, c)."""
     parameters: Array = NO_PARAMETERS
     """Parameters of the likelihood besides latent values at each point, (p, n)."""
     team: Team = ALONE
-    """The threads that may work on it."""
+    """Threads for the solver."""
     slopes: bool = True
-    """Whether derivatives in the parameters are wanted."""
+    """Whether to compute derivatives in the parameters."""
 
     @property
     def k(self) -> Array:
-        """The array of the prior; a covariance has (1 or c, n, n)."""
+        """Array of the prior; a covariance has the shape (1 or c, n, n)."""
         return self.prior.array
 
 
 def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
-    """`CONVERGED` if a solver may begin from `start`, else the status that it ends with.
+    """Return `CONVERGED` if a solver can begin from `start`, else the status of its failure.
 
-    Where the prior covariance is `trusted` it has to be finite, and is not factorised.
+    A `trusted` prior covariance must be finite, and is not factorised.
     """
     if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
-    # Squares of prior variances are computed everywhere; if they overflow, results are noise.
+    # If squares of prior variances overflow, results of solvers are noise.
     if not np.isfinite(np.square(problem.prior.variances)).all():
         return NOT_FINITE
     return CONVERGED if trusted or problem.prior.is_covariance(problem.team) else NOT_POSITIVE_DEFINITE
@@ -158,7 +158,7 @@ def relative_problem(problem: Problem) -> tuple[Problem, Array]:
 
 
 def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) -> int:
-    """The status, `OUT_OF_DIGITS` where iterations ended without success as close as rounding of f lets them come.
+    """Return the status; `OUT_OF_DIGITS` if iterations ran out at a residual on the level of rounding of f.
 
     `x` are the coordinates of the prior at f.
     """
@@ -169,8 +169,8 @@ def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) 
 def parameter_slopes(problem: Problem, kernel: Callable[..., None] | None, mean: Array, variance: Array) -> Array:
     """Return derivatives (p, n) in the parameters of the average that `kernel` computes over N(mean, variance) (n,).
 
-    The kernel is of the type `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without it, or without
-    `slopes`, they are NaN.
+    The kernel is of the type `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without a kernel, or without
+    `slopes` of the problem, derivatives are NaN.
     """
     slopes = np.full_like(problem.parameters, np.nan)
     if kernel is not None and slopes.size and problem.slopes:
@@ -187,7 +187,7 @@ class Solver(Protocol):
     """A solver with its options."""
 
     def __call__(self, problem: Problem, start: Array, history: History, /) -> Found:
-        """Solve, from `start`, which is overwritten by where a neighbouring solve may start."""
+        """Solve from `start`, and overwrite it with a start for neighbouring hyperparameters."""
         ...
 
 
@@ -197,9 +197,9 @@ class Outcome(NamedTuple):
     evidence: float
     """NaN where the solver failed."""
     gradient: Array
-    """d evidence / d what the prior covariance is made of; empty unless it was wanted, NaN unless converged."""
+    """d evidence / d array of the prior; empty if not requested, NaN unless converged."""
     gradient_mean: Array
-    """d evidence / d prior mean, (c, n); empty unless it was wanted, NaN unless converged."""
+    """d evidence / d prior mean, (c, n); empty if not requested, NaN unless converged."""
     weights: Array
     """K⁻¹ (posterior mean − prior mean), (c, n)."""
     mean: Array
@@ -207,14 +207,14 @@ class Outcome(NamedTuple):
     precision: Array
     """Site precisions, in the shape of the approximation's posterior."""
     start: Array
-    """Where a solve at neighbouring hyperparameters starts."""
+    """Start of a solve at neighbouring hyperparameters."""
     history: Array
     """Evidence and residual at each iteration, (iterations, 2)."""
     status: int
     rung: int
-    """Position of the scheme of the solver that ended last, 0 for its first."""
+    """Position of the last scheme of the solver's fallback sequence, 0 for the first."""
     gradient_parameters: Array = NO_PARAMETERS
-    """d evidence / d parameters of the likelihood, (p, n); empty unless it was wanted, NaN unless converged."""
+    """d evidence / d parameters of the likelihood, (p, n); empty if not requested, NaN unless converged."""
 
     @property
     def iterations(self) -> int:
@@ -223,15 +223,15 @@ class Outcome(NamedTuple):
 
 
 def from_start_or_cold[S, T](solve: Callable[[S | None], T], start: S | None, is_good: Callable[[T], bool]) -> T:
-    """Solve from a start if there is one, and once more from a cold start if the result is not good.
+    """Solve from a start, if any. If the result is not good, solve again from a cold start.
 
     Parameters
     ----------
     solve : callable
-        Takes a start, or None for a cold one.
+        Function of a start, or of None for a cold start.
     start : optional
     is_good : callable
-        Whether a result of `solve` converged, or should be kept.
+        Function of a result; True if the result is to be kept.
     """
     found = solve(start)
     return found if start is None or is_good(found) else solve(None)
@@ -252,19 +252,19 @@ def run(
     trusted: bool = False,
     slopes: bool = True,
 ) -> Outcome:
-    """Run a solver on arrays of the right shapes; none of them is overwritten.
+    """Run a solver on arrays of the right shapes, without overwriting them.
 
     Parameters
     ----------
     solver : Solver
     k : array
-        The array of the prior's `form`: a covariance is (1 or c, n, n).
+        Array of the prior's `form`; a covariance is (1 or c, n, n).
     mean : array (c, n)
         Prior mean.
     labels : array (n,)
         Observations: classes and counts as int64, other numbers as float64.
     start : array
-        Sites or weights that the solver starts from, flat.
+        Initial sites or weights, flat.
     max_iterations : int
     gradient : bool
         Whether derivatives of the evidence are computed.
@@ -272,13 +272,13 @@ def run(
         Whether the likelihood does not depend on a common shift of a point's latent values, and labels are their
         numbers. The solver then gets a relative prior mean.
     form : type of PriorForm
-        Makes the prior of its array and mean.
+        Function that returns the prior from its array and mean.
     parameters : array (p, n)
         Parameters of the likelihood besides latent values at each point.
     trusted : bool
-        Whether the prior covariance need not be factorised to see that it is one.
+        Whether to skip the check, by a factorisation, that the prior covariance is positive semi-definite.
     slopes : bool
-        Whether derivatives in the parameters are computed, too.
+        Whether derivatives in the parameters are computed.
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
     mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (mean, parameters))

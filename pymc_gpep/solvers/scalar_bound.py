@@ -1,9 +1,9 @@
-"""A fixed-point iteration of scalar sites that maximises a bound, with Anderson acceleration and never downwards.
+"""A fixed-point iteration of scalar sites that maximises a bound, with Anderson acceleration. The bound never falls.
 
 With g(m, v) = ∫ log p(y | f) N(f | m, v) df the result is the Gaussian nearest to the posterior in Kullback–Leibler
 divergence. With a lower bound of this g, it is a variational bound (Nickisch and Rasmussen 2008, sections 5 and 6). At
 the maximum the Gaussian has sites of precision W = −2 ∂g/∂v that pull with the force ∂g/∂m at m. Sites computed from
-the present moments are a step along the natural gradient. A short step always raises the bound; a whole one may cycle
+the present moments are a step along the natural gradient. A short step always raises the bound. A whole step may cycle
 if W changes fast with v. Better targets:
 
 - For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is Newton's step in m. It ignores how W changes. A step of
@@ -11,9 +11,9 @@ if W changes fast with v. Better targets:
   m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
 
 - For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a step of Newton's method with H,
-  which is one more factorisation, and W is computed there.
+  by one more factorisation. W is computed at the new mean.
 
-Second derivatives are differences: they steer the steps, and the result does not depend on them. The bound is Σ g − ½
+Second derivatives are finite differences: they affect the steps, but not the result. The bound is Σ g − ½
 [bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
 """
 
@@ -33,15 +33,15 @@ from pymc_gpep.solvers.site_ep import Ended, FunctionSitePosterior, largest_chan
 type Sweep = Callable[[Array, Array, Array, Array], tuple[bool, float, float]]
 """One sweep, `sweep(sites, natural, better, scale)`.
 
-It computes the posterior that the sites imply, and writes two kinds of sites to go to: towards `natural` what is
-maximised rises at first, and is at its maximum where these are the sites; `better`, which it may leave alone there, is
-reached in fewer steps. `scale` (n, d) receives the marginal variances of what the sites act on. It returns success,
-value, and the largest change to the natural sites in units of the marginal.
+It computes the posterior that the sites imply, and writes two kinds of target sites. Along a step to `natural` the
+objective first rises; at the maximum `natural` equals the sites. Steps to `better` need fewer sweeps; near the maximum
+it may stay unwritten. Marginal variances of the variables of the sites are written into `scale` (n, d). The function
+returns success, the objective, and the largest change to the natural sites in units of the marginal.
 """
 
 _LEVEL = 1e-10  # Relative fall that counts as rounding.
 _PATIENCE = 40  # Consecutive sweeps without progress after which only rounding moves.
-_LAST_BETTER = 0.1  # For shorter steps the natural gradient is used.
+_LAST_BETTER = 0.1  # Step size below which steps use the natural gradient.
 _SHORTEST = 1e-8
 
 
@@ -56,10 +56,10 @@ def accelerated_ascent(
     largest_precision: float,
     least_precision: float = 0.0,
 ) -> tuple[float, int]:
-    """Iterate from `sites` (2, n, d), which are overwritten; return value and status.
+    """Iterate from `sites` (2, n, d), which are overwritten. Return value and status.
 
-    Where an accelerated step ends lower than it began, the iteration goes back and takes the step without acceleration.
-    Then it takes half of that step, and so on, in the end along the natural direction.
+    If an accelerated step lowers the value, the iteration goes back and takes the step without acceleration. If that
+    fails, the step is halved until it succeeds; short steps use the natural direction.
     """
     natural, better, scale = np.empty_like(sites), np.empty_like(sites), np.empty(sites.shape[1:])
     best_sites, to_natural, to_better = sites.copy(), np.zeros_like(sites), np.zeros_like(sites)
@@ -73,7 +73,7 @@ def accelerated_ascent(
         if not ok:
             if not (least_precision < 0.0 and np.isfinite(best)):
                 return np.nan, NOT_POSITIVE_DEFINITE
-            value, residual = -np.inf, np.inf  # negative precisions are too large
+            value, residual = -np.inf, np.inf  # The posterior is improper: precisions are too negative.
         history.add(value, residual)
         idle = 0 if value > best + _LEVEL * (1.0 + abs(best)) or residual < 0.5 * closest else idle + 1
         closest = min(closest, residual)
@@ -92,7 +92,7 @@ def accelerated_ascent(
         elif not np.isfinite(best):
             return np.nan, NOT_FINITE
         else:
-            # Without a memory for acceleration the failed step was plain.
+            # If the memory of the acceleration is empty, the failed step was plain.
             length *= 1.0 if stored else 0.5
             stored = 0
             if length < _SHORTEST:
@@ -116,20 +116,20 @@ def accelerated_ascent(
 _DIFFERENCE = 1e-4  # Relative step of standard deviations and of variances.
 _LEAST_DIFFERENCE = 1e-12  # Smallest step of means.
 _NARROWEST = 0.1  # Smallest ratio of a variance after and before a step.
-_CLOSE = 0.3  # Smaller moves of means (standard deviations) do not overshoot.
+_CLOSE = 0.3  # Move of means, in standard deviations, below which steps do not overshoot.
 _ROUGHLY = 1e-3  # Tolerance of the sites that start a cold solve.
 _WIDE = 1.0  # Largest precision at the start of a cold solve.
-_DEAR = 2.0  # Average loss that shows a bad start; fitting sites have at most about 0.5.
+_DEAR = 2.0  # Average loss above which a start is bad; good sites have at most about 0.5.
 
 
 class _Look(NamedTuple):
-    """A posterior and g there."""
+    """A posterior, and g at its moments."""
 
     posterior: FunctionPosterior
     g: Array
     """g, ∂g/∂m and ∂g/∂v, (3, n)."""
     at: Callable[[Array, Array], Array]
-    """These for other means and variances."""
+    """Function that returns g and both derivatives for other means and variances."""
     least: float
     """The least precision of a site, 0 or −∞."""
 
@@ -140,11 +140,11 @@ class _Look(NamedTuple):
 
 
 type Target = Callable[[Problem, _Look], tuple[Array, Array]]
-"""Precisions and locations (n,) of sites to go to."""
+"""Precisions and locations (n,) of target sites."""
 
 
 def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
-    """Where g is an average: a step of Newton's method for the moments of each point under its cavity."""
+    """Return the target if g is an average: Newton's step for the moments of each point under its cavity."""
     posterior, g = look.posterior, look.g
     m, v, b, w, fresh = posterior.mean, posterior.site_variance, posterior.weights, posterior.precision, look.precision
     wide = v / posterior.kept
@@ -156,17 +156,17 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     determinant = mm * vv - mv * vm
     to_m = (mv * miss_v - vv * miss_m) / determinant
     to_v = (vm * miss_m - mm * miss_v) / determinant
-    # Use Newton's step if the point's bound is concave and the step short; else the natural gradient.
+    # Use Newton's step if the bound of the point is concave and the step is short; else the natural gradient.
     good = (determinant < 0.0) & (vv < 0.0) & (to_v > (_NARROWEST - 1.0) * v)
     precision = np.where(good, np.maximum(1.0 / (v + to_v) - 1.0 / wide, look.least), fresh)
     return precision, np.where(good, b + to_m / wide + precision * (m + to_m), g[1] + fresh * m)
 
 
 def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
-    """Where g is a bound: a step of Newton's method in the mean, with a line search, and the precisions there."""
+    """Return the target if g is a bound: Newton's step in the mean with a line search, then the new precisions."""
     posterior, g = look.posterior, look.g
     m, v, b = posterior.mean, posterior.variance, posterior.weights
-    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST_DIFFERENCE)  # a variance may be 0
+    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST_DIFFERENCE)  # A variance may be 0.
 
     def curvature(mean: Array) -> Array:
         rise = look.at(mean - apart, v)[1] - look.at(mean + apart, v)[1]
@@ -207,16 +207,16 @@ def scalar_bound(
     depth: int,
     mixing: float,
 ) -> Found:
-    """Raise the bound; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
+    """Maximise the bound from `start`, the precisions and locations of the sites (2, n), which are overwritten.
 
     Precisions are at least `least_precision`, 0 or −∞: a density that is not log-concave may need negative precisions.
 
     There are two kinds of `terms`. With the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`
     `target` is `average_target`; with the kernel of `QuadraticBound` it is `bound_target`. `slopes` is the kernel of
-    `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if the likelihood has one. From cold the
-    bound is then raised from the sites of naive TAP. These need no factorisation, and are near the maximum for any
-    magnitude. If they leave the posterior too wide for the density, the bound is raised from narrow sites about the
-    mode. If factors combine `several_rows`, cavities of naive TAP are narrowed.
+    `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if the likelihood has one. A cold solve then
+    starts at the sites of naive TAP. These need no factorisation, and are near the maximum for any magnitude. If the
+    posterior with these sites is too wide for the density, the solve starts at narrow sites about the mode. If factors
+    combine `several_rows`, cavities of naive TAP are narrowed.
     """
     y, parameters = problem.labels, problem.parameters
     of_sites = FunctionSitePosterior(problem, least_precision)
@@ -241,7 +241,7 @@ def scalar_bound(
         return True, float(look.g[0].sum()) - posterior.divergence, residual
 
     def loss(sites: Array) -> float:
-        """Return the average loss of log density (n,) by the variance of the posterior with sites (2, n)."""
+        """Return the average loss of log density by the variance of the posterior with sites (2, n)."""
         if not posterior.update(*sites):
             return np.nan
         mean, variance = posterior.mean, posterior.variance

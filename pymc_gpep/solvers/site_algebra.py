@@ -1,4 +1,4 @@
-"""The contract of the algebra of a prior and sites that couple functions, and the error without a posterior."""
+"""Contract of the linear algebra of a prior and sites that couple functions; error of an improper covariance."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
@@ -14,25 +14,25 @@ class Moved(NamedTuple):
     weights: Array
     """u = (I + ΠK)⁻¹ r, (c, n)."""
     coordinates: Array
-    """The change in the coordinates of the prior; its image is the change of f."""
+    """Change in the coordinates of the prior. Its image is the change of f."""
 
 
 class SiteAlgebra(ABC):
-    """Everything that solvers compute of a prior covariance K of c functions and sites of precision Π.
+    """Linear algebra of a prior covariance K of c latent functions with site precision Π.
 
     Π has a block for each point. `SolverPrior.coupled` and `SolverPrior.blocks` define its array.
     """
 
     @abstractmethod
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """Take a precision. Returns whether a posterior exists, and log|I + KΠ| up to the term of the form."""
+        """Factorise for a precision. Return whether a posterior exists, and log|I + KΠ| up to the term of the form."""
 
     @abstractmethod
     def weights(self, force: Array, out: Array) -> None:
-        """(I + ΠK)⁻¹ r into `out` (c, n), of r (c, n) in the range of Π, for the precision taken."""
+        """Write (I + ΠK)⁻¹ r into `out` (c, n), for r (c, n) in the range of the factorised Π."""
 
     def moved(self, force: Array) -> Moved:
-        """Return how a force r (c, n) in the range of Π moves the mean."""
+        """Return the change of the mean by a force r (c, n) in the range of Π."""
         u = np.empty_like(force)
         self.weights(force, u)
         return Moved(u, u)
@@ -69,17 +69,17 @@ class SiteAlgebra(ABC):
 
     @property
     def in_single_precision(self) -> Self | None:
-        """The same in the same memory, with matrices that have 32 bits a number; None if that saves no time."""
+        """Return this algebra with float32 matrices in the same memory; None if that saves no time."""
         return None
 
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):
-    """A matrix that should be a covariance has no Cholesky factor to working precision.
+    """A covariance matrix has no Cholesky factor to working precision.
 
     Attributes
     ----------
     least, jitter : float
-        Smallest eigenvalue, and a number on the diagonal that makes it positive; NaN if they were not computed.
+        Smallest eigenvalue, and an increase of the diagonal that makes it positive; NaN if not computed.
     """
 
     least = jitter = float("nan")
@@ -88,7 +88,7 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
     def of(
         cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
     ) -> "NotPositiveDefiniteError":
-        """Return the error for a prior covariance at a place, in words; `like` is an earlier error of the matrix."""
+        """Return the error for the prior covariance `covariance`, `where`; `like` is an earlier error of the matrix."""
         least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
         found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."
@@ -114,5 +114,5 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
 
 NO_COVARIANCE = "The prior covariance is not positive semi-definite."
 
-# Largest matrix whose eigenvalues are computed for a message.
+# Size of the largest matrix whose eigenvalues are computed for a message.
 _MOST_EIGENVALUES = 500

@@ -1,9 +1,9 @@
 """EP as a fixed point of sites: one sweep, one iteration and one fallback sequence for every kind of sites.
 
-`site_ep` has the algorithm. A kind of sites derives from `SitePosterior`, which computes the posterior that sites
+`site_ep` is the algorithm. A kind of sites derives from `SitePosterior`, which computes the posterior that sites
 imply. An approximation passes the update, which matches moments of tilted distributions. The iteration uses sites
-through the contract `SiteSpace` alone. Sites may be in memory, or in parts on many machines, of which only inner
-products are gathered.
+through the contract `SiteSpace` alone. Sites may be in memory, or distributed over machines; then only inner products
+are gathered.
 """
 
 from abc import ABC, abstractmethod
@@ -21,43 +21,43 @@ from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, History
 type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
 """One sweep of a kind of EP, `sweep(sites, target, scale)`.
 
-It computes the posterior that the sites imply, writes the sites that match the tilted moments into `target` and the
-marginal variances of what they act on into `scale` (n, d), and returns success, evidence, and the largest change of a
-site in units of its marginal.
+It computes the posterior that the sites imply. It writes the sites that match the tilted moments into `target`, and
+marginal variances of the variables of the sites into `scale` (n, d). It returns success, evidence, and the largest
+change of a site in units of its marginal.
 """
 
 
 class SiteSpace(Protocol):
-    """The sites of an EP and their past, wherever they are."""
+    """The sites of an EP and their past, in memory or distributed."""
 
     def sweep(self) -> tuple[bool, float, float]:
-        """One sweep from the present sites: success, evidence, and the largest change of a site."""
+        """Make one sweep from the present sites. Return success, evidence, and the largest change of a site."""
 
     def norm(self) -> float:
-        """Squared norm of the residual, the change that the last sweep is for; it is free of units."""
+        """Return the squared norm of the residual, the change of sites by the last sweep; it is free of units."""
 
     def remember(self, slot: int) -> None:
         """Store the change of sites and residual since the sweep before, in a slot of the memory."""
 
     def damp(self, damping: float) -> None:
-        """Take a part of the residual."""
+        """Add a share of the residual to the sites."""
 
     def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
-        """Take an accelerated step; a precision that would leave the interval takes a part of the residual."""
+        """Take an accelerated step; a precision that would leave the interval takes a damped step."""
 
     def clear(self) -> None:
         """Make all sites 0."""
 
 
 class SiteVector:
-    """Sites (2, n, d) as a vector x, their residual f, weights that make it free of units, and differences of both.
+    """Sites (2, n, d) as a vector x, their residual f, weights that make f free of units, and differences of x and f.
 
     Parameters
     ----------
     sites : array (2, n, d)
         Precisions and locations. They are overwritten.
     depth : int
-        How many differences are kept.
+        Number of stored differences.
     """
 
     def __init__(self, sites: Array, depth: int) -> None:
@@ -66,11 +66,11 @@ class SiteVector:
         self._x = sites.reshape(-1)
         self._weight, self._step = np.empty((2, self._x.size))
         self._dx, self._df = np.empty((2, depth, self._x.size))
-        self._f = self.target.reshape(-1)  # in place: sites of a million points take most of the memory
+        self._f = self.target.reshape(-1)  # In place: sites of a million points take most of the memory.
         self._old_x, self._old_f = np.empty((2, self._x.size))
 
     def norm(self) -> float:
-        """Squared norm of the residual that `target` and `scale` imply; it takes the place of `target`."""
+        """Return the squared norm of the residual, from `target` and `scale`. The residual overwrites `target`."""
         half = self._x.size // 2
         self._f -= self._x
         variance = self.scale.reshape(-1)
@@ -87,7 +87,7 @@ class SiteVector:
         self._dx[slot] = self._df[slot] = 0.0
 
     def rest(self) -> None:
-        """Have no residual and no past, so that steps leave the sites where they are until the next sweep."""
+        """Set residual and past to 0, so that steps do not change the sites before the next sweep."""
         for values in (self.target, self.scale, self._weight, self._dx, self._df):
             values[:] = 0.0
 
@@ -97,17 +97,17 @@ class SiteVector:
         self._x += self._f
 
     def products(self, used: int) -> tuple[Array, Array]:
-        """Return the inner products (used, used) and (used,) that choose a combination of the past."""
+        """Return the inner products (used, used) and (used,) that determine the combination of past steps."""
         gram, rhs = residual_products(self._weight, self._f, self._df, used)
         return gram, rhs
 
     def combine(self, gamma: Array, mixing: float, damping: float, interval: tuple[float, float]) -> None:
-        """Take the step that a combination (used,) of the past makes, see `SiteSpace.accelerate`."""
+        """Take the step of a combination (used,) of past steps, see `SiteSpace.accelerate`."""
         half = self._x.size // 2
         self._old_x[:], self._old_f[:] = self._x, self._f
         combined_step(self._f, self._dx, self._df, gamma, mixing, self._step)
         self._step += self._x
-        # The plain step keeps a precision in its interval if acceleration does not.
+        # If acceleration moves a precision out of its interval, the precision takes the plain step.
         precisions = self._step[:half]
         outside = ~((precisions >= interval[0]) & (precisions < interval[1]))
         precisions[outside] = self._x[:half][outside] + damping * self._f[:half][outside]
@@ -118,7 +118,7 @@ class SiteVector:
 
 
 class SitesInMemory(SiteVector):
-    """Sites that are arrays, as a `SiteSpace`.
+    """A `SiteSpace` of sites in arrays.
 
     Parameters
     ----------
@@ -147,17 +147,17 @@ class Steps(NamedTuple):
     mixing: float
     damping: float
     largest_precision: float
-    """Precisions of sites that match moments are less."""
+    """Exclusive upper bound of the precisions of matched sites."""
     least_precision: float = 0.0
-    """And at least this."""
+    """Lower bound of the precisions of matched sites."""
 
     def times(self, size: float) -> Self:
-        """Steps that are so many times as long."""
+        """Return the options with steps `size` times as long."""
         return self._replace(mixing=size * self.mixing, damping=size * self.damping)
 
 
-_WARM_UP = 2  # Damped sweeps before the first acceleration, since first steps are too nonlinear to extrapolate,
-_BOLD = 1.0  # unless the residual is already below this, as with sites of neighbouring hyperparameters.
+_WARM_UP = 2  # Damped sweeps before the first acceleration: first steps are too nonlinear to extrapolate.
+_BOLD = 1.0  # Residual below which acceleration starts at once, as with sites of neighbouring hyperparameters.
 # If the squared residual exceeds the smallest by this factor, the extrapolation has failed. Near the fixed point, where
 # the iteration is nearly linear, a rise for one sweep does not discard the memory.
 _GROWTH, _GROWTH_NEAR = 2.0, 100.0
@@ -168,9 +168,9 @@ _PROGRESS = 0.7  # A residual below this share of the smallest counts as progres
 def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
     """Iterate from the sites of a space until converged or without progress for `patience` sweeps.
 
-    Sites are precisions and locations; matched sites have precisions from the least to below the largest. The first
-    sweeps are damped, later sweeps accelerated. If the residual grows, the iteration restarts from a damped step.
-    Returns evidence and status.
+    Sites are precisions and locations. Precisions of matched sites lie between the bounds of `steps`. The first sweeps
+    are damped, later sweeps accelerated. If the residual grows, the iteration restarts from a damped step. Return
+    evidence and status.
     """
     tolerance, depth, mixing, damping, largest_precision, least_precision = steps
     stored = sweeps = progress = 0
@@ -219,13 +219,13 @@ class Ended(NamedTuple):
     evidence: float
     """NaN if the iteration failed."""
     status: int
-    """One of `pymc_gpep.kernels.status`."""
+    """A status of `pymc_gpep.kernels.status`."""
     rung: int
     """Number of the last scheme, 0 for the first."""
 
 
 def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
-    """Return the steps of `SCHEMES`, or only the first if not `ladder`; further options are passed to `Steps`."""
+    """Return the steps of `SCHEMES`; only the first if not `ladder`. `options` are passed to `Steps`."""
     first = Steps(**options)
     further = [first.times(_SHRINKAGE**rung)._replace(depth=0) for rung in range(1, len(SCHEMES))]
     return [first, *further] if ladder else [first]
@@ -234,8 +234,8 @@ def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
 def climb(space: SiteSpace, history: History, schemes: Sequence[Steps], *, last_patience: float = np.inf) -> Ended:
     """Iterate from the sites of a space by each scheme in turn, until a scheme converges or finds no posterior.
 
-    The next scheme starts where the last one ended, and from zero after numbers that are not finite. The last scheme
-    ends after `last_patience` sweeps without progress.
+    A scheme starts at the end of the previous scheme, or from zero if that is not finite. The last scheme ends after
+    `last_patience` sweeps without progress.
     """
     evidence, status, rung = np.nan, OUT_OF_ITERATIONS, 0
     for rung, steps in enumerate(schemes):
@@ -249,10 +249,10 @@ def climb(space: SiteSpace, history: History, schemes: Sequence[Steps], *, last_
 
 
 class ImpliedPosterior(Protocol):
-    """The posterior that sites of one kind imply, as a sweep uses it."""
+    """The posterior implied by sites of one kind, for a sweep."""
 
     least: float
-    """Least precision of a site, 0 or −∞. The update projects on it, and the last scheme sets it to 0."""
+    """Least precision of a site, 0 or −∞. The update clips precisions to it, and the last scheme sets it to 0."""
 
     def take(self, sites: Array) -> tuple[bool, float]:
         """Compute the posterior from sites (2, n, d). Return success and log ∫ p(f) ∏ sites df."""
@@ -266,8 +266,8 @@ class ImpliedPosterior(Protocol):
 type Update[P] = Callable[[P, Array, Array, Array], tuple[bool, float, float]]
 """Match moments, `update(posterior, sites, target, scale)`.
 
-It writes the sites that match the tilted moments into `target`, and the marginal variances of what they act on into
-`scale` (n, d). It returns success, the terms that the points add to the evidence, and the largest change of a site in
+It writes the sites that match the tilted moments into `target`, and marginal variances of the variables of the sites
+into `scale` (n, d). It returns success, the terms of the points in the evidence, and the largest change of a site in
 units of its marginal.
 """
 
@@ -309,20 +309,20 @@ def site_ep[P: ImpliedPosterior](
 
     A sweep, for all sites at once (van Gerven and others 2010):
 
-    1. Read precisions Π and locations ν of sites of latent values from the sites that are iterated.
+    1. Compute precisions Π and locations ν of the latent values from the iterated sites.
     2. Compute b = (I + ΠK)⁻¹(ν − Πm), means m + Kb and covariances of each point. The prior has mean m and covariance
        K. Without a posterior, halve negative precisions up to 30 times, then make them 0.
     3. Add log ∫ p(f) ∏ sites df and the terms of the points to log Z (Nickisch and Rasmussen 2008, section 4).
-    4. Take each site out of its marginal, which gives the cavity. Find the site that gives the cavity the moments of
-       the tilted distribution (`site_of`).
+    4. Divide each marginal by its site, which gives the cavity. Compute the site with which the cavity has the moments
+       of the tilted distribution (`site_of`).
 
     The iteration, see `iterate`:
 
-    5. Take a part of the residual, the new sites less the old sites. After a few sweeps combine past residuals by
-       Anderson acceleration (Walker and Ni 2011). If the residual grows, forget the past.
+    5. Add a share of the residual, the new sites minus the old sites. After a few sweeps combine past residuals by
+       Anderson acceleration (Walker and Ni 2011). If the residual grows, clear the past.
     6. Stop if no site changes by more than the tolerance, in units of its marginal, and the evidence has settled.
 
-    The fallback sequence, whose next scheme follows 40 sweeps without progress:
+    The fallback sequence; 40 sweeps without progress end a scheme:
 
     7. Accelerated steps, then damped steps of 0.6 and of 0.36 times their length (`SCHEMES`).
     8. If precisions may be negative: start from zero, and go through `easier` problems to the given one.
@@ -340,7 +340,7 @@ def site_ep[P: ImpliedPosterior](
     history : History
     update : Update
     easier : sequence of Update, optional
-        Updates of easier problems, each nearer to the given problem. Without it step 8 is left out.
+        Updates of easier problems, each nearer to the given problem. Without them step 8 is omitted.
     last_least : float
         Least entry of the first half of sites in step 9.
     ladder : bool
@@ -351,7 +351,7 @@ def site_ep[P: ImpliedPosterior](
     Returns
     -------
     Ended
-        The numbers of steps 9 and 8 as schemes are `len(SCHEMES)` and the next.
+        Result, with the number of the last scheme: `len(SCHEMES)` for step 9, and one more for step 8.
     """
     begun, signed = sites.copy(), posterior.least < 0.0
 
@@ -378,7 +378,7 @@ def site_ep[P: ImpliedPosterior](
 
 
 def site_of(rho: Array, gamma: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-    """Return the site exp(νx − ½ t x²), as t and ν, that gives a cavity N(mean, variance) the tilted moments.
+    """Return t and ν of the site exp(νx − ½ t x²) with which a cavity N(mean, variance) has the tilted moments.
 
     `rho` and `gamma` are the first derivative and the negative second derivative of the log normaliser in the mean.
     """
@@ -387,20 +387,20 @@ def site_of(rho: Array, gamma: Array, mean: Array, variance: Array) -> tuple[Arr
 
 
 def site_terms(mean: Array, variance: Array, location: Array, precision: Array) -> float:
-    """Σ log ∫ N(x | mean, variance) exp(νx − ½ t x²) dx."""
+    """Return Σ log ∫ N(x | mean, variance) exp(νx − ½ t x²) dx."""
     stretch = 1.0 + precision * variance
     quadratic = location * location * variance + 2.0 * location * mean - precision * mean * mean
     return 0.5 * float((quadratic / stretch - np.log(stretch)).sum())
 
 
 def largest_change(target: Array, sites: Array, scale: Array) -> float:
-    """Largest change from sites (2, n, d) to `target`, in units of the marginals with the variances `scale` (n, d)."""
+    """Return the largest change from sites (2, n, d) to `target`, in units of marginals of variance `scale` (n, d)."""
     of_precision, of_location = np.abs(target - sites)
     return float(np.maximum((of_precision * scale).max(), (of_location * np.sqrt(scale)).max()))
 
 
 class SitePosterior(ABC):
-    """Posterior of the latent values that sites of one kind imply, NaN until sites are taken.
+    """Posterior of the latent values implied by sites of one kind; NaN before the first `take`.
 
     Attributes
     ----------
@@ -423,17 +423,17 @@ class SitePosterior(ABC):
         """See `ImpliedPosterior`."""
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """See `ImpliedPosterior`; the first half of sites has their precisions."""
+        """See `ImpliedPosterior`; the first half of sites are precisions."""
         below = sites[0] < 0.0
         sites[0][below] = factor * sites[0][below] + 0.0  # not −0.0
         return bool(below.any())
 
     @abstractmethod
     def gradient(self) -> Array:
-        """Derivative of the log normaliser at fixed sites, in the array that the prior is made of."""
+        """Return the derivative of the log normaliser at fixed sites, in the array of the prior."""
 
     def found(self, ended: Ended, parameters: Callable[[], Array] = lambda: NO_PARAMETERS) -> Found:
-        """Return the result of a solver that ended here, with the derivatives (p, n) in parameters of the likelihood.
+        """Return the result of a solver at this posterior, with derivatives (p, n) in parameters of the likelihood.
 
         At a fixed point the evidence is stationary in the sites. Its derivative in the prior mean is b.
         """

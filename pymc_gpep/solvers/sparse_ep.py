@@ -1,28 +1,28 @@
 """Sweeps over sites on projections of whitened inducing values: EP for any factors, nested EP, variational inference.
 
-A factor depends on the latent values f_k = m + x_k + e_k alone; see `pymc_gpep.solvers.sparse_sweeps`. With the sites
-held, only the factors depend on hyperparameters, through w and s in the moments of their cavities. At a fixed point the
-derivative is that of the evidence, and elsewhere that of the evidence with frozen sites.
+A factor depends on the latent values f_k = m + x_k + e_k alone; see `pymc_gpep.solvers.sparse_sweeps`. At fixed sites,
+only the factors depend on hyperparameters, through w and s in the moments of their cavities. At a fixed point the
+derivative is that of the evidence. At other points it is that of the evidence with fixed sites.
 
-Nested EP (`CoupledSparseSweeps`): the sites act on projections, too, and the coupling of the functions is kept. A
-point's site acts on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form that nested EP gives it. Its noise is all noise
-around the x: the likelihood's own, and the residual of the features. The site follows from d scalar inner sites of the
-likelihood's factors. The posterior of v couples all functions. The functions of a point enter by their differences, and
-the part that all have in common stays as it is in the prior.
+Nested EP (`CoupledSparseSweeps`): the sites act on projections as well, and couple the functions. A point's site acts
+on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form of a site of nested EP. Its noise is all noise around x: the noise
+of the likelihood, and the residual of the features. The site follows from d scalar inner sites of the likelihood's
+factors. The posterior of v couples all functions. The functions of a point enter by their differences, and their
+common part keeps its prior.
 
-Derivatives: with the sites held as functions of x, features are in the posterior of v alone. At a fixed point the
+Derivatives: with fixed sites as functions of x, only the posterior of v depends on features. At a fixed point the
 derivative of its normaliser is that of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features and ρ in the
-prior mean. A point's log normaliser depends on its cavity's variance of x_k and on s_k by their sum. The derivative in
+prior mean. A point's log normaliser depends on the sum of s_k and its cavity's variance of x_k. The derivative in
 s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
 
 Variational inference (`SparseVISweeps`): the best Gaussian of whitened inducing values under a bound. The bound
-is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)), E an average log likelihood, or a lower bound of one. It depends on the means
-and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and the
-locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these is one along the natural gradient: a short
-one always raises the bound. Precisions are negative where E is convex.
+is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)). E is an average log likelihood, or a lower bound of it. It depends on the
+means and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and
+the locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these sites is a step along the natural gradient:
+a short step always raises the bound. Precisions are negative where E is convex.
 
-Derivatives: with q held in whitened coordinates, the divergence does not depend on hyperparameters, and E does by w and
-s in the moments.
+Derivatives: with fixed q in whitened coordinates, the divergence does not depend on hyperparameters. E does, through
+w and s in the moments.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ from pymc_gpep.solvers.whitened_posterior import (
 
 
 class Tilted(NamedTuple):
-    """Results of a rule for B points whose factors see normal latent values."""
+    """Results of a rule for B points with normal latent values."""
 
     log_z: Array
     """Sum over factors of the log normalisers, (B,)."""
@@ -65,13 +65,13 @@ class LikelihoodFactors(NamedTuple):
     functions: NDArray[np.int64]
     """Function that each site acts on, (n, d)."""
     tilted: Callable[[slice, Array, Array], Tilted]
-    """Results for some rows, from means and variances (B, d) of the latent values that the factor of each site sees."""
+    """Results for some rows, from means and variances (B, d) of the latent values of each site's factor."""
     shifts: bool
-    """Whether they see differences of functions only."""
+    """Whether factors depend on differences of functions only."""
     narrows: bool = True
-    """Whether sites have no negative precisions, and match a mean alone where moments would need one."""
+    """Whether precisions are at least 0. A site that would need a negative precision matches the mean alone."""
     log_concave: bool = True
-    """Whether moments need no negative precisions."""
+    """Whether factors are log-concave, so that sites need no negative precisions."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,11 +79,11 @@ class LikelihoodFactors(NamedTuple):
         return self.functions.shape
 
     def widening(self) -> "LikelihoodFactors | None":
-        """The same whose sites may have negative precisions; None where none would that matches moments."""
+        """Return these factors with negative site precisions allowed; None if factors are log-concave."""
         return None if self.log_concave else self._replace(narrows=False)
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseEPSweeps":
-        """Return the parts of an iteration over their sites."""
+        """Return the sweeps over the sites of these factors."""
         return SparseEPSweeps(features, self, team)
 
 
@@ -95,27 +95,27 @@ class _Cavities(NamedTuple):
     keep: Array
     """1 − t v."""
     without: Array
-    """(t m − ν) / (1 − t v): how the cavity's mean differs from the posterior's, in units of the variance."""
+    """(t m − ν) / (1 − t v): cavity mean minus posterior mean, in units of the variance."""
     cavity_mean: Array
     cavity_variance: Array
     tilted: Tilted
 
 
 class SparseEPSweeps(SparseSweeps):
-    """The parts of an iteration of EP, for one prior.
+    """Sweeps of EP, for one prior.
 
-    Where factors are not log-concave, a tilted distribution may be wider than its cavity, and only a site with a
-    negative precision matches its moments. With such sites the iteration may fail, or wander, unless it begins close to
-    its end. Sites that only narrow (`LikelihoodFactors.narrows`) match the mean alone there, with a precision of 0.
-    That always converges, close by. The evidence is then not stationary in the sites, and its derivatives are
-    approximate.
+    If factors are not log-concave, a tilted distribution may be wider than its cavity. Then only a site with a negative
+    precision matches its moments. With such sites the iteration may fail, or not settle, unless it begins close to its
+    end. Sites that only narrow (`LikelihoodFactors.narrows`) match the mean alone in this case, with a precision of 0.
+    This iteration always converges to a nearby point. The evidence is then not stationary in the sites, and its
+    derivatives are approximate.
 
     Parameters
     ----------
     features : RowFeatures
     factors : LikelihoodFactors
     team : Team
-        The threads that work on it. Results do not depend on how many there are.
+        Threads for the sweeps. Results do not depend on their number.
     """
 
     def __init__(self, features: RowFeatures, factors: LikelihoodFactors, team: Team = ALONE) -> None:
@@ -150,12 +150,12 @@ class SparseEPSweeps(SparseSweeps):
 
 
 class PointAverages(NamedTuple):
-    """The likelihood by averages of its logarithm."""
+    """The likelihood as averages of its logarithm."""
 
     functions: NDArray[np.int64]
     """Position of the function of each site, (n, c): each row is 0, …, c − 1."""
     terms: Callable[[slice, Array, Array], tuple[Array, Array, Array]]
-    """E (B,) of some rows and its derivatives (B, c), from means and variances (B, c) of the latent values."""
+    """Function that returns E (B,) of some rows and its derivatives (B, c), from means and variances (B, c)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -166,19 +166,19 @@ class PointAverages(NamedTuple):
         """Return None: this solver does not use negative site precisions."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseVISweeps":
-        """Return the parts of an iteration over their sites."""
+        """Return the sweeps over the sites of these averages."""
         return SparseVISweeps(features, self, team)
 
 
 class SparseVISweeps(SparseSweeps):
-    """The parts of an iteration, for one prior.
+    """Sweeps of variational inference, for one prior.
 
     Parameters
     ----------
     features : RowFeatures
     averages : PointAverages
     team : Team
-        The threads that work on it. Results do not depend on how many there are.
+        Threads for the sweeps. Results do not depend on their number.
     """
 
     def __init__(self, features: RowFeatures, averages: PointAverages, team: Team = ALONE) -> None:
@@ -195,13 +195,13 @@ class SparseVISweeps(SparseSweeps):
         return Slopes(of_mean.T, 2.0 * of_variance.T, of_variance.T)
 
     def _terms(self, rows: slice, features: Features, projected: Marginals) -> tuple[Array, ...]:
-        """Return means and variances (B, c) of the projections, and their E."""
+        """Return means and variances (B, c) of the projections, and E with its derivatives."""
         mean, variance = projected
         seen = (features.mean + mean).T, (self._rest(features) + variance).T
         return mean.T, variance.T, *self._averages.terms(rows, *map(np.ascontiguousarray, seen))
 
     def of_posterior(self, posterior: WhitenedPosterior) -> float:
-        """−KL(q ‖ N(0, I))."""
+        """Return −KL(q ‖ N(0, I))."""
         root, mean = posterior.root, posterior.mean
         log_det = 2.0 * float(np.log(root.diagonal(axis1=1, axis2=2)).sum())
         return -0.5 * (float((root * root).sum() + (mean * mean).sum()) - mean.size - log_det)
@@ -214,9 +214,9 @@ class CoupledFactors(NamedTuple):
     """(n,)."""
     n_functions: int
     update: Callable[..., tuple[float, float]]
-    """New inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
+    """Function that computes new inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
     site_parameters: Callable[..., float]
-    """The sites that inner ones imply, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
+    """Sites implied by inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -227,12 +227,12 @@ class CoupledFactors(NamedTuple):
         """Return None, since factors of inner EP are log-concave."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "CoupledSparseSweeps":
-        """Return the parts of an iteration over the inner sites."""
+        """Return the sweeps over the inner sites."""
         return CoupledSparseSweeps(features, self, team)
 
 
 class _Rows(NamedTuple):
-    """Some of the rows, and their sites."""
+    """A block of rows, and their sites."""
 
     rows: slice
     features: Features
@@ -249,14 +249,14 @@ class _Rows(NamedTuple):
 
 
 class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
-    """The parts of an iteration, for one prior.
+    """Sweeps of nested EP, for one prior.
 
     Parameters
     ----------
     features : RowFeatures
     factors : CoupledFactors
     team : Team
-        The threads that work on it. Results do not depend on how many there are.
+        Threads for the sweeps. Results do not depend on their number.
     """
 
     def __init__(self, features: RowFeatures, factors: CoupledFactors, team: Team = ALONE) -> None:
@@ -264,7 +264,7 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
         self._factors = factors
 
     def _sums(self, block: _Rows) -> tuple[Array, Array]:
-        """S (cM, cM), whose lower triangle counts, and h (c, M)."""
+        """Return S (cM, cM), valid in its lower triangle, and h (c, M)."""
         w, pi = block.w, block.pi
         precision = shared_precision(w[0], pi) if self._shared else coupled_precision(w, pi)
         return precision, np.stack([own @ nu for own, nu in zip(w, block.nu, strict=True)])
@@ -282,14 +282,14 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
     def match(
         self, sites: Array, posterior: CoupledWhitened, shift: CommonShift | None, target: Array, scale: Array
     ) -> tuple[float, float]:
-        """See `SiteSweeps`. A change to NaN counts as infinite: the iteration then begins from zero sites."""
+        """See `SiteSweeps`. A change to NaN counts as infinite, so that the iteration restarts from zero sites."""
 
         def part(at: _Rows) -> tuple[float, float]:
             rows, (mean, cov) = at.rows, self._moments(posterior, at)
             mean += at.features.mean
             given: Any = self._factors.labels[rows], at.rest, *sites[:, rows], 1, 0.0
             terms, residual = self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
-            # A site with an improper cavity is NaN, which a loop of comparisons ignores.
+            # A site with an improper cavity is NaN; the comparisons of the kernel ignore NaN.
             return terms + at.constant, residual if np.isfinite(terms + residual) else np.inf
 
         terms, residuals = np.array(list(self.over_blocks(sites, part))).T
@@ -312,9 +312,9 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
         return posterior.shared_moments(at.w[0]) if self._shared else posterior.moments(at.w)
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
-        """All points in their order, part by part, each without its own site, which is in the posterior.
+        """Yield moments of all points in order, part by part, each without its own site.
 
-        With the covariance V of x that of the cavity is (I − VΠ)⁻¹ V; the site pulls with the force ν − Π E[x].
+        If x has the covariance V, its cavity has (I − VΠ)⁻¹ V. The site pulls with the force ν − Π E[x].
         """
         every = np.arange(len(self._owner))
 
@@ -332,14 +332,14 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
 
 
 def _precisions(pi: Array) -> Array:
-    """Return Π of each point (B, c, c), from π (c, B); 0 without a site."""
+    """Return Π of each point (B, c, c), from π (c, B); 0 if π is 0."""
     total = pi.sum(axis=0)
     shared = np.einsum("kb,lb->bkl", pi, pi / np.where(total > 0.0, total, 1.0))
     return pi.T[:, :, None] * np.eye(len(pi)) - shared
 
 
 def _point_slopes(mean: Array, cov: Array, pi: Array, nu: Array) -> tuple[Array, Array]:
-    """ρ, and derivatives in the s, (c, B), from moments (c, B), (B, c, c) of the x relative to the prior mean."""
+    """Return ρ and derivatives in s, (c, B), from moments (c, B) and (B, c, c) of x relative to the prior mean."""
     total = pi.sum(axis=0)
     rho = nu - pi * (mean - (pi * mean).sum(axis=0) / total)
     average = np.einsum("kb,bkl->lb", pi, cov) / total

@@ -1,11 +1,11 @@
-"""A sparse precision with few dense columns: its pattern, its factor, solves, and entries of its inverse.
+"""Sparse precision plus few dense columns: pattern, factor, solves, and entries of the inverse.
 
 With Y = P₀⁻¹V and M = W + VᵀY
 
     P⁻¹ = P₀⁻¹ − Y M⁻¹ Yᵀ,   log|P| = log|P₀| + log|M| − log|W|.
 
-W = 0 holds Vᵀx at 0, conditioning by kriging. An entry of W below 0 subtracts the part of a column from P₀, so that P₀
-may be positive definite if P is not.
+W = 0 conditions on Vᵀx = 0 by kriging. A negative entry of W subtracts the term of a column from P₀, so that P₀ may be
+positive definite if P is not.
 """
 
 from functools import cached_property
@@ -34,8 +34,8 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
 )
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 
-_DENSE = 40  # From this number of full columns dense matrices are faster.
-_FULL = 0.9  # A block with at least this share of its entries counts as full.
+_DENSE = 40  # Number of full columns from which dense matrices are faster.
+_FULL = 0.9  # Share of nonzero entries from which a block counts as full.
 _SLOWER = 17.0  # Time of a product outside the dense block, relative to LAPACK.
 
 type Indices = NDArray[np.int64]
@@ -48,18 +48,18 @@ class FactorPattern:
     ----------
     q : int
     first, second : array
-        Rows and columns of entries of P, on either side of the diagonal; the diagonal itself may be left out.
+        Rows and columns of entries of P, in either triangle; the diagonal may be omitted.
 
     Attributes
     ----------
     order : array (q,)
-        Which row of P stands at each place.
+        Row of P at each position.
     starts, rows : array
         See `pymc_gpep.kernels.linalg.sparse_factor`.
     dense : int
-        The column from which on L has all entries, q where these are few.
+        First column of the full block at the end of L; q if the block is small.
     work : float
-        Products of a factorisation, weighted by the time of each: 1 in the dense block, where LAPACK computes it.
+        Number of products of a factorisation, weighted by time: a product in the dense block, by LAPACK, counts 1.
     """
 
     def __init__(self, q: int, first: Indices, second: Indices) -> None:
@@ -99,7 +99,7 @@ class FactorPattern:
 
     @property
     def nothing(self) -> int:
-        """The slot of entries that L has not."""
+        """Slot of entries outside the pattern of L."""
         return self.entries
 
 
@@ -110,10 +110,10 @@ def pairs_of_rows(cells: Indices) -> tuple[Indices, Indices]:
 
 
 def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
-    """Order with vertices first that have no neighbours among them, and the numbers of rows of its columns.
+    """Return an order that begins with an independent set of vertices, and the number of entries of each column of L.
 
-    None unless the other columns are all but full: no order then leaves L much sparser. Effects of two crossed factors
-    are an example.
+    Return None unless the other columns are nearly full: then no order leaves L much sparser. Effects of two crossed
+    factors are an example.
     """
     q = there.shape[0]
     degree, within = np.diff(there.indptr), np.zeros(q, np.bool_)
@@ -129,7 +129,7 @@ def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
 
 
 def _orders(there: csc_array) -> list[Indices]:
-    """Orders that may leave the factor sparse: by least degree, as it is both ways, and along a band."""
+    """Return orders that may leave the factor sparse: least degree, given order, band, and reversed order."""
     q = there.shape[0]
     degree = np.asarray(there.sum(axis=0)).ravel() + 1.0
     matrix = csc_array(there + coo_array((degree, (np.arange(q), np.arange(q))), shape=(q, q)))
@@ -139,7 +139,7 @@ def _orders(there: csc_array) -> list[Indices]:
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
-    """Return for each row of P in an order which earlier columns it has entries in."""
+    """Return, for each row of P in an order, the earlier columns with entries."""
     place = np.argsort(order)
     entries = there.tocoo()
     row, column = place[entries.row], place[entries.col]
@@ -150,9 +150,9 @@ def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
 
 
 def _best_order(there: csc_array) -> tuple[Indices, Indices]:
-    """Return the order that leaves L fewest entries, with the numbers of rows of its columns.
+    """Return the order with the fewest entries of L, and the number of entries of each column of L.
 
-    If several orders leave as many, the last order is taken. From its end to its start a walk is factorised without
+    Among equal orders the function returns the last. In the reversed order a random walk is factorised without
     rounding: its pivots are the precisions of its steps.
     """
     if (crossed := _bipartite_order(there)) is not None:
@@ -168,10 +168,10 @@ def _best_order(there: csc_array) -> tuple[Indices, Indices]:
 
 
 def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Return an order that leaves L as many entries, in which a column follows on the column that it is a row of.
+    """Return an order with the same number of entries of L, in which parents follow their children.
 
-    Each column stands behind the columns that it is the parent of in the elimination tree. The last of these has the
-    most rows. The full columns at the end stay there.
+    In the elimination tree each column follows the columns of its children. The last child has the most rows. The full
+    columns at the end stay at the end.
     """
     q = len(order)
     full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))
@@ -184,11 +184,11 @@ def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices
     return order[moved], counts[moved]
 
 
-_ROWS = 500  # Number of rows that are solved together.
+_ROWS = 500  # Number of rows of one solve.
 
 
 class SparsePrecision:
-    """P, factorised.
+    """Factorised precision P.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class SparsePrecision:
     def factorised(
         cls, pattern: FactorPattern, entries: Array, columns: Array, widths: Array
     ) -> "SparsePrecision | None":
-        """Factorise P₀, which `entries` has by slots and loses; None if it is not positive definite."""
+        """Factorise P₀ from `entries` by slots, which are overwritten. Return None if P₀ is not positive definite."""
         q, p = pattern.size, pattern
         entries[-1] = 0.0
         diagonal, lower = entries[:q], entries[q:-1]
@@ -223,11 +223,11 @@ class SparsePrecision:
 
     @property
     def log_det(self) -> float:
-        """log|P₀| + log|M|, which is log|P| but for a constant."""
+        """log|P₀| + log|M|: log|P| up to a constant."""
         return float(np.log(self._diagonal).sum()) + float(np.linalg.slogdet(self._middle)[1])
 
     def _solve_sparse(self, right: Array) -> Array:
-        """P₀⁻¹ r of each row r of (m, q)."""
+        """Return P₀⁻¹ r for each row r of `right` (m, q)."""
         p = self.pattern
         x = np.ascontiguousarray(right[:, p.order])
         solve_lower(p.starts, p.rows, p.dense, self._lower, x)
@@ -238,14 +238,14 @@ class SparsePrecision:
         return found
 
     def solve(self, right: Array) -> Array:
-        """P⁻¹ r of r (q,), or of each row of (m, q)."""
+        """Return P⁻¹ r for r (q,), or for each row r of (m, q)."""
         rows = np.atleast_2d(np.asarray(right, np.float64))
         found = self._solve_sparse(rows)
         if len(self._widths):
             found -= np.linalg.solve(self._middle, self._columns @ found.T).T @ self._pull
         return found.reshape(np.shape(right))
 
-    # A root F R of P⁻¹: F of P₀⁻¹, and R that is the identity but for the span of Fᵀ V.
+    # Root F R of P⁻¹. F is a root of P₀⁻¹, and R differs from the identity in the span of Fᵀ V.
 
     @cached_property
     def _span(self) -> tuple[Array, Array]:
@@ -255,7 +255,7 @@ class SparsePrecision:
         return span @ turned, 1.0 - np.sqrt(np.maximum(1.0 - kept, 0.0))
 
     def _lowered(self, right: Array) -> Array:
-        """Fᵀ r of each row r of (m, q), F Fᵀ = P₀⁻¹."""
+        """Return Fᵀ r for each row r of `right` (m, q), F Fᵀ = P₀⁻¹."""
         p = self.pattern
         x = np.ascontiguousarray(right[:, p.order])
         solve_lower(p.starts, p.rows, p.dense, self._lower, x)
@@ -263,7 +263,7 @@ class SparsePrecision:
         return x
 
     def halved(self, right: Array) -> Array:
-        """Rᵀ Fᵀ r of each row r of (m, q): rᵀP⁻¹s is the product of two of them."""
+        """Return Rᵀ Fᵀ r for each row r of `right` (m, q). Their inner products are rᵀP⁻¹s."""
         found = self._lowered(right)
         if len(self._widths):
             directions, factors = self._span
@@ -271,7 +271,7 @@ class SparsePrecision:
         return found
 
     def spread(self, noise: Array) -> Array:
-        """F R ε of each row ε of (m, q): draws of N(0, P⁻¹) of standard normals."""
+        """Return F R ε for each row ε of `noise` (m, q): draws of N(0, P⁻¹) from standard normals."""
         x, p = np.array(noise, np.float64), self.pattern
         if len(self._widths):
             directions, factors = self._span
@@ -299,18 +299,18 @@ class SparsePrecision:
         return entries
 
     def _taken(self, cells: NDArray[np.int64], values: Array) -> tuple[Array, Array]:
-        """AY (n, p) of rows A, and M⁻¹ times that."""
+        """Return AY (n, p) for rows A, and M⁻¹ times AY."""
         moved = np.einsum("ik,pik->ip", values, self._pull[:, cells])
         return moved, np.linalg.solve(self._middle, moved.T).T
 
     def row_variances(self, slots: NDArray[np.int64], cells: NDArray[np.int64], values: Array) -> Array:
-        """Return the diagonal (n,) of A P⁻¹ Aᵀ, of rows A by cells and values (n, k) whose pairs have slots."""
+        """Return the diagonal (n,) of A P⁻¹ Aᵀ, for rows A by cells and values (n, k) whose pairs have slots."""
         found = np.empty(len(values))
         sparse_row_variances(slots, values, self.selected, found)
         if len(self._widths):
             moved, taken = self._taken(cells, values)
             found -= (moved * taken).sum(axis=1)
-            found = np.maximum(found, 0.0)  # Rounding may leave a row that columns hold at zero below zero.
+            found = np.maximum(found, 0.0)  # Rounding may make the variance of a constrained row negative.
         return found
 
     def row_products(self, slots: NDArray[np.int64], cells: NDArray[np.int64], values: Array) -> Array:
@@ -323,7 +323,7 @@ class SparsePrecision:
         return found
 
     def variances(self, rows: Coefficients) -> Array:
-        """Return the diagonal (m,) of T P⁻¹ Tᵀ, of any rows T (m, q): by solves where the factor lacks an entry."""
+        """Return the diagonal (m,) of T P⁻¹ Tᵀ, for any rows T (m, q): by solves if the factor lacks an entry."""
         m = len(rows.products(np.zeros(self.pattern.size)))
         found, left = np.zeros(m), np.arange(m)
         if isinstance(rows, Entries):
@@ -331,7 +331,7 @@ class SparsePrecision:
             slots, components = self.pattern.slots(one, other), self.pattern.components
             own, its = np.tril_indices(rows.cells.shape[1])
             wanted = (rows.values[:, own] != 0.0) & (rows.values[:, its] != 0.0)
-            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # 0 for other pairs
+            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # Other pairs are 0.
             left = np.flatnonzero((wanted & lacks).any(axis=1))
             found = self.row_variances(slots, rows.cells, rows.values)
         for start in range(0, len(left), _ROWS):
@@ -340,7 +340,7 @@ class SparsePrecision:
         return found
 
     def entries(self, slots: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64]) -> Array:
-        """Return entries (i, j) of P⁻¹ that have slots."""
+        """Return the entries (first, second) of P⁻¹, which have these slots."""
         found = self.selected[slots]
         if len(self._widths):
             taken = np.linalg.solve(self._middle, self._pull)
@@ -349,19 +349,19 @@ class SparsePrecision:
 
 
 def _corner(pattern: FactorPattern, diagonal: Array, lower: Array) -> Array:
-    """The last block of a matrix by slots, in full and in Fortran's order; its lower triangle counts."""
+    """Return the last block of a matrix by slots, dense in Fortran order, valid in its lower triangle."""
     corner = np.empty((pattern.size - pattern.dense,) * 2)
     write_corner(diagonal[pattern.dense :], lower[pattern.starts[pattern.dense] :], corner)
     return corner.T
 
 
 def _read_corner(pattern: FactorPattern, corner: Array, pivots: Array, diagonal: Array, lower: Array) -> None:
-    """Put the last block, in Fortran's order, in the place of that of a matrix by slots, its columns over pivots."""
+    """Overwrite the last block of a matrix by slots with `corner` (Fortran order), columns divided by pivots."""
     read_corner(corner.T, pivots, diagonal[pattern.dense :], lower[pattern.starts[pattern.dense] :])
 
 
 def _factorise_corner(pattern: FactorPattern, diagonal: Array, lower: Array) -> bool:
-    """Put D and L in the place of the last block; whether it is positive definite."""
+    """Overwrite the last block with D and L. Return whether it is positive definite."""
     if pattern.dense == pattern.size:
         return True
     root, failed = dpotrf(_corner(pattern, diagonal, lower), lower=1, overwrite_a=1)

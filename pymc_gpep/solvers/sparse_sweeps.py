@@ -1,13 +1,13 @@
-"""Sweeps over sites of inducing inputs: the contract, and the parts that all sweeps over scalar sites share.
+"""Sweeps over sites with inducing inputs: the contract, and the base of all sweeps over scalar sites.
 
 A kind of sites implements sites and sweeps. Scalar and coupled sites are in `pymc_gpep.solvers.sparse_ep`. The
-information of rows on the inducing values is a sum over rows, and so is their part of the evidence. So the sum can be
-computed by one process, or by many processes with a part of the rows each.
+information of rows on the inducing values is a sum over rows. So is their term of the evidence. One process can
+compute the sums, or many processes with a part of the rows each.
 
 A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let q(v_k) = N(μ,
-Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs no more than the c means and variances of its x_k
-(Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks, and sites alone are
-held between sweeps.
+Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs only the c means and variances of its x_k
+(Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are read in blocks, and only sites are
+stored between sweeps.
 
 Derivatives are at fixed sites as natural parameters of v, whose prior N(0, I) has no hyperparameters.
 """
@@ -33,12 +33,12 @@ from pymc_gpep.solvers.whitened_posterior import (
     whitened_posterior,
 )
 
-_PART = 1024  # Smallest number of rows for a thread.
+_PART = 1024  # Smallest number of rows of a part for a thread.
 _PARTS = 8  # Largest number of parts of a block.
 
 
 class LeftOut(NamedTuple):
-    """Latent values of some points, each given the sites of all other points."""
+    """Moments of the latent values of some points, each given the sites of all other points."""
 
     rows: slice
     mean: Array
@@ -46,7 +46,7 @@ class LeftOut(NamedTuple):
     cov: Array
     """(B, c, c)."""
     log_density: Array | None = None
-    """Log density (B,) of the labels of these points given all others, NaN where it follows from the moments."""
+    """Log density (B,) of the labels given all other points; NaN if it follows from the moments."""
 
 
 class Bars(NamedTuple):
@@ -55,17 +55,17 @@ class Bars(NamedTuple):
     rows: slice
     block: Block
     product: Array
-    """W̄ Wᵀ (q, M, M), whose sum over all rows is for `InducingWhitening.pull_factor`."""
+    """W̄ Wᵀ (q, M, M). The argument of `InducingWhitening.pull_factor` is the sum over all rows."""
 
 
 class SiteSweeps[B, P: Whitened](ABC):
-    """The parts of an iteration, for one prior: blocks of the type B, and posteriors of the type P.
+    """Sweeps over sites, for one prior: blocks of the type B, and posteriors of the type P.
 
     Parameters
     ----------
     features : RowFeatures
     team : Team
-        The threads that work on it. Results do not depend on how many there are.
+        Threads for the sweeps. Results do not depend on their number.
     """
 
     least: float = 0.0
@@ -79,15 +79,15 @@ class SiteSweeps[B, P: Whitened](ABC):
 
     @abstractmethod
     def _block(self, rows: slice, features: Features, sites: Array) -> B:
-        """Features and sites (2, n, d) of some rows."""
+        """Return a block of rows with their features and sites, from sites (2, n, d)."""
 
     @abstractmethod
     def _sums(self, block: B) -> tuple[Array, Array]:
-        """S and h of a block."""
+        """Return the sums S and h over a block."""
 
     @abstractmethod
     def implied(self, precision: Array, location: Array) -> P:
-        """The posterior of the whitened inducing values for S and h.
+        """Return the posterior of the whitened inducing values for S and h.
 
         Raises
         ------
@@ -109,13 +109,13 @@ class SiteSweeps[B, P: Whitened](ABC):
     def match(
         self, sites: Array, posterior: P, shift: CommonShift | None, target: Array, scale: Array
     ) -> tuple[float, float]:
-        """Compute target sites; return their points' terms of the evidence or bound, and the largest change.
+        """Compute target sites. Return the terms of the points in the evidence or bound, and the largest change.
 
-        The sites are moved by the `shift` first. Both are NaN if the target sites do not exist.
+        The sites are moved by the `shift` first. Both numbers are NaN if the target sites do not exist.
         """
 
     def of_posterior(self, posterior: P) -> float:
-        """Return the part of the number that is computed which the posterior itself adds."""
+        """Return the term of the posterior in the evidence or bound."""
         return posterior.log_normaliser
 
     @abstractmethod
@@ -124,10 +124,10 @@ class SiteSweeps[B, P: Whitened](ABC):
 
     @abstractmethod
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
-        """All points in their order, part by part, each without its own sites, which are in the posterior."""
+        """Yield moments of all points in order, part by part, each without its own sites."""
 
     def natural(self, sites: Array) -> tuple[Array, Array]:
-        """S and h of sites (2, n, d), as `implied` takes them: sums over rows."""
+        """Return S and h of sites (2, n, d), the arguments of `implied`: sums over rows."""
         parts = self.over_blocks(sites, self._sums)
         total = next(parts)
         for found in parts:
@@ -140,10 +140,10 @@ class SiteSweeps[B, P: Whitened](ABC):
         return self.implied(*self.natural(sites))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """Compute the posterior from which a sweep goes on; see `pymc_gpep.solvers.site_ep.ImpliedPosterior`."""
+        """Compute the posterior of a sweep; see `pymc_gpep.solvers.site_ep.ImpliedPosterior`."""
         try:
             self._taken = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
-        except LinAlgError:  # only this: errors of reading rows must be raised
+        except LinAlgError:  # Errors of reading rows must be raised.
             return False, np.nan
         return True, self.of_posterior(self._taken[0])
 
@@ -152,15 +152,15 @@ class SiteSweeps[B, P: Whitened](ABC):
         return False
 
     def update(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        """Match moments of the posterior taken; see `pymc_gpep.solvers.site_ep.Update`."""
+        """Match moments of the posterior of `take`; see `pymc_gpep.solvers.site_ep.Update`."""
         terms, residual = self.match(sites, *self._taken, target, scale)
         return not np.isnan(residual), terms, residual
 
     def over_blocks[R](self, sites: Array, work: Callable[[B], R]) -> Iterator[R]:
-        """Yield the results of `work` on all rows, part by part in their order, side by side within a block."""
+        """Yield the results of `work` on all rows, part by part in order. Parts of a block run in parallel."""
 
         def one(part: tuple[slice, Features]) -> R:
-            with np.errstate(all="ignore"):  # errstate is per thread
+            with np.errstate(all="ignore"):  # Each thread has its own errstate.
                 return work(self._block(*part, sites))
 
         for rows, features in self._features.blocks():
@@ -168,24 +168,24 @@ class SiteSweeps[B, P: Whitened](ABC):
 
 
 class PointSites(Protocol):
-    """The sites that stand for the likelihood of all points: two numbers each."""
+    """Sites that approximate the likelihood of all points: a precision and a location each."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, d): d sites for each of n points."""
 
     def widening(self) -> Self | None:
-        """The same whose sites may have negative precisions; None where none would that matches moments.
+        """Return these sites with negative precisions allowed; None if they are not needed, or not supported.
 
-        Where there is one, the sites themselves match no more than a mean instead.
+        Without them, a site that needs a negative precision matches only the mean.
         """
 
     def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any, Any]:
-        """Return the parts of an iteration over the sites. Results do not depend on the size of the team."""
+        """Return the sweeps over the sites. Results do not depend on the size of the team."""
 
 
 def _parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:
-    """A block in parts that can be worked on side by side."""
+    """Yield the parts of a block, for parallel work."""
     count = rows.stop - rows.start
     size = max(_PART, -(-count // _PARTS))
     for start in range(0, count, size):
@@ -201,31 +201,31 @@ type Marginals = tuple[Array, Array]
 
 
 class MatchedSites(NamedTuple):
-    """The sites of B points that a sweep goes to."""
+    """Target sites of B points in a sweep."""
 
     precision: Array
-    """Precisions of the sites to go to, (B, d)."""
+    """Precisions of the target sites, (B, d)."""
     location: Array
-    """Locations of the sites to go to, (B, d)."""
+    """Locations of the target sites, (B, d)."""
     variance: Array
     """Posterior variance of the value that each site acts on, (B, d)."""
     terms: float
-    """Part of the number that is computed which the points add; NaN where there are no such sites."""
+    """Terms of the points in the evidence or bound; NaN if target sites do not exist."""
 
 
 class Slopes(NamedTuple):
-    """Derivatives of the number that is computed, at B points, with the posterior of the inducing values held."""
+    """Derivatives of the evidence or bound at B points, for a fixed posterior of the inducing values."""
 
     mean: Array
     """In the prior mean, (c, B)."""
     covariance: Array
-    """In w by way of Σ: what Σ w is multiplied by, (c, B)."""
+    """In w through Σ: the factor of Σ w, (c, B)."""
     rest: Array
     """In s, (c, B)."""
 
 
 class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
-    """The parts of an iteration, for one prior.
+    """Sweeps over scalar sites, for one prior.
 
     Parameters
     ----------
@@ -233,9 +233,9 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
     functions : array (n, d)
         Function that each site acts on.
     shifts : bool
-        Whether the likelihood sees differences of functions only.
+        Whether the likelihood depends on differences of functions only.
     team : Team
-        The threads that work on it. Results do not depend on how many there are.
+        Threads for the sweeps. Results do not depend on their number.
     """
 
     def __init__(self, features: RowFeatures, functions: NDArray[np.int64], shifts: bool, team: Team = ALONE) -> None:
@@ -249,10 +249,10 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
 
     @abstractmethod
     def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
-        """Derivatives at some rows."""
+        """Return the derivatives at some rows."""
 
     def _projected(self, sums: SiteSums) -> SiteSums:
-        """The sites on each function as sites on its projection, which they are if nothing else is said."""
+        """Return the sites on each function as sites on its projection; by default they are the same."""
         return sums
 
     def _sums(self, block: SiteSums) -> tuple[Array, Array]:
@@ -272,7 +272,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
     def shifted(
         self, precision: Array, location: Array, each: Callable[[Callable[[SiteSums], Any]], Iterable[Any]]
     ) -> tuple[WhitenedPosterior, CommonShift | None]:
-        """The posterior of sites that have moved with the best function common to all, and that function."""
+        """Return the posterior after the best common shift of all functions, and the shift."""
         posterior = self.implied(precision, location)
         if not self._shifts:
             return posterior, None
@@ -283,9 +283,9 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
     def match(
         self, sites: Array, posterior: WhitenedPosterior, shift: CommonShift | None, target: Array, scale: Array
     ) -> tuple[float, float]:
-        """Compute target sites; return their points' terms of the evidence or bound, and the largest change.
+        """Compute target sites. Return the terms of the points in the evidence or bound, and the largest change.
 
-        The sites are moved by the `shift` first. Both are NaN if the target sites do not exist.
+        The sites are moved by the `shift` first. Both numbers are NaN if the target sites do not exist.
         """
 
         def part(block: SiteSums) -> tuple[float, float]:
@@ -325,9 +325,9 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         return self.over_blocks(sites, part)
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
-        """All points in their order, part by part, each without its own sites, which are in the posterior.
+        """Yield moments of all points in order, part by part, each without its own sites.
 
-        The functions must be independent in it.
+        The functions must be independent in the posterior.
         """
         apart = np.eye(len(self._owner))
 
@@ -349,7 +349,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         return mean, variance
 
     def _rest(self, features: Features) -> Array:
-        """s of each function, (c, B)."""
+        """Return s of each function, (c, B)."""
         return features.rest[self._owner]
 
     def _by_site(self, rows: slice, values: Array) -> Array:
@@ -357,7 +357,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         return np.take_along_axis(values.T, self._functions[rows], axis=1)
 
     def _by_function(self, rows: slice, values: Array) -> Array:
-        """Sums (c, B) of values (B, d) of the sites on each function."""
+        """Return sums (c, B) of values (B, d) over the sites on each function."""
         functions, c = self._functions[rows], len(self._owner)
         at = functions + c * np.arange(len(functions))[:, None]
         return np.bincount(at.ravel(), values.ravel(), minlength=c * len(functions)).reshape(-1, c).T

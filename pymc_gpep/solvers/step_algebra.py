@@ -2,15 +2,15 @@
 
 Functions that share covariance and inducing inputs are a group with the same features. Function k is f = m + wᵀv_k + e,
 w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k. A batch uses the
-part β_k of S and h. All else is computed from the covariances. Variances are wᵀΣ_k w, derivatives in w need Σ_k w as
-well, and S Σ S follows from S and Σ. So a group takes one product of all w with all Σ_k, and no system is solved for a
+part β_k of S and h. All other results follow from Σ_k. Variances are wᵀΣ_k w, derivatives in w contain Σ_k w, and
+S Σ S follows from S and Σ. A group therefore needs one product of all w with all Σ_k, and no system is solved for a
 function.
 
-Coefficients of effects that are added to the process stand to the right of these features, without a residual.
+Coefficients of effects that are added to the process are further features, without a residual.
 
-The prior moments come by groups of functions, with their pull-back (`StationaryBlocks`). A step uses the prior moments
-at inducing inputs and rows. A pull-back turns derivatives in these into derivatives in hyperparameters and inducing
-inputs. Stationary covariances have both written down.
+A step uses the prior moments of each group at inducing inputs and rows. A pull-back turns derivatives in these moments
+into derivatives in hyperparameters and inducing inputs. Stationary covariances have closed forms of both
+(`StationaryBlocks`).
 """
 
 from abc import ABC, abstractmethod
@@ -30,20 +30,20 @@ from pymc_gpep.kernels.methods.step_loops import (
 )
 from pymc_gpep.solvers.step_arrays import StepArrays
 
-_ADDED_TO_SQUARES = 1e-12  # number that PyMC adds to squared distances before their root
+_ADDED_TO_SQUARES = 1e-12  # Number that PyMC adds to squared distances before their root.
 
 
 class ProfileValues(NamedTuple):
-    """A covariance v φ(r²) at many distances."""
+    """Values and derivatives of a covariance v φ(r²) at many distances."""
 
     values: Array
     """v φ(r²)."""
     slopes: Array
-    """−2 v φ′(r²): the same array where it is the same function."""
+    """−2 v φ′(r²); the array `values` itself if both functions are equal."""
 
 
 class Profile(ABC):
-    """A function φ(r²), with the variance v φ(0) of a point."""
+    """A function φ(r²). The variance of a point is v φ(0)."""
 
     name: str
 
@@ -53,11 +53,11 @@ class Profile(ABC):
 
     @abstractmethod
     def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
-        """The same in place of inner products (B, M), from squared norms (B,) and (M,)."""
+        """Return values from inner products (B, M), which are overwritten, and squared norms (B,) and (M,)."""
 
 
 class _SquaredExponential(Profile):
-    """φ = exp(−r² / 2), which is its own derivative."""
+    """φ = exp(−r² / 2) = −2 φ′."""
 
     name = "squared exponential"
 
@@ -77,7 +77,7 @@ class _OfDistance(Profile):
     rate: float
 
     def polynomials(self, t: Array) -> tuple[Array, Array]:
-        """p(t), and −2 φ′ exp(t) as a function of t = a r."""
+        """Return p(t), and −2 φ′ exp(t) as a function of t = a r."""
         raise NotImplementedError
 
     def at(self, squares: Array, variance: float) -> ProfileValues:
@@ -128,26 +128,26 @@ class _Exponential(_OfDistance):
 
 
 PROFILES: tuple[Profile, ...] = (_SquaredExponential(), _Matern52(), _Matern32(), _Matern12(), _Exponential())
-"""All there are; another one is a class and its place here."""
+"""All profiles. A new profile is a class and an entry of this tuple."""
 
 
 _RATIO_TOLERANCE = 1e-13  # Largest relative difference of equal ratios of scales.
-_FAR = 100.0  # Largest squared distance from the middle, in length scales, for products in 32 bits.
+_FAR = 100.0  # Largest squared distance from the centre, in length scales, for float32 products.
 
 
 class Group(NamedTuple):
     """Functions that share covariance and inducing inputs."""
 
     functions: list[int]
-    """Their places among all functions, in order."""
+    """Positions among all functions, in order."""
     covariance: int
-    """Place of their covariance among all covariances."""
+    """Position of the shared covariance among all covariances."""
     inputs: int
-    """Place of their inducing inputs among the sets of these."""
+    """Position of the shared inducing inputs among all sets."""
 
     @property
     def taken(self) -> slice | list[int]:
-        """The functions as an index that copies nothing where they follow one another."""
+        """The functions as an index; a slice, which copies nothing, if they are consecutive."""
         first, last = self.functions[0], self.functions[-1]
         return slice(first, last + 1) if last - first + 1 == len(self.functions) else self.functions
 
@@ -158,7 +158,7 @@ def grouped(covariance_of: Sequence[int], sets: int) -> list[Group]:
     Parameters
     ----------
     covariance_of : sequence of int
-        Place of the covariance of each of c functions among all covariances.
+        Position of the covariance of each of c functions among all covariances.
     sets : int
         Number of sets of inducing inputs: 1 if all functions share them, else c.
     """
@@ -180,7 +180,7 @@ class RowMoments(NamedTuple):
     mean: Array | None
     """m, (B, g); None where it is 0."""
     effects: Array | None = None
-    """Coefficients of the p standard normals of effects beside the process, (B, p); None without effects."""
+    """Coefficients of the p standard normals of effects added to the process, (B, p); None without effects."""
 
 
 class InducingMoments(Protocol):
@@ -190,12 +190,12 @@ class InducingMoments(Protocol):
     """Prior covariance of the inducing values of each group, (M, M)."""
 
     def rows(self, x: Array) -> list[RowMoments]:
-        """Moments of each group at rows (B, d)."""
+        """Return the moments of each group at rows (B, d)."""
 
     def pulled(self, covariances: Sequence[Array], rows: Sequence[RowMoments]) -> tuple[Array, Array]:
         """Return derivatives in hyperparameters, flat and unconstrained, and in inducing inputs (1 or c, M, d).
 
-        They follow from derivatives in the covariances of the inducing values and in the moments of the last rows.
+        Arguments are derivatives in the covariances of the inducing values and in the moments of the last rows.
         """
 
 
@@ -203,32 +203,32 @@ class StepBlocks(Protocol):
     """A prior as a function of hyperparameters, flat and unconstrained, and inducing inputs (1 or c, M, d)."""
 
     covariance_of: list[int]
-    """Place of the covariance of each of the c functions among all covariances."""
+    """Position of the covariance of each of the c functions among all covariances."""
     written: bool
-    """Whether moments and pull-backs are written down, and ask no graphs."""
+    """Whether moments and pull-backs have closed forms, without graphs."""
 
     def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
         """Fix hyperparameters and inducing inputs; with `single`, products may be float32."""
 
     def same_scales(self, theta: Array) -> Array | None:
-        """Return the factors of columns in distances (d,) where one covariance has them, all equal; else None."""
+        """Return the scales of columns (d,) if there is one covariance and its scales are equal; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
-        """The parts of the only covariance; None where there are more, or it is of another form."""
+        """Return the scale functions of the only covariance; None if it has another form, or is not the only one."""
 
 
 class ScaleFunctions(Protocol):
     """Scales s (p, d), variances v φ(0) (p,) and variances of noise (p,) of p stationary covariances."""
 
     def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
-        """Return these for hyperparameters."""
+        """Return scales, variances and noises for hyperparameters."""
 
     def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:
         """Return derivatives in hyperparameters from derivatives in scales, variances and noises."""
 
 
 class StationaryBlocks:
-    """Covariances v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with a mean of 0 and noise of each row beside them.
+    """Covariances v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², plus noise of each row, with a mean of 0.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class StationaryBlocks:
         self.covariance_of = covariance_of
 
     def at(self, theta: Array, z: Array, single: bool = False) -> "_StationaryMoments":
-        """See `StepBlocks`. Distances have 64 bits where points are many length scales from their middle."""
+        """See `StepBlocks`. If points are many length scales from their centre, distances are float64."""
         return _StationaryMoments(self, theta, z, single)
 
     def scale_functions(self) -> ScaleFunctions | None:
@@ -263,7 +263,7 @@ class _StationaryMoments:
         self._functions, self._theta, self._single = blocks.functions, theta.copy(), single
         self._scales, variances, self._noises = blocks.functions(theta)
         self._groups, self._shape = grouped(blocks.covariance_of, len(z)), z.shape
-        # Distances are differences of products of centred inputs, which avoids cancellation.
+        # Centred inputs avoid cancellation in distances, which are differences of products.
         self._middle = z.mean(axis=(0, 1))
         z = z - self._middle
         self._products: list[_Products] = []
@@ -304,7 +304,7 @@ class _StationaryMoments:
 
 
 class _Products:
-    """Inner products that distances are made of, for groups with the same z whose scales are in proportion."""
+    """Inner products for distances, for groups with the same z and proportional scales."""
 
     def __init__(self, inputs: int, z: Array, scales: Array) -> None:
         self.inputs, self.z, self.scales, self.squares = inputs, z, scales, scales**2
@@ -317,7 +317,7 @@ class _Products:
         self.near = True
 
     def ratio(self, scales: Array) -> float | None:
-        """By how much products of one more user are larger; None, and no user more, if scales are not in proportion."""
+        """Add a user, and return the ratio of its products to these; None if the scales are not proportional."""
         place = int(np.argmax(self.scales))
         root = scales[place] / self.scales[place]
         if not np.allclose(root * self.scales, scales, rtol=_RATIO_TOLERANCE, atol=0.0):
@@ -326,11 +326,11 @@ class _Products:
         return float(root**2)
 
     def under(self, ratio: float, products: Array) -> Array:
-        """Return products times a ratio, which the caller may overwrite; the same array without another user."""
+        """Return products times a ratio, which the caller may overwrite; `products` itself for a single user."""
         return products if self._users == 1 else ratio * products
 
     def see(self, x: Array, narrow: Array) -> None:
-        """Make products of z with rows (B, d)."""
+        """Compute products of z with rows (B, d)."""
         self.row_norms = np.empty(len(x))
         squared_norms(x, self.squares, self.row_norms)
         self.near = bool(self._largest * max(self.row_norms.max(), self.norms.max()) < _FAR)
@@ -341,7 +341,7 @@ class _Products:
 
 
 class _OfGroup:
-    """Moments of one group, whose products are given products times a ratio."""
+    """Moments of one group, from shared products times a ratio."""
 
     def __init__(self, profile: Profile, variance: float, products: _Products, ratio: float) -> None:
         self._profile, self._variance, self._products, self._ratio = profile, variance, products, ratio
@@ -350,7 +350,7 @@ class _OfGroup:
             products.under(ratio, products.of_z), self._norms, self._norms, variance
         )
         diagonal = np.arange(len(self._norms))
-        self._slopes[diagonal, diagonal] = 0.0  # distance 0 is constant, and φ′ may diverge there
+        self._slopes[diagonal, diagonal] = 0.0  # Distance 0 is constant, and φ′ may diverge at 0.
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
 
@@ -399,9 +399,9 @@ class StepSlopes(NamedTuple):
     """Derivatives in the moments of a group of g functions at B rows."""
 
     w: Array
-    """In w (B, M + p), besides what s has to say."""
+    """In w (B, M + p), without the dependence through s."""
     rest: Array
-    """In s (B,), 0 where s is."""
+    """In s (B,); 0 where s = 0."""
     mean: Array
     """In prior means, (B, g)."""
 
@@ -415,7 +415,7 @@ class StepWhitening:
     moments : InducingMoments
     groups : sequence of Group
     jitter : float
-        Added to the diagonal of each covariance of inducing values, relative to its mean.
+        Jitter on the diagonal of each covariance of inducing values, relative to the diagonal's mean.
 
     Raises
     ------
@@ -430,7 +430,7 @@ class StepWhitening:
         ]
 
     def features(self, x: Array) -> list[StepFeatures]:
-        """Features of rows (B, d), of each group."""
+        """Return the features of each group at rows (B, d)."""
         return [
             self._features(root, moments, group)
             for root, moments, group in zip(self._roots, self._moments.rows(x), self._groups, strict=True)
@@ -450,7 +450,7 @@ class StepWhitening:
         return self._moments.pulled(covariances, rows)
 
     def _pulled(self, root: Array, features: StepFeatures, slopes: StepSlopes) -> tuple[Array, RowMoments]:
-        """Derivatives in the covariance of the inducing values and in the moments of rows."""
+        """Return derivatives in the covariance of the inducing values and in the moments of rows."""
         arrays, of_effects = self._arrays, None
         w, size, w_bar = features.w, features.n_inducing, slopes.w
         if features.moments.effects is not None:
@@ -465,15 +465,15 @@ class Covered(NamedTuple):
     """Moments of the rows of a batch under q."""
 
     mean: Array
-    """Means of the wᵀv_k, (B, c)."""
+    """Means of wᵀv_k, (B, c)."""
     variance: Array
-    """Variances of the wᵀv_k, (B, c)."""
+    """Variances of wᵀv_k, (B, c)."""
     covariances: list[Array]
     """Σ_k w of each group of g functions, (B, g M)."""
 
 
 class StepPosterior:
-    """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
+    """q of all functions, from S (c, M, M), h (c, M) and the shares β (c,) of both.
 
     Parameters
     ----------
@@ -481,7 +481,7 @@ class StepPosterior:
     precision, location, share : array
         S, h and β.
     roots : bool
-        Whether roots of the Σ_k are kept, which have 64 bits. A shift needs them if functions differ in features.
+        Whether to store roots of Σ_k, in float64. A shift needs them if functions have different features.
 
     Raises
     ------
@@ -511,7 +511,7 @@ class StepPosterior:
 
     @property
     def whole_log_normalisers(self) -> Array:
-        """Log normalisers of β = 1, (c,). If Σ has 32 bits, they are of first order in 1 − β, by Σ S = (I − Σ) / β."""
+        """Log normalisers for β = 1, (c,). For float32 Σ, to first order in 1 − β, by Σ S = (I − Σ) / β."""
         if not self._arrays.single:
             return self._arrays.log_normalisers(self._precision, self.location)
         rest = (self._squares - self.mean.shape[1] + self._traces) / self._share
@@ -532,8 +532,8 @@ class StepPosterior:
     def shift(self, common: Array) -> Array:
         """Move sites by the best common function, h_k + S_k a, and return the new `common`, g (M,).
 
-        All functions have the same features. See `pymc_gpep.solvers.common_shift`. The system there is the sum of
-        (I − Σ_k) / β_k, since S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
+        All functions have the same features. See `pymc_gpep.solvers.common_shift`. The matrix of the system is the sum
+        over k of (I − Σ_k) / β_k: S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
         arrays, share = self._arrays, self._share
         missing = (self.location - self.mean / share[:, None]).sum(axis=0) - common
@@ -544,7 +544,7 @@ class StepPosterior:
         return common + moved.sum(axis=0)
 
     def shift_by_tests(self, common: Array, cross: Array, precision: Array, ridge: float) -> Array:
-        """The same by r test functions, from g (r,), R (c, r, M) and Q (r, r); there are roots."""
+        """Move sites as `shift` does, by r test functions, from g (r,), R (c, r, M) and Q (r, r). This needs roots."""
         arrays = self._arrays
         system = arrays.residual_tests(precision, cross, self._roots, self._share)
         missing = (cross @ self.mean[:, :, None])[:, :, 0].sum(axis=0) - common
@@ -554,7 +554,7 @@ class StepPosterior:
         return common + precision @ weights
 
     def covered(self, features: Sequence[StepFeatures]) -> Covered:
-        """Return the moments of a batch."""
+        """Return the moments of the rows of a batch."""
         arrays = self._arrays
         means, variances, found = [], [], []
         for each in features:
@@ -582,9 +582,9 @@ class StepPosterior:
         of_variance: Array,
         of_rest: Array,
     ) -> list[StepSlopes]:
-        """Return derivatives of each group, from derivatives (B, c) in means and variances of the wᵀv_k and in s.
+        """Return derivatives of each group, from derivatives (B, c) in means and variances of wᵀv_k and in s.
 
-        Here s has wᵀw subtracted, and derivatives in s are 0 where s is 0.
+        The residual variance s = κ − wᵀw depends on w. Derivatives in s are 0 where s = 0.
         """
         found = []
         for each, covariances in zip(features, covered.covariances, strict=True):

@@ -1,9 +1,9 @@
-"""The array library of a step over a batch: BLAS and kernels for NumPy. A subclass does the same under JAX.
+"""The array library of a step over a batch: BLAS and kernels for NumPy. A subclass implements it for JAX.
 
-Formulas of a step are written once (`step_algebra`, `common_shift`, `pymc_gpep.streaming.memories`), for either
-library. A method overwrites arrays only if its docstring says so. The caller uses the array that is returned.
+Formulas of a step are written once (`step_algebra`, `common_shift`, `pymc_gpep.streaming.memories`), for both
+libraries. A method overwrites an array only if its docstring mentions it. The caller uses the returned array.
 
-`PointKernel` computes the terms of the factors of points. Under JAX, `pymc_gpep.streaming.jax_step` does.
+`PointKernel` computes the terms of the factors of points. Under JAX, `pymc_gpep.streaming.jax_step` computes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ from pymc_gpep.kernels.methods.factors import (
 
 RIDGE = 1e-10  # Ridge of a system, relative to the mean of its diagonal.
 LEAST_RIDGE = 1e-100  # Ridge of a system of zeros.
-_SINGLE_RIDGE = 1e-6  # Ridge of a system whose numbers have 32 bits.
-_LARGEST_TRACE = 1e5  # Largest trace of β S for inverses with 32 bits a number.
+_SINGLE_RIDGE = 1e-6  # Ridge of a float32 system.
+_LARGEST_TRACE = 1e5  # Largest trace of β S for a float32 inverse.
 _LOG_ERROR = float(np.log(1e-6))  # Logarithm of the error of the integral of a point.
 _UNDIVIDED = 80  # Largest size of a matrix that LAPACK factorises and inverts whole.
 
@@ -50,11 +50,11 @@ class StepGaussians(NamedTuple):
     half_log_dets: Array
     """½ log |I + β S|, (c,)."""
     roots: Any
-    """R_k with Σ_k = R_kᵀ R_k, if the caller asked for them."""
+    """R_k with Σ_k = R_kᵀ R_k, if requested."""
 
 
 class StepArrays:
-    """NumPy, with products of 32 bits a number where `single`. Numbers that are remembered have 64 bits.
+    """Array library of NumPy. If `single`, products are float32. Stored sums are float64.
 
     Matrices S (c, M, M) are read from their lower triangles.
     """
@@ -90,17 +90,16 @@ class StepArrays:
         return half
 
     def with_diagonal(self, matrix: Array, added: Any) -> Array:
-        """Return the matrix (n, n) with a number on its diagonal in addition. The matrix is overwritten."""
+        """Return the matrix (n, n) with `added` added to its diagonal. The matrix is overwritten."""
         diagonal = np.arange(len(matrix))
         matrix[diagonal, diagonal] += added
         return matrix
 
     def gaussians(self, precision: Array, location: Array, share: Array, roots: bool) -> StepGaussians:
-        """Return the StepGaussians of S (c, M, M), h (c, M) and β (c,). Roots have 64 bits, and so has their function.
+        """Return the StepGaussians of S (c, M, M), h (c, M) and β (c,). Roots are computed in float64.
 
-        Where `single`, Σ has 32 bits a number, and is computed with these. In directions of which data say nothing its
-        error is their rounding times the largest eigenvalue of I + β S. A function has 64 bits where that may be too
-        large.
+        If `single`, Σ is computed in float32. In directions without data its error is the rounding error times the
+        largest eigenvalue of I + β S. If this may be too large for a function, its Σ is computed in float64.
 
         Raises
         ------
@@ -125,13 +124,13 @@ class StepArrays:
         return StepGaussians(mean, covariance, half_log_dets, kept)
 
     def means(self, roots: Any, location: Array, share: Array) -> Array:
-        """Return μ (c, M) of another h."""
+        """Return μ (c, M) for another h."""
         return np.array([
             part * dtrmv(root, dtrmv(root, h, trans=1)) for root, part, h in zip(roots, share, location, strict=True)
         ])  # fmt: skip
 
     def log_normalisers(self, precision: Array, location: Array) -> Array:
-        """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,); NaN without a factor."""
+        """Return log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,); NaN without a Cholesky factor."""
         found = np.empty(len(location))
         inverse = np.empty(precision.shape[1:])
         for k, h in enumerate(location):
@@ -142,7 +141,7 @@ class StepArrays:
         return found
 
     def residual_covariances(self, covariance: Array, share: Array) -> Array:
-        """Return Σ_k (I − Σ_k) / β_k (M, M), its lower triangle."""
+        """Return the lower triangle of the sum over k of (I − Σ_k) / β_k (M, M)."""
         size = covariance.shape[1]
         total = np.zeros((size, size))
         for own, part in zip(covariance, share, strict=True):
@@ -150,7 +149,7 @@ class StepArrays:
         return self.with_diagonal(total, (1.0 / share).sum())
 
     def residual_tests(self, precision: Array, cross: Array, roots: Any, share: Array) -> Array:
-        """Return Q − Σ_k β_k R_k Σ_k R_kᵀ (r, r), its lower triangle, for Q (r, r) and R (c, r, M)."""
+        """Return the lower triangle of Q (r, r) minus the sum over k of β_k R_k Σ_k R_kᵀ, for R (c, r, M)."""
         system = precision.copy()
         for root, own, part in zip(roots, cross, share, strict=True):
             half = dtrmm(np.sqrt(part), root, own.T, side=0, lower=0, trans_a=1)
@@ -162,17 +161,17 @@ class StepArrays:
         return np.array([dsymv(1.0, own.T, x, lower=0) for own in precision])
 
     def solved(self, system: Array, right: Array, ridge: float) -> Array:
-        """Solution of a system (n, n) with a ridge; zeros without a solution. The lower triangle is overwritten."""
+        """Return the solution of a system (n, n) with a ridge; zeros if it fails. The lower triangle is overwritten."""
         self.with_diagonal(system, ridge * max(float(system.trace()), 0.0) / len(system) + LEAST_RIDGE)
         _, solution, failed = dposv(system.T, right, lower=0, overwrite_a=1)
         return np.zeros_like(right) if failed or not np.isfinite(solution.sum()) else solution
 
     def narrow(self, rows: Array) -> Array:
-        """Return rows with as many bits a number as Σ has."""
+        """Return rows in the precision of Σ (float32 or float64)."""
         return rows.astype(np.float32 if self.single else np.float64, copy=False)
 
     def residual_variances(self, variance: Array, w: Array) -> Array:
-        """Return variances (B,) less the variances of features (B, M), at least 0."""
+        """Return variances (B,) minus squared norms of features w (B, M), at least 0."""
         rest = np.empty(len(w))
         loops.left_unsaid(variance, w, rest)
         return rest
@@ -199,10 +198,10 @@ class StepArrays:
         beta: float,
         added: bool = False,
     ) -> Array:
-        """Return S (c, M, M) with its part β replaced by that of Σ t w wᵀ, or with that added. S is overwritten.
+        """Return (1 − β) S + β Σ t w wᵀ (c, M, M); S + β Σ t w wᵀ if `added`. S is overwritten.
 
-        Weights t are (B, c). Features (B, M) come with the functions that they are for. Weights below zero take a
-        second product. Sums that are added have 64 bits.
+        Weights t are (B, c). Features (B, M) come with the functions that use them. Negative weights need a second
+        product. Added sums are float64.
         """
         rows, size = features[0][0].shape
         below, above = weights.min(axis=0) < 0.0, weights.max(axis=0) > 0.0
@@ -212,7 +211,7 @@ class StepArrays:
         for w, functions in features:
             for k in functions:
                 own = precision[k]
-                left = 1.0 if added else 1.0 - beta, 0.0  # weights of the old S and of the old sums
+                left = 1.0 if added else 1.0 - beta, 0.0  # Weights of the old S and of the old sums.
                 for sign in [1.0] * bool(above[k] or not below[k]) + [-1.0] * bool(below[k]):
                     loops.scaled_rows(w, weights, k, sign, scaled)
                     if sums is None:
@@ -226,28 +225,28 @@ class StepArrays:
         return precision
 
     def with_tests(self, cross: Array, tests: Array, features: Sequence[Array], weights: Array, beta: float) -> Array:
-        """Return R (c, r, M) with its part β replaced by that of Σ t φ wᵀ, for weights t (B, c). R is overwritten.
+        """Return (1 − β) R + β Σ t φ wᵀ (c, r, M), for weights t (B, c). R is overwritten.
 
-        Tests φ are (B, r), and each function has its features w (B, M).
+        Test functions φ are (B, r). Each function has features w (B, M).
         """
         for k, (own, w) in enumerate(zip(cross, features, strict=True)):
             dgemm(beta, (w * weights[:, k, None]).T, tests.T, trans_b=1, beta=1.0 - beta, c=own.T, overwrite_c=1)
         return cross
 
     def at_sites(self, values: Array, functions: NDArray[np.int64]) -> Array:
-        """Return values (B, c) of the functions (B, d) that sites act on, (B, d)."""
+        """Return, from values (B, c) of all functions, the values (B, d) of the function of each site."""
         found = np.empty(functions.shape)
         loops.at_sites(values, functions, found)
         return found
 
     def by_function(self, values: Array, functions: NDArray[np.int64], weights: Array, count: int) -> Array:
-        """Return sums (B, c) of values (B, d) of the sites on each of c functions, times the weight (B,) of the row."""
+        """Return sums (B, c) of values (B, d) over the sites on each of c functions, times the row's weight (B,)."""
         found = np.empty((len(values), count))
         loops.by_function(values, functions, weights, found)
         return found
 
     def repeat[State](self, update: Callable[[State], State], start: State, times: int) -> State:
-        """Return the result of that many updates."""
+        """Return the result of `times` updates."""
         for _ in range(times):
             start = update(start)
         return start
@@ -255,38 +254,37 @@ class StepArrays:
     def cavities(
         self, mean: Array, variance: Array, t: Array, nu: Array, prior_mean: Array, rest: Array
     ) -> tuple[Array, Array, Array, Array]:
-        """Means and variances of x without the sites t, ν, and of the latent values that factors see; all (B, d)."""
+        """Return cavity means and variances of x without the sites t, ν, then of the latent values; all (B, d)."""
         found = np.empty((4, *t.shape))
         loops.cavities(mean, variance, t, nu, prior_mean, rest, found[0], found[1], found[2], found[3])
         return found[0], found[1], found[2], found[3]
 
     def matching_sites(self, in_mean: Array, in_variance: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Sites t, ν that give cavities N(mean, variance) the moments of the tilted distributions, (B, d).
+        """Return sites t, ν with which cavities N(mean, variance) have the moments of the tilted distributions, (B, d).
 
-        A tilted distribution may be wider than its cavity, as with labels that may be noise. The site then matches its
-        mean alone.
+        If a tilted distribution is wider than its cavity, as with label noise, the site matches the mean alone.
         """
         t, nu = np.empty_like(mean), np.empty_like(mean)
         loops.matching_sites(in_mean, in_variance, mean, variance, t, nu)
         return t, nu
 
     def bounded_sites(self, variance: Array, largest: float, t: Array, nu: Array) -> tuple[Array, Array]:
-        """Sites with the same means whose precisions times the variance are at most `largest`. They are overwritten."""
+        """Return sites with the same means, and precision times variance at most `largest`. Sites are overwritten."""
         loops.bounded_sites(variance, largest, t, nu)
         return t, nu
 
     def site_log_normalisers(self, t: Array, nu: Array, mean: Array, variance: Array) -> Array:
-        """log ∫ N(x | mean, variance) exp(ν x − ½ t x²) dx, summed over the sites (B, d) of each point."""
+        """Return log ∫ N(x | mean, variance) exp(ν x − ½ t x²) dx, summed over the sites (B, d) of each point."""
         found = np.empty(len(t))
         loops.site_log_normalisers(t, nu, mean, variance, found)
         return found
 
 
 def _inverse_factor(matrix: Array) -> tuple[Array, float]:
-    """U⁻¹ and log |U| for a matrix UᵀU (n, n) in the order of Fortran, whose upper triangle is looked at.
+    """Return U⁻¹ and log |U| for a matrix UᵀU (n, n) in Fortran order. Only its upper triangle is read.
 
-    It goes by halves, so that most of it is products of triangular matrices. They take half the time of systems.
-    Lower triangles hold anything.
+    The recursion by halves computes mostly products of triangular matrices, in half the time of solves. Lower triangles
+    of results are undefined.
     """
     size = len(matrix)
     if size <= _UNDIVIDED:
@@ -323,22 +321,22 @@ def adam_step(
     Parameters
     ----------
     values, slopes, first, second : array (n,)
-        The numbers, their derivatives, and both moments that are remembered.
+        Parameters, their derivatives, and both stored moments.
     rate : float
-        With the correction of both moments in it.
+        Learning rate, corrected for the bias of both moments.
     of_first, of_second : float
-        Parts of the moments that stay.
+        Decay rates of the moments.
     least : float
-        Added to the root of the second one.
+        Number added to the root of the second moment.
     """
     loops.move(values, slopes, first, second, rate, of_first, of_second, least)
 
 
 class PointTerms(NamedTuple):
-    """Terms of B points whose factors see d normal latent values each."""
+    """Terms of B points with d normal latent values each."""
 
     value: Array
-    """Sum over factors of a functional of the factor and of means and variances, (B,)."""
+    """Sum over factors of a functional of the factor, at these means and variances, (B,)."""
     in_mean: Array
     """Derivatives of `value` in the means, (B, d)."""
     in_variance: Array
@@ -346,9 +344,9 @@ class PointTerms(NamedTuple):
 
 
 class PointKernel:
-    """Terms of points whose factors see d normal latent values each.
+    """Terms of points with d normal latent values each.
 
-    A call may begin an integral where the call before ended.
+    The place of an integral is stored, as the start of the next call.
 
     Parameters
     ----------
@@ -361,7 +359,7 @@ class PointKernel:
         self._compute = compute
 
     def of(self, labels: NDArray[np.int64]) -> Callable[[Array, Array], PointTerms]:
-        """The terms of points with these labels (B,), from means and variances (B, d), again and again."""
+        """Return a function that computes the terms of points with labels (B,) from means and variances (B, d)."""
         places = np.zeros(len(labels))
 
         def terms(mean: Array, variance: Array) -> PointTerms:
@@ -373,22 +371,22 @@ class PointKernel:
 
 
 def pair_kernel(noise: float) -> PointKernel:
-    """Return ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k."""
+    """Return the kernel of ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k."""
     return PointKernel(lambda mean, variance, labels, places, *found: pairs(mean, variance, noise, *found))
 
 
 def probit_kernel() -> PointKernel:
-    """Return Φ(±f) of one function."""
+    """Return the kernel of Φ(±f), for one function."""
     return PointKernel(lambda mean, variance, labels, places, *found: one_probit(mean, variance, labels, 1.0, *found))
 
 
 def logit_kernel() -> PointKernel:
-    """Return the average of σ(±f) of one function."""
+    """Return the kernel of the average of σ(±f), for one function."""
     return PointKernel(lambda mean, variance, labels, places, *found: one_logit(mean, variance, labels, *found))
 
 
 def whole_point_kernel(noise: float, epsilon: float = 0.0) -> PointKernel:
-    """Return the probability that the utility of the label is the largest; of labels that are noise in a part ε."""
+    """Return the kernel of the probability that the label's utility is largest; the share ε of labels is noise."""
 
     def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
         whole_points(mean, variance, labels, noise, FLAT, _LOG_ERROR, places, *found)
@@ -399,22 +397,22 @@ def whole_point_kernel(noise: float, epsilon: float = 0.0) -> PointKernel:
 
 
 def expected_pair_kernel(noise: float) -> PointKernel:
-    """Return Σ_k E log Φ((f_y − f_k) / √noise), with sites as `pair_kernel` has them."""
+    """Return the kernel of Σ_k E log Φ((f_y − f_k) / √noise), with the sites of `pair_kernel`."""
     return PointKernel(lambda mean, variance, labels, places, *found: expected_pairs(mean, variance, noise, *found))
 
 
 def expected_probit_kernel() -> PointKernel:
-    """Return E log Φ(±f) of one function."""
+    """Return the kernel of E log Φ(±f), for one function."""
     return PointKernel(lambda mean, variance, labels, places, *found: expected_probit(mean, variance, labels, *found))
 
 
 def expected_logit_kernel() -> PointKernel:
-    """Return E log σ(±f) of one function."""
+    """Return the kernel of E log σ(±f), for one function."""
     return PointKernel(lambda mean, variance, labels, places, *found: expected_logit(mean, variance, labels, *found))
 
 
 def expected_labels_kernel(noise: float, epsilon: float) -> PointKernel:
-    """Return the expected log probability of a label that is noise in a part ε; see `noisy_step_average`."""
+    """Return the kernel of the expected log probability of a label with noise ε; see `noisy_step_average`."""
 
     def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
         whole_points(mean, variance, labels, noise, FLAT, _LOG_ERROR, places, *found)

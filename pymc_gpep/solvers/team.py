@@ -1,8 +1,8 @@
 """Threads: one for BLAS, and a few threads of this package for independent work.
 
 The threads of OpenBLAS wait for each other at every call. If another process uses a core they wait for the scheduler
-each time, and a solve takes a hundred times as long. So BLAS gets one thread. Independent work, such as the
-factorisations of the classes, is divided into pieces of a millisecond or more. A delayed thread takes fewer pieces.
+each time, and a solve takes a hundred times as long. So BLAS uses one thread. Independent work, such as the
+factorisations of the classes, is divided into pieces of a millisecond or more. A delayed thread runs fewer pieces.
 """
 
 import os
@@ -18,18 +18,19 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import LibController, ThreadpoolController
 
-_SMALL = 200  # With fewer points threads cost more than they save.
+_SMALL = 200  # Number of points below which threads cost more than they save.
 _MEMORY = 2e9  # Largest number of bytes of matrices of parallel solves.
 
 
 class _Shift:
-    """Threads that share out a list of work, and how many of them still have some.
+    """Workers on a list of work, and the threads that they share.
 
     Parameters
     ----------
     busy : int
+        Number of workers that have not finished.
     threads : int
-        That they may have together, themselves among them.
+        Total number of threads, workers included.
     """
 
     def __init__(self, busy: int, threads: int) -> None:
@@ -48,16 +49,16 @@ class _Shift:
         return self._threads // self._busy
 
 
-_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)  # the shift of this thread
+_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)  # Shift of this thread.
 
 
 class Team:
-    """A thread and some helpers.
+    """The current thread and helper threads; a context.
 
     Parameters
     ----------
     helpers : int
-        Number of threads besides this one. They end when the context that the team is ends.
+        Number of helper threads. They end with the context.
     """
 
     def __init__(self, helpers: int = 0) -> None:
@@ -72,7 +73,7 @@ class Team:
             self._pool.shutdown()
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`function(item)` of each item, in their order. The functions should let go of the interpreter's lock."""
+        """Return the list of `function(item)`, in order. Functions should release the interpreter's lock."""
         listed = list(items)
         if self._pool is None or len(listed) < 2:
             return [function(item) for item in listed]
@@ -107,24 +108,24 @@ ALONE = Team()
 
 
 def gather(n: int) -> Team:
-    """A team for work on n × n matrices: of as many threads as BLAS was allowed, for large matrices."""
+    """Return a team for work on n × n matrices. For large matrices it has as many threads as BLAS was allowed."""
     return Team(_allowed() - 1) if n >= _SMALL else ALONE
 
 
 def gather_for_pieces() -> Team:
-    """A team for many small pieces of work."""
+    """Return a team for many small pieces of work."""
     return Team(_allowed() - 1)
 
 
 def gather_for_solves(c: int, n: int) -> Team:
-    """A team for whole solves side by side, of c functions at n points; they share the threads that are left."""
+    """Return a team for parallel solves with c functions at n points. Remaining threads are shared among solves."""
     together = int(_MEMORY / (8 * (2 * c + 4) * n * n))
     return Team(max(min(_allowed(), together) - 1, 0))
 
 
 def _allowed() -> int:
-    """Threads that this one may have, itself among them."""
-    if parent_process() is not None:  # a worker process of several chains
+    """Return the number of threads that this thread may use, itself included."""
+    if parent_process() is not None:  # A worker process that runs a chain.
         return 1
     shift = _shift.get()
     return _limit.allowed if shift is None else shift.share
@@ -138,14 +139,14 @@ class _Library(NamedTuple):
 
 
 class _Limit:
-    """Limit of one thread for every BLAS of this process while a caller holds it; then the earlier limits return."""
+    """Limit of one thread for every BLAS of this process while a caller holds it; then the earlier limits apply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
         self._before: list[tuple[_Library, int]] = []
         self.allowed = 1
-        """Threads that BLAS had, no more than processors: what the user lets us have."""
+        """Number of threads that the user allows: that of BLAS before the limit, at most the number of processors."""
 
     def enter(self) -> None:
         with self._lock:
@@ -175,10 +176,10 @@ _limit = _Limit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS and LAPACK use one thread inside of this context; also a decorator.
+    """Limit BLAS and LAPACK to one thread inside of this context; also a decorator.
 
-    The number of threads is a setting of the whole process. However contexts of several threads overlap, it ends as it
-    was before the first.
+    The number of threads is a setting of the whole process. After overlapping contexts of several threads, it has the
+    value from before the first context.
     """
     _limit.enter()
     try:

@@ -1,10 +1,10 @@
-"""The posterior of whitened inducing values, of independent and of coupled functions.
+"""The posterior of whitened inducing values, for independent and for coupled functions.
 
 The v of all functions are one vector of cM numbers. The site of a point acts on its c projections x_k = w_kᵀv_k, with a
-precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), of products of matrices.
+precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), for products of matrices.
 
-Where all functions share their features w, a point needs the forms wᵀΣ_kl w of pairs of functions alone. These see the
-symmetric parts of the blocks of Σ, and S has symmetric blocks. BLAS then does half of the products.
+If all functions share their features w, a point needs only the forms wᵀΣ_kl w of pairs of functions. These depend on
+the symmetric parts of the blocks of Σ, and S has symmetric blocks. BLAS then computes half of the products.
 """
 
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ from pymc_gpep.kernels.methods.step_loops import scaled_rows, squared_rows
 
 
 def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
-    """R w, or Rᵀ w, for a lower triangular R (M, M) in C order and w (M, B), best in Fortran order as the result is."""
+    """Return R w or Rᵀ w for a lower triangular R (M, M) in C order and w (M, B). Fortran order of w is fastest."""
     product: Array = dtrmm(1.0, lower.T, w, trans_a=not transposed)
     return product
 
 
 def squared_columns(w: Array) -> Array:
-    """Squared norms (B,) of the columns of w (M, B), best in Fortran order."""
+    """Return the squared norms (B,) of the columns of w (M, B). Fortran order is fastest."""
     found = np.empty(w.shape[1])
     squared_rows(np.ascontiguousarray(w.T), found)
     return found
 
 
 def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
-    """Σ_b weights_b w_b w_bᵀ, (M, M), of w (M, B), best in Fortran order."""
+    """Return Σ_b weights_b w_b w_bᵀ, (M, M), for w (M, B). Fortran order is fastest."""
     rows = np.ascontiguousarray(w.T)
     half = np.zeros((len(w), len(w)))
     below = weights < 0.0
@@ -61,20 +61,20 @@ class Whitened(Protocol):
 
     @property
     def root(self) -> Array:
-        """R of Σ = Rᵀ R, lower triangular: (c, M, M) where the functions are independent, (cM, cM) where not."""
+        """Lower triangular R with Σ = Rᵀ R: (c, M, M) for independent functions, else (cM, cM)."""
 
     @property
     def log_normaliser(self) -> float:
         """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
-        """Means (c, B) and covariances (B, c, c) of the w_kᵀv_k for features w_k (M, B) of each function."""
+        """Return means (c, B) and covariances (B, c, c) of w_kᵀv_k, for features w_k (M, B) of each function."""
 
     def joint_covariance(self, w: list[Array]) -> Array:
-        """Covariance (c, B, c, B) of the same, of all points together."""
+        """Return the joint covariance (c, B, c, B) of w_kᵀv_k at all points, for features w_k (M, B)."""
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Draws (count, c, M) of v."""
+        """Return draws of v, (count, c, M)."""
 
 
 class WhitenedPosterior(NamedTuple):
@@ -88,20 +88,20 @@ class WhitenedPosterior(NamedTuple):
     """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, summed over functions."""
 
     def half(self, k: int, w: Array) -> Array:
-        """R_k w, (M, B), whose columns have the variances of wᵀv_k as squared norms."""
+        """Return R_k w, (M, B). The squared norms of its columns are the variances of wᵀv_k."""
         return lower_product(self.root[k], w)
 
     def marginals(self, k: int, w: Array) -> tuple[Array, Array]:
-        """Mean and variance (B,) of wᵀv_k for features w (M, B)."""
+        """Return mean and variance (B,) of wᵀv_k, for features w (M, B)."""
         return self.mean[k] @ w, squared_columns(self.half(k, w))
 
     def shared_marginals(self, w: Array) -> tuple[Array, Array]:
-        """Means and variances (c, B) of all functions, for features w (M, B) that they have in common."""
+        """Return means and variances (c, B) of all functions, for shared features w (M, B)."""
         variance = np.array([squared_columns(lower_product(root, w)) for root in self.root])
         return self.mean @ w, variance
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
-        """Means (c, B) and covariances (B, c, c), which are diagonal; see `Whitened.moments`."""
+        """Return means (c, B) and diagonal covariances (B, c, c); see `Whitened.moments`."""
         pairs = [self.marginals(k, own) for k, own in enumerate(w)]
         mean, variance = (np.array(each) for each in zip(*pairs, strict=True))
         return mean, variance.T[:, :, None] * np.eye(len(w))
@@ -120,12 +120,12 @@ class WhitenedPosterior(NamedTuple):
         return drawn
 
     def covariances(self, k: int, w: Array) -> Array:
-        """Σ_k w, (M, B)."""
+        """Return Σ_k w, (M, B)."""
         return lower_product(self.root[k], self.half(k, w), transposed=True)
 
 
 def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
-    """The posterior for S (c, M, M) and h (c, M).
+    """Return the posterior for S (c, M, M) and h (c, M).
 
     Raises
     ------
@@ -160,7 +160,7 @@ class CoupledWhitened:
     """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
-        """Means (c, B) and covariances (B, c, c) of the projections; see `Whitened.moments`."""
+        """Return means (c, B) and covariances (B, c, c) of the projections; see `Whitened.moments`."""
         c, columns = len(w), w[0].shape[1]
         cov = np.empty((columns, c, c))
         for some, halves in self._halves(w):
@@ -171,7 +171,7 @@ class CoupledWhitened:
         return np.stack([mean @ own for mean, own in zip(self.mean, w, strict=True)]), cov
 
     def shared_moments(self, w: Array) -> tuple[Array, Array]:
-        """Return the same as `moments` for features w (M, B) that all functions share."""
+        """Return `moments` for features w (M, B) that all functions share."""
         c, columns = len(self.mean), w.shape[1]
         cov = np.empty((columns, c, c))
         for (k, other), form in self._pair_forms.items():
@@ -233,7 +233,7 @@ class CoupledWhitened:
         return forms
 
     def _halves(self, w: list[Array]) -> Iterator[tuple[slice, list[Array]]]:
-        """For some points at a time, the rows of R W that are not zero for each function."""
+        """Yield, for blocks of points, the nonzero rows of R W for each function."""
         c, size = self.mean.shape
         step = max(1, _ENTRIES // (c * c * size))
         for start in range(0, w[0].shape[1], step):
@@ -241,13 +241,13 @@ class CoupledWhitened:
             yield some, [self._rows(k) @ np.ascontiguousarray(w[k][:, some]) for k in range(c)]
 
     def _rows(self, k: int) -> Array:
-        """Return the rows that are not zero of the columns of R for v_k, ((c − k)M, M)."""
+        """Return the nonzero rows of the columns of R for v_k, ((c − k)M, M)."""
         size = self.mean.shape[1]
         return self.root[k * size :, k * size : (k + 1) * size]
 
 
 def coupled_precision(w: list[Array], pi: Array) -> Array:
-    """S (cM, cM) of the sites of B points, from the features (M, B) of each function and π (c, B)."""
+    """Return S (cM, cM) of the sites of B points, from features (M, B) of each function and π (c, B)."""
     size = len(w[0])
     shared = np.concatenate([own * weights for own, weights in zip(w, pi / np.sqrt(pi.sum(axis=0)), strict=True)])
     precision: Array = shared @ shared.T
@@ -259,7 +259,7 @@ def coupled_precision(w: list[Array], pi: Array) -> Array:
 
 
 def shared_precision(w: Array, pi: Array) -> Array:
-    """Return `coupled_precision`, whose lower triangle counts, for features w (M, B) that all functions share."""
+    """Return `coupled_precision`, valid in its lower triangle, for features w (M, B) that all functions share."""
     c, size = len(pi), len(w)
     precision = np.zeros((c, size, c, size))
     for k in range(c):
@@ -270,13 +270,13 @@ def shared_precision(w: Array, pi: Array) -> Array:
 
 
 def _pair_precision(pi: Array, k: int, other: int) -> Array:
-    """Π_kl of B points, from π (c, B)."""
+    """Return Π_kl of B points, from π (c, B)."""
     shared = pi[k] * pi[other] / pi.sum(axis=0)
     return pi[k] - shared if k == other else -shared
 
 
 def coupled_whitened(precision: Array, location: Array) -> CoupledWhitened:
-    """The posterior for S (cM, cM), whose lower triangle counts, and h (c, M).
+    """Return the posterior for S (cM, cM), valid in its lower triangle, and h (c, M).
 
     Raises
     ------

@@ -6,6 +6,6 @@ memories: sites kept between batches: EP, stochastic EP, variational inference
 state: variables that a step changes, and the point where a fit continues
 step: one step over a batch, with Adam for the hyperparameters
 jax_step: the step and its rules under JAX
-batch_log_posterior: log posterior at the end of the steps
+batch_log_posterior: log posterior after the last step
 run: order of the batches, and the run of a fit
 """

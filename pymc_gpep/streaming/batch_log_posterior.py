@@ -1,4 +1,4 @@
-"""The log posterior at the end of the steps over batches: hyperparameters, inducing inputs and q(v)."""
+"""The log posterior after the last step over batches: hyperparameters, inducing inputs and q(v)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -42,15 +42,15 @@ _ITERATIONS = 50
 
 
 class Recovered(NamedTuple):
-    """Sites that a q(v) implies."""
+    """Sites implied by q(v)."""
 
     sweeps: SparseSweeps
-    """That they are for, on the features of all rows."""
+    """Sweeps over these sites, with the features of all rows."""
     sites: Array
     """(2, n, d)."""
 
     def log_normaliser(self) -> float:
-        """Return the log normaliser of EP with these sites; NaN where they have no cavities."""
+        """Return the log normaliser of EP with these sites; NaN if a cavity is improper."""
         with np.errstate(all="ignore"):
             target, scale = np.empty_like(self.sites), np.empty(self.sites.shape[1:])
             went, evidence, _ = sweep_of(self.sweeps)(self.sites.copy(), target, scale)
@@ -66,7 +66,7 @@ def recovered(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Compute the sites of all rows from q: at EP's fixed point a site follows from its factor and q without the site.
+    """Compute the sites of all rows from q. At EP's fixed point a site follows from its factor and its cavity.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def recovered_by_bound(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Compute the sites for a variational bound, at whose maximum a site follows from the average log likelihood."""
+    """Compute the sites for a variational bound. At its maximum they follow from the average log likelihood."""
     averages = point_averages(likelihood, labels, prior.n_functions)
     sweeps = SparseVISweeps(RowFeatures(prior, whitening), averages, team)
     sites = np.zeros((2, *averages.shape))
@@ -118,7 +118,7 @@ def _sites(
     prior_mean: Array,
     rest: Array,
 ) -> Array:
-    """site = update(q / site), iterated."""
+    """Iterate site = update(q / site) and return the sites."""
     t, nu = np.zeros((2, *mean.shape))
     for _ in range(_ITERATIONS):
         keep = 1.0 - t * variance
@@ -132,7 +132,7 @@ def _sites(
 
 
 def average_loss(losses: Array) -> float:
-    """Return the average loss of the steps that did not fail; NaN without such steps."""
+    """Return the average loss of the successful steps; NaN without such steps."""
     known = losses[np.isfinite(losses)]
     return float(known.mean()) if known.size else np.nan
 
@@ -144,15 +144,15 @@ class StepTrace:
     Attributes
     ----------
     read : function
-        Returns the values of the state, by name; it is called once, at their first use.
+        Function that returns the values of the state, by name. It is called once, at their first use.
     settings : dict
-        Batch size, batches in an epoch, seed and the like.
+        Settings such as batch size, batches in an epoch and seed.
     losses : array (steps,)
-        Estimates of the negative log posterior; NaN for a step that could not be taken.
+        Estimates of the negative log posterior; NaN for a failed step.
     floored : array (steps,)
-        Share of the points of each batch with a site that was held back.
+        Share of the points of each batch with a limited site precision.
     ended : str
-        How the steps ended, in words.
+        Description of the end of the steps.
     space : Hyperparameters
     interrupted : bool
     """
@@ -173,7 +173,7 @@ class StepTrace:
 
     @property
     def first(self) -> Evaluation:
-        """See `Trace`: it is not kept."""
+        """See `Trace`: the first evaluation is not stored."""
         return self.best
 
     @property
@@ -195,7 +195,7 @@ class StepTrace:
 
     @property
     def slopes(self) -> Array:
-        """See `Trace`: steps compute slopes of batches alone."""
+        """See `Trace`: steps compute only slopes of batches."""
         return np.full(self.losses.size, np.nan)
 
     def stored(self) -> xr.Dataset:
@@ -231,20 +231,20 @@ class StepTrace:
 
     @property
     def converged(self) -> bool:
-        """Whether there was a number at every step of the last epoch; `history` says whether there were enough."""
+        """Whether all losses of the last epoch are finite. See `history` for the number of steps."""
         last = self.losses[-self.per_epoch :]
         return bool(last.size) and bool(np.isfinite(last).all()) and not self.remark
 
     @property
     def loss(self) -> float:
-        """Average of the losses over the last whole epoch, over all steps in the first one; NaN of none."""
+        """Average loss of the last complete epoch, or of all steps in the first epoch; NaN without successful steps."""
         steps = len(self.losses)
-        end = steps - steps % self.per_epoch or steps  # an incomplete epoch would count rows twice
+        end = steps - steps % self.per_epoch or steps  # An incomplete epoch would count rows twice.
         return average_loss(self.losses[max(end - self.per_epoch, 0) : end])
 
     @cached_property
     def best(self) -> Evaluation:
-        """See `Trace`: where the steps ended; its number is an average of estimates."""
+        """See `Trace`: hyperparameters after the last step. The log posterior is an average of estimates."""
         theta = self.values["theta"]
         value, unknown = -self.loss, np.full(theta.size, np.nan)
         evidence = value - self.space.log_prior(theta)
@@ -252,9 +252,9 @@ class StepTrace:
 
 
 class BatchLogPosterior(BlockLogPosterior):
-    """The log posterior that steps over batches raise, at their end.
+    """The log posterior after the last step over batches.
 
-    Elsewhere it is that of sweeps over all rows at its inducing inputs (`held`).
+    At other hyperparameters it is the log posterior of sweeps over all rows, at the same inducing inputs (`held`).
 
     Parameters
     ----------
@@ -264,9 +264,9 @@ class BatchLogPosterior(BlockLogPosterior):
     rule : Rule
     steps : StepTrace
     blocks : InducingBlocks or None
-        Prior moments, with the rows that were fitted; None in a fit that was read without `gp`.
+        Prior moments, with the fitted rows; None in a fit that was read without `gp`.
     rows : Rows, optional
-        Rows that were fitted in place of the rows of the model.
+        Fitted rows, if they replace the rows of the model.
     white : InducingWhitening, optional
         Whitening of the inducing values, if it is computed already.
     """
@@ -320,22 +320,22 @@ class BatchLogPosterior(BlockLogPosterior):
 
     @property
     def of_ep(self) -> bool:
-        """Whether q has sites of EP."""
+        """Whether the sites are sites of EP."""
         return self.approximator.functional == "log normaliser"
 
     @property
     def has_evidence(self) -> bool:
-        """Whether these are sites of factors that are the likelihood's."""
+        """Whether the sites are sites of EP for the exact likelihood."""
         return self.of_ep and self.rule.expresses.exact
 
     def held(self, best: Evaluation) -> LogPosterior:
-        """See `LogPosterior`: sweeps over all rows, with the inducing inputs where they are."""
+        """See `LogPosterior`: sweeps over all rows, at fixed inducing inputs."""
         return SparseLogPosterior(
             self.space, self._sweeps(), self._blocks, self.anchors(best.theta), learn=False, rows=self._rows
         )
 
     def _sweeps(self) -> SparseApproximation:
-        """The approximation whose fixed point the steps are on the way to."""
+        """Return the approximation whose fixed point is the limit of the steps."""
         name = "sparse_ep" if self.of_ep else "sparse_vi"
         kind = SPARSE_APPROXIMATIONS[name]
         given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}
@@ -345,7 +345,7 @@ class BatchLogPosterior(BlockLogPosterior):
 
     @property
     def _n_effects(self) -> int:
-        """Number of standard normals of effects beside the inducing values."""
+        """Number of standard normals of effects."""
         values = self.steps.values
         return int(values["location"].shape[1] - values["inducing"].shape[1])
 
@@ -353,11 +353,11 @@ class BatchLogPosterior(BlockLogPosterior):
         self.held(self.steps.best).check_moments(x)
 
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
-        """See `LogPosterior`; by a sweep over all rows."""
+        """See `LogPosterior`: the value by sweeps over all rows."""
         return self.held(self.steps.best)(x, start)
 
     def solve(self, x: Array, start: Array | None = None) -> "BatchSolution":
-        """See `LogPosterior`: where the steps ended."""
+        """See `LogPosterior`: the solution after the last step."""
         return BatchSolution(self)
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
@@ -378,7 +378,7 @@ class BatchLogPosterior(BlockLogPosterior):
         return self._white
 
     def recovered(self, gps: Gps, posterior: InducingPosterior, team: Team) -> Recovered:
-        """Return the sites of all rows, which q implies."""
+        """Return the sites of all rows implied by q."""
         values, theta = self.steps.values, self.steps.best.theta
         prior = self.prior_at(theta, gps)
         given = prior, posterior.whitening, whitened_posterior(values["precision"], values["location"])
@@ -399,7 +399,7 @@ class BatchLogPosterior(BlockLogPosterior):
             yield from found.sweeps.left_out(found.sites, posterior.whitened)
 
     def stored(self, x: Array, solution: "BatchSolution") -> xr.Dataset:
-        """See `LogPosterior`: the state, from which steps can go on."""
+        """See `LogPosterior`: the state, from which further steps can continue."""
         table = self.steps.left_off.table
         if (white := self.white()) is None:
             return table
@@ -419,7 +419,7 @@ class BatchLogPosterior(BlockLogPosterior):
         steps, per_epoch = len(trace.losses), trace.per_epoch
         number = f"{self.approximator.objective} {solution.objective:.4f}" if steps else "nothing done yet"
         held_back = float(self.steps.floored[-per_epoch:].mean()) if steps else 0.0
-        floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
+        floored = f", {100 * held_back:.2g} % of points with a limited site" if held_back else ""
         evidence = ", which fit.log_evidence computes" if self.has_evidence else ""
         averaged = "the last whole epoch" if steps >= per_epoch else "all steps"
         chosen = f"sites={self.rule.expresses.name!r}, {self.count(self.anchors(trace.best.theta))}"
@@ -438,10 +438,10 @@ class BatchLogPosterior(BlockLogPosterior):
 
 
 class BatchSolution:
-    """The approximate posterior of the latent functions where steps over batches ended."""
+    """The approximate posterior of the latent functions after the last step over batches."""
 
     convergence = None
-    """Steps have no fixed point that they are seen to reach."""
+    """None: steps do not show whether they reached a fixed point."""
     converged = True
     start = np.empty(0)
 
@@ -485,8 +485,8 @@ class BatchSolution:
     def log_evidence(self) -> float:
         """Log normaliser of EP with the sites that q implies, in a few passes over all rows.
 
-        It approximates the log marginal likelihood of the sparse model; NaN where it would not, with
-        `sites="pairwise"` and for lower bounds.
+        It approximates the log marginal likelihood of the sparse model. It is NaN with `sites="pairwise"` and for
+        lower bounds.
         """
         if not self._of.has_evidence or self.posterior is None:
             return np.nan

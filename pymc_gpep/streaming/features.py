@@ -1,4 +1,4 @@
-"""Prior moments that a step uses: graphs of the model or forms with a written pull-back. Initial length scales."""
+"""Prior moments of a step: graphs of the model, or closed forms with a pull-back. Initial length scales."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -95,7 +95,7 @@ _APART = 0.3  # Distance between hyperparameters at which a covariance is compar
 
 
 def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
-    """The prior of a model that steps are taken for."""
+    """Return the prior of a model for steps over batches."""
     theta = space.initial_point()
     moved = theta + _APART * np.sin(1.0 + np.arange(theta.size))
     found = blocks.stationary([_values(space, at) for at in (theta, moved)])
@@ -113,7 +113,7 @@ def _values(space: Hyperparameters, theta: Array) -> list[Array]:
 
 
 class _ScaleFunctions:
-    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`; the last values are kept, which stay for many steps."""
+    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`. The last values are stored, since many steps reuse them."""
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
@@ -143,7 +143,7 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """Blocks by graphs of the model for these moments alone; scales come from a written `form`."""
+    """Blocks by graphs of the model for prior moments. Scales come from a closed `form`, if any."""
 
     written = False
 
@@ -171,7 +171,7 @@ class _GraphMoments:
     def rows(self, x: Array) -> list[RowMoments]:
         self._x = x
         found = self._blocks.block(self._point, self._z, x)
-        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.beside else None  # the only group's effects
+        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.beside else None  # One group.
         means = [found.mean[each.taken].T for each in self._groups]
         return [
             RowMoments(np.ascontiguousarray(cross.T), variance, mean if mean.any() else None, effects)
@@ -192,27 +192,27 @@ class _GraphMoments:
 
 
 _PAIRS = 1000
-_SQUARE = 4.0  # squared distance of two rows, in length scales: the median
-_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Steps, last step that counts as converged, longest step (unconstrained).
-_PARTS = 1.0, 0.5, 0.25  # Shares of a step that are tried.
+_SQUARE = 4.0  # Median squared distance of two rows, in initial length scales.
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Number of steps, step that counts as converged, longest step.
+_PARTS = 1.0, 0.5, 0.25  # Shares of the move that are tried.
 _UNLIKELY = 10.0  # Largest fall of the log prior.
 
 
 def first_scales(
     space: Hyperparameters, functions: ScaleFunctions, theta: Array, free: Collection[str], rows: Rows, seed: int
 ) -> Array:
-    """Hyperparameters (p,) with length scales that data suggest, as far as their prior has nothing against these.
+    """Return hyperparameters (p,) with length scales from the data, unless their prior density is much lower.
 
-    A shared length scale is half of the median distance of two rows. Length scales of columns have the same ratio to
-    the columns' standard deviations. If a length scale is much too short or too long, its slope vanishes.
+    A shared length scale is half of the median distance of two rows. Length scales of columns are proportional to the
+    columns' standard deviations. If a length scale is much too short or too long, its slope vanishes.
 
     Parameters
     ----------
     space : Hyperparameters
     functions : ScaleFunctions
-        One covariance's.
+        Scale functions of the only covariance.
     theta : array (p,)
-        Where all of them begin otherwise.
+        Initial hyperparameters.
     free : collection of str
         Names of the hyperparameters that may move.
     rows : Rows
@@ -250,7 +250,7 @@ def first_scales(
 
 
 def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: NDArray[np.bool_]) -> bool:
-    """Whether hyperparameters move all scales alike: seen by weights of columns that are drawn."""
+    """Return whether all scales have the same derivatives in hyperparameters, by random weights of columns."""
     if np.ptp(scales[used]):
         return False
     weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)
@@ -260,7 +260,7 @@ def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: N
 
 
 def _slopes(functions: ScaleFunctions, theta: Array, weights: Array) -> Array:
-    """Derivatives of the sum of scales with weights (d,)."""
+    """Return the derivatives of the sum of scales with weights (d,)."""
     return functions.pulled(theta, weights[None], np.zeros(1), np.zeros(1))
 
 

@@ -1,15 +1,15 @@
 """A step over a batch under JAX, compiled as one function: the formulas of `step` with another array library.
 
-Imported once JAX is in use, and by nothing else. Moments of the prior, its derivatives, and the optimiser are graphs of
-PyTensor that become functions of JAX.
+The module is imported only if a fit uses JAX. Moments of the prior, its derivatives, and the optimiser are graphs of
+PyTensor that are compiled to functions of JAX.
 
 Rules return log normalisers and expected log likelihoods of the points of a batch. Shapes are fixed, numbers have
-64 bits, and a result that cannot be computed is NaN. Derivatives are written down.
+64 bits, and a result that cannot be computed is NaN. Derivatives have closed forms.
 
-Integrals without a closed form are trapezoid rules on a window of their own. The log integrand falls by at least half
-the squared distance from its mode, in its own units. Newton's method finds the mode, and from there both ends, where
-the integrand is negligible. A fixed number of nodes between them converges geometrically, as for any smooth function
-that is flat at both ends.
+Integrals without a closed form are trapezoid rules on a window about the mode. The log integrand falls by at least half
+the squared distance from its mode, in its own units. Newton's method finds the mode, then both ends, where the
+integrand is negligible. A rule with a fixed number of nodes converges geometrically, as for any smooth function that is
+flat at both ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,11 +48,11 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, uninterrupted
 
 _HALF, _HALF_LOG_2PI = np.sqrt(0.5), 0.5 * np.log(2.0 * np.pi)
-_FAR = 9.0  # Distance below 0 from which a continued fraction takes the place of the error function.
+_FAR = 9.0  # Distance below 0 from which a continued fraction replaces the error function.
 
 
 def log_cdf_and_hazard(z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log Φ(z) and φ(z) / Φ(z), in both tails."""
+    """Return log Φ(z) and φ(z) / Φ(z), accurate in both tails."""
     near = jnp.maximum(z, -_FAR)
     tail = 0.5 * jax.scipy.special.erfc(_HALF * jnp.abs(near))
     value = jnp.where(z < 0.0, jnp.log(tail), jnp.log1p(-tail))
@@ -66,7 +66,7 @@ def log_cdf_and_hazard(z: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 type LogIntegrand = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-"""Value, first derivative and minus second derivative at points (r, B) of the B integrands."""
+"""Function that returns value, first and minus second derivative of B log integrands at points (r, B)."""
 
 
 _FALL = 36.0  # Fall of the log integrand at the ends.
@@ -79,7 +79,7 @@ _WEIGHTS /= _WEIGHTS.sum()
 
 
 def _mode(integrand: LogIntegrand, count: int) -> jax.Array:
-    """Modes (1, B), by Newton's method from 0."""
+    """Return modes (1, B), by Newton's method from 0."""
     mode = jnp.zeros((1, count))
     for _ in range(_TO_MODE):
         _, slope, curvature = integrand(mode)
@@ -88,19 +88,19 @@ def _mode(integrand: LogIntegrand, count: int) -> jax.Array:
 
 
 def _ends(integrand: LogIntegrand, mode: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both ends (B,) of integrands with a curvature of 1 or more."""
+    """Return both ends (B,) of integrands with a curvature of 1 or more."""
     top, _, _ = integrand(mode)
     sides = np.array([[-1.0], [1.0]])
     distance = jnp.full((2, mode.shape[1]), np.sqrt(2.0 * _FALL))
     for _ in range(_TO_ENDS):
-        # The fall is convex in the distance, so that steps from beyond the end stay beyond it.
+        # The fall is convex in the distance: steps from a point beyond the end stay beyond it.
         value, slope, _ = integrand(mode + sides * distance)
         distance = distance - jnp.maximum(top - value - _FALL, 0.0) / jnp.maximum(-sides * slope, 1.0)
     return mode[0] - distance[0], mode[0] + distance[1]
 
 
 def _normalised(log_terms: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Logarithm of a sum with φ's factor (B,), and the shares of its terms (B, nodes)."""
+    """Return the logarithm of a sum with the factor of φ (B,), and the shares of its terms (B, nodes)."""
     top = log_terms.max(axis=1, keepdims=True)
     weights = jnp.exp(log_terms - top)
     total = weights.sum(axis=1)
@@ -136,7 +136,7 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
         uphill = integrand(middle)[1] > 0.0
         return jnp.where(uphill, middle, low), jnp.where(uphill, high, middle)
 
-    # Newton's method may go to and fro where the deviation is large; the slope at 0 is positive, at the deviation not.
+    # For a large deviation Newton's method may oscillate. The slope is positive at 0, but not at the deviation.
     low, high = jax.lax.fori_loop(0, _HALVINGS, halved, (nothing, deviation))
     first_end, last_end = _ends(integrand, 0.5 * (low + high)[None, :])
     # Nodes are close to each other where σ bends, at f = 0: trapezoid rule in u, x = place + width sinh u.
@@ -159,7 +159,7 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
 def _expected(
     response: Callable[[jax.Array], tuple[jax.Array, jax.Array]], mean: jax.Array, variance: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Average of a log response, and its derivatives in mean and variance, by a fixed rule."""
+    """Return the average of a log response, and its derivatives in mean and variance, by a fixed rule."""
     deviation = jnp.sqrt(variance)
     value, slope = response(mean[..., None] + deviation[..., None] * _HERMITE)
     along = (slope * (_WEIGHTS * _HERMITE)).sum(axis=-1)
@@ -182,14 +182,14 @@ def _expected_of_one(
 
 
 def _differences(mean: jax.Array, variance: jax.Array, noise: float) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Means, variances, and variances with noise of f_y − f_k, (B, c − 1)."""
+    """Return means, variances, and variances with noise of f_y − f_k, (B, c − 1)."""
     half = mean.shape[1] // 2
     spread = variance[:, :half] + variance[:, half:]
     return mean[:, :half] - mean[:, half:], spread, noise + spread
 
 
 def _of_both(value: jax.Array, slope: jax.Array, in_variance: jax.Array) -> PointTerms:
-    """Return terms in both sides of differences from terms in the differences (B, c − 1)."""
+    """Return terms of the sites on f_y and on the f_k from terms of their differences (B, c − 1)."""
     both = jnp.concatenate([slope, -slope], axis=1), jnp.concatenate([in_variance, in_variance], axis=1)
     return PointTerms(value.sum(axis=1), *both)
 
@@ -210,7 +210,7 @@ def _expected_pairs(rule: ExpectedLogPairs, mean: jax.Array, variance: jax.Array
 
 
 def _log_largest(mean: jax.Array, variance: jax.Array, labels: jax.Array) -> PointTerms:
-    """Log probability that of independent normal numbers, means and variances (B, c), that of the label is largest."""
+    """Return the log probability that the label's number is largest, for normal numbers of mean and variance (B, c)."""
     # x is the utility of the observed class in its own units; the other classes' factors are Φ(a x + d).
     observed = jnp.arange(mean.shape[1])[None, :] == labels[:, None]
     inverse = 1.0 / jnp.sqrt(variance)
@@ -282,7 +282,7 @@ def traced_terms(rule: Rule, labels: Any) -> Callable[[Any, Any], PointTerms]:
 
 
 class TracedArrays(StepArrays):
-    """The array library of JAX. Nothing is overwritten, and failures are NaN; see `StepArrays`."""
+    """Array library of JAX, see `StepArrays`. No array is overwritten, and failures are NaN."""
 
     xp: ModuleType = jnp
 
@@ -401,7 +401,7 @@ def traced(inputs: Sequence[Variable], outputs: Sequence[Variable], mode: Mode) 
 
 
 class _TracedMoments:
-    """Moments of a prior as JAX computes them, with a pull-back; see `InducingMoments`."""
+    """Moments of a prior under JAX, with a pull-back; see `InducingMoments`."""
 
     def __init__(self, found: Sequence[Any], pull: Callable[..., Any], groups: Sequence[Group], effects: int) -> None:
         self._pull, self._groups = pull, groups
@@ -436,7 +436,7 @@ class _TracedMoments:
 
 
 def jax_step(problem: BatchProblem, state: State, optimiser: Optimiser, mode: Mode) -> Step:
-    """A step under JAX; see `array_step`. Arrays of the state stay where JAX computes."""
+    """Return a step under JAX; see `array_step`. Arrays of the state stay on the device."""
     return _JaxStep(problem, state, optimiser, mode)
 
 
@@ -453,7 +453,7 @@ class _JaxStep:
         z = inducing * state.units
         blocks = prior_blocks(space.classifier, problem.gps, space.data, z, x, self._groups, problem.beside)
         parts = dict(zip(space.value_vars, state.value_expressions(space, theta), strict=True))
-        # One by one, since each is a tuple of its own type.
+        # One at a time, since the tuples have different types.
         found = graph_replace(list(blocks), parts, strict=False)
         prior = graph_replace([space.prior], parts, strict=False)
         self._moments, self._log_prior = traced([theta, inducing, x], found, mode), traced([theta], prior, mode)

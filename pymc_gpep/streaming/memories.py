@@ -1,9 +1,9 @@
 """Memories of a fit between batches: their contract, EP, stochastic EP and variational inference.
 
 A memory computes the sites of a batch, their effect on q, and the part of the batch in the objective and its gradient.
-Sites and StepGaussians are constants there, being natural parameters of v, whose prior has no hyperparameters. Only the
-features w and the residual variances s of the batch, in the moments that its factors see, depend on hyperparameters.
-Formulas are for NumPy and JAX alike.
+In the gradient, sites and StepGaussians are constant: they are natural parameters of v, whose prior has no
+hyperparameters. Only the features w and the residual variances s of the batch depend on hyperparameters. Formulas are
+for NumPy and JAX.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ _LARGEST = 0.5  # A full step of all sites at once overshoots.
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """Step sizes β, smaller as epochs go by.
+    """Step sizes β, which fall from epoch to epoch.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ class Schedule(ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float:
-        """β of a step, counted from 0."""
+        """Return β of a step, counted from 0."""
 
     def _shrinking(self, step: int) -> float:
         return 1.0 / (1.0 + self.decay * (step // self.per_epoch))
 
 
 class AveragingSchedule(Schedule):
-    """A step replaces the share β of q's sites, a batch's share of all rows; without decay the noise of batches stays.
+    """A step replaces the share β of q's sites, the batch's share of all rows. Decay reduces the noise of batches.
 
-    The first steps average their batches. A batch of all rows has no noise, and β stays at its limit.
+    The first steps average over batches. A batch of all rows has no noise, and β stays at its limit.
     """
 
     def __call__(self, step: int) -> float:
@@ -60,7 +60,7 @@ class AveragingSchedule(Schedule):
 
 
 class ReplacingSchedule(Schedule):
-    """A step moves the stored sites of its rows by the share β towards new sites.
+    """A step moves the stored sites of its rows to new sites by the share β.
 
     For small batches β is nearly 1. In large batches, sites that change together would overshoot.
     """
@@ -77,11 +77,11 @@ class Remembered(NamedTuple):
     location: Array
     """h, (c, M)."""
     common: tuple[Array, ...] = ()
-    """Averages for the function common to all latent functions, if the likelihood sees differences alone."""
+    """Averages for the common shift, if the likelihood depends on differences alone."""
 
 
 class RowSites(NamedTuple):
-    """Stored sites of the rows of a batch, and the features that they act on."""
+    """Stored sites of the rows of a batch, and the features of the sites."""
 
     precision: Array
     """t, (B, d)."""
@@ -105,23 +105,23 @@ class StepBatch(NamedTuple):
     functions: NDArray[np.int64]
     """Function that each site acts on, (B, d)."""
     scale: Array
-    """Number of rows that each point stands for, (B,)."""
+    """Weight of each point, as a number of rows, (B,)."""
     weights: Array
-    """1, or 0 for rows that make up the number, (B,)."""
+    """1, or 0 for padding rows, (B,)."""
     counts: Array
     """Number of sites on each function, (c,)."""
     stored: RowSites | None = None
 
     def at_sites(self, values: Array) -> Array:
-        """Return the values of each site's own function, (B, d), from the values of all functions, (B, c)."""
+        """Return the values of the function of each site, (B, d), from the values of all functions, (B, c)."""
         return self.arrays.at_sites(values, self.functions)
 
     def summed(self, values: Array) -> Array:
-        """Sums (B, c) over the sites (B, d) on each function, as all rows have them."""
+        """Return sums (B, c) of values (B, d) over the sites on each function, scaled to all rows."""
         return self.arrays.by_function(values, self.functions, self.scale, len(self.counts))
 
     def prior(self, q: StepPosterior) -> tuple[Array, Array]:
-        """Prior means m and residual variances s as sites see them, (B, d)."""
+        """Return prior means m and residual variances s of the function of each site, (B, d)."""
         groups, rows = [each.group for each in self.features], len(self.weights)
         xp = self.arrays.xp
         shapes = [(rows, len(each.functions)) for each in groups]
@@ -133,7 +133,7 @@ class StepBatch(NamedTuple):
         return self.at_sites(q.in_order(groups, means)), self.at_sites(q.in_order(groups, rests))
 
     def common(self, remembered: Remembered) -> CommonSites | None:
-        """Averages for the common function; None for a likelihood that sees it."""
+        """Return the averages for the common shift; None if the likelihood depends on it."""
         if not remembered.common:
             return None
         if len(remembered.common) == 1:
@@ -147,7 +147,7 @@ class StepBatch(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """Moments that the sites of a batch see, (B, d)."""
+    """Moments of the variables of the sites of a batch, (B, d)."""
 
     mean: Array
     """Mean of x."""
@@ -160,12 +160,12 @@ class Marginals(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Consequences of a batch, before anything is changed."""
+    """Results of a batch, before the state changes."""
 
     value: np.float64
     """Estimate of the objective over all rows."""
     floored: Array
-    """Whether a site of a point was held back, (B,)."""
+    """Whether the precision of a site of the point was limited, (B,)."""
     sums: Array
     """Σ t and Σ ν of the sites on each function, (2, B, c); they are finite if S and h are."""
     slopes: Callable[[], list[StepSlopes]]
@@ -173,31 +173,31 @@ class Effect(NamedTuple):
     remembered: Callable[[], Remembered]
     """Averages or sums after the batch. S is overwritten."""
     stored: RowSites | None = None
-    """Sites to store in place of those of the batch."""
+    """New stored sites of the batch."""
 
 
 @dataclass(frozen=True)
 class Memory(ABC):
-    """A way to make sites of a batch, and to remember them.
+    """Rule that computes and stores the sites of batches.
 
     Raises
     ------
     ValueError, TypeError
-        If an option has a value that makes no sense.
+        If an option has an invalid value.
     """
 
     name: ClassVar[str]
     """Name of the memory in `memory=`."""
     functional: ClassVar[str]
-    """Functional that the memory needs of a rule, see `Rule.functional`."""
+    """Functional of the rules for this memory, see `Rule.functional`."""
     objective: ClassVar[str]
     """Title of the printed number."""
     decay: ClassVar[float]
-    """Part by which steps shrink in the first epoch, and as fast from there, if nothing else is said."""
+    """Default of `decay`, see `Schedule`."""
     schedule: ClassVar[type[Schedule]]
-    """Its step sizes."""
+    """Schedule of the step sizes."""
     single: ClassVar[bool] = True
-    """Whether products of matrices may have 32 bits a number."""
+    """Whether products of matrices may be float32."""
     stores: ClassVar[bool] = False
     """Whether the site of each row is stored."""
 
@@ -206,50 +206,50 @@ class Memory(ABC):
 
     @abstractmethod
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
-        """Take a batch in, with a step size."""
+        """Compute the results of a batch, for the step size β."""
 
 
 class BatchSites(NamedTuple):
-    """Sites that a batch gets, and its part of the objective."""
+    """New sites of a batch, and its part of the objective."""
 
     precision: Array
     """t, (B, d)."""
     location: Array
     """ν, (B, d)."""
     value: Array
-    """Part of the objective that each point adds, (B,)."""
+    """Term of each point in the objective, (B,)."""
     in_mean: Array
-    """Derivatives of `value`, as w and s of the site move, in the mean of x under the Gaussian, (B, d)."""
+    """Derivatives of `value` in the mean of x under the Gaussian, at fixed sites, (B, d)."""
     in_variance: Array
-    """Derivatives likewise in the variance of x, (B, d)."""
+    """Derivatives of `value` in the variance of x, (B, d)."""
     in_rest: Array
-    """Derivatives likewise in s, (B, d)."""
+    """Derivatives of `value` in s, (B, d)."""
     floored: Array
-    """Whether a site of a point was held back, (B,)."""
+    """Whether the precision of a site of the point was limited, (B,)."""
 
 
 @dataclass(frozen=True)
 class AveragesMemory(Memory):
-    """A memory whose sites follow from a Gaussian that is the same for the whole batch."""
+    """A memory whose sites follow from one Gaussian for the whole batch."""
 
     decay: ClassVar[float] = 0.1
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
     def share(self, counts: Array) -> Array:
-        """Return the part of S and h in the Gaussian that a batch is taken with, (c,), from numbers of sites (c,)."""
+        """Return the share of S and h in the Gaussian of a batch, (c,), from numbers of sites (c,)."""
         return np.ones_like(counts)
 
     @abstractmethod
     def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
-        """Sites of a batch."""
+        """Return the new sites of a batch."""
 
     def bounded(self, sites: BatchSites, at: Marginals, batch: StepBatch, beta: float) -> BatchSites:
-        """The same sites where a step of size β leaves I + S positive definite; their precisions may be below zero."""
+        """Return sites with which a step of size β leaves I + S positive definite. Precisions may be negative."""
         return sites
 
     @abstractmethod
     def constant(self, q: StepPosterior, counts: Array) -> np.float64:
-        """Return the objective without any points, from the Gaussian that the batch is taken with."""
+        """Return the objective without points, from the Gaussian of the batch."""
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
         features, arrays = batch.features, batch.arrays
@@ -284,12 +284,12 @@ CAVITY_SHARE = 0.05  # Smallest share of a marginal's precision that its cavity 
 
 @dataclass(frozen=True)
 class Stateless(AveragesMemory):
-    """A site is the solution of site = update(q / site), on scalars; iterated from zero.
+    """A memory without sites. A site is the solution of site = update(q / site), by iterations from zero.
 
     Parameters
     ----------
     local_iterations : int
-        How often. Few of them leave a little of the site in the cavity.
+        Number of iterations. With few iterations the cavity contains a small part of the site.
     """
 
     local_iterations: int = field(default=3, metadata=at_least(1))
@@ -330,9 +330,9 @@ class Stateless(AveragesMemory):
 
 @dataclass(frozen=True)
 class Stochastic(AveragesMemory):
-    """Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
+    """Stochastic EP: Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
 
-    The objective takes each point's factor under a cavity that still holds almost all of its own site. It is therefore
+    The objective averages each point's factor over a cavity that still contains almost all of its site. It is therefore
     larger than EP's log normaliser, by an amount that does not shrink with the number of rows.
     """
 
@@ -358,11 +358,11 @@ class Stochastic(AveragesMemory):
 
 @dataclass(frozen=True)
 class StoredMemory(Memory):
-    """Villacampa-Calvo and Hernández-Lobato (2017), section 2.3: EP with minibatches.
+    """EP with minibatches: Villacampa-Calvo and Hernández-Lobato (2017), section 2.3.
 
-    A site acts on x′ = w′ᵀv, with the features w′ that its row had when it came last. The memory takes it out of q
-    there. The moments of the row's factors are moments of x = wᵀv, with the current features. If hyperparameters and
-    inducing inputs are fixed, both are the same, and the fixed point is EP's, without noise of batches.
+    A site acts on x′ = w′ᵀv, with the features w′ of its row at its last visit. The memory divides q by this site. The
+    moments of the row's factors are moments of x = wᵀv, with the current features. If hyperparameters and inducing
+    inputs are fixed, x = x′, and the fixed point is that of EP, without noise of batches.
     """
 
     name: ClassVar[str] = "sites"
@@ -370,7 +370,7 @@ class StoredMemory(Memory):
     objective: ClassVar[str] = "log normaliser of EP"
     decay: ClassVar[float] = 0.0
     schedule: ClassVar[type[Schedule]] = ReplacingSchedule
-    single: ClassVar[bool] = False  # double precision: removed sites must cancel
+    single: ClassVar[bool] = False  # Double precision: removed sites must cancel.
     stores: ClassVar[bool] = True
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
@@ -405,7 +405,7 @@ class StoredMemory(Memory):
         )
         of_sites = arrays.site_log_normalisers(t, nu, former_mean + former_variance * less, former_variance / keep)
 
-        # Features are stored with 32 bits a number, and the sums that contain them have the same.
+        # Stored features are float32. The sums contain the same rounded features.
         kept = [each.w.astype(np.float32) for each in features]
         own = {k: w for group, w in zip(groups, kept, strict=True) for k in group.functions}
         sets = range(stored.features.shape[1])
@@ -442,24 +442,24 @@ class StoredMemory(Memory):
         return Effect(value, 0.0 * batch.weights, arrays.xp.stack([come_t, come_nu]), slopes, after, latter)
 
 
-_MOST = 0.5  # largest share of a precision that sites may remove in a step
+_MOST = 0.5  # Largest share of a precision that sites may remove in a step.
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Variational(AveragesMemory):
-    """Hensman et al. (2013) in natural parameters (Khan and Lin 2017): no cavity is formed.
+    """Variational inference: Hensman et al. (2013) in natural parameters (Khan and Lin 2017), without cavities.
 
-    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). Where factors are not log-concave sites may have
-    precisions below zero. A step makes (1 − β) (I + S) + β (I + Σ t w wᵀ) of the precision I + S. The precisions
-    below zero take at most β Σ |t| wᵀ(I + S)⁻¹w of the first term. They are reduced where that is above a half of
-    1 − β. Where steps get small they no longer are, and the fixed point is a maximum of the bound.
+    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). If factors are not log-concave, sites may have
+    negative precisions. A step replaces the precision I + S by (1 − β) (I + S) + β (I + Σ t w wᵀ). Negative
+    precisions remove at most β Σ |t| wᵀ(I + S)⁻¹w of the first term. If this is above half of 1 − β, they are
+    reduced. Small steps do not reduce them, so that the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"
     functional: ClassVar[str] = "expected log"
     objective: ClassVar[str] = "lower bound"
-    single: ClassVar[bool] = False  # double precision: with magnitudes of 100, rounding in 32 bits accumulates
+    single: ClassVar[bool] = False  # Double precision: with magnitudes of 100, float32 rounding accumulates.
 
     def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
         found = batch.terms(at.prior_mean + at.mean, at.rest + at.variance)
@@ -489,4 +489,4 @@ STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {
     "sparse_sep": (Stochastic,),
     "sparse_vi": (Variational,),
 }
-"""For `pm.fit(method=...)`, the ways to remember what was seen that each has, its default first."""
+"""Memories of each method of `pm.fit`, the default first."""

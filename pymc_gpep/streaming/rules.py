@@ -1,8 +1,8 @@
 """Log normalisers and expected log likelihoods of the points of a batch: a rule for each kind of factors.
 
-A label is the class with the largest utility: latent values with independent normal noise. With label noise the
-likelihood of a point is (1 − ε) p + ε / c, where p is the probability of that class. It averages to Ẑ₀ over normal
-latent values.
+A label is the class with the largest utility. Utilities are latent values plus independent normal noise. With label
+noise the likelihood of a point is (1 − ε) p + ε / c, where p is the probability of the class. The average of p over
+normal latent values is Ẑ₀.
 
 A rule has a kernel, and another form in `jax_step` for JAX.
 """
@@ -40,7 +40,7 @@ from pymc_gpep.solvers.step_arrays import (
 
 
 class Rule(ABC):
-    """Factors of the likelihood of a point, each with a scalar site for every function that it depends on."""
+    """Factors of the likelihood of a point. A factor has a scalar site for every function on which it depends."""
 
     expresses: ClassVar[type[ScalarSites]]
     """The factors."""
@@ -54,7 +54,7 @@ class Rule(ABC):
 
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
-        """Return the rule for a likelihood, with the numbers that are the same for all points."""
+        """Return the rule for a likelihood, with its constants for all points."""
         return cls()
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Rule(ABC):
         """Return the functional as a compiled loop."""
 
     def counts(self, labels: Array, c: int) -> Array:
-        """Return the number of sites on each of the c functions, from the numbers `labels` (c,) of points."""
+        """Return the number of sites on each of the c functions, from the number of points with each label (c,)."""
         return np.full(c, labels.sum())
 
 
@@ -106,12 +106,12 @@ class LogitNormaliser(_OfLogit):
 
 @dataclass(frozen=True)
 class _OfOneFunction(Rule):
-    """p(y | f) of whole numbers y, by the averages that a likelihood has.
+    """p(y | f) of whole numbers y, by the averages of a likelihood.
 
     Attributes
     ----------
     likelihood : Likelihood
-        Likelihood with its parameters at one row, which are the same at all rows.
+        Likelihood with its parameters at one row; they are the same at all rows.
     """
 
     likelihood: Likelihood
@@ -182,7 +182,7 @@ class ExpectedLogProbit(_OfProbit):
 
 
 class ExpectedLogLogit(_OfLogit):
-    """E log 1 / (1 + exp(∓f)), by the same rule."""
+    """E log 1 / (1 + exp(∓f)), by a fixed rule of quadrature and its own derivatives."""
 
     functional: ClassVar[str] = "expected log"
 
@@ -194,7 +194,7 @@ class ExpectedLogLogit(_OfLogit):
 class _OfPairs(Rule):
     """∏_k Φ((f_y − f_k) / √2), k ≠ y; the sites on f_y come first, then the sites on the f_k.
 
-    The factors are Θ(f_y − f_k) where utilities have no noise. Label noise is left out, as in the paper.
+    If utilities have no noise, the factors are Θ(f_y − f_k). Label noise is ignored, as in the paper.
 
     Attributes
     ----------
@@ -228,16 +228,16 @@ class PairNormalisers(_OfPairs):
 
 
 class ExpectedLogPairs(_OfPairs):
-    """By a fixed rule of quadrature in each difference, and its own derivatives.
+    """Σ_k E log Φ((f_y − f_k) / √2), by a fixed rule of quadrature in each difference and its own derivatives.
 
-    The sum is a lower bound of the expectation of the whole likelihood's logarithm, since the product is one.
+    The product of the factors is a lower bound of the likelihood. The sum is therefore a lower bound of E log p(y | f).
     """
 
     functional: ClassVar[str] = "expected log"
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        # The logarithm of a step has no average.
+        # The average of the logarithm of a step function is infinite.
         return super().fits(likelihood) and likelihood.computation(LargestUtility).noise > 0.0
 
     def kernel(self) -> PointKernel:
@@ -254,7 +254,7 @@ class _OfWholePoint(Rule):
     Attributes
     ----------
     epsilon : float
-        ε, 0 where labels have no noise.
+        ε; 0 without label noise.
     noise : float
         Variance of the noise of utilities.
     """
@@ -277,8 +277,8 @@ class _OfWholePoint(Rule):
 class WholePointNormaliser(_OfWholePoint):
     """log((1 − ε) Ẑ₀ + ε / c), Ẑ₀ = ∫ N(t | m_y, 1 + v_y) ∏_k Φ((t − m_k) / √(1 + v_k)) dt, k ≠ y.
 
-    Villacampa-Calvo and Hernández-Lobato (2017), equation 3, of which they take a product over k apart. With label
-    noise tilted distributions may be wider than their cavities: see `StepArrays.matching_sites`.
+    Villacampa-Calvo and Hernández-Lobato (2017), equation 3. The paper uses a product of factors over k instead. With
+    label noise tilted distributions may be wider than their cavities: see `StepArrays.matching_sites`.
     """
 
     functional: ClassVar[str] = "log normaliser"
@@ -290,7 +290,7 @@ class WholePointNormaliser(_OfWholePoint):
 class ExpectedLogLabelNoise(_OfWholePoint):
     """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c) (Villacampa-Calvo and Hernández-Lobato 2017, equations 14 to 17).
 
-    It is the expected logarithm where utilities have no noise of their own, and a lower bound of it where they have.
+    Without noise of utilities it is the expected log likelihood, otherwise a lower bound of it.
     """
 
     functional: ClassVar[str] = "expected log"
@@ -320,13 +320,13 @@ RULES: tuple[type[Rule], ...] = (
     OneFunctionNormaliser,
     ExpectedLogOneFunction,
 )
-"""All there are; a new one is a line here."""
+"""All rules. A new rule is an entry of this tuple."""
 
 _TITLES = {"log normaliser": "expectation propagation", "expected log": "a variational bound"}
 
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
-    """Return the rule for a functional, a name of factors and a likelihood; the first suitable rule without a name.
+    """Return the rule for a functional, a name of factors and a likelihood. Without a name, return the first fit.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The run of a fit batch by batch: each row once an epoch, in an order that depends on the seed alone."""
+"""The run of a fit by batches. An epoch visits each row once, in an order that depends only on the seed."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,38 +16,38 @@ from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array
 
 _BUFFERED = 20  # Smallest number of batches, and of chunks, that are shuffled together.
 _CHUNKS = 8
-_FEW, _OF_BATCH = 300, 1.5  # rows that form a single batch, and its largest size in batches
+_FEW, _OF_BATCH = 300, 1.5  # Largest size of a single batch of all rows, in rows and in batches.
 
 
 def one_batch(rows: int, size: int) -> bool:
-    """Whether rows are so few that all of them are one batch, instead of batches of a size."""
+    """Return whether all rows form one batch, since they are few, instead of batches of `size` rows."""
     return rows <= min(_FEW, _OF_BATCH * size)
 
 
 class Batch(NamedTuple):
-    """B rows; the last rows may be padding."""
+    """Batch of B rows. The last row may be padding."""
 
     inputs: Array
-    """(B, d), or (B, 0) where nobody asked for them."""
+    """(B, d); (B, 0) if the batches are without inputs."""
     labels: NDArray[np.int64]
     """(B,)."""
     weights: Array
-    """1, or 0 for what makes up the number, (B,)."""
+    """1, or 0 for padding, (B,)."""
     rows: NDArray[np.int64]
     """Positions of these rows among all rows, (B,)."""
 
 
 class Batches:
-    """Batches of rows in memory or elsewhere, alike up to a row, which makes up the number.
+    """Batches of rows in memory or in files. Sizes differ by at most one row, which padding replaces.
 
-    Chunks are taken in a random order and some of them at a time are shuffled together. Rows in memory are one chunk,
-    and are shuffled all at once. A batch is a function of seed, epoch and place in the epoch.
+    Chunks are read in a random order, and several chunks are shuffled together. Rows in memory are one chunk, and are
+    shuffled together. A batch is a function of seed, epoch and position in the epoch.
 
     Parameters
     ----------
     rows : Rows
     batch_size : int
-        Most rows of a batch. As few batches as there can be of it share the rows.
+        Largest number of rows of a batch. The rows are divided into the smallest possible number of batches.
     seed : int
     gathers : bool
         Whether batches have inputs.
@@ -61,14 +61,14 @@ class Batches:
         self.size = -(-rows.n_rows // self.per_epoch)
 
     def after(self, step: int) -> Iterator[Batch]:
-        """Yield batches without end, beginning after `step` batches."""
+        """Yield batches without end, from the batch after the first `step` batches."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
             yield from self._epoch(epoch, done)
             epoch, done = epoch + 1, 0
 
     def _epoch(self, epoch: int, done: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch after the first `done` batches, whose rows are not read."""
+        """Yield the batches of an epoch after the first `done` batches. Rows of these are not read."""
         rng = np.random.default_rng([self._seed, epoch])
         all_chunks = list(chunks(self._rows))
         order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
@@ -104,13 +104,13 @@ class Batches:
             return self._rows.inputs(buffer[0]), self._rows.labels(buffer[0])
         ends = np.cumsum([chunk.stop - chunk.start for chunk in buffer])
         inputs, labels = np.empty((ends[-1], self._rows.n_inputs)), np.empty(ends[-1], np.int64)
-        for chunk, end in zip(buffer, ends, strict=True):  # one at a time: two chunks never share memory
+        for chunk, end in zip(buffer, ends, strict=True):  # One at a time: two chunks never share memory.
             here = slice(end - (chunk.stop - chunk.start), end)
             inputs[here], labels[here] = self._rows.inputs(chunk), self._rows.labels(chunk)
         return inputs, labels
 
     def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
-        # A part that is the whole batch needs no copy.
+        # If a part is the whole batch, no copy is needed.
         inputs, labels, rows = held[0] if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
         missing = self.size - len(labels)
         weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
@@ -126,7 +126,7 @@ _FAILURES = 20  # Largest number of consecutive failures.
 
 
 class Run:
-    """A fit under way.
+    """A running fit by batches.
 
     Parameters
     ----------
@@ -135,9 +135,9 @@ class Run:
     batches : Batches
     schedule : Schedule
     warmup : int
-        Steps in which hyperparameters and inducing inputs stay, while q is found.
+        Number of steps with fixed hyperparameters and inducing inputs, before q settles.
     done : int
-        Steps that were taken before.
+        Number of earlier steps.
     """
 
     def __init__(
@@ -154,13 +154,13 @@ class Run:
     def advance(self) -> Taken:
         """Take one step.
 
-        If numbers are not finite the step is tried again with more jitter in the covariance of the inducing values.
-        After some attempts it is left out, and the state does not change.
+        If numbers are not finite, the step is repeated with more jitter in the covariance of the inducing values. After
+        several attempts the step is skipped, and the state does not change.
 
         Raises
         ------
         FloatingPointError
-            If many steps, one after the other, could not be taken.
+            If many consecutive steps fail.
         """
         batch = next(self._batches)
         jitter = self._state.jitter.get_value()
@@ -172,13 +172,13 @@ class Run:
                     taken = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
                 if went_well := taken.went_well:
                     break
-        finally:  # also after an interrupt
+        finally:  # Also after an interrupt.
             if not went_well:
                 self._state.jitter.set_value(jitter)
         self._failures = 0 if went_well else self._failures + 1
         if self._failures == _FAILURES:
             raise FloatingPointError(
-                f"{_FAILURES} steps, one after the other, had numbers that are not finite: try a smaller learning rate."
+                f"{_FAILURES} consecutive steps had numbers that are not finite: try a smaller learning rate."
             )
         self.done += 1
         if self.done % self._schedule.per_epoch == 0:
@@ -187,18 +187,18 @@ class Run:
 
 
 def lost_steps(losses: Array) -> str:
-    """Return a message about steps that could not be taken, if the last one is among them, from losses with NaN."""
+    """Return a message about failed steps (NaN losses) if the last step failed, else an empty text."""
     lost = np.isnan(losses)
     if not lost[-1:].any():
         return ""
     return (
-        f"{np.count_nonzero(lost)} of {lost.size} steps, the last one among them, had numbers that are not finite, and "
+        f"{np.count_nonzero(lost)} of {lost.size} steps, the last step included, had numbers that are not finite, and "
         "changed nothing: look for rows that lie far from all others, or try a smaller learning rate"
     )
 
 
 def step_of(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
-    """Return a step in NumPy, or in JAX if these arguments compile with JAX."""
+    """Return a step in NumPy, or in JAX if `compile_kwargs` select JAX."""
     if not runs_in_jax(compile_kwargs):
         return array_step(problem, state, optimiser)
     from pymc_gpep.streaming.jax_step import jax_step

@@ -1,6 +1,6 @@
-"""The state of a fit batch by batch: variables that a step changes, sites of rows, and the point where a fit continues.
+"""The state of a fit by batches: variables that a step changes, sites of rows, and the point where a fit continues.
 
-`StoredSites` holds the sites of all rows as they are in q(v), with the features that they were computed with.
+`StoredSites` holds the sites of all rows in q(v), with the features at which they were computed.
 """
 
 import json
@@ -36,19 +36,19 @@ class LeftOff(NamedTuple):
 
     @property
     def table(self) -> xr.Dataset:
-        """The values as a Dataset, whose variables have the prefix `state_`."""
+        """Return the values as a Dataset, whose variables have the prefix `state_`."""
         return xr.Dataset(
             {f"state_{name}": ([f"{name}_{i}" for i in range(each.ndim)], each) for name, each in self.values.items()}
         )
 
     @classmethod
     def of(cls, tree: xr.DataTree) -> "LeftOff":
-        """Return the point where the fit in a file stopped.
+        """Return the point where the fit of a file stopped.
 
         Raises
         ------
         ValueError
-            If the file is not of a fit by batches.
+            If the file does not hold a fit by batches.
         """
         if "settings" not in tree.attrs or "posterior" not in tree.children:
             raise ValueError("it is not a fit by batches, of this version")
@@ -62,7 +62,7 @@ class LeftOff(NamedTuple):
         return cls(settings, values, -history["log_posterior"].values, history["floored"].values)
 
     def check(self, settings: Mapping[str, Any], inducing: Array) -> None:
-        """Raise a ValueError if a fit with these settings and inducing inputs (1 or c, M, d) cannot go on from here."""
+        """Raise a ValueError if a fit with these settings and inducing inputs (1 or c, M, d) cannot continue here."""
         pairs = {name: (was, settings.get(name)) for name, was in self.settings.items()}
         was, now = pairs.get("parameters", ("", ""))
         if was != now:
@@ -77,7 +77,7 @@ class LeftOff(NamedTuple):
                 pairs["shared_inducing"] = sets == 1, own_sets == 1
         if differ := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
             each = ", ".join(
-                "random_seed is another one" if name == "seed" else f"{name} was {was!r} and is {now!r}"
+                "random_seed differs" if name == "seed" else f"{name} was {was!r} and is {now!r}"
                 for name, (was, now) in differ.items()
             )
             raise ValueError(
@@ -86,18 +86,18 @@ class LeftOff(NamedTuple):
 
 
 class StoredSites:
-    """Sites exp(ν x − ½ t x²), x = wᵀv, of n rows with d of them each; none of a row that has not come yet.
+    """Sites exp(ν x − ½ t x²), x = wᵀv, of n rows with d sites each. Sites of a row are 0 before its first visit.
 
-    Features take four bytes a number, and a site eighteen: n (4 q M + 18 d) bytes in all.
+    A feature takes 4 bytes and a site 18 bytes. The total is n (4 q M + 18 d) bytes.
 
     Parameters
     ----------
     rows, per_row : int
         n and d.
     functions, sets, size : int
-        c, q and M; q is 1 where all functions have the same features, else c.
+        c, q and M. If all functions have the same features, q is 1, else c.
     differences : bool
-        Whether the likelihood sees differences of functions only.
+        Whether the likelihood depends on differences of functions only.
     """
 
     def __init__(self, rows: int, per_row: int, functions: int, sets: int, size: int, differences: bool) -> None:
@@ -119,16 +119,16 @@ class StoredSites:
         }
 
     def of(self, rows: NDArray[np.int64]) -> RowSites:
-        """Return the sites of some rows."""
+        """Return the sites of these rows."""
         return RowSites(self._precision[rows], self._location[rows], self._features[rows])
 
     def put(self, rows: NDArray[np.int64], sites: RowSites, functions: NDArray[np.int64]) -> None:
-        """Store the sites of B rows, and the function that each acts on, (B, d)."""
+        """Store the sites of B rows, and the function of each site, (B, d)."""
         self._precision[rows], self._location[rows], self._features[rows] = sites
         self._functions[rows] = functions
 
     def natural(self) -> tuple[Array, Array]:
-        """S = Σ t w wᵀ (c, M, M) and h = Σ ν w (c, M)."""
+        """Return S = Σ t w wᵀ (c, M, M) and h = Σ ν w (c, M)."""
         size = self._features.shape[2]
         precision, location = np.zeros((self._count, size, size)), np.zeros((self._count, size))
         for _, sums in self._blocks():
@@ -138,10 +138,10 @@ class StoredSites:
         return precision, location
 
     def settled(self) -> tuple[Array, Array]:
-        """Return the same, without the rounding errors of sums that were changed step by step.
+        """Return S and h without the rounding errors of sums that were updated step by step.
 
-        Where a likelihood sees differences of functions only, sites are first moved with the best function common to
-        all. Steps would come to it slowly. See `pymc_gpep.solvers.common_shift`.
+        If a likelihood depends on differences of functions only, sites are first moved by the best common shift. Steps
+        would approach it slowly. See `pymc_gpep.solvers.common_shift`.
         """
         precision, location = self.natural()
         if not self._differences:
@@ -181,7 +181,7 @@ class State:
     inducing : array (1 or c, M, d)
         Inducing inputs.
     units : array (d,)
-        Units in which inducing inputs are counted, column by column.
+        Units of the inducing inputs, column by column.
     functions : int
         Number c of functions.
     jitter : float
@@ -189,16 +189,16 @@ class State:
     learn : bool
         Whether inducing inputs are learned.
     effects : int
-        Number p of standard normals of effects beside the inducing values.
+        Number p of standard normals of effects.
 
     Attributes
     ----------
     learned : list of SharedVariable
         Variables that the optimiser moves.
     common : list of SharedVariable
-        g of the common shift, and R and Q where functions differ in features, for a likelihood of differences.
+        For a likelihood of differences: g of the common shift; also R and Q if functions differ in features.
     sites : StoredSites or None
-        Sites of each row, where they are kept.
+        Sites of each row, if the memory stores them.
     """
 
     def __init__(
@@ -224,11 +224,11 @@ class State:
         self._of_optimiser: list[SharedVariable] = []
 
     def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
-        """Make the variables that an optimiser remembers part of the state."""
+        """Make the memory of an optimiser part of the state."""
         self._of_optimiser = list(of_optimiser)
 
     def hold_common(self, own: bool) -> None:
-        """Make averages of the common shift part of the state; functions may have features of their `own`."""
+        """Make averages of the common shift part of the state. `own`: whether functions differ in features."""
         if not self.common:
             functions, size = self.location.type.shape
             tests = common_tests(functions, size) if own else size
@@ -238,32 +238,32 @@ class State:
             self.common = [pytensor.shared(np.zeros(shape), name, shape=shape) for name, shape in shapes.items()]
 
     def hold_sites(self, rows: int, per_row: int, sets: int, differences: bool) -> StoredSites:
-        """Make the sites of all rows part of the state; arguments as of `StoredSites`."""
+        """Make the sites of all rows part of the state. See `StoredSites` for the arguments."""
         if self.sites is None:
             functions, size = self.location.type.shape
             self.sites = StoredSites(rows, per_row, functions, sets, size, differences)
         return self.sites
 
     def remembered(self) -> Remembered:
-        """Return the averages or sums over sites themselves, which a step may overwrite."""
+        """Return the averages or sums over sites, without copies. A step may overwrite them."""
         precision, location, *common = (
             each.get_value(borrow=True) for each in (self.precision, self.location, *self.common)
         )
         return Remembered(precision, location, tuple(common))
 
     def remember(self, after: Remembered) -> None:
-        """Replace the stored sites."""
+        """Replace the averages or sums over sites."""
         for variable, new in zip(
             (self.precision, self.location, *self.common), (*after[:2], *after.common), strict=True
         ):
-            variable.container.storage[0] = new  # also an array of JAX, which stays where it is
+            variable.container.storage[0] = new  # Arrays of JAX stay on the device.
 
     def stored_rows(self, rows: NDArray[np.int64]) -> RowSites | None:
-        """Return the stored sites of some rows, if sites are stored."""
+        """Return the stored sites of these rows; None if sites are not stored."""
         return self.sites.of(rows) if self.sites else None
 
     def settle(self) -> None:
-        """Compute S and h anew from the stored sites, if sites are stored."""
+        """Compute S and h anew from the stored sites, if any."""
         if self.sites is not None:
             precision, location = self.sites.settled()
             self.precision.set_value(precision)
@@ -305,18 +305,18 @@ class State:
             each = ", ".join(f"{name} was {_shape(found, name)} and is {_shape(wanted, name)}" for name in differ)
             raise ValueError(f"start does not match this fit: {each}. Give the same options, or leave start out.")
         if not np.array_equal(values["units"], self.units):
-            raise ValueError("The data differ from the data of start: their columns have another spread.")
+            raise ValueError("The data differ from the data of start: their columns have other standard deviations.")
         for name, variable in self._variables.items():
             variable.set_value(np.asarray(values[name], own[name].dtype))
         for name, kept in (self.sites.arrays if self.sites else {}).items():
             kept[:] = values[name]
 
     def inducing_inputs(self) -> Array:
-        """Inducing inputs in the units of the data, (1 or c, M, d)."""
+        """Return the inducing inputs in the units of the data, (1 or c, M, d)."""
         return np.asarray(self.inducing.get_value(borrow=True)) * self.units
 
     def value_expressions(self, space: Hyperparameters, theta: TensorVariable) -> list[TensorVariable]:
-        """The model's value variables as parts of the flat vector."""
+        """Return the model's value variables as parts of the flat vector `theta`."""
         layout = DictToArrayBijection.map(space.point(self.theta.get_value(borrow=True))).point_map_info
         places, start = {}, 0
         for name, shape, size, dtype in layout:

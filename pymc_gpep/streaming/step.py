@@ -1,9 +1,8 @@
 """A step of a fit batch by batch, with Adam for the hyperparameters.
 
-The gradient of the objective in hyperparameters and inducing inputs is that of a number that a memory returns. In this
-number the features of the batch depend on them, and all else is constant. Steps that learn nothing have no gradient.
-Features are computed once for functions that share covariance and inducing inputs. Adam is one loop, and any other
-optimiser of PyMC is its own graph.
+The memory returns an objective. In this objective only the features of the batch depend on hyperparameters and inducing
+inputs. Steps without learned parameters compute no gradient. Features are computed once for functions that share
+covariance and inducing inputs. Adam is one loop. Other optimisers of PyMC are graphs.
 """
 
 import signal
@@ -38,19 +37,17 @@ from pymc_gpep.streaming.state import State
 
 @dataclass(frozen=True)
 class FallingAdam:
-    """Adam whose rate falls along half a cosine to 0, for batches: an optimiser as PyMC has them.
+    """Optimiser of PyMC for batches: Adam whose rate falls to 0 along half a cosine.
 
     Parameters
     ----------
     steps : int
-        Number of steps after which the rate is 0, without the first epochs of the `warmup`, in which hyperparameters
-        are fixed.
+        Number of steps after which the rate is 0. Steps of the `warmup`, with fixed hyperparameters, do not count.
     learning_rate : float
-        The largest rate. Inducing inputs move by about so many standard deviations of their column a step, the
-        logarithms of hyperparameters by about so much.
+        Largest rate. In a step inducing inputs move by about this number of standard deviations of their column, and
+        logarithms of hyperparameters by about this amount.
     rise : int
-        Number of steps at the beginning in which the rate rises linearly. The full rate might undo the result of the
-        warm-up.
+        Number of first steps in which the rate rises linearly. The full rate could undo the result of the warm-up.
 
     Notes
     -----
@@ -63,7 +60,7 @@ class FallingAdam:
     rise: int = 0
 
     def __call__(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
-        """Return updates of parameters and of the memory, whose last entry is the number of steps."""
+        """Return updates of the parameters and of the optimiser's memory. Its last entry is the number of steps."""
         taken = pytensor.shared(0.0, "steps taken")
         fallen = pt.clip((taken - self.rise) / (self.steps - self.rise), 0.0, 1.0)
         part = pt.minimum((taken + 1.0) / max(1, self.rise), 0.5 * (1.0 + pt.cos(np.pi * fallen)))
@@ -81,7 +78,7 @@ class FallingAdam:
 def uninterrupted() -> Iterator[None]:
     """Delay an interrupt, and pass it to its handler at the end of the block.
 
-    Other threads are not interrupted, and may not set handlers.
+    In a thread other than the main thread this context has no effect: Python interrupts only the main thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -108,7 +105,7 @@ class BatchProblem(NamedTuple):
     rule: Rule
     memory: Memory
     counts: Array
-    """How many sites act on each function, (c,)."""
+    """Number of sites on each function, (c,)."""
     batches: int
     """In an epoch."""
     batch_size: int
@@ -117,16 +114,16 @@ class BatchProblem(NamedTuple):
     prior: StepBlocks
     """Prior moments."""
     beside: RowsBeside | None = None
-    """Effects beside the process. Rows are then those of a table."""
+    """Effects added to the process. Rows are then the rows of a table."""
     held: Array | None = None
-    """Inputs of all rows, which steps under JAX then take from there instead of from their batches."""
+    """Inputs of all rows. If set, steps under JAX read inputs here instead of from their batches."""
 
     def groups(self, state: State) -> list[Group]:
-        """Groups of functions that share their features."""
+        """Return the groups of functions that share their features."""
         return grouped(self.prior.covariance_of, state.inducing.type.shape[0])
 
     def hold(self, state: State) -> None:
-        """Make averages and stored sites, as the memory needs them, a part of the state."""
+        """Make the averages and stored sites of the memory part of the state."""
         own = len(self.groups(state)) > 1
         differences = not self.space.classifier.likelihood_model.sees_common
         if self.memory.stores:
@@ -152,14 +149,14 @@ _DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e
 
 
 class ArrayOptimiser(Protocol):
-    """Moves learned parameters along derivatives of the objective."""
+    """Optimiser that moves learned parameters along derivatives of the objective."""
 
     def __call__(self, slopes: Sequence[Array]) -> None:
-        """Take a step, in place; one array of derivatives for each of `State.learned`."""
+        """Take a step in place. `slopes` has an array of derivatives for each of `State.learned`."""
 
 
 def array_optimiser(optimiser: Callable[..., Any], state: State) -> ArrayOptimiser:
-    """Return the optimiser for the learned parameters of a state; its memory becomes part of the state.
+    """Return the optimiser of the learned parameters of a state. Its memory becomes part of the state.
 
     Parameters
     ----------
@@ -192,7 +189,7 @@ def array_optimiser(optimiser: Callable[..., Any], state: State) -> ArrayOptimis
 
 
 class _Adam:
-    """Kingma and Ba (2015), with the memory of PyMC's `adam`: both moments of each parameter, then the steps."""
+    """Adam (Kingma and Ba 2015), with the memory of PyMC's `adam`: both moments of each parameter, then the steps."""
 
     def __init__(
         self,
@@ -220,19 +217,19 @@ class _Adam:
             adam_step(values, np.ravel(slope), m, v, rate, self._first, self._second, self._least)
 
 
-_MANY = 100  # inducing inputs; with fewer of them products take little of the time
+_MANY = 100  # Number of inducing inputs from which float32 products save time.
 _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step:
-    """A step for NumPy: a function of a batch (inputs, labels, weights, rows), β, and whether the optimiser moves.
+    """Return a step for NumPy: a function of a batch (inputs, labels, weights, rows), β, and whether to optimise.
 
-    The function changes the state. It returns the log posterior, the share of floored points and whether all went well.
-    If a number is not finite, the state stays as it is.
+    The function changes the state. It returns the log posterior, the share of floored points and success. If a number
+    is not finite, the state does not change.
 
-    Where `single`, products of matrices have 32 bits a number as far as that does no harm. If `single` is not
-    given, they have with many inducing inputs, except for a bound. Effects beside the process are left out of that,
-    since their coefficients may be large and cancel.
+    If `single`, matrix products are float32 if this is accurate enough. By default `single` is True with many inducing
+    inputs, except for a bound. It is False with effects added to the process, since their coefficients may be large and
+    cancel.
     """
     many = problem.memory.single and state.inducing.type.shape[1] >= _MANY and problem.beside is None
     narrow = many if single is None else single
@@ -294,7 +291,7 @@ class _ArrayStep:
         return Taken(value, float(weights @ effect.floored) / float(weights.sum()), True)
 
     def _log_prior(self, theta: Array) -> tuple[float, Array]:
-        """Log prior of hyperparameters and its derivatives, which may be as they were."""
+        """Return the log prior of hyperparameters and its derivatives; stored values if `theta` is unchanged."""
         known = self._prior_there
         if known is None or not np.array_equal(known[0], theta):
             known = theta.copy(), self._problem.space.log_prior_and_slope(theta)
@@ -302,7 +299,7 @@ class _ArrayStep:
         return known[1]
 
     def _whitening(self) -> StepWhitening:
-        """The whitening at hyperparameters and inducing inputs as they are, which may be as they were."""
+        """Return the whitening at the state's hyperparameters and inducing inputs; the stored one if unchanged."""
         state, arrays = self._state, self.arrays
         theta, inducing = state.theta.get_value(borrow=True), state.inducing.get_value(borrow=True)
         jitter = float(state.jitter.get_value())

@@ -19,9 +19,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matern32": pm.gp.cov.Matern32,
     "matern52": pm.gp.cov.Matern52,
 }
-"""Names of covariance functions of a distance that is scaled by length scales."""
+"""Names of covariance functions of a distance in length scales."""
 
-_SPREAD_OF_SCALE = 1.5  # standard deviation of the log of a length scale, as of `default_priors`
+_SPREAD_OF_SCALE = 1.5  # Standard deviation of the log of a length scale, as in `default_priors`.
 _MAGNITUDE = 1.0, 1.5  # Mean and standard deviation of the log magnitude, as in `default_priors`.
 
 
@@ -35,7 +35,7 @@ class Columns:
     Attributes
     ----------
     columns : tuple of Column
-        The columns as training rows had them.
+        Columns of the training rows.
     X : array (n, d)
         Inputs at the training rows.
 
@@ -56,16 +56,16 @@ class Columns:
 
     @property
     def coords(self) -> dict[str, Sequence[Any]]:
-        """Coordinates of a model: the columns, by name, for length scales."""
+        """Coordinates for a model: the names of the columns, for length scales."""
         return {"column": self.names}
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Number of the column that each of the d inputs belongs to, (d,)."""
+        """Position of the column of each of the d inputs, (d,)."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     def encode(self, table: Any) -> Array:
-        """Inputs at new rows, scaled and encoded as in training.
+        """Return inputs at new rows, scaled and encoded as in training.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class Columns:
         ValueError
             If a column is missing, or has values that are missing, infinite or unseen categories.
         TypeError
-            If a column has another type than in training.
+            If the type of a column differs from training.
         """
         given = {values.name: values for values in read_table(table)}
         if absent := [name for name in self.names if name not in given]:
@@ -93,7 +93,7 @@ class Columns:
         return self.encoded([given[name] for name in self.names])
 
     def encoded(self, table: Sequence[Values]) -> Array:
-        """Inputs (m, d) of columns in the order of training."""
+        """Return inputs (m, d) of columns in the order of training."""
         blocks = [column.encode(values) for column, values in zip(self.columns, table, strict=True)]
         return np.concatenate(blocks, axis=1)
 
@@ -106,25 +106,25 @@ class Columns:
         names: tuple[str, str] = ("ls", "eta"),
         magnitude: tuple[float, float] = _MAGNITUDE,
     ) -> Any:
-        """Add priors of length scales and of a magnitude to the model of the context, and make a covariance function.
+        """Add priors of length scales and of a magnitude to the model of the context. Return a covariance function.
 
-        Numbers share one length scale, or each has its own with `ard`. A column of categories has its own always: rows
-        whose categories differ are √2/ls apart, and with `"rbf"` have the factor exp(−1/ls²). Length scales are
-        log-normal with the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear`
-        a linear function of the inputs is added; the deviation of its slopes has the name `slope`.
+        Columns of numbers share one length scale; with `ard` each column has a separate one. A column of categories
+        always has a separate length scale. Rows of different categories have the distance √2/ls, and with `"rbf"` the
+        factor exp(−1/ls²). Length scales are log-normal with the median √p, for p columns, and the magnitude with the
+        median e. With `linear` a linear function of the inputs is added; the deviation of its slopes is named `slope`.
 
         Parameters
         ----------
         kernel : {"rbf", "matern32", "matern52"}
         ard : bool
-            Whether each column has a length scale of its own. It then has the dim `column`, if the model has that.
+            Whether each column has a separate length scale. The dim is `column`, if the model has this dim.
         linear : bool
-            Whether latent functions have a linear part, besides the part of this kernel.
+            Whether latent functions have a linear part in addition to the part of this kernel.
         names : (str, str)
             Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
         magnitude : (float, float)
-            Mean and standard deviation of the log of the magnitude. The linear part has the same prior where all
-            numbers are one standard deviation from their mean.
+            Mean and standard deviation of the log of the magnitude. The linear part has the same prior magnitude in
+            rows whose numbers are all one standard deviation from their mean.
 
         Returns
         -------
@@ -169,14 +169,14 @@ class Columns:
         of_categories = pm.LogNormal(f"{name}_category", **prior, shape=int(category.sum()))
         if category.all():
             return of_categories
-        # A length scale for all numbers, and then a length scale for each category.
+        # One length scale for all columns of numbers, then a length scale for each column of categories.
         where = np.where(category, np.cumsum(category), 0)
         return pt.concatenate([pm.LogNormal(name, **prior)[None], of_categories])[where]
 
     def length_scales(self, hyperparameters: Any, names: tuple[str, str] = ("ls", "eta")) -> Array:
-        """Length scale of each column, (p,), among the hyperparameters of a fit.
+        """Return the length scale of each column, (p,), from the hyperparameters of a fit.
 
-        A column of numbers that does not vary has an infinite one.
+        The length scale of a constant column of numbers is infinite.
 
         Raises
         ------
@@ -204,11 +204,11 @@ def columns(table: Any, *, missing: Missing = "error", unseen: Unseen = "error")
     table : DataFrame of pandas or polars, dict of str to array, or array (n, columns)
         Training rows. Numbers and booleans are standardised; strings and categories become categories.
     missing : {"error", "impute"}
-        Whether missing values are refused, by the name of their column. `"impute"` takes the mean of the column for a
-        number, and a category of its own for a category.
+        Treatment of missing values. `"error"` raises an error with the name of the column. `"impute"` replaces a number
+        by the mean of the column, and a category by an additional category for missing values.
     unseen : {"error", "new"}
-        Whether `encode` refuses categories that training rows did not have, by the name of their column. `"new"` takes
-        them for a level of its own.
+        Treatment in `encode` of categories that are not in the training rows. `"error"` raises an error with the name
+        of the column. `"new"` replaces them by one additional level.
 
     Returns
     -------
@@ -225,14 +225,14 @@ def columns(table: Any, *, missing: Missing = "error", unseen: Unseen = "error")
     Examples
     --------
     >>> table = gpep.columns(pd.DataFrame({"age": [31.0, 45.0, 28.0], "city": ["Rome", "Oslo", "Rome"]}))
-    >>> table.X.shape  # one for age, and three for the two cities and any other
+    >>> table.X.shape  # 1 input for age, and 3 for two cities and a new level
     (3, 4)
     """
     return read_columns(read_table(table), missing, unseen)
 
 
 def read_columns(table: Sequence[Values], missing: Missing = "error", unseen: Unseen = "error") -> Columns:
-    """Read columns that were taken apart; see `columns`."""
+    """Return `Columns` for the values of columns; see `columns`."""
     for name, value, known in (("missing", missing, ("error", "impute")), ("unseen", unseen, ("error", "new"))):
         check_name(name, value, known)
     if not table or not table[0].size:

@@ -1,4 +1,4 @@
-"""A column of numbers as a smooth term: a straight line, and bends about it with a penalty that is learned."""
+"""A column of numbers as a smooth term: a straight line, and deviations from it with a learned penalty."""
 
 from typing import Any
 
@@ -12,42 +12,42 @@ from scipy.linalg import cholesky, solve_triangular
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
-_FEWEST = 3  # Smallest number of knots: two give a line.
-# Least distance of knots, relative to the range. If knots are nearer, values within such a distance count as one.
+_FEWEST = 3  # Smallest number of knots: two knots define a line.
+# Smallest distance of knots, relative to the range. If knots are nearer, values within this distance count as one.
 _GAP = 1e-6
 
 
 def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     """Make the columns of a penalised cubic regression spline, like mgcv's `s(x, bs="cr")`.
 
-    A smooth term is `line * slope + bends @ bend`, with `bend = pm.Normal("bend", 0, s, shape=k - 2)`. As s goes to 0
-    the curve becomes a straight line, so that s says how smooth it is. The penalty ∫ f''(x)² dx of a natural cubic
+    A smooth term is `line * slope + bends @ bend`, with `bend = pm.Normal("bend", 0, s, shape=k - 2)`. The scale s
+    controls smoothness: as s goes to 0 the curve becomes a straight line. The penalty ∫ f''(x)² dx of a natural cubic
     spline f is the sum of squares of its coefficients `bend`, times a constant.
 
-    Columns sum to zero over the rows of `x`, which leaves the level of the curve to an intercept. The bends are
-    orthogonal to the line there. Their scale makes s the standard deviation of the curve about its line, as the root
-    of the mean square over these rows.
+    Columns sum to zero over the rows of `x`; the model needs an intercept for the level of the curve. At these rows
+    `bends` are orthogonal to `line`. They are scaled so that s is the standard deviation of the curve about its line:
+    the root of the mean square over these rows.
 
     Parameters
     ----------
     x : array (n,) or TensorVariable (n,)
         Values of a covariate. With `x = pm.Data("x", values)` columns are graphs of these data, and
-        `fit.predict(data={"x": new})` returns the curve at new values. Knots, means and scales stay fixed at the values
-        of the call.
+        `fit.predict(data={"x": new})` returns the curve at new values. Knots, means and scales are computed once, from
+        the values at the call.
     k : int
-        Number of knots, at quantiles of the distinct values, and of coefficients with the intercept. The penalty and
-        not k decides how smooth a curve is, as long as k is large enough.
+        Number of knots, at quantiles of the distinct values. It is also the number of coefficients with the intercept.
+        If k is large enough, smoothness depends on the penalty and not on k.
 
     Returns
     -------
     (array (n,), array (n, k − 2))
-        Line, which is the standardised x, and bends; graphs where `x` is one. Beyond the outer knots, curves go on
+        Line, which is the standardised x, and bends; graphs if `x` is a graph. Beyond the outer knots, curves continue
         as straight lines.
 
     Raises
     ------
     TypeError
-        If `x` does not have numbers, or depends on a random variable; if k is not a whole number.
+        If `x` is not numeric, or depends on a random variable; if k is not a whole number.
     ValueError
         If `x` is not one column, is not finite, or has fewer than k distinct values; if k is less than 3.
 
@@ -75,7 +75,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     gap = _GAP * np.ptp(distinct)
     if (
         gap > 0.0 and np.diff(np.quantile(distinct, along_range)).min() < gap
-    ):  # one value of each interval of this length
+    ):  # One value of each interval of this length.
         distinct = distinct[np.unique(np.floor((distinct - distinct[0]) / gap), return_index=True)[1]]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
@@ -96,7 +96,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
 
 
 def _values(x: Any) -> Array:
-    """The values of a column in double precision; an error says why something is not a column."""
+    """Return the values of a column in double precision. Raise an error for an invalid column."""
     if isinstance(x, TensorVariable):
         if random := rvs_in_graph(x):
             raise TypeError(f"x must be data, but depends on the random variable {min(map(str, random))!r}.")
@@ -114,7 +114,7 @@ def _values(x: Any) -> Array:
 
 
 def _weights(knots: Array) -> Array:
-    """Return coefficients of |x − knot|³ in splines whose penalties belong to unit vectors, (k, k − 2).
+    """Return coefficients (k, k − 2) of |x − knot|³ in splines whose penalty is a sum of squares.
 
     Second derivatives γ at the inner knots have the penalty γᵀRγ, where R has three diagonals. The third derivative
     jumps at a knot by the second divided difference of γ there.

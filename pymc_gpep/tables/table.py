@@ -22,9 +22,9 @@ class Values(NamedTuple):
     ----------
     name : str
     numbers : array (n,) or None
-        Numbers, NaN where one is missing; None in a column of categories.
+        Numbers, NaN for a missing number; None in a column of categories.
     categories : array (n,) of object or None
-        Labels, None where one is missing; None in a column of numbers.
+        Labels, None for a missing label; None in a column of numbers.
     """
 
     name: str
@@ -39,14 +39,14 @@ class Values(NamedTuple):
 
 
 def is_frame(table: Any) -> bool:
-    """Whether a table is a data frame, whose columns have names and types of their own."""
+    """Return whether a table is a data frame, whose columns have names and types."""
     return hasattr(table, "columns") and hasattr(table, "shape") and hasattr(table, "__getitem__")
 
 
 def read_table(table: Any) -> list[Values]:
-    """Take a table apart into columns.
+    """Return the columns of a table.
 
-    Numbers and booleans are numbers; strings and pandas' or polars' categories are categories.
+    Numbers and booleans become numbers; strings and categories of pandas or polars become categories.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _of_series(name: str, series: Any) -> Values:
         return Values(name, None, _labels(name, series.to_numpy()))
     if kind.lower().startswith(("datetime", "timedelta", "period", "date", "duration", "time")):
         raise _times(name, kind)
-    if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # may contain pd.NA
+    if isinstance(series, pd.Series) and pd.api.types.is_numeric_dtype(series.dtype):  # May contain pd.NA.
         if series.dtype.kind == "c":
             raise TypeError(f"Column {name!r} has complex numbers.")
         return Values(name, series.to_numpy(dtype=np.float64, na_value=np.nan), None)
@@ -117,7 +117,7 @@ def _times(name: str, kind: str) -> TypeError:
 
 
 def _refused(name: str, values: NDArray[Any]) -> TypeError:
-    """Return the error about a column of objects that are neither all numbers nor all strings."""
+    """Return the error for a column of objects that are neither all numbers nor all strings."""
     given = [(row, value) for row, value in enumerate(values) if not _is_missing(value)]
     others = [(row, value) for row, value in given if not isinstance(value, int | float | np.number | np.bool_)]
     row, other = next(((row, value) for row, value in others if not isinstance(value, str | bytes)), others[0])
@@ -151,20 +151,20 @@ def _is_missing(value: Any) -> bool:
 type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
-_NAMED = 5  # rows or categories that a message names
-_SEVERAL = 20  # Least number of rows where many categories are warned of.
+_NAMED = 5  # Largest number of rows or categories in a message.
+_SEVERAL = 20  # Smallest number of rows for a warning about many categories.
 _NEARLY = 0.9  # Ratio of categories to rows above which a column counts as row names.
 
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """A column, as inputs of a Gaussian process.
+    """A column as inputs of a Gaussian process.
 
     Attributes
     ----------
     name : str
     missing : {"error", "impute"}
-        Whether missing values are refused, or taken for the mean of the training rows or a category of their own.
+        "error" refuses missing values. "impute" uses the mean of the training rows, or a category for missing values.
     """
 
     name: str
@@ -173,22 +173,22 @@ class Column(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Number of inputs that the column becomes."""
+        """Number of inputs of the column."""
 
     @abstractmethod
     def encode(self, values: Values) -> Array:
-        """Inputs (n, width) of rows.
+        """Return inputs (n, width) of rows.
 
         Raises
         ------
         ValueError
-            If a value is missing, infinite, or a category that training rows did not have, and may not be.
+            If a value is infinite; if a missing value or an unseen category is refused.
         TypeError
-            If there are categories where training rows had numbers, or numbers where they had categories.
+            If values are categories and training rows were numbers, or numbers and training rows were categories.
         """
 
     def _refuse_missing(self, absent: Any) -> None:
-        """Raise a ValueError that says which rows lack a value."""
+        """Raise a ValueError that names the rows with a missing value."""
         (rows,) = np.nonzero(absent)
         if rows.size and self.missing == "error":
             raise ValueError(
@@ -204,8 +204,8 @@ class NumberColumn(Column):
     Attributes
     ----------
     mean, deviation : float
-        Mean and standard deviation of the training rows. A column that does not vary has the deviation 0, and is the
-        same input 0 at all rows.
+        Mean and standard deviation of the training rows. A constant column has the deviation 0, and the input 0 at all
+        rows.
     """
 
     mean: float
@@ -237,9 +237,9 @@ class CategoryColumn(Column):
     Attributes
     ----------
     levels : tuple
-        Categories of the training rows, in order; with None at the end if missing values form a category.
+        Categories of the training rows, in order. None is the last if missing values form a category.
     unseen : {"error", "new"}
-        Whether unseen categories raise an error, or share a level of their own.
+        Whether unseen categories raise an error, or share one additional level.
     """
 
     levels: tuple[Any, ...]
@@ -266,7 +266,7 @@ class CategoryColumn(Column):
             named = ", ".join(map(repr, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
             raise ValueError(
                 f"Column {self.name!r} has a category that training rows did not have: {named}. With unseen='new' such "
-                "rows have a level of their own."
+                "rows share a new level."
             )
         inputs = np.zeros((len(labels), self.width))
         inputs[np.arange(len(labels)), [place.get(label, len(self.levels)) for label in labels]] = 1.0
@@ -274,12 +274,12 @@ class CategoryColumn(Column):
 
 
 def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
-    """Make a column of training rows.
+    """Return a column from training rows.
 
     Raises
     ------
     ValueError
-        If a number is infinite; if all values are missing; if one is, and may not be.
+        If a number is infinite; if all values are missing; if a missing value is refused.
     """
     if values.numbers is not None:
         _refuse_infinite(values.name, values.numbers)
@@ -293,12 +293,12 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         levels = tuple(dict.fromkeys(labels))
         try:
             levels = tuple(sorted(levels))
-        except TypeError:  # values of several types
+        except TypeError:  # Values have several types.
             levels = tuple(sorted(levels, key=str))
         if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
             warnings.warn(
-                f"Column {values.name!r} has {len(levels)} categories in {len(labels)} rows, as names of rows have. A "
-                "category of one row says nothing of new rows, and each category is a column of the inputs. Leave the "
+                f"Column {values.name!r} has {len(levels)} categories in {len(labels)} rows, like names of rows. A "
+                "category of one row does not predict new rows, and each category is a column of the inputs. Leave the "
                 f"column out: table.drop(columns={values.name!r}).",
                 skip_file_prefixes=(str(Path(__file__).parents[1]),),
             )
@@ -322,18 +322,18 @@ def _rows(rows: Any) -> str:
 
 
 def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:
-    """Divide numbers by a power of two, or each column by its own, so that squares are in range; return its exponent.
+    """Return numbers divided by a power of two, so that squares are in range, and the exponent of the power.
 
-    Nothing is rounded.
+    With an `axis` each column has a separate power. Nothing is rounded.
     """
     _, exponent = np.frexp(np.abs(numbers).max(axis=axis))
     return np.ldexp(numbers, -exponent), exponent
 
 
 def mean_and_deviation(numbers: Array) -> tuple[float, float]:
-    """Mean and standard deviation of numbers (n,) of any size, whose squares may be out of range.
+    """Return mean and standard deviation of numbers (n,) of any size, whose squares may be out of range.
 
-    The deviation is 0 where the numbers are all the same: rounding would give one even to these.
+    If all numbers are equal, the deviation is 0 without rounding errors.
     """
     scaled, exponent = of_size_one(numbers)
     deviation = scaled.std() if np.ptp(scaled) > 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""Initial inducing inputs at centres of the rows of each class."""
+"""Initial inducing inputs at cluster centres of the rows of each class."""
 
 from typing import Any
 
@@ -11,43 +11,43 @@ from pymc_gpep.hyper.inducing_inputs import in_turn, k_means
 from pymc_gpep.rows.rows import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.storage import open_rows
 
-_MOST = 5_000  # largest number of rows, drawn at random, for the centres of a class or of its complement
+_MOST = 5_000  # Largest number of rows, drawn at random, for the centres of a class or of its complement.
 
 
 def class_centres(
     data: Any, size: int, *, classes: int | None = None, shared: bool = False, random_seed: int = 0
 ) -> Array:
-    """Inducing inputs to begin with, for `pm.fit(inducing=...)`: centres that k-means finds in the classes.
+    """Return initial inducing inputs for `pm.fit(inducing=...)`: k-means centres of the classes.
 
-    k-means takes a few rounds, from rows that are far from each other (Lloyd 1982; Arthur and Vassilvitskii 2007).
+    k-means makes a few rounds, from rows that are far from each other (Lloyd 1982; Arthur and Vassilvitskii 2007).
 
-    The function of a class has half of them among the rows of this class, where it is high, and half among all other
-    rows. Functions that share inducing inputs have as many centres of each class. A class with too few rows leaves its
-    remaining centres to the other classes.
+    Half of the centres of a class's function are among the rows of this class, where it is high. The other half are
+    among the rows of all other classes. Functions that share inducing inputs have equally many centres of each class.
+    If a class has too few rows, the other classes get its remaining centres.
 
     Parameters
     ----------
     data : pair of arrays, path or Rows
-        Inputs (n, d) and labels (n,), whole numbers from 0, or another source that `gpep.open_rows` takes. A class with
-        more than 5000 rows has 5000 of them drawn at random. Distances are between inputs without scaling: columns of
-        different units should be standardised.
+        Inputs (n, d) and labels (n,), whole numbers from 0, or another source for `gpep.open_rows`. If a class has more
+        than 5000 rows, 5000 random rows are used. Distances are between inputs without scaling: columns of different
+        units should be standardised.
     size : int
-        How many inducing inputs each function has, M.
+        Number of inducing inputs of each function, M.
     classes : int, optional
-        c; one more than the largest label if not given, and then the smallest must be 0.
+        Number of classes c. The default is the largest label plus one; then the smallest label must be 0.
     shared : bool
         Whether all functions share the centres. Needed with `shared_inducing=True`, and for a single function.
     random_seed : int
-        For k-means, and for which rows are drawn.
+        Seed of k-means and of the choice of rows.
 
     Returns
     -------
-    array (c, M, d), or (M, d) where they are shared
+    array (c, M, d), or (M, d) if shared
 
     Raises
     ------
     TypeError
-        If the size or the number of classes is not a whole number, or if `gpep.open_rows` does not take `data`.
+        If the size or the number of classes is not a whole number, or if `gpep.open_rows` cannot read `data`.
     ValueError
         If there are fewer rows than inducing inputs, labels outside the classes, or inputs that are not finite.
 

@@ -1,4 +1,4 @@
-"""The surroundings of every fit: progress, one BLAS thread, compile time, callbacks, and errors."""
+"""The context of every fit: progress, one BLAS thread, compile time, callbacks, and errors."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +26,8 @@ class Compilation(event.Listener):
     Parameters
     ----------
     tell : callable
-        Called with the name of a function before it is compiled; not for functions read from disk, nor for functions
-        that it calls.
+        Function called with the name of a function before its compilation. It is not called for functions that are read
+        from disk, nor for functions called by compiled functions.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -50,18 +50,18 @@ class Compilation(event.Listener):
 
 @contextmanager
 def compilation(tell: Callable[[str], None]) -> Iterator[Compilation]:
-    """Listen to numba inside of this context."""
+    """Measure compilations by numba inside of this context."""
     listener = Compilation(tell)
     with event.install_listener("numba:compile", listener):
         yield listener
 
 
-_PATIENCE = 1.0  # seconds that a solve takes before its iterations are shown
+_PATIENCE = 1.0  # Seconds of a solve after which its iterations are shown.
 _QUIET = 5.0  # Seconds between lines of text on a terminal without a moving bar.
 
 
 class FitProgress:
-    """The progress of one fit; a context.
+    """Progress display of one fit; a context.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class FitProgress:
         self._progress = CustomProgress(
             *Progress.get_default_columns()[:1],
             TextColumn("iteration {task.completed}"),
-            TextColumn("{task.fields[state]}", table_column=Column()),  # may have several lines
+            TextColumn("{task.fields[state]}", table_column=Column()),  # The state may have several lines.
             TimeElapsedColumn(),
             console=console,
             disable=not (shown and moves),
@@ -98,17 +98,17 @@ class FitProgress:
         self._progress.stop()
 
     def stage(self, what: str) -> None:
-        """Report the stage that begins."""
+        """Show the stage that begins."""
         self._show(what, at_once=True)
 
     def iteration(self, number: int, state: str) -> None:
-        """An iteration of the optimiser is done."""
+        """Show the end of an iteration of the optimiser."""
         self._iteration = number
         self._solves = 0
         self._show(state)
 
     def sweep(self, number: int, evidence: float, residual: float) -> None:
-        """An iteration of the approximation is done."""
+        """Show the end of an iteration of the approximation, if the solve takes long."""
         if number == 1:
             self._solve_began = time.monotonic()
             self._solves += 1
@@ -117,7 +117,7 @@ class FitProgress:
             self._update(f"{self._state}; solve {self._solves}: sweep {number}, residual {residual:.1e}")
 
     def compiling(self, function: str) -> None:
-        """A function is about to be compiled."""
+        """Show the function that will be compiled."""
         what = "the model's graph" if function.startswith("numba_funcified") else function
         self._update(f"compiling {what}, which is kept on disk", at_once=self._state != "compiling")
         self._state = "compiling"
@@ -135,7 +135,7 @@ class FitProgress:
 
 
 class FitRun:
-    """The run of one fit; a context, whose `RowError` keeps the fit so far.
+    """The run of one fit; a context. A `RowError` in it holds the fit so far.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class FitRun:
     def __init__(self, name: str, callbacks: Sequence[Any] | None, progressbar: bool, theme: Any) -> None:
         self._callbacks = callbacks or ()
         self.checkpoints = any(isinstance(each, Checkpoint) for each in self._callbacks)
-        """Whether a callback writes where steps stand, for others to go on from."""
+        """Whether a callback writes checkpoints, from which other fits can continue."""
         self._progress = FitProgress(name, progressbar, theme)
         self._contexts = ExitStack()
         self._began = time.perf_counter()
@@ -175,20 +175,20 @@ class FitRun:
         self._contexts.close()
 
     def stage(self, what: str) -> None:
-        """Report the stage that begins."""
+        """Show the stage that begins."""
         self._progress.stage(what)
 
     def iteration(self, number: int, state: str, so_far: Callable[[], Any], losses: Array) -> None:
-        """Show that an iteration is done, and call the callbacks.
+        """Show the end of an iteration, and call the callbacks.
 
         Parameters
         ----------
         number : int
             Number of the iteration, or of the step of a fit by batches, from 1.
         state : str
-            State of the iteration that is shown.
+            Text to show.
         so_far : callable
-            Function that makes the fit where it stands, which no later iteration changes.
+            Function that returns the fit so far. Later iterations do not change it.
         losses : array
             Losses of all iterations.
 
@@ -203,7 +203,7 @@ class FitRun:
             call(self._callbacks, so_far(), losses, number)
 
     def graphs_are_made(self) -> None:
-        """Count the time until now as that of compiling."""
+        """Count the time until now as compile time."""
         until_now, _ = self.seconds()
         self._of_graphs = until_now
 

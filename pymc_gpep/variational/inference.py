@@ -41,18 +41,18 @@ from pymc_gpep.variational.plans.plan import FitTask, Optimiser, Plan, Search
 from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
 _log = logging.getLogger(__name__)
-_told = logging.getLogger("pymc")  # logger that shows the choices of pm.fit
-_MOST_OF_PROCESSES = 4  # Largest number of hyperparameters, of processes only, that are integrated by default.
+_told = logging.getLogger("pymc")  # Logger that shows the choices of pm.fit.
+_MOST_OF_PROCESSES = 4  # Largest number of hyperparameters integrated by default, if the model has only processes.
 _WORK = 2e8  # Largest c n³ for which a fit takes seconds.
 _AGAIN = 2  # Largest number of searches that start at a node.
-_ABOVE = 0.5  # Smallest excess of such a node's log posterior over the previous end.
-_MANY = 15  # With more hyperparameters a maximum represents their posterior poorly.
+_ABOVE = 0.5  # Smallest excess of such a node's log posterior over the previous maximum.
+_MANY = 15  # Number of hyperparameters above which a maximum represents their posterior poorly.
 
 
 class GPInference(Inference):
-    """Fit a Gaussian process model: latent functions integrated out, hyperparameters at their maximum or as well.
+    """Fit a Gaussian process model: latent functions are integrated out, hyperparameters maximised or integrated out.
 
-    `pm.fit(method="nested_ep", ...)` is this with `method` and the keyword arguments below.
+    `pm.fit(method="nested_ep", ...)` calls this class with `method` and the keyword arguments below.
 
     Parameters
     ----------
@@ -60,57 +60,57 @@ class GPInference(Inference):
         Name of the method.
     model : pm.Model, optional
     random_seed : int, optional
-        For the initial point, rows that are chosen or inducing inputs, their order, and for draws that are given no
-        seed of their own. Fits with the same seed are the same.
+        Seed of the initial point, of the choice and order of rows or inducing inputs, and of draws without a seed. Fits
+        with the same seed are equal.
     start : dict, Fit or path, optional
-        Initial values of hyperparameters, by name; or a fit to continue, such as a fit of some of the rows. Its search
-        gives the units of the first steps. A fit by batches continues a fit with the same arguments, or its file, as
-        `gpep.Checkpoint` writes.
+        Initial values of hyperparameters, by name; or a fit to continue, such as a fit of some of the rows. The search
+        of this fit sets the units of the first steps. A fit by batches continues a fit with the same arguments, or its
+        file from `gpep.Checkpoint`.
     starts : int
         Number of points from which the maximum of the hyperparameters is searched; the best is kept. The first is the
-        model's initial point, or `start`. The next four points have length scales and magnitudes that the covariances
-        of the data suggest, and further points are draws from the prior. Searches from these share the processors that
-        BLAS may use; their results do not depend on the number of processors. Batches have one start.
+        model's initial point, or `start`. The next four points have length scales and magnitudes from the covariances
+        of the data, and further points are draws from the prior. Searches from these share the processors that BLAS may
+        use; their results do not depend on the number of processors. Batches have one start.
     likelihood : str, optional
-        Name of the observed variable to fit, if further observed variables stay terms of the model. If not given, all
+        Name of the observed variable to fit; other observed variables stay terms of the model. If not given, all
         observed variables that share Gaussian variables are fitted together.
     gp : pm.gp.Latent or sequence of them, optional
-        The processes that made the latent values. If not given, the covariance between any inputs is read from the
-        graph of the model. Methods that work on all latent values together need neither.
+        The processes of the latent values. If not given, the covariance between any inputs is read from the graph of
+        the model. Methods that work on all latent values together need neither.
     data : pair of arrays, path or Rows, optional
-        Inputs and labels in place of the model's, which is then declared on a few rows. Methods with inducing inputs
-        read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
-        `pymc_gpep.rows.storage.open_rows`.
+        Inputs and labels that replace the rows of the model; the model is then declared on a few rows. Methods with
+        inducing inputs read them block by block, so that they need not fit in memory. Methods with active rows keep the
+        inputs in memory. See `pymc_gpep.rows.storage.open_rows`.
     hyper : {"map", "adaptive", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
-        Treatment of the hyperparameters once their maximum is found. The default is `"adaptive"` for sums of effects,
-        also in means of processes, with up to fifteen hyperparameters. So it is for Gaussian processes alone with up
-        to four, if the fit takes seconds by a method on all rows together. Otherwise it is `"map"`, which keeps
-        hyperparameters at the maximum. All other rules integrate over them, at fixed inducing inputs and active rows.
-        `"adaptive"` interpolates the log posterior, and evaluates it again until the interpolant is accurate.
-        `"laplace"` takes points from the Gaussian at the maximum. `"grid"`, for up to three, takes a grid that follows
-        the density. `"ccd"` takes a central composite design, and `"importance"` weighted draws. `"mean_field"`, which
-        is for `"vb"` alone, is variational Bayes. `"nuts"`, for methods that work on all latent values together, runs
-        Markov chains. After batches the integral takes sweeps over all rows. See `pymc_gpep.hyper`.
+        Treatment of the hyperparameters after the search for their maximum. The default is `"adaptive"` for sums of
+        effects, also in means of processes, with up to fifteen hyperparameters. It is `"adaptive"` as well for Gaussian
+        processes alone with up to four hyperparameters, if a method on all rows takes seconds. Otherwise it is `"map"`,
+        which keeps hyperparameters at the maximum. All other rules integrate over them, at fixed inducing inputs and
+        active rows. `"adaptive"` interpolates the log posterior, and adds evaluations until the interpolant is
+        accurate. `"laplace"` uses points from the Gaussian at the maximum. `"grid"`, for up to three hyperparameters,
+        uses a grid that follows the density. `"ccd"` uses a central composite design, `"importance"` weighted draws.
+        `"mean_field"`, for `"vb"` alone, is variational Bayes. `"nuts"`, for methods on all latent values together,
+        runs Markov chains. After batches the integral needs sweeps over all rows. See `pymc_gpep.hyper`.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that stay hyperparameters. Other Gaussian variables are integrated out if the
         likelihood's argument is affine in them.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
-        Options of the method, as `pymc_gpep.methods` lists them. The page "Options of methods for many rows" of the
+        Options of the method, listed by `pymc_gpep.methods`. The page "Options of methods for many rows" of the
         documentation lists options of inducing inputs, active rows and batches.
 
     Raises
     ------
     StructureError
-        If the model is not a Gaussian process classifier; if `gp` is missing where it is needed.
+        If the model is not a Gaussian process classifier; or if a required `gp` is missing.
     ValueError
-        If the method does not suit the model's likelihood, or if `hyper` is unknown. It is raised as well if an option
-        has an invalid value. The attribute `fit` of a `RowError` holds the fit as it was when the row was met.
+        If the method does not suit the model's likelihood, if `hyper` is unknown, or if an option has an invalid value.
+        The attribute `fit` of a `RowError` holds the fit before the row was read.
     TypeError
         If an option is unknown, or has a wrong type.
     MemoryError
-        If a method that works on all latent values together cannot fit into memory.
+        If matrices of all latent values do not fit into memory.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class GPInference(Inference):
 
     @property
     def approx(self) -> Fit | None:
-        """The fit that was made; None before there is one."""
+        """The latest fit; None before the first."""
         return self._fit
 
     def fit(
@@ -185,46 +185,44 @@ class GPInference(Inference):
         Parameters
         ----------
         n : int
-            Limit on iterations of the optimiser, from each start; with active rows of all rounds together. By batches
+            Limit on iterations of the optimiser, from each start; with active rows, of all rounds together. For batches
             it is the number of steps, of one batch each.
         score : bool, optional
-            Whether losses are recorded, as PyMC has it. It changes nothing: the loss, the negative log posterior, is
-            always recorded.
+            Argument of PyMC without effect: the losses, negative log posteriors, are always recorded.
         callbacks : list of functions of (fit, losses, iteration), optional
-            Functions called after each iteration or step, with a fit that never changes; StopIteration ends the fit and
-            keeps the best point so far. With several starts the losses belong to the search that made the last step,
-            and iterations are counted together. All searches but the first run side by side. Callbacks are always
+            Functions called after each iteration or step, with a fit that does not change later. StopIteration ends the
+            fit and keeps the best point so far. With several starts the losses are those of the search with the latest
+            step, and iterations are counted together. All searches but the first run in parallel. Callbacks are always
             called in the thread of the fit, one at a time.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function or float, optional
-            Optimiser of PyMC, for steps by a gradient. Batches take a number as the rate of Adam, 0.03 if not given.
-            The rate falls to 0 in the `n` steps (Loshchilov and Hutter 2017, equation 5). With `update="inner"`:
-            without one each parameter has a length of steps of its own, which grows while its slope keeps its sign
-            (Riedmiller and Braun 1993). With `"sparse_vi"` no step may lower the bound. Without an optimiser its steps
-            are Adam's at a rate that begins at 0.03. The rate grows by 3 % with each step, tenfold at most, and is
-            halved where a step was refused.
+            Optimiser of PyMC, for gradient steps. For batches a number is the rate of Adam (default 0.03), which falls
+            to 0 in the `n` steps (Loshchilov and Hutter 2017, equation 5). With `update="inner"` the default gives each
+            parameter a separate step length, which grows while its slope keeps its sign (Riedmiller and Braun 1993).
+            With `"sparse_vi"` no step may lower the bound. Its default is Adam with a rate that starts at 0.03. The
+            rate grows by 3 % with each step, at most tenfold, and is halved after a rejected step.
         backend : str, optional
-            PyTensor backend to compile graphs with: "numba", "c", "jax". Without one graphs are interpreted, since
+            PyTensor backend that compiles graphs: "numba", "c", "jax". By default graphs are interpreted, since
             compiling takes longer than most fits.
         include_transformed : bool
             Whether `state` includes unconstrained values.
         compile_kwargs : dict, optional
-            For `pytensor.function`, such as another `mode`.
+            Arguments of `pytensor.function`, such as `mode`.
 
         Raises
         ------
         TypeError
-            If `n` is not a whole number, or `obj_optimizer` something else.
+            If `n` is not a whole number, or `obj_optimizer` has a wrong type.
         ValueError
-            If the approximation fails at the first point, or if there is an `obj_optimizer` that is not needed.
+            If the approximation fails at the first point, or if the method does not use `obj_optimizer`.
         ModuleNotFoundError
             If the backend is JAX, and JAX is not installed.
 
         Notes
         -----
         An interrupt (Ctrl-C) ends the search, or the integral over hyperparameters, and keeps the best point so far.
-        The posterior there is computed when it is first asked for.
+        The posterior at this point is computed at its first use.
         """
         check_whole(f"n, {self._plan.limit}", n)
         if score is not None:
@@ -233,7 +231,7 @@ class GPInference(Inference):
         given = self._given
         kwargs = compile_options(backend, compile_kwargs)
         with FitRun(given.method, callbacks, progressbar, progressbar_theme) as run:
-            # The model may have other data than in an earlier fit.
+            # The data of the model may differ from an earlier fit.
             self._search = self._plan.begin(given, run, kwargs, obj_optimizer)
             fit = self._run(run, self._search, n, include_transformed, progressbar)
         fit = self._reported(fit, n)
@@ -296,7 +294,7 @@ class GPInference(Inference):
             trace = trace.settled()
         seconds, compiling = run.seconds()
         fit = fit_of(log_posterior, trace, hyper_posterior=hyper, seconds=seconds, compile_seconds=compiling)
-        if not trace.interrupted or search.settles:  # a user who interrupts does not wait for another solve
+        if not trace.interrupted or search.settles:  # Skip the solve after an interrupt.
             try:
                 _ = fit.solution
                 fit.seconds, fit.compile_seconds = run.seconds()
@@ -309,7 +307,7 @@ class GPInference(Inference):
     def _integrated(
         self, run: FitRun, log_posterior: LogPosterior, trace: Trace, progressbar: bool
     ) -> tuple[HyperPosterior | None, Trace]:
-        """The nodes that stand for the hyperparameters; None for one at the maximum."""
+        """Return the nodes of the hyperparameters; None for the maximum alone."""
         # Without hyperparameters all methods of integration agree.
         if trace.interrupted:
             run.stage("interrupted: keeping the best point so far")
@@ -347,14 +345,14 @@ class GPInference(Inference):
 
 
 def taken() -> list[str]:
-    """Names of all that `pm.fit` takes, besides the options of approximations."""
+    """Return the names of all arguments of `pm.fit` except options of approximations."""
     of_plans = [field.name for plan in PLANS for field in fields(plan)]
     names = [*signature(GPInference).parameters, *signature(GPInference.fit).parameters, *of_plans]
     return [name for name in dict.fromkeys(names) if name not in {"self", "method", "options"}]
 
 
 def _higher(hyper: HyperPosterior | None, trace: Trace) -> Evaluation | None:
-    """Return the highest node if it is clearly above the end of a search that can go on from there, else None."""
+    """Return the highest node if it is clearly above the end of the search, and the search can continue; else None."""
     if hyper is None or not isinstance(trace, Optimum):
         return None
     top = max(hyper.nodes, key=lambda node: node.log_posterior)
@@ -367,13 +365,13 @@ def _same_parameters(fit: Fit, space: Hyperparameters) -> bool:
 
 
 def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
-    """An end of a search as another log posterior sees it."""
+    """Return the end of a search, evaluated by another log posterior."""
     best = log_posterior(log_posterior.theta(trace.best.theta))
     return Optimum(best, trace.converged, "", (best,))
 
 
 def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mapping[str, Any] | None, Any]:
-    """Where another fit stands that is to be gone on from, initial values, and the plan with its inducing inputs."""
+    """Return the state of a fit to continue, initial values, and the plan with the inducing inputs of this fit."""
     if isinstance(start, Fit):
         if batches and isinstance(start.trace, StepTrace):
             return start.trace.left_off, None, plan
@@ -391,7 +389,7 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
 
 
 def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
-    """Return how hyperparameters are treated where a user does not say it, and warn of many."""
+    """Return the default treatment of hyperparameters, and warn of many hyperparameters."""
     size, classifier = space.size, space.classifier
     if not size:
         return Maximum.name
@@ -409,7 +407,7 @@ def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
 
 
 def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
-    """Return why hyperparameters are at their maximum, if they are, in words."""
+    """Return the reason, in words, why hyperparameters are at their maximum."""
     if asked:
         return "hyper='map' was asked for"
     if by_steps:
@@ -420,7 +418,7 @@ def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
 
 
 def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
-    """Raise unless it is None, a function as `pm.adam` returns them, or the rate of steps over batches."""
+    """Raise an error unless `obj_optimizer` is None, a function like `pm.adam(...)`, or the rate for batches."""
     if obj_optimizer is None:
         return
     if "obj_optimizer" not in plan.takes:

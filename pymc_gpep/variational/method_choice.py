@@ -1,4 +1,4 @@
-"""The choice of `pm.fit(method="auto")`: all rows together, inducing inputs, or inducing inputs by batches of rows.
+"""The choice of `pm.fit(method="auto")`: all rows together, inducing inputs, or inducing inputs with batches.
 
 A call of `pm.fit` without a method logs the same choice, and then runs ADVI as PyMC does.
 """
@@ -29,13 +29,13 @@ from pymc_gpep.sums.latent_sum import LatentSum
 _log = logging.getLogger("pymc")  # PyMC's logger, which shows choices of pm.fit
 
 AUTO = "auto"
-"""The name that stands for a choice."""
+"""Name of the method in `pm.fit` for an automatic choice."""
 
 _DENSE = 1e10  # c n³ of a fit that takes about a minute.
-_QUADRATURES = 20_000  # Rows of several linear predictors, beyond which EP takes minutes.
+_QUADRATURES = 20_000  # Number of rows with several linear predictors above which EP takes minutes.
 _SPARE = 1.5  # Largest memory of a search, relative to its minimum.
 _INDUCING = 100
-_COMMON = 200  # Inducing inputs of a single function, whose sites need no quadrature over several.
+_COMMON = 200  # Number of inducing inputs of a single function, whose sites need no joint quadrature.
 _SWEPT = 2e8  # c n M² of a search that takes about a minute.
 _BATCH = 200
 _PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # Passes over the rows; smallest and largest number of steps.
@@ -50,9 +50,9 @@ class MethodChoice(NamedTuple):
     method : str
     options : dict
     n : int or None
-        How many steps; None for the limit on iterations that `pm.fit` has.
+        Number of steps; None for the default limit of `pm.fit` on iterations.
     reason : str
-        Why, as a sentence.
+        Reason for the choice, as a sentence.
     whole : bool
         Whether all rows are one batch.
     """
@@ -90,11 +90,11 @@ def choose_method(
     Parameters
     ----------
     classifier : GPClassifier
-        The reading of the model.
+        Classifier read from the model.
     given : dict
-        Options of the user. `inducing`, `batch_size` and `data` ask for inducing inputs.
+        Options of the user. `inducing`, `batch_size` and `data` request inducing inputs.
     max_dense_rows : int, optional
-        Most rows for matrices of all of them. If not given these end where a fit would take minutes.
+        Largest number of rows for matrices of all rows. By default it is where a fit would take minutes.
     """
     likelihood, c = classifier.likelihood_model, classifier.n_functions
     n = classifier.n_points if given.get("data") is None else open_rows(given["data"]).n_rows
@@ -163,7 +163,7 @@ def _not_by_inducing(classifier: GPClassifier, given: Mapping[str, Any]) -> str:
 
 
 def _as_rows(classifier: GPClassifier) -> bool:
-    """Whether the prior is a matrix of many places of one process, which inducing inputs take the place of."""
+    """Return whether the prior is a matrix of many places of one process, which inducing inputs can replace."""
     prior = classifier.prior
     if not isinstance(prior, GPModel | LatentSum) or next(iter(prior.arrays)) is not DensePrior:
         return False
@@ -176,7 +176,7 @@ def _as_rows(classifier: GPClassifier) -> bool:
 
 
 def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = None) -> MethodChoice:
-    """Read a model, choose a method for it, and say which and why; `n` is the user's in place of the choice's."""
+    """Read a model, choose a method for it, and log the choice with its reason. `n` replaces the chosen `n`."""
     asked = given.get("hyperparameters", ())
     by_batches = any(given.get(name) is not None for name in ("inducing", "batch_size", "data"))
     read = partial(read_classifier, pm.modelcontext(model), given.get("likelihood"), asked, starts=True)
@@ -193,7 +193,7 @@ def tell_of_advi(model: pm.Model | None) -> None:
     Parameters
     ----------
     model : pm.Model, optional
-        Model of the call; that of the context if None.
+        Model of the call; if None, the model of the context.
     """
     choice = choose_method(read_classifier(pm.modelcontext(model), starts=True, predictors=True, priors=True), {})
     _log.warning(

@@ -1,7 +1,7 @@
 """Warnings about a model: labels of one class, free magnitudes, jitter, offsets of inputs, and joint maxima.
 
-The maximum over a scale, with the numbers that it scales integrated, is near its posterior. The joint maximum over a
-scale and these numbers is not: the scale is wrong, and other effects look too certain.
+If the variables with a scale are integrated out, the maximum over the scale is near its posterior. The joint maximum
+over the scale and these variables is not: the scale is wrong, and other effects look too certain.
 """
 
 from collections import Counter
@@ -39,13 +39,13 @@ from pymc_gpep.user_warnings import warn
 
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
-    """Warn where all labels (n,) are of one class, with the same bounds at all rows; counts may be alike."""
+    """Warn if all labels (n,) are of one class, and no row has separate bounds. Counts may be equal."""
     if classifier.observes_classes and labels.size and (labels == labels[0]).all() and not _given_by_row(classifier):
         _warn(classifier, int(labels[0]), labels.size)
 
 
 def _given_by_row(classifier: GPClassifier) -> bool:
-    """Whether the likelihood has arguments for each row, such as the bounds of an interval-censored response."""
+    """Return whether the likelihood has arguments by row, such as bounds of an interval-censored response."""
     if classifier.given is None:
         return False
     (shape,) = evaluate(get_symbolic_rv_shapes([classifier.given]))
@@ -53,7 +53,7 @@ def _given_by_row(classifier: GPClassifier) -> bool:
 
 
 def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
-    """Warn in the same way, given only the number of rows with each label (number of labels,)."""
+    """Warn if all rows have the same label, from the number of rows with each label (number of labels,)."""
     if np.count_nonzero(counts) == 1:
         _warn(classifier, int(counts.argmax()), int(counts.sum()))
 
@@ -74,11 +74,10 @@ _NOTHING = 1e-5  # Share of a variance below which a change counts as jitter.
 
 
 def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
-    """Warn where hyperparameters scale latent functions whose scale neither likelihood nor noise fixes.
+    """Warn if hyperparameters scale latent functions whose scale neither likelihood nor noise determines.
 
-    The check looks at the prior variance at the first row. It asks whether the variance has a part that other points at
-    the same inputs do not share. It also asks whether the variance changes as all hyperparameters move, by drawn
-    amounts.
+    The function checks the prior variance at the first row. A part of it that other points at the same inputs do not
+    share is noise. The scale is free if random changes of all hyperparameters change the variance.
     """
     likelihood = space.classifier.likelihood_model
     if likelihood.fixes_scale or not theta.size:
@@ -94,8 +93,8 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
     if (noise > _NOTHING * own).any() or np.allclose(moved, own, rtol=_NOTHING, atol=0.0):
         return
     warn(
-        f"The magnitude of the latent functions is undetermined: a {likelihood.name} likelihood sees only which "
-        "is largest, and they have no noise. It will end at the mode of its prior. Add noise to the covariance, "
+        f"The magnitude of the latent functions is undetermined: a {likelihood.name} likelihood depends only on "
+        "the largest function, and they have no noise. It will end at its prior mode. Add noise to the covariance, "
         "+ pm.gp.cov.WhiteNoise(1.0), or let the magnitude be a number."
     )
 
@@ -103,15 +102,15 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
 _STEP = 0.1
 _MOVE = 1.0  # Unconstrained shift of a symmetric hyperparameter.
 _ROWS = 20
-_MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as none.
-_FEW = 20  # Up to this number of hyperparameters differences are faster than a graph of derivatives.
+_MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as zero.
+_FEW = 20  # Largest number of hyperparameters for which differences are faster than a graph of derivatives.
 
 
 def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> Array:
     """Return a start with moved hyperparameters, and a warning, if the log posterior is symmetric about the start.
 
-    A search that uses the log posterior of all rows evaluates neighbours of points without a slope. Steps by batches
-    use slopes alone, and a squared magnitude that begins at 0 would stay at 0.
+    A search on the log posterior of all rows evaluates neighbours of points without a slope. Steps over batches use
+    slopes alone: a squared magnitude that begins at 0 would stay at 0.
     """
     if not theta.size:
         return theta
@@ -139,7 +138,7 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
 
 
 def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array, x: Array) -> NDArray[np.intp]:
-    """Places of the hyperparameters in which a drawn sum of all moments has the derivative 0."""
+    """Return the positions of hyperparameters in which a random sum of all moments has the derivative 0."""
     point, rng = space.point(theta), np.random.default_rng(0)
     bars = Block(*(rng.normal(size=each.shape) for each in blocks.block(point, x[None], x)))
     slopes, _ = blocks.block_slopes(point, x[None], x, bars)
@@ -147,7 +146,7 @@ def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array,
 
 
 def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which: NDArray[np.intp]) -> list[int]:
-    """Places among `which` that change the moments, found by halves: most may belong to columns without an effect."""
+    """Return the positions among `which` that change the moments, by bisection: most may have no effect."""
     moved = theta.copy()
     moved[which] += _STEP
     if not which.size or _same(moments(moved), here):
@@ -162,11 +161,11 @@ def _same(one: Array | float, other: Array | float) -> bool:
     return bool(np.allclose(one, other, rtol=_MOMENT_CHANGE, atol=_MOMENT_CHANGE))
 
 
-_MUCH = 1e-3  # Share of the prior variance that is warned of.
+_MUCH = 1e-3  # Share of the prior variance above which jitter is reported.
 
 
 def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
-    """Warn where the jitter of a prior is more than PyMC's own, and than rounding needs at the first row.
+    """Warn if the jitter of a prior is larger than PyMC's default, and than rounding requires at the first row.
 
     Raises
     ------
@@ -187,19 +186,19 @@ def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array)
 
 
 def warn_of_offset(classifier: GPClassifier) -> None:
-    """Warn of inputs of Gaussian processes that are so far from 0 that distances between them are inaccurate."""
+    """Warn if inputs of Gaussian processes are so far from 0 that distances between them are inaccurate."""
     if why := large_offset(classifier.prior.processes, LOST):
         warn(why)
 
 
-_FEW_FOR_DESIGN = 15  # Number of hyperparameters, up to which a central composite design is an advice.
-_STEP_OF_SLOPES = 1e-3  # Step of a hyperparameter, unconstrained.
-_AT = (-0.6, 0.0, 0.5)  # Latent values, less their prior mean, at which two slopes are compared.
-_SLOPE_TOLERANCE = 1e-4  # Largest relative difference of slopes that counts as none.
+_FEW_FOR_DESIGN = 15  # Largest number of hyperparameters for which a message advises a central composite design.
+_STEP_OF_SLOPES = 1e-3  # Unconstrained step of a hyperparameter.
+_AT = (-0.6, 0.0, 0.5)  # Latent values, minus their prior mean, at which two slopes are compared.
+_SLOPE_TOLERANCE = 1e-4  # Largest relative difference of slopes that count as equal.
 
 
 def warn_of_joint_maximum(fit: Fit) -> None:
-    """Warn where a part of the linear predictor is at a joint maximum with its scale or with other effects."""
+    """Warn if a part of the linear predictor is at a joint maximum with its scale or with other effects."""
     space, classifier = fit.log_posterior.space, fit.classifier
     poor = poor_maxima(space, fit.theta[: space.size], fit.at_maximum)
     if not poor:
@@ -225,13 +224,12 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     """Return the hyperparameters that a joint maximum describes poorly, in the order of the model.
 
     These are parts of the linear predictor with several entries, or with a scale that is a hyperparameter itself.
-    Factors of integrated variables, and other parameters of the likelihood, need both: thresholds, dispersions and
-    noise are hyperparameters by nature. A factor counts as well where it has an entry for each number, and another
-    hyperparameter multiplies these too: the local scales of a horseshoe.
+    Factors of integrated variables, and other parameters of the likelihood, count if they have both properties:
+    thresholds, dispersions and noise are hyperparameters by nature. Local scales, as of a horseshoe, count as well:
+    factors with an entry for each integrated variable, if another hyperparameter multiplies the same variables.
 
-    Length scales and magnitudes of processes do not count, nor variables that the user named in `hyperparameters`. A
-    `pm.Flat` without a scale does not count either: its maximum is that of the likelihood, as the user of such a prior
-    asks for.
+    Length scales and magnitudes of processes do not count. Variables that the user named in `hyperparameters` do not
+    count. A `pm.Flat` without a scale does not count: its maximum is that of the likelihood, as intended.
 
     Parameters
     ----------
@@ -266,7 +264,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
 
 
 def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
-    """Whether the prior of a hyperparameter depends on another one; the prior of a `pm.Flat` is in the Potentials."""
+    """Return whether the prior of a hyperparameter depends on another; that of a `pm.Flat` is in the Potentials."""
     graphs = list(rv.owner.inputs)
     if isinstance(rv.owner.op, FlatRV):
         graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]
@@ -274,7 +272,7 @@ def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
 
 
 def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
-    """Return the hyperparameters that scale or multiply each integrated variable, covariances of processes apart."""
+    """Return the hyperparameters that scale or multiply each integrated variable, except in process covariances."""
     hyperparameters, sources = set(classifier.hyperparameters), classifier.prior.sources
     found: dict[Variable, set[Variable]] = {
         v: hyperparameters.intersection(ancestors(classifier.prior.recipes[v].scales))
@@ -283,7 +281,7 @@ def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
         for v in sources
     }
     nothing: set[Variable] = set()
-    # The integrated variables behind each variable of the graph, and the hyperparameters.
+    # Integrated variables and hyperparameters on which each variable of the graph depends.
     own = {v: ({v}, nothing) for v in sources}
     for node in io_toposort(list(sources), list(classifier.prior.predictor)):
         given = [own.get(each, (nothing, nothing)) for each in node.inputs]
@@ -297,7 +295,7 @@ def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
 
 
 def _count(variables: Iterable[Variable], classifier: GPClassifier) -> int:
-    """Return how many numbers some integrated variables are."""
+    """Return the total number of entries of integrated variables."""
     return sum(
         classifier.prior.recipes[v].size if v in classifier.prior.recipes else classifier.n_points for v in variables
     )
@@ -319,9 +317,9 @@ class _Effect:
         return not np.array_equal(ahead, behind, equal_nan=True)
 
     def shifts(self, rv: TensorVariable) -> bool:
-        """Return whether a hyperparameter changes log densities of rows as a shift of their latent values does.
+        """Return whether a hyperparameter acts on log densities of rows as a shift of their latent values.
 
-        So does an effect of an offset, an exposure, or all cutpoints of a row together. A dispersion does not.
+        Offsets, exposures, and all cutpoints of a row together act as a shift. A dispersion does not.
         """
         classifier = self._space.classifier
         if classifier.n_functions > 1:
@@ -338,7 +336,7 @@ class _Effect:
             of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
             pairs = [[each.log_densities(own + step, labels) for step in (half, -half)] for each in densities]
             of_f = np.sum([ahead - behind for ahead, behind in pairs], axis=0)
-            # The ratio of both slopes is the same at all latent values, if it is a shift.
+            # For a shift the ratio of both slopes is the same at all latent values.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
             same &= bool((apart <= _SLOPE_TOLERANCE * size).all())
@@ -346,7 +344,7 @@ class _Effect:
         return same and seen
 
     def _around(self, rv: TensorVariable) -> list[list[Array]]:
-        """Return the mean, labels and parameters for a little more and a little less of a hyperparameter."""
+        """Return mean, labels and parameters for a hyperparameter slightly increased and slightly decreased."""
         space = self._space
         own = np.array([owner == rv.name for owner in space.owners])
         step = 0.5 * _STEP_OF_SLOPES * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own

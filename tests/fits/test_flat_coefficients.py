@@ -464,7 +464,7 @@ def test_bounds_with_an_effect_are_named_and_ep_takes_them():
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     _, mean, cov = restricted(COLUMNS, covariance, Y)
     sd = np.sqrt(cov[1, 1])
-    with pytest.warns(UserWarning, match="bounds of 'b' are left out, .* 0.16 beyond them: method='ep' takes them"):
+    with pytest.warns(UserWarning, match="ignores the bounds of 'b', .* 0.16 beyond them: method='ep' takes them"):
         fitted(uniform(bounds=(-100.0, mean[1] + sd)), "laplace")
     fit = fitted(uniform(bounds=(-100.0, mean[1] + sd)), "ep")
     cut = stats.truncnorm(-np.inf, 1.0, loc=mean[1], scale=sd)

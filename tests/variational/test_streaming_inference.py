@@ -122,9 +122,7 @@ def test_a_learning_rate_that_diverges_ends_the_fit_and_leaves_numbers():
 
 
 def test_failed_steps_are_reported_in_short_fits():
-    said = pytest.warns(
-        RuntimeWarning, match=r"\d of 6 steps, the last one among them, had numbers that are not finite"
-    )
+    said = pytest.warns(RuntimeWarning, match=r"\d of 6 steps, the last step included, had numbers that are not finite")
     with said:
         _, wild = fit(6, obj_optimizer=pm.adam(learning_rate=1e4), warmup=0, **OF_ONE_FUNCTION)
     assert not wild.converged

@@ -34,16 +34,16 @@ from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-# Probability beyond bounds that counts: a cut there moves a mean by 0.003 standard deviations.
+# Probability beyond bounds above which they count: such a cut moves a mean by 0.003 standard deviations.
 _BEYOND = 1e-3
-_SPARSE = 1e5  # work of a row by neighbours, in units of one by a covariance matrix
-_CHOICES = 4  # Largest number of times that neighbours are chosen again.
-_LITTLE = 0.1  # Least change of the log posterior by other neighbours for which a search begins again.
+_SPARSE = 1e5  # Largest work per row with neighbours, in the units of c n³.
+_CHOICES = 4  # Largest number of repeated choices of neighbours.
+_LITTLE = 0.1  # Smallest change of the log posterior by new neighbours for which the search is repeated.
 
 
 @dataclass(frozen=True)
 class AllRows(Plan):
-    """Options of methods on all latent values together, besides the options of their approximation.
+    """Options of methods on all latent values together, in addition to the options of their approximation.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class AllRows(Plan):
         its inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"` integrate residuals
         (FITC). `"kl"` maximises the variational bound.
     neighbours : int, optional
-        Number of nearest neighbours by which `"ep"` and `"laplace"` know the values of the only Gaussian process at its
-        different inputs, 20 for example. The precision is then sparse. Neighbours are chosen again where a search ends,
-        until they stay or change the log evidence little.
+        Number of nearest neighbours, for example 20, by which `"ep"` and `"laplace"` approximate the only Gaussian
+        process at its different inputs. The precision is then sparse. Neighbours are chosen again at the end of a
+        search, until they do not change or change the log evidence little.
     """
 
     inducing: Any = None
@@ -79,7 +79,7 @@ class AllRows(Plan):
         )
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """See `Plan`: with inducing inputs or neighbours a process is the term of a sum."""
+        """See `Plan`: with inducing inputs or neighbours a process is a term of a sum."""
         if self.neighbours is not None:
             return as_sum(classifier, "neighbours")
         return classifier if self.inducing is None else as_sum(classifier)
@@ -106,8 +106,8 @@ class AllRows(Plan):
             )
         if given.classifier.prior.singular and given.approximator.inverts_prior:
             raise StructureError(
-                f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
-                "rows has a singular one. Take method='kl', which has a lower bound as well."
+                f"method={given.method!r} needs the inverse of the prior covariance, but with fewer effects than "
+                "rows it is singular. Take method='kl', which has a lower bound as well."
             )
         grouped = by_groups(given.classifier, given.approximator)
         if self.neighbours is not None:
@@ -119,7 +119,7 @@ class AllRows(Plan):
         self._check_memory(given, grouped)
 
     def _inducing_inputs(self, given: FitTask) -> Array:
-        """Inducing inputs (M, d): those given, or centres of the different inputs of the process."""
+        """Return the inducing inputs (M, d): given inputs, or centres of the different inputs of the process."""
         assert isinstance(given.classifier.prior, LatentSum)
         inputs = np.unique(process_inputs(given.classifier.prior, given.space.data), axis=0)
         rows = InMemory(inputs, np.zeros(len(inputs), np.int64))
@@ -141,7 +141,7 @@ class AllRows(Plan):
             return why
         if why := mirror_image(fit.solution, fit.classifier.class_names):
             return why
-        if fit.classifier.prior.effects:  # sums have no common length scales
+        if fit.classifier.prior.effects:  # Sums have no common length scales.
             return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
@@ -151,7 +151,7 @@ class AllRows(Plan):
                 "Inducing inputs and neighbours of this method have no compiled form. Leave backend out."
             )
         run.stage("making the graph of the log posterior")
-        if "mode" in kwargs:  # compiled code does not support sparse precisions
+        if "mode" in kwargs:  # Compiled code does not support sparse precisions.
             self._check_memory(given, by_groups(given.classifier, given.approximator))
         log_posterior = self._log_posterior(given, kwargs)
         log_posterior.prepare()
@@ -171,10 +171,10 @@ class AllRows(Plan):
 
 
 class _ByNeighbours(Climb):
-    """A search that chooses neighbours again where it ends."""
+    """A search that chooses neighbours again at its end."""
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
-        """See `Search`; each search begins where the one before it ended."""
+        """See `Search`; each search begins at the end of the previous search."""
         super().run(n, run, fit_of, begin)
         for _ in range(_CHOICES):
             found = self.trace
@@ -191,13 +191,13 @@ class _ByNeighbours(Climb):
 
 
 def _bounds_with_effect(fit: Fit) -> str:
-    """Return a warning that names uniform variables whose bounds cut off mass of the posterior, or an empty text."""
+    """Return a warning with the uniform variables whose bounds cut off posterior mass, or an empty text."""
     cut = {name: p for name, p in fit.beyond_bounds.items() if p > _BEYOND}
     if not cut:
         return ""
     several = fit.classifier.likelihood_model.function_axis
     instead = "pm.sample() draws from the model with them" if several else "method='ep' takes them into account"
     return (
-        f"The bounds of {', '.join(map(repr, cut))} are left out, and the posterior has a probability of up to "
+        f"The fit ignores the bounds of {', '.join(map(repr, cut))}, and its posterior has a probability of up to "
         f"{max(cut.values()):.2g} beyond them: {instead}."
     )

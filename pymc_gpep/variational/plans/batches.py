@@ -49,12 +49,12 @@ from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan, Se
 
 _AVERAGES = 100  # Largest number of averages for the progress bar in an epoch; each takes time for all its steps.
 _RATE = 0.03  # First learning rate of Adam, which falls to 0.
-_LEARNED = 10  # The warm-up takes at most a tenth of the steps.
+_LEARNED = 10  # Smallest number of steps per step of the warm-up: it takes at most a tenth.
 _FEWEST, _MOST, _PART = 50, 150, 10  # Smallest and largest number of inducing inputs, and rows for each.
 _COUPLED = 2000  # Largest number of latent values that sweeps couple in a matrix.
 _MOST_HELD = 2**28  # Largest number of stored numbers: 2 GB.
 _SETS = 3  # Dimensions of an array with inducing inputs for each function.
-_TAKES_NO = {  # options of other plans, and why batches refuse them
+_TAKES_NO = {  # Options of other plans, with the reason why batches refuse them.
     "update": "with batches hyperparameters move at each step. Leave it out",
     "client": "batches are taken in one process. Leave it out",
     "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
@@ -65,42 +65,42 @@ _TAKES_NO = {  # options of other plans, and why batches refuse them
 
 @dataclass(frozen=True)
 class ByBatches(Plan):
-    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, besides the options of the memory.
+    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, in addition to options of the memory.
 
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        Number of inducing inputs of each function, or the inducing inputs themselves. The default is a tenth of the
-        rows, at least 50 and at most 150. They begin at centres of the classes if all functions share them, otherwise
-        at rows of the data (k-means++). Up to 300 rows, if these are no more than one and a half batches, are all
-        inducing inputs, and one batch. Learned inducing inputs would overfit so few rows. If no option of steps is
-        given, `"sparse_ep"` makes sweeps over such rows instead. Their sites couple the classes, and `n` limits the
-        iterations of the optimiser. This needs at most 2000 latent values and a shared covariance.
+        Number of inducing inputs of each function, or the inducing inputs. The default number is a tenth of the rows,
+        at least 50 and at most 150. They start at centres of the classes if all functions share them, otherwise at rows
+        of the data (k-means++). Up to 300 rows that are at most one and a half batches are one batch, and all are
+        inducing inputs. Learned inducing inputs would overfit so few rows. If no option of steps is given,
+        `"sparse_ep"` makes sweeps over such rows instead. Their sites couple the classes, and `n` limits the iterations
+        of the optimiser. This needs at most 2000 latent values and a shared covariance.
     learn_inducing : bool, optional
-        Whether inducing inputs are learned with the hyperparameters, or stay where they are. If not given they stay
-        where effects stand beside the process. The joint posterior of both holds for features that do not move. They
-        stay as well where all rows are inducing inputs.
+        Whether inducing inputs are learned with the hyperparameters, or fixed. By default they are learned, except if
+        the model adds effects to the process, or if all rows are inducing inputs. The joint posterior of process and
+        effects is valid for fixed features.
     shared_inducing : bool, optional
-        Whether all functions have the same inducing inputs. If not given they do where they share their covariance: a
-        step of ten classes takes a fifth of the time then.
+        Whether all functions have the same inducing inputs. By default they do if they share their covariance: a step
+        with ten classes then takes a fifth of the time.
     batch_size : int, optional
-        Most rows of a batch; all if not given. An epoch has as few batches as can be, alike up to a row. See `inducing`
-        for few rows.
+        Largest number of rows of a batch; the default is all rows. An epoch has the smallest possible number of
+        batches, of equal size up to a row. See `inducing` for few rows.
     sites : str, optional
-        How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product), as
-        for a fit of all rows at once. The first that the method has with the likelihood if not given.
+        Factors of the likelihood of a point: "quadrature" (one factor) or "pairwise" (the paper's product), as for a
+        fit of all rows at once. The default is the first choice of the method for the likelihood.
     memory : str, optional
-        The memory of rows between batches. `"sparse_ep"` remembers nothing of them ("stateless"), or their "sites".
-        Sites leave no noise of batches and take n (4 M + 18 d) bytes for n rows of d sites. With each function's own
-        covariance or inducing inputs they take 4 c M in place of 4 M.
+        Memory of rows between batches. `"sparse_ep"` stores nothing ("stateless"), or the "sites" of rows. Sites avoid
+        the noise of batches and take n (4 M + 18 d) bytes for n rows of d sites. If functions differ in covariance or
+        inducing inputs, 4 c M replaces 4 M.
     warmup : int, optional
-        Epochs in which hyperparameters and inducing inputs stay, while q is found. One if not given, and no more than a
-        tenth of all steps.
+        Number of epochs with fixed hyperparameters and inducing inputs, before q settles. The default is one, and at
+        most a tenth of all steps.
     decay : float, optional
         The step size of q after e epochs is 1 / (1 + decay e) of its value in the first epoch.
     jitter : float
-        Jitter added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
-        hundredfold, and once more, where that has no Cholesky factor.
+        Jitter on the diagonal of the covariance of the inducing values, relative to the diagonal's mean. Without a
+        Cholesky factor it is raised a hundredfold, at most twice.
     """
 
     inducing: Any = None
@@ -138,7 +138,7 @@ class ByBatches(Plan):
 
     @classmethod
     def serves(cls, method: str, options: Mapping[str, Any]) -> bool:
-        """Batches are for a `batch_size`, and for methods that have nothing else."""
+        """Return whether a `batch_size` is given, or the method has batches only."""
         batches = options.get("batch_size") is not None
         return method in STREAMING_METHODS and (batches or method not in SPARSE_APPROXIMATIONS.names)
 
@@ -168,7 +168,7 @@ class ByBatches(Plan):
         return memory
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """See `Plan`: effects stand beside the process."""
+        """See `Plan`: effects are added to the process."""
         return by_inducing(classifier)
 
     def check(self, given: FitTask) -> None:
@@ -193,21 +193,21 @@ class ByBatches(Plan):
         return _Stepping(self, given, self._rule(given), blocks, first, optimiser, made)
 
     def shares(self, blocks: InducingBlocks) -> bool:
-        """Whether all functions have the same inducing inputs."""
+        """Return whether all functions have the same inducing inputs."""
         if self.shared_inducing is not None:
             return bool(self.shared_inducing)
         return blocks.n_covariances == 1 and np.ndim(self.inducing) != _SETS
 
     def takes_all(self, blocks: InducingBlocks) -> bool:
-        """Whether rows are so few that all of them are one batch, and inducing inputs that stay."""
+        """Return whether the rows are so few that all rows are one batch, and fixed inducing inputs."""
         n = blocks.rows.n_rows
         free = self.inducing is None and not self.learn_inducing and not blocks.n_effects
         return free and one_batch(n, self.batch_size or n)
 
     def _couples(self, given: FitTask, blocks: InducingBlocks) -> bool:
-        """Whether few rows are fitted by sweeps whose sites couple their functions, since nothing asks for steps.
+        """Return whether few rows are fitted by sweeps with coupled sites, since no option requires steps.
 
-        Sites that leave functions independent underrate the evidence of large magnitudes. See the page
+        Sites of independent functions underestimate the evidence of large magnitudes. See the page
         "Many rows: time, memory and scores" of the documentation.
         """
         of_steps = self.sites, self.memory, self.warmup, self.decay, given.left_off
@@ -223,7 +223,7 @@ class ByBatches(Plan):
         )
 
     def _sweeping(self, given: FitTask, blocks: InducingBlocks, first: Array) -> Climb:
-        """EP with all rows as inducing inputs, by sweeps over them."""
+        """Return a search by EP with all rows as inducing inputs, by sweeps over the rows."""
         rows = blocks.places
         inducing = initial_inducing(rows.inputs(slice(0, rows.n_rows)), rows, blocks.n_functions, True, given.seed)
         approximator = SparseEP(sites=Nested.name, jitter=self.jitter)
@@ -252,7 +252,7 @@ class _Stepping(Search):
         self._alarming = False
 
     @property
-    def log_posterior(self) -> BatchLogPosterior:  # type: ignore[override]  # known at the end
+    def log_posterior(self) -> BatchLogPosterior:  # type: ignore[override]  # Set at the end.
         assert self._found is not None
         return self._found
 
@@ -261,7 +261,7 @@ class _Stepping(Search):
         return self.log_posterior.steps
 
     def alarming(self, fit: Fit, n: int) -> bool:
-        """See `Search`: only steps that were given up, or diverged."""
+        """See `Search`: only skipped steps and divergence."""
         return self._alarming
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
@@ -308,7 +308,7 @@ class _Stepping(Search):
         try:
             for i in range(first, first + n):
                 if (kept := shown()) is not None:
-                    _ = kept.values  # freeze the values of a fit that a callback keeps
+                    _ = kept.values  # Freeze the values of a fit that a callback stores.
                 taken = steps.advance()
                 record[:, i] = -taken.log_posterior, taken.floored
                 if (i - first) % every == 0:
@@ -338,7 +338,7 @@ class _Stepping(Search):
         self._found = now(ended, lambda: values, interrupted)
 
     def _warmup(self, per_epoch: int, steps: int) -> int:
-        """Steps of so many in all in which hyperparameters and inducing inputs stay."""
+        """Return the number of the steps with fixed hyperparameters and inducing inputs."""
         warmup = self._plan.warmup
         return min(per_epoch, steps // _LEARNED) if warmup is None else int(warmup) * per_epoch
 
@@ -362,7 +362,7 @@ class _Stepping(Search):
         }
 
     def _learns(self) -> bool:
-        """Whether inducing inputs move."""
+        """Return whether inducing inputs are learned."""
         if self._plan.learn_inducing is not None:
             return bool(self._plan.learn_inducing)
         return not self._blocks.n_effects and not self._plan.takes_all(self._blocks)
@@ -375,7 +375,7 @@ class _Stepping(Search):
         every = plan.takes_all(self._blocks)
         size = rows.n_rows if every else min(int(plan.batch_size or rows.n_rows), rows.n_rows)
         batches = BatchOrder(rows, size, given.seed, gathers=held is None)
-        deviations = column_deviations(places)  # reads all rows, so that errors appear before the first step
+        deviations = column_deviations(places)  # Reads all rows, so that errors appear before the first step.
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks)
         self._first = _with_scales(given, self._blocks, self._first, prior)
@@ -406,7 +406,7 @@ class _Stepping(Search):
 
 
 def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
-    """Return all inputs if a device has memory for them, so that rows are copied to it once."""
+    """Return all inputs if the device has memory for them: they are then copied to it once."""
     fit = rows.chunk >= rows.n_rows and rows.n_rows * rows.n_inputs <= _MOST_HELD
     return rows.inputs(slice(0, rows.n_rows)) if fit and runs_in_jax(compile_kwargs) else None
 
@@ -428,7 +428,7 @@ def _inducing(rows: int) -> int:
 
 
 def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:
-    """Number of rows with each label (number of labels,), or of all rows (1,) if labels are not classes."""
+    """Return the number of rows with each label (number of labels,), or of all rows (1,) without classes."""
     likelihood, c = classifier.likelihood_model, classifier.n_functions
     counts = np.zeros(max(likelihood.n_classes(c), 1))
     for _, observed in checked_chunks(rows, likelihood, c):

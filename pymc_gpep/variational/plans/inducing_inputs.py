@@ -25,7 +25,7 @@ from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-_FLAT = 1e-6  # Tolerance of flat directions, of which inducing inputs have many.
+_FLAT = 1e-6  # Tolerance of flat directions; inducing inputs have many.
 _UPDATES = ("outer", "inner")
 _RATE, _MOST = 0.03, 10.0  # Learning rate of Adam for a bound, and largest growth of its steps.
 
@@ -37,22 +37,21 @@ class InducingInputs(Plan):
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        Number of inducing inputs of each function, rows of the data (k-means++); or these themselves. 50 if not given,
-        or as many as rows.
+        Number of inducing inputs of each function, which are rows of the data (k-means++); or the inducing inputs. The
+        default is 50, and at most the number of rows.
     learn_inducing : bool
-        Whether inducing inputs are learned with the hyperparameters, from there. If not given they stay. Nothing keeps
-        inducing inputs of EP from fitting the labels: its evidence then comes out too high, and its predictions too
-        sure.
+        Whether inducing inputs are learned with the hyperparameters. By default they are fixed. Learned inducing inputs
+        of EP may overfit the labels: then its evidence is too high, and its predictions are too certain.
     shared_inducing : bool
-        Whether all functions have the same inducing inputs. With a covariance that they share too, time does not grow
-        with the number of functions but for the algebra of the sites.
+        Whether all functions have the same inducing inputs. If they also share their covariance, only the algebra of
+        the sites takes more time with more functions.
     update : {"outer", "inner"}
-        When hyperparameters and inducing inputs move. With "outer" they move by L-BFGS after EP has converged. With
-        "inner" they move by `obj_optimizer` of `fit` after each of its sweeps, as in the paper. The inner sweeps of
+        Order of updates. With "outer", L-BFGS moves hyperparameters and inducing inputs after EP has converged. With
+        "inner", `obj_optimizer` of `fit` moves them after each sweep of EP, as in the paper. The inner sweeps of
         `"sparse_vi"` are steps along the natural gradient.
     client : distributed.Client, optional
-        Client of a Dask cluster whose workers share the rows out, read them themselves, and keep their sites. The
-        result is that of this process alone, up to the order of sums.
+        Client of a Dask cluster. Each worker reads a part of the rows, and stores their sites. The result equals that
+        of a single process, up to the order of sums.
     """
 
     inducing: Any = None
@@ -75,7 +74,7 @@ class InducingInputs(Plan):
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         kind = SPARSE_APPROXIMATIONS[method]
-        if "batch_size" in options:  # methods with batches have another plan
+        if "batch_size" in options:  # Methods with batches have another plan.
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
         own = {*self.names(), *(option.name for option in fields(kind))}
         of_batches = sorted(options.keys() & {option.name for option in fields(ByBatches)} - own)
@@ -90,7 +89,7 @@ class InducingInputs(Plan):
         return made
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """See `Plan`: effects stand beside the process."""
+        """See `Plan`: effects are added to the process."""
         return by_inducing(classifier)
 
     def check(self, given: FitTask) -> None:

@@ -22,12 +22,12 @@ from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.variational.fit_run import FitRun
 
 type Optimiser = Callable[..., Any] | float
-"""One of PyMC's, or the rate of Adam for steps over batches."""
+"""Optimiser of PyMC, or the rate of Adam for steps over batches."""
 
 
 @dataclass(frozen=True)
 class FitTask:
-    """The task that every method gets.
+    """The task of a method.
 
     Attributes
     ----------
@@ -37,16 +37,16 @@ class FitTask:
         The approximation with its options.
     gps : tuple of pm.gp.Latent, or None
     rows : Rows or None
-        Rows in place of the rows of the model.
+        Rows that replace the rows of the model.
     seed : int
     first : array
-        Unconstrained values where hyperparameters begin.
+        Unconstrained initial hyperparameters.
     left_off : LeftOff or None
-        State in which steps over batches left off.
+        State after the last step over batches of an earlier fit.
     starts : int
-        Number of points from which the maximum is searched.
+        Number of initial points of searches for the maximum.
     units : array (d, d), optional
-        Units in which the first search takes its steps.
+        Units of the steps of the first search.
     """
 
     method: str
@@ -67,13 +67,13 @@ class FitTask:
 
 
 class Search(ABC):
-    """A fit under way, on data and with graphs of its own.
+    """A running fit, with its data and graphs.
 
     Attributes
     ----------
     log_posterior : LogPosterior
     settles : bool
-        Whether the solution is computed even after an interrupt, since it cannot be later.
+        Whether the solution is computed even after an interrupt, since it cannot be computed later.
     """
 
     log_posterior: LogPosterior
@@ -87,9 +87,9 @@ class Search(ABC):
         ----------
         n : int
         run : FitRun
-            Receives stages and iterations.
+            Run that shows stages and iterations.
         fit_of : function of (log_posterior, trace)
-            Makes the fit so far.
+            Function that returns the fit so far.
         begin : Fit or None
             A fit of this search to continue.
         """
@@ -100,13 +100,13 @@ class Search(ABC):
         """Record of the search for hyperparameters."""
 
     def alarming(self, fit: Fit, n: int) -> bool:
-        """Whether a fit of at most n iterations is worth a warning with its message."""
+        """Return whether a fit of at most n iterations needs a warning with its message."""
         return not fit.converged
 
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """The options of a kind of method, besides the options of its approximation."""
+    """The options of a kind of method, in addition to the options of its approximation."""
 
     limit: ClassVar[str] = "the limit on iterations of the optimiser,"
     """Meaning of `n`, in words."""
@@ -120,21 +120,21 @@ class Plan(ABC):
     @classmethod
     @abstractmethod
     def methods(cls) -> Iterable[str]:
-        """Names for `pm.fit(method=...)` that the plan is for."""
+        """Return the names for `pm.fit(method=...)` of the plan's methods."""
 
     @classmethod
     def serves(cls, method: str, options: Mapping[str, Any]) -> bool:
-        """Return whether the plan fits a method with these options of `pm.fit`."""
+        """Return whether the plan is for a method with these options of `pm.fit`."""
         return method in cls.methods()
 
     @classmethod
     def names(cls) -> list[str]:
-        """Names of all options that belong to the plan."""
+        """Return the names of all options of the plan."""
         return [*cls.takes, *(field.name for field in fields(cls))]
 
     @classmethod
     def besides(cls) -> str:
-        """Options besides the options of the approximation, for a message."""
+        """Return the options in addition to those of the approximation, for a message."""
         listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
         return f", {listed} and likelihood, besides pm.fit's own: n, start, random_seed, callbacks and progressbar"
 
@@ -151,62 +151,62 @@ class Plan(ABC):
         """
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """Return a classifier whose prior is in the form that the methods take.
+        """Return a classifier whose prior has the form required by the methods.
 
         Raises
         ------
         StructureError
-            If the prior has no such form.
+            If the prior does not have such a form.
         """
         return classifier
 
     @abstractmethod
     def check(self, given: FitTask) -> None:
-        """Refuse invalid fits before any work."""
+        """Raise an error for an invalid fit before any work."""
 
     def work(self, classifier: GPClassifier) -> float:
-        """Numbers that the algebra of one solve handles, c n³ of matrices of all rows."""
+        """Return the work of one solve: c n³ for matrices of all rows."""
         return classifier.n_functions * float(classifier.n_points) ** 3
 
     @staticmethod
     def check_numbers(given: FitTask) -> None:
-        """Refuse learned parameters of a likelihood, which these methods hold, and flat priors with rows elsewhere."""
+        """Raise an error for learned parameters of a likelihood, and for flat priors with `data` outside the model."""
         classifier = given.classifier
         wide = [str(v.name) for v, each in classifier.prior.recipes.items() if each.wide] if given.rows else []
         if wide:
             raise StructureError(
-                f"{wide[0]!r} has a flat prior, whose posterior may be improper, and only rows of the model are looked "
-                f"at for that. Give it a density, pm.Normal({wide[0]!r}, 0, s), or put all rows into the model."
+                f"{wide[0]!r} has a flat prior, whose posterior may be improper, and only rows of the model are "
+                f"checked. Give it a density, pm.Normal({wide[0]!r}, 0, s), or put all rows into the model."
             )
         if learned := classifier.learned_parameters:
             named = ", ".join(sorted(repr(each.name) for each in learned))
             raise NotImplementedError(
                 f"method={given.method!r} takes the parameters of the likelihood of {classifier.response!r} as "
-                f"numbers, but they depend on {named}. Give numbers, and compare some by the score of rows that are "
-                f'kept back, or take method="{classifier.likelihood_model.method}", which learns them.'
+                f"numbers, but they depend on {named}. Give numbers, and compare several values by the score of "
+                f'held-out rows, or take method="{classifier.likelihood_model.method}", which learns them.'
             )
 
         (parameters,) = evaluate([classifier.parameters])
         if not np.array_equal(parameters, np.broadcast_to(parameters[:, :1], parameters.shape), equal_nan=True):
             raise StructureError(
-                f"method={given.method!r} takes numbers of the likelihood that are the same in all rows, and those of "
+                f"method={given.method!r} needs the same likelihood parameters in all rows, and the parameters of "
                 f'{classifier.response!r} differ. Take method="{classifier.likelihood_model.method}" with inducing=....'
             )
 
     def doubt(self, fit: Fit) -> str:
-        """Return doubts about a converged fit, in words; empty without doubts."""
+        """Return a warning about a converged fit; empty without one."""
         return ""
 
     @abstractmethod
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Search:
-        """Make a search.
+        """Return a search.
 
         Parameters
         ----------
         given : FitTask
         run : FitRun
         kwargs : dict
-            For `pytensor.function`.
+            Arguments of `pytensor.function`.
         optimiser : function, optional
             An optimiser of PyMC, such as `pm.adam`.
         """
@@ -220,9 +220,9 @@ class Climb(Search):
     given : FitTask
     log_posterior : LogPosterior
     flat : float
-        Relative change of the log posterior that counts as none.
+        Relative change of the log posterior that counts as zero.
     whole : function of (x, n, follow), optional
-        A search of another kind from one flat vector; by L-BFGS if not given.
+        Search from one flat vector. The default is L-BFGS.
     settles : bool
         See `Search`.
     """

@@ -10,7 +10,7 @@ from pymc_gpep.variational.plans.inducing_inputs import InducingInputs
 from pymc_gpep.variational.plans.plan import Plan
 
 PLANS: Registry[type[Plan]] = Registry("plan", (ByBatches, InducingInputs, AllRows), of=Plan, named="__name__")
-"""The plans, in the order in which they are asked whether they fit a method."""
+"""All plans. The first plan that serves a method with its options is used."""
 
 
 def all_methods() -> list[str]:
@@ -19,5 +19,5 @@ def all_methods() -> list[str]:
 
 
 def plan_for(method: str, options: Mapping[str, Any]) -> type[Plan]:
-    """Return the plan of a method with these options of `pm.fit`; `AllRows` refuses a method that is unknown."""
+    """Return the plan of a method with these options of `pm.fit`; `AllRows` raises an error for an unknown method."""
     return next((plan for plan in PLANS if plan.serves(method, options)), AllRows)
