@@ -44,7 +44,7 @@ def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: in
         except StopIteration:
             raise
         except Exception as error:
-            _hand_over(error, fit, "what had been learned")
+            _hand_over(error, fit, "the fit so far")
             raise
 
 
@@ -55,7 +55,7 @@ def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
             try:
                 each.finish(fit)
             except Exception as error:
-                _hand_over(error, fit, "the fit, which had ended")
+                _hand_over(error, fit, "the finished fit")
                 raise
 
 
@@ -85,7 +85,7 @@ def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
     for each in callbacks:
         if isinstance(each, type) or not callable(each):
             what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
-            raise TypeError(f"callbacks has {what}, and needs functions of (fit, losses, iteration).")
+            raise TypeError(f"callbacks contains {what}, but must contain functions of (fit, losses, iteration).")
         if isinstance(each, Callback):
             each.begin(method, batches)
 
@@ -102,7 +102,7 @@ class Checkpoint(Callback):
         A Zarr store (`"run.zarr"`) or a netCDF file (`"run.nc"`). A new file is written under another name and then
         renamed, so a complete file always exists.
     minutes : float
-        Minutes between two files.
+        Minutes between two writes of the file.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class Checkpoint(Callback):
 
     def begin(self, method: str, batches: bool) -> None:
         if not batches:
-            advice = "Give batch_size, or leave it out" if method in STREAMING_METHODS else "Leave it out"
+            advice = "Give batch_size, or leave it out" if method in STREAMING_METHODS else "Leave the Checkpoint out"
             raise TypeError(
                 f"callbacks has a Checkpoint, which is for fits by batches. {advice}: a fit of all rows is saved with "
                 "fit.to_datatree() when it has ended."
@@ -152,7 +152,7 @@ class Checkpoint(Callback):
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
-    """Return the content of a file.
+    """Return the stored state of a fit from the file of a `Checkpoint`.
 
     Raises
     ------
@@ -317,7 +317,7 @@ class EarlyStopping(Callback):
         self._score(fit)
 
     def _is_scored(self, fit: Any) -> bool:
-        """Whether a fit is that of the last iteration. A new choice of active rows makes another fit."""
+        """Return whether a fit predicts like the last scored fit. A new choice of active rows changes predictions."""
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())
@@ -357,4 +357,4 @@ class EarlyStopping(Callback):
         self._scores[self._iteration] = {"mlpd": density} | {name: float(each.mean()) for name, each in others.items()}
         if density > self._highest or self._best is None:
             self._highest, self._since = density, 0
-            self._best = self._iteration, fit.kept(f"Kept, as it predicts {len(self._y)} rows held out best")
+            self._best = self._iteration, fit.kept(f"Kept, since it predicts {len(self._y)} held-out rows best")

@@ -52,14 +52,14 @@ def loo(
     `hyper="map"` the hyperparameters stay at the maximum, which depends on the left-out label. The result is then a
     little too good, the more so with more hyperparameters.
 
-    The sites of the other points are held, which is accurate to first order in the effect of a label. At points with a
-    large `p_loo_i` the error is some tenths; `refit_above` fits these points again.
+    The sites of the other points stay fixed, which is accurate to first order in the effect of a label. At points with
+    a large `p_loo_i` the error is some tenths; `refit_above` fits these points again.
 
     With `groups` all rows of a group are left out together, to score predictions of unseen groups. The density is joint
     for all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
     q₋ is the posterior without their sites. It is computed by weighted draws of the fit and of q₋, half of each.
 
-    Inducing inputs and active rows are held as well. `p_loo` omits the effect of a label on the residual variance of
+    Inducing inputs and active rows stay fixed as well. `p_loo` omits the effect of a label on the residual variance of
     its row given the inducing values.
 
     Parameters
@@ -143,8 +143,8 @@ def _vectors(classifier: GPClassifier) -> str | None:
             continue
         if axes.vectors == len(axes.dims):
             raise ValueError(
-                f"The noise of all entries of {name!r} is correlated, so that no part of it can be left out by itself. "
-                f"Name parts to leave out given all parts before them: loo(groups=np.arange({np.prod(axes.shape)}))."
+                f"The noise of all entries of {name!r} is correlated, so a single entry cannot be left out. "
+                f"Score each entry given the entries before it: loo(groups=np.arange({np.prod(axes.shape)}))."
             )
         if classifier.parts:
             raise ValueError(
@@ -158,7 +158,7 @@ def _vectors(classifier: GPClassifier) -> str | None:
 def _rows_left_out(
     fit: Fitted, response: str | None, gp: Gp, refit_above: float, tolerance: float, pit: bool, progressbar: bool
 ) -> "LeaveOneOut":
-    from pymc_gpep.checks.left_out import ROUGH, summed_up  # with it comes ArviZ
+    from pymc_gpep.checks.left_out import ROUGH, summed_up  # This import loads ArviZ.
 
     classifier, weights, n_points = fit.classifier, fit.hyper_posterior.weights, len(fit.labels(gp))
     converged, several = fit.converged, bool(classifier.parts)
@@ -260,7 +260,7 @@ def _groups_left_out(
     if refit_above < np.inf:
         raise ValueError("refit_above is for rows, and groups are not fitted again. Leave refit_above or groups out.")
     check_whole("draws", draws, 100)
-    from pymc_gpep.checks.left_out import groups_summed_up  # with it comes ArviZ
+    from pymc_gpep.checks.left_out import groups_summed_up  # This import loads ArviZ.
 
     chosen, weights = _groups_of_rows(fit.classifier, groups, fit.log_posterior.space.data), fit.hyper_posterior.weights
     found = np.empty((len(LeftOutGroup._fields), len(weights), len(chosen.rows)))
@@ -308,7 +308,7 @@ def _groups_of_rows(
     # Labels of a dim stay in its order.
     place, found = pd.factorize(given, sort=not along)
     if len(found) < 2:
-        raise ValueError("groups has one label for all rows. There must be another group to predict one from.")
+        raise ValueError("groups has one label for all rows. Give at least two different labels.")
     order = np.argsort(place, kind="stable")
     return Groups(name, found, np.split(order, np.cumsum(np.bincount(place))[:-1]))
 

@@ -17,9 +17,9 @@ _OF_ROWS = (
     *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),
     *("log_density", "quantile", "new_point"),
 )
-"""Names in results at rows, which a dim of rows may not have."""
+"""Names of variables and dims of results at rows. A dim of rows may not have these names."""
 _OF_ALL = ("moment", "node")
-"""Dims of results of variables, which no dim of the model may have."""
+"""Dims of results of variables. No dim or variable of the model may have these names."""
 
 
 def check_dims(classifier: GPClassifier) -> None:
@@ -76,7 +76,7 @@ def dims_that_fit(
 def axes_that_fit(
     model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
 ) -> list[tuple[str, list[Any]]]:
-    """Return the same dims, each with its labels; numbers from 0 where it has no labels."""
+    """Return the dims of `dims_that_fit` with their labels; numbers from 0 for a dim without labels."""
     dims = dims_that_fit(model, name, shape, coords)
     labels = ((dim, coords.get(dim), size) for dim, size in zip(dims, shape, strict=True))
     return [(dim, list(range(size) if own is None else own)) for dim, own, size in labels]
@@ -112,24 +112,24 @@ def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
 
 
 def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
-    """Hyperparameters on their natural scale where evaluations were, along `dim`, with evidence and log posterior."""
+    """Hyperparameters of evaluations on their natural scale, along `dim`, with evidence and log posterior."""
     thetas = np.array([each.theta[: space.size] for each in evaluations]).reshape(len(evaluations), space.size)
     coords = {name: np.array([getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
     return with_numbers(natural(space, thetas, dim), dim, coords)
 
 
 def with_numbers(found: xr.Dataset, dim: str, numbers: Mapping[str, Array]) -> xr.Dataset:
-    """Add coordinates along a dim. A name that a hyperparameter has is prefixed with the dim."""
+    """Add coordinates along a dim. A coordinate with the name of a hyperparameter gets the dim as prefix."""
     return found.assign_coords({f"{dim}_{k}" if k in found else k: (dim, values) for k, values in numbers.items()})
 
 
 def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:
-    """Latent values of the fitted points, as in `of_functions`. `named` means that they have the names of the model.
+    """Latent values of the fitted points, as in `of_functions`. With `named`, points have the labels of the model.
 
     If a likelihood depends only on differences between functions, `sd` (point, class) has standard deviations of the
     values minus their mean over functions. The standard deviations of the values contain the common shift of all
     functions, which keeps its prior. With several observed variables the coord `response` names the variable of each
-    point. Factors of priors are left out.
+    point. Rows of prior factors are left out.
     """
     mean, cov = mean[classifier.seen], cov[classifier.seen]
     point_dim = classifier.point_dim or "point"
@@ -168,7 +168,7 @@ def history(trace: Trace) -> xr.Dataset:
 
 
 def inducing(classifier: GPClassifier, inputs: Array) -> xr.DataArray:
-    """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own."""
+    """Inducing inputs (inducing, column), or (class, inducing, column) if each function has its own inputs."""
     if len(inputs) == 1:
         return xr.DataArray(inputs[0], dims=["inducing", "column"], name="inducing")
     class_dim = classifier.class_dim or "class"

@@ -45,7 +45,7 @@ class Conditional:
     Attributes
     ----------
     point : dict
-        Values of the value variables of the model, without those of integrated variables.
+        Values of the value variables of the model, except integrated variables.
     functions : LatentFunctions
         Latent functions at this point.
     """
@@ -109,14 +109,14 @@ class Conditional:
         }
 
     def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-        """Return by name which entries (size,) of variables have no mean and no variance.
+        """Return a mask of entries (size,) without mean and variance, by name of variable.
 
-        They depend on effects whose prior has no variance, and on which the data do not inform.
+        Such entries depend on effects whose prior has no variance and about which the data are uninformative.
         """
         return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
 
     def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
-        """Return as `without_moments` which entries of variables depend on such effects, given their joint Gaussian."""
+        """Return masks as in `without_moments`; `of` returns the joint Gaussian of the variables."""
         effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
         if not effects:
             return {}
@@ -134,7 +134,7 @@ class Conditional:
         return found
 
     def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
-        """Yield names of effects, their rows, quantiles at levels, and entries without moments, if there are any."""
+        """Yield effects without moments: name, rows, factor, mask of such entries, and quantiles at `_LEVELS`."""
         for name, at, factor, mean, variance in self._factors():
             if (unknown := factor.without_moments(mean, variance)).any():
                 places = np.tile(_LEVELS[:, None], mean.size)
@@ -166,9 +166,9 @@ def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[s
     return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)
 
 
-_LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that stand for a prior without moments.
-_GROWTH = 20.0  # Ratio of variances along a tail, of e³ in its scales, above which a variable grows with the scales.
-_MOMENTS = 2  # mean and variance
+_LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
+_GROWTH = 20.0  # Smallest growth of a variance, while scales grow by e³, of a variable that grows with the scales.
+_MOMENTS = 2  # Number of moments: mean and variance.
 _SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
 _FAR = 20.0  # A covariate is uncentred if its mean is more than this number of standard deviations from 0.
@@ -269,7 +269,7 @@ type Variances = Callable[[Conditional], Mapping[str, Array]]
 def finite_moments(
     hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """Return by name how many moments of entries (size,) exist, of mean and variance, if heavy tails decide.
+    """Return the number of existing moments (0, 1 or 2) of entries (size,), by name; empty without heavy tails.
 
     An entry has the moments of the scales (`HyperPosterior.tails`) with which its standard deviation grows.
     """
@@ -286,7 +286,7 @@ def finite_moments(
 
 
 def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Return by name which entries (size,) of variables have no mean and no variance at a node."""
+    """Return a mask of entries (size,) without mean and variance at any node, by name of variable."""
     if not hyper.log_posterior.classifier.effects_by_factors:
         return {}
     found: dict[str, NDArray[np.bool_]] = {}
@@ -364,7 +364,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     Raises
     ------
     ValueError
-        As `effects`. If weights have another shape than the variable, or the variable has no such label.
+        See `effects`. If weights have another shape than the variable, or the variable has no such label.
 
     Examples
     --------
@@ -589,17 +589,17 @@ _NO_SLOPE = 1e-9  # Smaller coefficients of an effect are rounding.
 
 
 class _Alone(NamedTuple):
-    """Entries of an effect that have their prior, and not the Gaussian of the posterior."""
+    """Entries of an effect that keep their prior in place of the Gaussian of the posterior."""
 
     name: str
     rows: NDArray[np.intp]
     """Rows of the factors of all n entries."""
     places: NDArray[np.intp]
-    """Entries with their prior, (k,)."""
+    """Positions of entries that keep their prior, (k,)."""
     cross: Array
     """Prior covariances with new rows, (k, m)."""
     mean: Array
-    """Means of entries by which new rows were predicted, (n,), and their variances in `variance`."""
+    """Means of the entries in the prediction of new rows, (n,). `variance` has their variances."""
     variance: Array
     quantiles: Array
     """Quantiles of the prior at `_LEVELS`, (64, n)."""
@@ -623,8 +623,8 @@ def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_A
             continue
         if ((given := factor.parameters) != given[:, :1]).any():
             raise ValueError(
-                f"A new level of {name!r} has no prior, since the levels of the model have different ones. Give the "
-                "model a level without rows, fit it again, and predict that level."
+                f"A new level of {name!r} has no prior, since the priors of the levels differ. Add a level without "
+                "rows to the model, fit it again, and predict that level."
             )
         mean, variance, terms = given[0], given[1] ** 2, np.empty((5, at.size))
         factor.computation(GaussianAverage).terms(mean, variance, np.zeros(at.size), given, terms)
@@ -643,9 +643,9 @@ def over_priors(
 ) -> tuple[Prediction, list[tuple[Array, Array]], str]:
     """Average predictions over the priors of effects that have no moments and no rows, and of new levels.
 
-    The posterior has the base in place of such a prior. Quantiles of the prior replace the part of the base in the
-    latent values of a row. They are in random order for each effect. If the prior has no moments, neither have the
-    latent values.
+    The posterior has a normal base in place of such a prior. In the latent values of a row, quantiles of the prior
+    replace the part of the base. The quantiles of each effect are in random order. If the prior has no moments, the
+    latent values have no moments.
 
     Returns
     -------
@@ -681,8 +681,8 @@ def over_priors(
     rows, count = np.flatnonzero(changed), int(np.isnan(mean).sum())
     note = (
         f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
-        "prior has no variance. Latent values and observations have no mean there. Probabilities and quantiles are "
-        "averages over the prior."
+        "prior has no variance. Latent values and observations of these rows have no mean. Their probabilities and "
+        "quantiles are averages over the prior."
     ) * bool(count)
     shifted = [(found.mean + own[:, None], np.maximum(rest, 0.0)) for own in shifts]
     nodes = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]

@@ -202,7 +202,7 @@ class Fit(Fitted):
     def _scale_cost_to_minibatch(self) -> Any:
         return pytensor.shared(np.int8(1))
 
-    if not TYPE_CHECKING:  # a type checker would find any attribute
+    if not TYPE_CHECKING:  # A type checker would accept any attribute.
 
         def __getattr__(self, name: str) -> Any:
             """Return attributes of PyMC's groups. Python calls this method for missing attributes."""

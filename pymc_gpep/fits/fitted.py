@@ -60,7 +60,7 @@ class Fitted(SingleGroupApproximation):
         seconds, compile_seconds : float
             Seconds of the fit without compilation, and of compilation. NaN if unknown.
         seed : int
-            Seed of draws without a seed of their own.
+            Seed of draws for which no seed is given.
         again : function, optional
             Function that continues a fit, see `refine`.
         solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
@@ -193,7 +193,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def objective(self) -> float:
-        """The maximised number: an evidence, a bound, or another objective.
+        """The maximised quantity: an evidence, a bound, or another objective.
 
         For a fit by batches it is the average of the estimates over the last complete epoch.
         """
@@ -203,7 +203,7 @@ class Fitted(SingleGroupApproximation):
     def active_evidence(self) -> float:
         """Log evidence of the labels of the active rows alone; NaN if sites were not iterated.
 
-        It is not for the choice of hyperparameters, since the rows were chosen by their labels.
+        Do not choose hyperparameters by it, since the rows were chosen by their labels.
         """
         if not hasattr(self.solution, "active_evidence"):
             raise AttributeError(f"A fit by {self.log_posterior.by} has no active rows.")
@@ -228,7 +228,7 @@ class Fitted(SingleGroupApproximation):
         return ended + (f" In hyper={hyper.name!r}, {hyper.message}." if hyper.message else "")
 
     def __str__(self) -> str:
-        """Method, its number, and how the fit ended."""
+        """Method, evidence or bound, and how the fit ended."""
         hyper, integrated = self.hyper_posterior, ""
         if len(hyper) > 1:
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
@@ -238,7 +238,7 @@ class Fitted(SingleGroupApproximation):
         return " ".join([f"{heading} {self.message}{integrated}", *filter(None, parts)])
 
     def __repr__(self) -> str:
-        """Method, its number, and how the fit ended."""
+        """Method, evidence or bound, and how the fit ended."""
         return str(self)
 
     @property
@@ -258,7 +258,7 @@ class Fitted(SingleGroupApproximation):
     def beyond_bounds(self) -> dict[str, float]:
         """Largest posterior probability of an entry beyond its bounds, by name of uniform variable.
 
-        It has variables whose bounds the method takes to be without effect.
+        Only variables whose bounds the method ignores are included.
         """
         variables = self.classifier.prior.bounded_variables
         names, hyper = [str(v.name) for v in variables], self.hyper_posterior
@@ -328,7 +328,7 @@ class Fitted(SingleGroupApproximation):
     def hist(self) -> Array:
         """Negative log posterior at each iteration: the loss.
 
-        With active rows it may rise after a new choice. For a fit by batches it is an estimate from one batch.
+        With active rows it may rise after a new choice of rows. For a fit by batches it is an estimate from one batch.
         """
         return self.trace.losses
 
@@ -347,7 +347,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def inducing(self) -> xr.DataArray:
-        """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own.
+        """Inducing inputs (inducing, column), or (class, inducing, column) if each function has its own inputs.
 
         For a fit by active rows, the inputs of these rows.
         """

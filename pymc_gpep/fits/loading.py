@@ -61,7 +61,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     tree : DataTree
         DataTree, for example from `arviz.from_netcdf` or `arviz.from_zarr`.
     model : pm.Model, optional
-        The model that was fitted, declared again; that of the context if not given.
+        The model that was fitted, declared again. The default is the model of the context.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values. They are needed if `pm.fit` was given them, for a fit with inducing inputs, by
         batches or by active rows.
@@ -127,7 +127,7 @@ def load(path: str | os.PathLike[str], model: pm.Model | None = None, *, gp: Any
     path : path
         A netCDF file or a Zarr store.
     model : pm.Model, optional
-        The model that was fitted, declared again; that of the context if not given.
+        The model that was fitted, declared again. The default is the model of the context.
     gp : pm.gp.Latent or sequence of them, optional
         Processes, if `pm.fit` was given them; see `from_datatree`.
 
@@ -326,7 +326,7 @@ def check_covariance(own: Array, was: Array) -> None:
 
 
 def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
-    """Return whether labels of a dim are equal; some may be missing."""
+    """Return whether labels of a dim are equal. Missing labels count as equal."""
     if own is None or was is None:
         return own is was
     return len(own) == len(was) and all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(own, was, strict=True))

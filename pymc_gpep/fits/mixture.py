@@ -11,9 +11,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.user_warnings import warn
 
-_LOST = 1e-6  # Largest weight of nodes with infinite or undefined moments of an observation that an average omits.
+_LOST = 1e-6  # Largest total weight of nodes with undefined moments that an average omits.
 _SHARE = 0.975  # A fit warns if a larger share of predicted observations is below their mean.
-_WIDE = 1e4  # Least variance of such observations, relative to mean + mean².
+_WIDE = 1e4  # Smallest variance of such observations, relative to mean + mean².
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -47,21 +47,21 @@ class Prediction(NamedTuple):
     p: Array
     """Probabilities of the classes, (m, classes)."""
     error: Array
-    """Their estimated errors, (m,)."""
+    """Estimated errors of the probabilities, (m,)."""
     mean: Array
-    """Of the latent functions, (m, c)."""
+    """Means of the latent functions, (m, c)."""
     cov: Array | None = None
-    """Of the latent functions, (m, c, c), if it is wanted."""
+    """Covariances of the latent functions, (m, c, c), if requested."""
     outcome: Array | None = None
-    """Mean of an observation and of its square, (m, 2), where observations are no classes; NaN if not known."""
+    """Means of an observation and of its square, (m, 2), if observations are not classes; NaN if undefined."""
     log_density: Array | None = None
-    """Log probability of what was observed there, (m,), if that is known."""
+    """Log predictive probability of the observations, (m,), if observations are given."""
     quantiles: Array | None = None
-    """Quantiles of an observation (m, k), if they are asked for."""
+    """Quantiles of an observation, (m, k), if requested."""
     intervals: Array | None = None
-    """Lower and upper ends of class probabilities (m, classes, 2), if they are asked for."""
+    """Lower and upper ends of intervals of class probabilities, (m, classes, 2), if requested."""
     far: Array | None = None
-    """Whether nothing that was fitted says anything of a point, (m,), 1 or 0; its share of the mixture."""
+    """1 for points that are uncorrelated with all fitted points, else 0, (m,); averaged over the mixture."""
 
     @property
     def moments(self) -> Array | None:
@@ -156,6 +156,6 @@ def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -
         largest = mean[rows][below > _SHARE].max()
         warn(
             f"{name}_mean is above {_SHARE:.1%} of the predicted values of {name!r} in {count} of {len(mean)} rows "
-            f"(the largest mean is {largest:.2g}). The logarithm of its mean is uncertain there: rare large values "
-            "make the mean. Report the median and an interval: fit.predict(..., quantiles=[0.05, 0.5, 0.95])."
+            f"(the largest mean is {largest:.2g}). The logarithm of the mean is uncertain: rare large values "
+            "dominate the mean. Report the median and an interval: fit.predict(..., quantiles=[0.05, 0.5, 0.95])."
         )

@@ -118,7 +118,7 @@ def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
 def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
     """Return quantiles (k, ...) of weighted numbers (draws, ...) by linear interpolation.
 
-    NumPy does not interpolate weighted quantiles, with an error of the weight of a draw.
+    NumPy does not interpolate weighted quantiles. Its error is the weight of a draw.
     """
     order = np.argsort(p, axis=0)
     ascending, own = np.take_along_axis(p, order, axis=0), weights[order]
@@ -216,13 +216,13 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
     return number(found, slice(None))
 
 
-_NOTHING = 1e-3  # With a smaller correlation the posterior equals the prior to three digits.
-_MOST = 0.5
+_NOTHING = 1e-3  # Correlation below which the posterior equals the prior to three digits.
+_MOST = 0.5  # Share of the mixture, or of fitted rows, above which rows count as far.
 _NEW = "new_point"
 _ROWS = "new_row"  # Dim of the entries of an array before the result has the axes of the array.
-_TWO = 2  # Least number of rows for the warning of far rows.
+_TWO = 2  # Smallest number of rows for the warning of far rows.
 _ALL = "all rows"
-_SEVERAL = 5  # With this number of rows, equal distances of all are not a coincidence.
+_SEVERAL = 5  # Smallest number of fitted points for which a common correlation is subtracted.
 
 
 def unreached(cross: Array, variance: Array, own: Array) -> Array:
@@ -263,10 +263,10 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
     among = among_fitted()
     if len(among) < _TWO or among.mean() > _MOST:
         return
-    of, nothing, more = "rows that were fitted", "there are no labels near by to predict them from", ""
+    of, nothing, more = "rows that were fitted", "there are no labels near them", ""
     if by != _ALL:
-        of, nothing = by, "the fit has nothing to predict them from"
-        more = f" Where rows that were fitted are near them, the fit needs more {by}."
+        of, nothing = by, "their prediction is the prior"
+        more = f" If fitted rows are near them, the fit needs more {by}."
     warn(
         f"{count} of {len(far)} rows of Xnew {'is' if count == 1 else 'are'} further from all {of} than the length "
         f"scales of the covariance reach, and {nothing}. Xnew must be scaled as the inputs of the model are.{more}"

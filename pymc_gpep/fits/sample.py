@@ -84,7 +84,7 @@ def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
     f = fit.log_posterior.space.variables.latent_values(values)
     if groups is None and len(mean) == len(moments[0]):
         return importance_check(fit.name, fit.solution, f, mean)
-    # One latent value of each group, whose result is that of all its rows. Factors of priors are weighted, too.
+    # One latent value for each group: all its rows have the same result. Prior factors are weighted, too.
     every = xr.DataArray(moments[0].reshape(-1, *mean.shape[1:]), dims=mean.dims)
     found = importance_check(fit.name, fit.solution, f, every if groups is None else every[groups.first])
     rows = np.arange(len(every)) if groups is None else groups.of
@@ -291,7 +291,7 @@ def sample(
         raise TypeError("log_likelihood=True is for a DataTree of draws at the rows of the model. Leave it out.")
     if outside:
         if not return_inferencedata:
-            raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
+            raise ValueError("A MultiTrace cannot hold latent functions at other inputs than the inputs of the model.")
         inputs = None if Xnew is None else next(fit.functions(gp)).new_rows(Xnew, {})
         data = _sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
         return _noted(fit, data)

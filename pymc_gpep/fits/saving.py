@@ -26,7 +26,7 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.rows.fingerprint import FormerRows
 
 FORMAT = 2
-"""Of the files: a reader refuses those of another."""
+"""Version of the file format. Files of another version cannot be read."""
 
 
 def to_datatree(fit: Fitted) -> xr.DataTree:

@@ -38,11 +38,11 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
-_MOST_SKEWED = 0.99  # Largest absolute skewness. That of skew normal distributions is below 0.9953.
+_MOST_SKEWED = 0.99  # Largest absolute skewness. Skew normal distributions have less than 0.9953.
 _HALVINGS = 60  # Number of bisections of the range of a quantile.
 _RANGE = 12.0  # Half width of the range of a quantile, in standard deviations.
 _MOST_VALUES = 3000  # Largest number of latent values for the second order term, which uses all pairs.
-_NO_MOMENTS = "no mean or variance: the data say nothing of it, and its prior has none"
+_NO_MOMENTS = "no mean or variance: the data do not inform it, and its prior has none"
 _OF_TAILS = "no mean or variance: {} has a heavy tail", "no variance: {} has a heavy tail"
 _AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
 _COLUMNS = 64  # Number of entries of variables whose covariances with all rows are in memory at a time.
@@ -50,7 +50,7 @@ _COVARIANCES = 30_000_000  # Largest number of covariances of entries with laten
 _MOST_COVARIANCES = 2_000_000_000  # Marginals are normal if one node needs more covariances.
 
 
-_LEVELS = ndtr(np.linspace(-4.5, 4.5, 181))  # levels of quantiles for marginals other than skew normal distributions
+_LEVELS = ndtr(np.linspace(-4.5, 4.5, 181))  # Levels of quantiles of marginals that are not skew normal.
 _MASSES = np.diff(np.r_[0.0, 0.5 * (_LEVELS[1:] + _LEVELS[:-1]), 1.0])
 
 
@@ -58,13 +58,13 @@ class SkewNormals(NamedTuple):
     """Mixtures of skew normal distributions, one for each of m numbers."""
 
     weights: Array
-    """Of the parts, (s,), which sum to 1."""
+    """Weights of the parts, (s,); they sum to 1."""
     mean: Array
-    """(s, m)."""
+    """Means of the parts, (s, m)."""
     sd: Array
-    """(s, m)."""
+    """Standard deviations of the parts, (s, m)."""
     skewness: Array
-    """(s, m)."""
+    """Skewnesses of the parts, (s, m)."""
     tilted: Mapping[int, Array] = MappingProxyType({})
     """Quantiles (s, k) of numbers with other distributions, at the levels `_LEVELS`, by place."""
 
@@ -191,7 +191,7 @@ def summaries(
 def _finite_moments(
     hyper: HyperPosterior, labels: Mapping[str, Sequence[str]], hyperparameters: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return how many moments exist, of mean and variance, of entries of effects and then of hyperparameters."""
+    """Return the number of existing moments (0, 1 or 2) of entries of effects, then of hyperparameters."""
     found = finite_moments(hyper, list(labels))
     owners = np.array(hyper.log_posterior.space.owners)
     of_elements = np.full(owners.size, 2)
@@ -218,7 +218,7 @@ def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> li
 
 
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a note for each entry of variables; empty unless it depends only on hyperparameters at their maximum."""
+    """Return a note for each entry without moments, or a function of hyperparameters at their maximum; else empty."""
     classifier, held = hyper.log_posterior.classifier, set(hyper.at_maximum)
     behind = {name: ancestors([classifier.model[name]], blockers=classifier.prior.sources) for name in labels}
     known = {name: any(v.name in held for v in found) for name, found in behind.items()}
@@ -413,7 +413,7 @@ def checked_prob(ci_prob: float | None) -> float:
 
 
 FITTED = "as fitted"
-"""Name of the prior that the model has."""
+"""Name of the prior of the model in tables."""
 
 _FEW = 1.5  # With fewer effective nodes, one node has most of the weight.
 
@@ -488,12 +488,12 @@ def sensitivity(
     for prior, at_nodes, at_points in zip(priors, *logs, strict=True):
         both = np.log(hyper.weights) + at_nodes, np.log(of_points) + at_points
         if not all(np.isfinite(logsumexp(each)) for each in both):
-            raise ValueError(f"The prior {prior!r} has no density where the fit has its nodes.")
+            raise ValueError(f"The prior {prior!r} has zero density at all nodes of the fit.")
         weights.append((softmax(both[0]), softmax(both[1])))
         if (count := _effective(weights[-1][0])) < _FEW <= _effective(hyper.weights):
             warn(
-                f"Too few nodes of the fit are where the prior {prior!r} has its mass: they count as {count:.1f}. Its "
-                "rows say little. Fit the model again with that prior."
+                f"Too few nodes of the fit are where the prior {prior!r} has its mass (effectively {count:.1f}). "
+                "Its rows are inaccurate. Fit the model again with that prior."
             )
     tables = summaries(hyper, weights, effects, hyperparameters, prob)
     fitted = tables[0]

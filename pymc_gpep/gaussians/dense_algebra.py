@@ -57,20 +57,20 @@ from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.team import ALONE, Team, gather
 
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
-"""Those that take the time of a sweep, with 64 or 32 bits a number."""
+"""Matrices whose products take most of a sweep, in double or single precision."""
 
-_FEWEST_POINTS = 200  # With fewer points saving a triangular solve is not worth the lost digits.
+_FEWEST_POINTS = 200  # Smallest number of points for which saving a triangular solve is worth the lost digits.
 _DIGITS = 1e-9  # Largest relative rounding error of differences between classes.
-_LONG = 2000  # With more points all possible work runs in threads.
-_GAIN = 1.6  # With fewer points, functions are shared out up to this speed-up on two threads (counted operations).
+_LONG = 2000  # Largest number of points for which some work stays on one thread.
+_GAIN = 1.6  # Speed-up on two threads (by operations) up to which functions are shared out.
 
 
 @cache
 def _shared_out(c: int) -> int:
     """Return the number of classes whose factorisations are shared out on two processors.
 
-    With all of them one fit would be nearly twice as fast as on one thread. Two fits at once would then take twice as
-    long as one alone. With these a fit is as fast as with two threads of BLAS, and two at once take about 1.5 times as
+    With all classes shared out, one fit takes nearly half the time of one thread. Two fits at once then take twice as
+    long as one fit. With this number, one fit is as fast as with two threads of BLAS. Two at once take 1.5 times as
     long. In units of n³ operations a class has one in its factorisation and inverse, one in its moments, and P a third.
     """
     alone = 2 * c + 1 / 3
@@ -80,9 +80,9 @@ def _shared_out(c: int) -> int:
 
 
 def factorise(k: Array, pi: Array, inverses: Matrices, p: Matrices, team: Team = ALONE) -> tuple[bool, float]:
-    """A_k⁻¹ into `inverses` (c, n, n) and the Cholesky factor of P into `p` (n, n), lower triangles.
+    """Write A_k⁻¹ into `inverses` (c, n, n) and the Cholesky factor of P into `p` (n, n), lower triangles.
 
-    Returns whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
+    Return whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
     """
 
     def one(a: int) -> tuple[bool, float]:
@@ -108,7 +108,7 @@ def marginal_moments(
     cov: Array,
     team: Team = ALONE,
 ) -> None:
-    """Posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
+    """Write posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
 
     `work` (c, n, n) is overwritten.
     """
@@ -126,16 +126,16 @@ def marginal_moments(
 
 
 def _last_follows(k: Array) -> bool:
-    """Whether the last class follows from the remaining classes, which is possible with a shared prior covariance.
+    """Return whether the moments of the last class follow from the remaining classes, with a shared prior covariance.
 
-    It is then a difference of numbers as large as the prior variance, so that the variance must not be too large.
+    These moments are differences of numbers as large as the prior variance, so the variance must not be too large.
     """
     n = k.shape[-1]
     return len(k) == 1 and n >= _FEWEST_POINTS and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
 
 
 def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:
-    """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where there is one prior covariance.
+    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes with one prior covariance.
 
     This is d log Z / d K_k at a fixed point of EP, where the sites may be taken as constants. `work` is (n, n).
     """
@@ -260,7 +260,7 @@ class SignedDiagonal(SignedBlocks):
 
 
 def _root(k: Array) -> Array:
-    """Root of a covariance that may be singular; NaN if it has negative eigenvalues."""
+    """Return the root of a covariance that may be singular; NaN if it has negative eigenvalues."""
     try:
         return np.asarray(np.linalg.cholesky(k))
     except np.linalg.LinAlgError:
@@ -351,7 +351,7 @@ class DenseBlocks(PosteriorAlgebra):
         return np.asarray(np.einsum("jip,jiq->ipq", inverse, inverse, optimize=True))
 
 
-_TINY = 1e-20  # a floor for π that changes no digit of 32 bits, and whose root and its inverse they hold
+_TINY = 1e-20  # Floor of π that changes no digit in single precision, with a root and inverse in range.
 
 
 class DenseCoupled(PosteriorAlgebra):
@@ -515,7 +515,7 @@ class DenseIndependent(PosteriorAlgebra):
     def factorise(self, precision: Array) -> tuple[bool, float]:
         self._pi[:] = precision
         vars(self).pop("inverses", None)
-        # One matrix if all functions have the same.
+        # One matrix if all functions have equal covariances and precisions.
         self._distinct = 1 if len(self._k) == 1 and (precision == precision[0]).all() else len(precision)
         self._lower = np.empty((self._distinct, *self._k.shape[1:]))
         total = 0.0
@@ -573,7 +573,7 @@ class DenseIndependent(PosteriorAlgebra):
         c, m = variance.shape
         explained = np.empty((max(self._distinct, len(left)), m))
         for a, own in enumerate(explained):
-            rows = np.multiply(own_matrix(left, a), np.sqrt(self._pi[a]), order="C")  # order that the kernel needs
+            rows = np.multiply(own_matrix(left, a), np.sqrt(self._pi[a]), order="C")  # C order, for the kernel.
             solve_right_transposed(own_matrix(self._lower, a), rows)
             own[:] = np.einsum("ij,ij->i", rows, rows)
         cov = np.zeros((m, c, c))
@@ -590,7 +590,7 @@ class DenseIndependent(PosteriorAlgebra):
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         explained = np.empty((len(self._pi), left.shape[-1]))
         for a, (pi, own) in enumerate(zip(self._pi, explained, strict=True)):
-            # With A = L Lᵀ a norm of L⁻¹ D^½ times a column: neither an inverse nor a product.
+            # With A = L Lᵀ the norm of L⁻¹ D^½ times a column needs neither an inverse nor a product.
             rows = np.ascontiguousarray((np.sqrt(pi)[:, None] * own_matrix(left, a)).T)
             solve_right_transposed(own_matrix(self._lower, a), rows)
             own[:] = np.einsum("ij,ij->i", rows, rows)

@@ -6,15 +6,15 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-_NOTHING = 1e-10  # a bracket below this width, in radians, contains only the current state
+_NOTHING = 1e-10  # Bracket width, in radians, below which the current state is returned.
 
 
 def elliptical_slice(
     x: Array, direction: Array, log_ratio: Callable[[Array], float], current: float, rng: np.random.Generator
 ) -> tuple[Array, float, int]:
-    """Move x so that the density N(x; 0, Σ) exp(log_ratio(x)), normalised, is left invariant.
+    """Draw a new x by a transition that leaves the density N(x; 0, Σ) exp(log_ratio(x)), normalised, invariant.
 
-    The function tries points on the ellipse through x and the direction, until one lies above the slice. The points are
+    It tries points on the ellipse through x and the direction, until a point lies above the slice. The points are
     from a bracket of angles that shrinks towards x (figure 2 of the paper).
 
     Parameters
@@ -32,11 +32,11 @@ def elliptical_slice(
     Returns
     -------
     x : array
-        New state; the current one if the bracket shrinks to nothing.
+        New state; the current state if the bracket becomes too narrow.
     value : float
-        `log_ratio` there.
+        `log_ratio` at the new state.
     evaluations : int
-        Number of its evaluations.
+        Number of evaluations of `log_ratio`.
     """
     # A start may have density 0. Then any state with positive density is accepted.
     level = current - rng.standard_exponential() if current > -np.inf else -np.inf

@@ -11,7 +11,7 @@ from pymc_gpep.solvers.whitened_posterior import Whitened
 
 @dataclass(frozen=True, eq=False)
 class InducingPosterior:
-    """Gaussian inducing values, and the prior given these.
+    """Gaussian inducing values, and the prior given the inducing values.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class InducingPosterior:
 
     @property
     def as_inducing(self) -> "InducingPosterior":
-        """Return itself; other posteriors convert to this form."""
+        """Return the posterior itself; other classes convert to this class."""
         return self
 
     @property

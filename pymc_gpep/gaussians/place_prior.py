@@ -69,7 +69,7 @@ class PlaceStructure:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether no two rows share a place."""
+        """Whether each row has a separate place."""
         return len(np.unique(self.places)) == len(self.places)
 
     def __repr__(self) -> str:
@@ -142,15 +142,15 @@ class PlacePrior(PriorByRows):
         self._integrated = structure.integrated
 
     @classmethod
-    def checked(  # type: ignore[override]  # entries are nowhere without a structure
+    def checked(  # type: ignore[override]  # entries need a structure
         cls, array: ArrayLike, mean: ArrayLike, structure: PlaceStructure
     ) -> Self:
-        """Make a prior of arrays that may be anything.
+        """Make a prior of arrays after checks.
 
         Raises
         ------
         ValueError
-            Naming the argument, if a shape does not fit or a value is not finite.
+            If a shape does not fit or a value is not finite. The message names the argument.
         """
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         numbers = np.asarray(array, dtype=np.float64)
@@ -188,7 +188,7 @@ class PlacePrior(PriorByRows):
 
     @property
     def residual_roots(self) -> Array:
-        """Standard deviations r (n,) of the residuals, whose signs are of rows."""
+        """Standard deviations r (n,) of the residuals, with a sign for each row."""
         return self.array[0, :, -1]
 
     @property
@@ -257,7 +257,7 @@ class PlacePrior(PriorByRows):
 
     @cached_property
     def roots(self) -> Array:
-        """All coefficients, (1, n, q + p)."""
+        """All coefficients as a dense array, (1, n, q + p)."""
         return self.at(np.arange(self.shape[1]))
 
 
@@ -330,7 +330,7 @@ class PlaceAlgebra(IndependentRows):
         return np.asarray(j - (rows.entries[some] / self._d[places])[:, None] * self._at_places[places])
 
     def _halves(self, rows: PlaceRows) -> Iterator[tuple[slice, Array]]:
-        """Return H L⁻ᵀ of rows, some at a time."""
+        """Yield H L⁻ᵀ of rows, in blocks."""
         for some, j in self._blocks() if rows is self.prior.rows else rows.blocks():
             seen = self._seen(rows, some, j)
             yield some, dtrmm(1.0, self._root, seen.T, lower=1, overwrite_b=1).T
@@ -347,7 +347,7 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _solved(self, right: Array) -> Array:
-        """Λ⁻¹ r of all q + p numbers."""
+        """Return Λ⁻¹ r for all q + p numbers."""
         rows = self.prior.rows
         z, e = right[: rows.size], right[rows.size :]
         if not self._integrated:
@@ -409,10 +409,10 @@ class PlaceAlgebra(IndependentRows):
         found[:, q] = (b + u) * numbers[q:][places] + b * change[q:][places] - pi * (r - with_c) / d
         return found[None]
 
-    # Functions of all q + p numbers.
+    # Results for all q + p numbers.
 
     def covariance_times(self, column: Array) -> Array:
-        """Product of the posterior covariance of the numbers and a column (q + p,)."""
+        """Return the product of the posterior covariance of the numbers and a column (q + p,)."""
         found = self._solved(column)
         if not self._integrated:
             size = self.prior.rows.size

@@ -36,7 +36,7 @@ class Posterior:
     ----------
     prior : PriorForm
     algebra : type of PosteriorAlgebra
-        Algebra of the prior and such sites.
+        Algebra of the prior and sites of this form.
     sites_class : type of Sites
     precision : array
         Precisions of the sites, in the shape of their form.
@@ -63,7 +63,7 @@ class Posterior:
 
     @classmethod
     def of(cls, prior: Any, algebra: type[PosteriorAlgebra], sites: Sites) -> Self:
-        """The posterior of given sites.
+        """Return the posterior of a prior and sites.
 
         Raises
         ------
@@ -151,18 +151,18 @@ class Posterior:
         return self.algebra.gradient(self.weights, None, self.coordinates), self.weights.copy()
 
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
-        """Mean (n, c) and covariance (n, c, c) of the latent values of each point when its own site is left out.
+        """Return mean (n, c) and covariance (n, c, c) of the latent values of each point without the site of the point.
 
         With E_i from `site_blocks` the covariance is Σ_i + Σ_i R_i E_i⁻¹ R_iᵀ Σ_i, a sum without cancellation, and no
-        Σ_i is inverted. The site pulls with the force b_i, ν_i − Π_i μ_i for a location ν_i. So without it the mean is
-        μ_i less that covariance times b_i.
+        Σ_i is inverted. The force of the site is b_i = ν_i − Π_i μ_i, for its location ν_i. The mean without the site
+        is μ_i less the cavity covariance times b_i.
 
         Parameters
         ----------
         mean : array (c, n)
             Posterior means μ at the points of the data.
         cov : array (n, c, c)
-            Posterior covariances Σ_i between the classes there.
+            Posterior covariances Σ_i between the classes of a point.
         """
         return self.algebra.cavities(mean, cov, self.weights)
 
@@ -183,9 +183,9 @@ class Posterior:
         Parameters
         ----------
         left : array (1 or c, m, n)
-            Prior covariance between the new points and the old; rows of coefficients, if the prior has these.
+            Prior covariance between the new points and the points of the data, or rows of coefficients.
         variance : array (1 or c, m)
-            Prior variances at the new points, or their part beyond such rows.
+            Prior variances at the new points; with rows of coefficients, the residual variances.
         prior_mean : array (c, m)
             Prior mean at the new points.
         """
@@ -194,25 +194,25 @@ class Posterior:
         return mean, self.algebra.covariance_at(left, np.broadcast_to(variance, prior_mean.shape))
 
     def at(self, there: tuple[Any, Array, Array]) -> tuple[Array, Array, Block]:
-        """Return mean (c, m), covariance (m, c, c) and prior moments of new points, as `predict` takes them."""
+        """Return mean (c, m), covariance (m, c, c) and prior moments of new points, from the arguments of `predict`."""
         return *self.predict(*there), self.prior.block(*there)
 
     def at_left_out(self, whole: Any, i: int) -> tuple[Array, Array]:
-        """Mean (c, 1) and covariance (1, c, c) at point i, predicted from the other points of a prior."""
+        """Return mean (c, 1) and covariance (1, c, c) at point i of a prior, predicted from its other points."""
         return self.predict(*whole.point_of(i))
 
     # Joint moments of points.
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and a prior covariance it belongs to.
+        """Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and its prior covariance.
 
-        With both the prior covariance K this is the covariance of f. With L, K = L Lᵀ, and the identity it is that of
-        z, f = m + L z.
+        If both are the prior covariance K, the result is the covariance of f. With L, K = L Lᵀ, and the identity it is
+        the covariance of z, f = m + L z.
         """
         return self.algebra.joint_covariance(left, prior)
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        """Diagonal (c, q) of `joint_covariance`, cheaper where that is possible."""
+        """Return the diagonal (c, q) of `joint_covariance`, at a lower cost for some forms."""
         return self.algebra.marginal_variance(left, prior)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
@@ -255,7 +255,7 @@ class Posterior:
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Draws (count, c, n) of f at the points of the data."""
-        if self.prior.by_weights and self.sites.signed:  # the prior covariance may be singular
+        if self.prior.by_weights and self.sites.signed:  # The prior covariance may be singular.
             root = self.algebra.root_among(np.arange(self.prior.shape[1]))
             return np.asarray(self.mean + np.einsum("kip,pd->dki", root, rng.standard_normal((root.shape[2], count))))
         return np.asarray(self.prior.latent(self.draw_whitened(rng, count)))
@@ -295,7 +295,7 @@ POSTERIORS: Registry[PosteriorOf] = Registry("posterior", _OWN, of=PosteriorOf, 
 
 
 def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
-    """Return the algebra of a form of prior with sites of some form, and their class.
+    """Return the table entry of a form of prior and a form of sites: their algebra, and the class of the sites.
 
     Raises
     ------
@@ -312,13 +312,13 @@ def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
 def make_posterior(
     prior: PriorForm, form: SiteForm, precision: Array, weights: Array, mean: Array | None = None
 ) -> Posterior:
-    """The posterior whose sites have these precisions and pull with these weights, see `Posterior`."""
+    """Return the posterior with these site precisions and weights, see `Posterior`."""
     _, sites, algebra = pair_of(type(prior), form)
     return Posterior(prior, algebra, sites, precision, weights, mean)
 
 
 def posterior_of(prior: PriorForm, sites: Sites) -> Posterior:
-    """The posterior that sites make of a prior.
+    """Return the posterior of a prior with sites.
 
     Raises
     ------

@@ -4,13 +4,13 @@ With P = Q + AᵀΠA and x ~ N(0, Q⁻¹)
 
     log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
 
-Entries of inverses are computed only where a factor has them, so that no matrix is dense. The posterior mean of x is
+Entries of inverses are computed only on the pattern of a factor, so no matrix is dense. The posterior mean of x is
 v = P⁻¹Aᵀ(ν − Πm). Weights b = ν − Π(m + A v) are computed from it: v = Q⁻¹Aᵀb cancels where the prior is wide. The
 derivatives of the log normaliser at fixed sites are
 
     b vᵀ − Π A P⁻¹ in entries of A, ½ (Q⁻¹ − P⁻¹ − vvᵀ) in entries of Q.
 
-The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
+The difference 1 − π var f loses digits if a row alone nearly determines its latent value.
 
 With c functions A is (cn, q). Rows of a point share the places of their coefficients. P has entries at pairs of these
 places.
@@ -46,7 +46,7 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionStructure:
-    """Where rows A (cn, q) and a prior precision Q + V W⁻¹ Vᵀ of x have entries.
+    """Sparsity pattern of rows A (cn, q) and of a prior precision Q + V W⁻¹ Vᵀ of x.
 
     Attributes
     ----------
@@ -62,8 +62,8 @@ class PrecisionStructure:
     together : sequence of tuple of array
         Further pairs of positions whose posterior covariances are computed.
     flat : array (f,)
-        Places of numbers that have a flat prior. Q has no entry of its own for them, and is proper with 1 on the
-        diagonal there.
+        Positions of numbers with a flat prior. Q has no entry for them, and is proper after 1 is added to their
+        diagonal entries.
     functions : int
         Number of functions, c.
     """
@@ -84,7 +84,7 @@ class PrecisionStructure:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many points there are, and how many coefficients each may have."""
+        """Number of points, and largest number of coefficients of a point."""
         n, k = self.cells.shape
         return n, k
 
@@ -100,7 +100,7 @@ class PrecisionStructure:
 
     @cached_property
     def _pairs(self) -> tuple[Indices, Indices]:
-        """Pairs of places (n, k(k + 1)/2) of each row."""
+        """Pairs of positions (n, k(k + 1)/2) of each row."""
         return pairs_of_rows(self.cells)
 
     @cached_property
@@ -113,13 +113,13 @@ class PrecisionStructure:
 
     @cached_property
     def posterior(self) -> FactorPattern:
-        """The pattern of Q + AᵀΠA."""
+        """Sparsity pattern of Q + AᵀΠA."""
         own, other = _distinct(self.q, [self._pairs, *self.together])
         return FactorPattern(self.q, np.r_[self.first, own], np.r_[self.second, other])
 
     @cached_property
     def prior_slots(self) -> tuple[Indices, Indices]:
-        """Slots in the prior's pattern of the entries of Q, and of the pairs of rows."""
+        """Slots of the entries of Q, and of the pairs of rows, in the pattern of the prior."""
         return self.prior.slots(self.first, self.second), self.prior.slots(*self._pairs)
 
     @cached_property
@@ -129,12 +129,12 @@ class PrecisionStructure:
 
     @cached_property
     def flat_slots(self) -> Indices:
-        """Slots in the prior's pattern of the diagonal at flat numbers."""
+        """Slots of the diagonal entries of flat numbers in the pattern of the prior."""
         return self.prior.slots(self.flat, self.flat)
 
     @cached_property
     def last(self) -> list[tuple[Array, SparsePrecision | None]]:
-        """Entries (m,) of Q that were factorised last, and the factor; empty before the first."""
+        """Entries (m,) of the last factorised Q, and its factor; empty before the first factorisation."""
         return []
 
     @cached_property
@@ -144,7 +144,7 @@ class PrecisionStructure:
 
 
 def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:
-    """Return each pair of different places once."""
+    """Return each pair of different positions once."""
     codes = [np.unique(np.maximum(one, other).ravel() * q + np.minimum(one, other).ravel()) for one, other in pairs]
     own, other = np.divmod(np.unique(np.concatenate(codes)), q)
     return own[own != other], other[own != other]
@@ -153,7 +153,7 @@ def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices
 class PrecisionPrior(PriorByRows):
     """f = m + A x for numbers x ~ N(0, Q⁻¹), with a sparse precision Q.
 
-    Numbers have one axis in front, (1, q), as functions have.
+    Numbers have a leading axis, (1, q), like functions.
 
     Parameters
     ----------
@@ -180,15 +180,15 @@ class PrecisionPrior(PriorByRows):
         return rest
 
     @classmethod
-    def checked(  # type: ignore[override]  # entries are nowhere without a structure
+    def checked(  # type: ignore[override]  # entries need a structure
         cls, array: ArrayLike, mean: ArrayLike, structure: PrecisionStructure
     ) -> Self:
-        """Make a prior of arrays that may be anything.
+        """Make a prior of arrays after checks.
 
         Raises
         ------
         ValueError
-            Naming the argument, if a shape does not fit or a value is not finite.
+            If a shape does not fit or a value is not finite. The message names the argument.
         """
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         numbers = np.asarray(array, dtype=np.float64)
@@ -232,7 +232,7 @@ class PrecisionPrior(PriorByRows):
     def factor(self) -> SparsePrecision | None:
         """Factorised Q, with 1 on the diagonal of flat coefficients; None if it is not positive definite.
 
-        A Q that does not depend on hyperparameters, as of a lattice with a scale in front, is factorised once.
+        A Q that does not depend on hyperparameters is factorised once, for example a lattice with a scale.
         """
         s = self.structure
         if s.last and np.array_equal(s.last[0][0], self.entries_of_precision):
@@ -257,13 +257,13 @@ class PrecisionPrior(PriorByRows):
         if self.factor is None:
             raise NotPositiveDefiniteError(
                 "The prior precision of the integrated variables is not positive definite to working precision. Add to "
-                "the diagonal of a precision, tau + 1e-6 * scipy.sparse.eye_array(n), or give hyperparameters priors "
-                "that hold them."
+                "the diagonal of a precision, tau + 1e-6 * scipy.sparse.eye_array(n), or give hyperparameters "
+                "informative priors."
             )
         return self.factor
 
     def posterior_precision(self, sites: SitePrecisions) -> SparsePrecision | None:
-        """Q + AᵀΠA, factorised; None where it is not positive definite."""
+        """Return Q + AᵀΠA, factorised; None if it is not positive definite."""
         entries, pairs = self.structure.posterior_slots
         return self._factorised(self.structure.posterior, entries, None, pairs, self.weighed(sites, self.values))
 
@@ -295,7 +295,7 @@ class PrecisionPrior(PriorByRows):
     def gradient(
         self, posterior: SparsePrecision, sites: SitePrecisions, b: Array, v: Array, moved: Moved | None = None
     ) -> Array:
-        """The derivative of the log normaliser at fixed sites in the array, see `FunctionPosterior.gradient`."""
+        """Return the derivative of the log normaliser in the array at fixed sites, see `FunctionPosterior.gradient`."""
         s = self.structure
         slots, _ = s.posterior_slots
         u = np.zeros_like(v) if moved is None else moved.coordinates[0]
@@ -317,7 +317,7 @@ class PrecisionPrior(PriorByRows):
         return of_entries
 
     def solved(self, right: Array) -> Array:
-        """Q⁻¹ r of r (q,) or of each row of (m, q); NaN if Q is not positive definite."""
+        """Return Q⁻¹ r for r (q,), or for each row of (m, q); NaN if Q is not positive definite."""
         return np.full_like(right, np.nan) if self.factor is None else self.factor.solve(right)
 
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
@@ -346,7 +346,7 @@ class PrecisionPrior(PriorByRows):
         s = self.structure
         found = _summed(s.first, self.entries_of_precision * x[s.second], s.q)
         found += _summed(s.second, np.where(s.first == s.second, 0.0, self.entries_of_precision) * x[s.first], s.q)
-        held = s.widths != 0.0  # a sum with width 0 is fixed at 0
+        held = s.widths != 0.0  # A sum with width 0 is fixed at 0.
         found += (s.columns[held] @ x / s.widths[held]) @ s.columns[held]
         return np.asarray(found)
 
@@ -359,7 +359,7 @@ class PrecisionPrior(PriorByRows):
 
     def rounding(self, x: Array) -> float:
         """See `PriorForm`; |f_i − m_i| is at most the root of K_ii xᵀQx, with 1 for a flat prior's precision."""
-        if not x.size:  # no posterior was found
+        if not x.size:  # No posterior was found.
             return 0.0
         length = self.inner(x, x, x) + float((x[0, self.flat] ** 2).sum())
         return STEP_ROUNDING * float(np.sqrt(self.variances.max() * max(length, 0.0)))
@@ -394,11 +394,11 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def roots(self) -> Array:
-        """A root of the covariance (c, n, q), for the few callers that need it."""
+        """Root of the covariance, (c, n, q), dense."""
         return np.stack([self.precision.halved(own) for own in self.at(np.arange(self.shape[1]))])
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Q⁻¹ Aᵀ s (1, q) of s (c, n): the posterior mean of x, where s are its weights b."""
+        """Return Q⁻¹ Aᵀ s (1, q) for s (c, n): the posterior mean of x, if s are its weights b."""
         return self.precision.solve(self.rows.sums(slope.ravel()))[None]
 
 
@@ -459,7 +459,7 @@ class PrecisionAlgebra(RowAlgebra):
 
 
 class PrecisionCoupled(PrecisionAlgebra):
-    """The same with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants have Σ_i log 1ᵀπ_i with them."""
+    """Precision algebra with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants include Σ_i log 1ᵀπ_i."""
 
     kind = CoupledSites
 
@@ -478,7 +478,7 @@ class PrecisionBlocks(PrecisionAlgebra):
 
 @dataclass(frozen=True, eq=False)
 class NeighbourStructure(PrecisionStructure):
-    """Where rows and precision have entries: of effects, and behind them of a process by neighbours.
+    """Sparsity pattern of rows and precision for effects, followed by a process by nearest neighbours.
 
     Attributes
     ----------
@@ -489,7 +489,7 @@ class NeighbourStructure(PrecisionStructure):
 
     @property
     def begin(self) -> int:
-        """Place of the first number of the process."""
+        """Position of the first number of the process."""
         return self.q - self.sets.size
 
     @property
@@ -520,7 +520,7 @@ class NeighbourStructure(PrecisionStructure):
 
 
 class NeighbourPrior(PrecisionPrior):
-    """f = m + A x for effects with a sparse precision, and values of a process by nearest neighbours, behind them.
+    """f = m + A x for effects with a sparse precision, followed by values of a process by nearest neighbours.
 
     Parameters
     ----------
@@ -559,7 +559,7 @@ class NeighbourPrior(PrecisionPrior):
         return SparsePrecision.factorised(pattern, total, s.columns[:, : s.begin], s.widths)
 
     @cached_property
-    def factor(self) -> NeighbourPrecision | None:  # type: ignore[override]  # the same questions
+    def factor(self) -> NeighbourPrecision | None:  # type: ignore[override]  # the same methods
         s = self.structure
         there = np.isfinite(self._b).all() and (self._d > 0.0).all()
         if not there or (s.effects is not None and self._effects is None):
@@ -578,7 +578,7 @@ class NeighbourPrior(PrecisionPrior):
         return variance[None]
 
     def _inverse_entries(self) -> Array:
-        """See `PrecisionPrior`; of effects alone, since d determines the determinant of the process."""
+        """See `PrecisionPrior`; for effects alone, since d determines the determinant of the process."""
         s = self.structure
         found = np.zeros(len(s.first))
         if s.effects is not None and self._effects is not None:

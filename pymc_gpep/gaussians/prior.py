@@ -36,8 +36,8 @@ from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, Site
 from pymc_gpep.solvers.team import Team
 
 _SYMMETRY = 1e-8  # Largest relative asymmetry that counts as rounding.
-_HELD = 2  # Matrices in memory at least: a covariance and its factor.
-_LEARNED = 4  # The same if the evidence has derivatives with respect to hyperparameters.
+_HELD = 2  # Smallest number of matrices in memory: a covariance and its factor.
+_LEARNED = 4  # Smallest number if the evidence has derivatives with respect to hyperparameters.
 
 
 class DensePrior(PriorForm):
@@ -62,13 +62,13 @@ class DensePrior(PriorForm):
 
     @classmethod
     def checked(cls, k: ArrayLike, mean: ArrayLike) -> Self:
-        """Make a prior of arrays that may be anything.
+        """Make a prior of arrays after checks.
 
         Raises
         ------
         ValueError
-            Naming the argument, if a shape does not fit, a value is not finite, or a covariance is not symmetric or
-            has a negative diagonal.
+            If a shape does not fit, a value is not finite, or a covariance is not symmetric or has a negative
+            diagonal. The message names the argument.
         """
         means = np.ascontiguousarray(mean, dtype=np.float64)
         if means.ndim not in (1, 2) or 0 in means.shape:
@@ -155,7 +155,7 @@ class DensePrior(PriorForm):
         return SignedBlocks(self, n_functions) if signed else DenseBlocks(self, n_functions)
 
     def combined(self, matrix: Array) -> Array:
-        """J S (cn, p) of S (q, p), of functions one after another with factors J (c, n, q); L S (n, p) of one."""
+        """Return J S (cn, p) for S (q, p), with factors J (c, n, q) of all functions; L S (n, p) for one function."""
         return np.concatenate([root @ matrix for root in self.roots])
 
     def gram(self, weights: Array) -> Array:
@@ -192,7 +192,7 @@ class DensePrior(PriorForm):
         return self.mean + np.matmul(self.roots, columns).transpose(2, 0, 1).reshape(*z.shape[:-1], self.shape[1])
 
     def whitened(self, f: Array) -> Array:
-        """The z = L⁻¹ (f − m) of f (c, n)."""
+        """Return z = L⁻¹ (f − m) for f (c, n)."""
         return self.whitened_residual(f - self.mean)
 
     def whitened_residual(self, residual: Array) -> Array:
@@ -240,9 +240,9 @@ class DensePrior(PriorForm):
         return means, variances
 
 
-_FACTOR, _ROOT, _INVERSE = range(3)  # contents of a matrix
-_CERTAIN = 1e-3  # Smallest share 1 − kept of a variance that is exact to rounding.
-_FEW_ROWS = 4  # All of A⁻¹ is computed if more than one row in this many is below that share.
+_FACTOR, _ROOT, _INVERSE = range(3)  # Contents of a matrix.
+_CERTAIN = 1e-3  # Share 1 − kept of a variance above which the variance is exact to rounding.
+_FEW_ROWS = 4  # Ratio of all rows to rows below that share, under which all of A⁻¹ is computed.
 
 
 class DenseFunctionPosterior(FunctionPosterior):

@@ -1,4 +1,4 @@
-"""The contracts of a form of prior and of its algebra: the questions of fits, draws and predictions.
+"""The contracts of a form of prior and of its algebra, for fits, draws and predictions.
 
 M is (I + ΠK)⁻¹ Π, for the prior covariance K and the precision Π that was factorised. A posterior covariance is
 K − K M K.
@@ -18,7 +18,7 @@ from pymc_gpep.solvers.prior_form import EPSILON, Algebra, FunctionPosterior, So
 from pymc_gpep.solvers.site_algebra import NO_COVARIANCE, Moved, NotPositiveDefiniteError, SiteAlgebra
 from pymc_gpep.solvers.team import ALONE, Team
 
-# Numbers that a solution keeps for each latent value: moments, sites, observations and start.
+# Number of stored values for each latent value of a solution: moments, sites, observations and start.
 _BY_ROW = 12
 
 
@@ -34,18 +34,18 @@ class PriorForm(SolverPrior):
     """A Gaussian prior in one form, as fits, draws and predictions use it."""
 
     algebras: ClassVar[frozenset[Algebra]]
-    """Abilities that it offers to solvers."""
+    """Algebras that the form offers to solvers."""
     by_normals: ClassVar[bool] = False
-    """Whether its whitened values are the numbers that a model's latent functions are made of."""
+    """Whether the whitened values are the standard normals that define the latent functions of a model."""
 
     @classmethod
     def checked(cls, array: Any, mean: Any) -> Self:
-        """Make a prior of arrays that may be anything.
+        """Make a prior of arrays after checks.
 
         Raises
         ------
         ValueError
-            Naming the argument, if a shape does not fit or a value is not finite.
+            If a shape does not fit or a value is not finite. The message names the argument.
         """
         return cls(np.asarray(array, dtype=np.float64), np.atleast_2d(np.asarray(mean, dtype=np.float64)))
 
@@ -77,16 +77,16 @@ class PriorForm(SolverPrior):
     @classmethod
     @abstractmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Number of entries of the matrices of a solution; `known` is the part of the prior that data fix."""
+        """Return the number of matrix entries of a solution; `known` is the part of the prior fixed by data."""
 
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Number of values of a solution, without the data-only part of the prior."""
+        """Return the number of values of a solution, without the part of the prior fixed by data."""
         return cls.entries(c, n, q, known) + _BY_ROW * c * n
 
     @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
-        """A sentence about the matrices of the algebra, empty for dense matrices."""
+        """Return a sentence about the matrices of the algebra; empty for dense matrices."""
         return ""
 
     # Covariances.
@@ -104,7 +104,7 @@ class PriorForm(SolverPrior):
     @property
     @abstractmethod
     def roots(self) -> Array:
-        """Full matrix J (1 or c, n, q), which few callers need."""
+        """Dense matrix J, (1 or c, n, q)."""
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
@@ -128,8 +128,8 @@ class PriorForm(SolverPrior):
             self.multiply(self.coordinates(own), out)
         return found
 
-    # New points. A form has them by `left`, a variance (1 or c, m) and means (c, m): covariances `left` with the points
-    # of the data (1 or c, m, n) and prior variances, or rows J* (cm, q) and the variance of e of m* + J* z + e.
+    # New points are given by `left`, a variance (1 or c, m) and means (c, m). `left` are covariances with the points of
+    # the data (1 or c, m, n), with prior variances; or rows J* (cm, q) of m* + J* z + e, with the variances of e.
 
     def point_of(self, i: int) -> tuple[Any, Array, Array]:
         """Return point i of this prior as a new point of the prior at all other points."""
@@ -137,7 +137,7 @@ class PriorForm(SolverPrior):
         return self.among(own, others), self.variances[:, own], self.mean[:, own]
 
     def image(self, left: Any, x: Array) -> Array:
-        """f − m (c, m) at new points, of the coordinates x of the values at the data."""
+        """Return f − m (c, m) at new points, from the coordinates x of the values at the data."""
         return np.einsum("kmn,kn->km", np.broadcast_to(left, (len(x), *left.shape[1:])), x)
 
     def block(self, left: Any, variance: Array, mean: Array) -> Block:
@@ -153,13 +153,13 @@ class PriorForm(SolverPrior):
         return found
 
     def conditional(self, f: Array, k_cross: Array, k_new: Array, new_mean: Array) -> tuple[Array, Array]:
-        """Mean and variance (c, m) of the latent functions at m new points given their values at the old.
+        """Return mean and variance (c, m) of the latent functions at m new points, given values at the data.
 
         Parameters
         ----------
         f : array (c, n)
         k_cross : array (1 or c, m, n)
-            Prior covariance between the new points and the old.
+            Prior covariance between the new points and the points of the data.
         k_new : array (1 or c, m)
             Prior variances at the new points.
         new_mean : array (c, m)
@@ -169,7 +169,7 @@ class PriorForm(SolverPrior):
 
     @property
     def size(self) -> int:
-        """Number of values that determine each function; here the values at points."""
+        """Number of values that determine each function; by default the values at points."""
         return self.shape[1]
 
     @property
@@ -227,7 +227,7 @@ class BoundForm:
         return made
 
     def checked(self, array: Any, mean: Any) -> PriorForm:
-        """Return the prior of arrays that may be anything; see `PriorForm.checked`."""
+        """Return the prior of arrays after checks; see `PriorForm.checked`."""
         made: PriorForm = self.kind.checked(array, mean, self.known)
         return made
 
@@ -293,14 +293,14 @@ class PosteriorByAlgebra(FunctionPosterior):
 class PosteriorAlgebra(SiteAlgebra):
     """Algebra of a prior and one kind of sites, while solving and afterwards.
 
-    A form of prior needs the methods of `SiteAlgebra`. All other answers follow from them. A form overrides an answer
-    that it computes faster, or with more digits.
+    A form of prior needs the methods of `SiteAlgebra`. All other methods have defaults that call them. A form
+    overrides a default that it computes faster, or with more digits.
 
     Attributes
     ----------
     prior : PriorForm
     sites : Sites
-        Sites whose precision was taken.
+        Sites whose precision was factorised last.
     """
 
     signed: "type[PosteriorAlgebra] | None" = None
@@ -388,7 +388,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return covariance_root(joint.reshape(c * s, c * s)).reshape(c, s, c * s)
 
     def whitened_variance(self, prior: PriorForm) -> Array:
-        """Variance (c, q) of z where f = m + J z, J being the roots of a prior with the same covariance."""
+        """Return the variance (c, q) of z, f = m + J z, for the roots J of a prior with the same covariance."""
         return np.maximum(self.marginal_variance(prior.roots, np.eye(prior.roots.shape[-1])), 0.0)
 
     def whitened_covariance(self, prior: PriorForm) -> Array:
@@ -399,8 +399,8 @@ class PosteriorAlgebra(SiteAlgebra):
         """Draws (draws, c, q) of z less its mean: exact, by perturbation.
 
         Let f₀ = J z be a draw of the prior less its mean. Let ε be normal, with the precision of the sites as its
-        covariance. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. A precision without roots
-        makes no such ε, and draws are by a root of the posterior covariance.
+        covariance. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. For a precision without
+        roots there is no such ε: draws use a root of the posterior covariance.
         """
         if self.sites.signed:
             covariance = self.whitened_covariance(prior)
@@ -435,7 +435,7 @@ class PosteriorAlgebra(SiteAlgebra):
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
         """See `Posterior.cavities`."""
         if self.sites.signed:
-            # Π is 0 along the common part of all functions, so that this part of Σ is the same in the cavity.
+            # Π is 0 along the common part of all functions, so the cavity has the same common part of Σ.
             wide = np.linalg.solve(np.eye(len(mean)) - cov @ self.sites.blocks, cov)
             wide = 0.5 * (wide + wide.swapaxes(1, 2))
         else:
@@ -452,14 +452,14 @@ class PosteriorAlgebra(SiteAlgebra):
         return float((np.eye(kept.shape[-1]) - kept).trace(axis1=1, axis2=2).sum())
 
     def smoothing(self) -> tuple[Array, Array | None]:
-        """B (1 or c, n, n) and T (c, n, n) of M = blockdiag(B) − T Tᵀ, T stacked; None for a T that is 0.
+        """Return B (1 or c, n, n) and T (c, n, n) of M = blockdiag(B) − T Tᵀ, T stacked; None for T = 0.
 
         Raises
         ------
         TypeError
             If M is not of this form.
         """
-        raise TypeError(f"{type(self).__name__} has no such factors.")
+        raise TypeError(f"{type(self).__name__} has no factors B and T.")
 
 
 def covariance_root(k: Array) -> Array:
@@ -469,7 +469,7 @@ def covariance_root(k: Array) -> Array:
 
 
 def scaled_symmetric(lower: Array, root: Array) -> Array:
-    """D S D, where the lower triangle of `lower` (n, n) holds the symmetric S and D = diag(root)."""
+    """Return D S D, D = diag(root), for a symmetric S in the lower triangle of `lower` (n, n)."""
     triangle = np.tril(lower)
     full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
     return full

@@ -9,7 +9,7 @@ Matrices have the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
 The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights
 b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels if the prior is wide.
 
-Some normals may have a flat prior in place of N(0, 1): the density 1. With E = I less the unit vectors of these, Λ is
+Some normals may have a flat prior in place of N(0, 1): the density 1. With E = I, but 0 for flat normals, Λ is
 E + JᵀΠJ, and the quadratic form z̄ᵀE z̄. The integral over p flat numbers adds ½ p log 2π to log normalisers.
 
 With c functions J is (cn, q), sorted by function and then by row. Π has a block for
@@ -116,7 +116,7 @@ class RowAlgebra(PosteriorAlgebra):
         return root
 
     def _times(self, b: Array) -> Array:
-        """K b (c, n)."""
+        """Return K b (c, n)."""
         return self._rows.products(self._rows.sums(b.ravel())).reshape(b.shape)
 
     def weights(self, force: Array, out: Array) -> None:
@@ -132,17 +132,17 @@ class RowAlgebra(PosteriorAlgebra):
         return Moved(weights, step[None])
 
     def _located(self, force: Array) -> tuple[Array, Array]:
-        """z̄ (q,) and b (c, n)."""
+        """Return z̄ (q,) and b (c, n)."""
         centre = self._solved(self.prior.pull(force)[0])
         centre += self._solved(self.prior.residual(self._left(force, centre), centre[None])[0])
         return centre, self._left(force, centre)
 
     def _left(self, force: Array, centre: Array) -> Array:
-        """r − Π J z (c, n), of r (c, n)."""
+        """Return r − Π J z (c, n) for r (c, n)."""
         return force - self.sites.product(self._rows.products(centre).reshape(force.shape))
 
     def _solved(self, right: Array) -> Array:
-        """Λ⁻¹ r (q,)."""
+        """Return Λ⁻¹ r (q,)."""
         return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
 
     def solve(self, right: Array, step: Array) -> None:
@@ -268,7 +268,7 @@ class PriorByRows(PriorForm):
     @property
     @abstractmethod
     def n_normals(self) -> int:
-        """Number of numbers, q."""
+        """Length of z, q."""
 
     @abstractmethod
     def at(self, points: NDArray[np.int64]) -> Array:
@@ -305,7 +305,7 @@ class PriorByRows(PriorForm):
 
     @cached_property
     def k(self) -> Array:
-        """The covariances (c, n, n), for the few callers that need all of them."""
+        """Prior covariances, (c, n, n), dense."""
         return self.roots @ self.roots.swapaxes(1, 2)
 
     def weights(self, x: Array, gradient: Array) -> Array:
@@ -415,12 +415,12 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def checked(cls, array: ArrayLike, mean: ArrayLike, structure: RowStructure | None = None) -> Self:
-        """Make a prior of arrays that may be anything.
+        """Make a prior of arrays after checks.
 
         Raises
         ------
         ValueError
-            Naming the argument, if a shape does not fit or a value is not finite.
+            If a shape does not fit or a value is not finite. The message names the argument.
         """
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         coefficients = np.asarray(array, dtype=np.float64)
@@ -437,7 +437,7 @@ class RowPrior(PriorByRows):
 
     @cached_property
     def rows(self) -> Coefficients:
-        """J, (cn, q), by entries where that is cheaper."""
+        """J, (cn, q); sparse if that is cheaper."""
         return rows_of_functions(self.array) if self._base is None else Composed(self._base, self.array[0])
 
     @property
@@ -464,7 +464,7 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        return 1, q  # separate rows need no further matrix
+        return 1, q  # Separate rows need one matrix.
 
     @classmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
@@ -473,7 +473,7 @@ class RowPrior(PriorByRows):
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
         based = known is not None and known.rows is not None
-        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # data fix A of J = A B
+        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # Data determine A of J = A B.
 
     @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
@@ -498,7 +498,7 @@ class RowPrior(PriorByRows):
 
     @property
     def _apart(self) -> RowStructure | None:
-        """The structure of rows given in full."""
+        """Structure without A, for rows J in full."""
         return RowStructure(flat=tuple(self.flat.tolist())) if self.flat.size else None
 
     def variance_gradient(self, of_variance: Array) -> Array:
@@ -515,7 +515,7 @@ class RowPrior(PriorByRows):
 
     @cached_property
     def roots(self) -> Array:
-        """All of J, (c, n, q)."""
+        """J as a dense array, (c, n, q)."""
         return self.at(np.arange(self.shape[1]))
 
     def rooted(self, roots: Array) -> "RowPrior":

@@ -17,22 +17,22 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
 
 FLOOR = 1e-200
-"""A site precision below this one does nothing."""
+"""Site precision below which a site has no effect."""
 
 
 class SiteForm(StrEnum):
     """Forms of the precisions of sites at a point."""
 
     COUPLED = "coupled"
-    """diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: blind to what is added to all latent functions."""
+    """diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: a number added to all latent functions changes nothing."""
     BLOCK = "block"
     """Any semi-definite matrix whose rows sum to zero."""
     SIGNED = "signed"
     """Any symmetric matrix, whose eigenvalues may be negative."""
     INDEPENDENT = "independent"
-    """diag(π_i): each latent function has a site of its own."""
+    """diag(π_i): each latent function has a separate site."""
     FACTORIAL = "factorial"
-    """Not of a point: the sites make the latent values of all points independent."""
+    """Sites that couple points: they make the latent values of all points independent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Sites(ABC):
 
     form: ClassVar[SiteForm]
     pointwise: ClassVar[bool] = True
-    """Whether Π_i of each point stands alone, so that the sites of some points can be replaced."""
+    """Whether each point has a separate Π_i, so the sites of some points can be replaced."""
 
     @classmethod
     def of(cls, precision: Array, location: Array, prior: Any) -> Self:
@@ -61,7 +61,7 @@ class Sites(ABC):
 
     @classmethod
     def through(cls, precision: Array, mean: Array, weights: Array, prior: Any) -> Self:
-        """The sites that pull with the force b = ν − Πμ at a posterior mean μ.
+        """Return the sites with the force b = ν − Πμ at a posterior mean μ.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class Sites(ABC):
 
     @property
     def log_total(self) -> float:
-        """Σ_i log 1ᵀπ_i, where algebras of these sites add it to log|I + KΠ|, else 0."""
+        """Σ_i log 1ᵀπ_i if algebras of these sites add it to log|I + KΠ|, else 0."""
         return 0.0
 
     @cached_property
@@ -91,7 +91,7 @@ class Sites(ABC):
         TypeError
             If precisions may have negative eigenvalues, or do not belong to single points.
         """
-        raise TypeError(f"Precisions of {self.form} sites have no roots; ask `cavities`.")
+        raise TypeError(f"Precisions of {self.form} sites have no roots; call `cavities`.")
 
     @property
     def blocks(self) -> Array:
@@ -99,7 +99,7 @@ class Sites(ABC):
         raise TypeError(f"Sites of the form {self.form} do not belong to single points.")
 
     def block(self, k: int, other: int) -> Array | None:
-        """Entries (n,) of Π_i for two functions, None where they are 0."""
+        """Entries (n,) of Π_i for two functions; None if they are 0."""
         return np.ascontiguousarray(self.blocks[:, k, other])
 
     def noise(self, rng: np.random.Generator, draws: int) -> Array:
@@ -108,7 +108,7 @@ class Sites(ABC):
         return np.asarray(np.einsum("iap,ipd->dai", self.roots, rng.standard_normal((n, r, draws))))
 
     def at(self, points: NDArray[np.intp]) -> Self:
-        """The sites of some of the points.
+        """Return the sites of some of the points.
 
         Raises
         ------
@@ -122,18 +122,18 @@ class Sites(ABC):
 
     @abstractmethod
     def product(self, f: Array) -> Array:
-        """Πf (..., c, n), of f of that shape."""
+        """Return Πf (..., c, n) for f (..., c, n)."""
 
     @abstractmethod
     def quadratic(self, x: Array) -> Array:
-        """xᵀΠx (...), of x (..., c, n): a sum of squares, in which nothing cancels where all signs are the same."""
+        """Return xᵀΠx (...) for x (..., c, n): a sum of squares without cancellation if all signs are equal."""
 
     def slope(self, f: Array) -> Array:
         """ν − Πf (..., c, n): the derivative of the log of the sites."""
         return self.location - self.product(f)
 
     def value_and_slope(self, f: Array) -> tuple[float, Array]:
-        """Log of the sites at one f (c, n), and its derivative (c, n), for little more than either."""
+        """Log of the sites at one f (c, n), and its derivative (c, n), from one product."""
         pull = self.product(f)
         return float(np.vdot(f, self.location - 0.5 * pull)), self.location - pull
 
@@ -143,7 +143,7 @@ class Sites(ABC):
 
 
 class CoupledSites(Sites):
-    """Sites with π in `precision` (c, n), of which at least one is positive at each point; ν sums to zero there."""
+    """Sites with π in `precision` (c, n), with at least one positive π at each point; ν of a point sums to zero."""
 
     form = SiteForm.COUPLED
 
@@ -154,7 +154,7 @@ class CoupledSites(Sites):
 
     @cached_property
     def roots(self) -> Array:
-        """R_i (n, c, c) with Π_i = R_i R_iᵀ: D^½ (I − uuᵀ), u ∝ D^½1, a projection that is its own square."""
+        """R_i (n, c, c) with Π_i = R_i R_iᵀ: D^½ (I − uuᵀ), u ∝ D^½1."""
         root = np.sqrt(self.precision).T
         unit = root / np.linalg.norm(root, axis=1, keepdims=True)
         return np.asarray(root[:, :, None] * (np.eye(len(self.precision)) - unit[:, :, None] * unit[:, None, :]))
@@ -231,7 +231,7 @@ class BlockSites(SignedSites):
 
 
 class IndependentSites(Sites):
-    """Sites with π in `precision` (c, n): negative at most where a likelihood is not log-concave."""
+    """Sites with π in `precision` (c, n): negative only if a likelihood is not log-concave."""
 
     form = SiteForm.INDEPENDENT
 

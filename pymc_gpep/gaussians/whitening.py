@@ -7,8 +7,8 @@ The joint density of hyperparameters and latent values becomes, with f = f(z; θ
 where Z̃ normalises prior times sites. The better the sites approximate the likelihood, the closer z is to standard
 normal for any θ. Without sites this is the usual whitening by the prior. Densities are exact either way.
 
-`posterior_of_normals` subtracts nothing. So variances far below prior variances keep their digits, which would be lost
-in I − JᵀMJ. `GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs sampling of a
+`posterior_of_normals` subtracts nothing. So variances far below prior variances keep the digits that I − JᵀMJ
+would lose. `GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs sampling of a
 probit.
 """
 
@@ -40,7 +40,7 @@ from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whiten
 class NormalsPrior(Prior):
     """z ~ N(0, I), with c latent functions f_k = m_k + J_k z.
 
-    Samplers move z, (1, q), so that covariances of latent values may be singular.
+    Samplers draw z, (1, q), so covariances of latent values may be singular.
 
     Parameters
     ----------
@@ -110,14 +110,14 @@ class NormalsPrior(Prior):
             return self.full, RowPrior
         return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
 
-    # Samplers move whitened values.
+    # Samplers draw whitened values.
 
     def latent(self, z: Array) -> Array:
-        """Return the standard normals z themselves, which samplers move."""
+        """Return the standard normals z themselves, which samplers draw."""
         return z
 
     def whitened(self, x: Array) -> Array:
-        """The inverse of `latent`."""
+        """Return x itself, the inverse of `latent`."""
         return x
 
     def whitened_slope(self, slope: Array) -> Array:
@@ -129,7 +129,7 @@ class NormalsPrior(Prior):
 
 
 Sampled = DensePrior | NormalsPrior
-"""Priors of what samplers move: latent values, or the standard normals that they are made of."""
+"""Priors of the sampled variables: latent values, or standard normals that determine them."""
 
 _NO_POSTERIOR = "The posterior covariance under the sites is not positive definite."
 
@@ -159,7 +159,7 @@ class Whitening(ABC):
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
-        """f (c, n) for a given z."""
+        """Return f (c, n) for a given z."""
 
     @abstractmethod
     def slope(self, slope: Array) -> Array:
@@ -200,7 +200,7 @@ class PriorWhitening(Whitening):
 
 
 class SiteWhitening(Whitening):
-    """A map under which f has the posterior of prior times sites if z is standard normal.
+    """Map from standard normal z to f with the posterior of prior times sites.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ def _products(matrices: Array, x: Array) -> Array:
 
 
 _SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
-"""Forms of sites that have a number π for each function of a point."""
+"""Forms of sites with one precision π for each function of a point."""
 
 
 def whitens(form: SiteForm) -> bool:
@@ -372,9 +372,9 @@ def whitens(form: SiteForm) -> bool:
 
 
 def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
-    """The map from standard normals under which prior times sites are standard normal.
+    """Return the map from standard normals to the posterior of prior times sites.
 
-    Negative precisions are taken for 0.
+    Negative precisions count as 0.
 
     Raises
     ------
@@ -396,18 +396,18 @@ def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
 
 
 class SampledPosterior(NamedTuple):
-    """The posterior of sampled values: latent values, or the standard normals behind them."""
+    """Posterior of the sampled values: latent values, or standard normals that determine them."""
 
     mean: Array
-    """Its mean, (c, n) or (1, q)."""
+    """Mean of the sampled values, (c, n) or (1, q)."""
     draw: Callable[[np.random.Generator, int], Array]
-    """Draws (count, c, n) or (count, 1, q), less the mean."""
+    """Function that draws (count, c, n) or (count, 1, q) sampled values, less their mean."""
     values: Callable[[Array], Array]
-    """Latent values less their prior mean (c, n), of what is sampled less its prior mean."""
+    """Function from sampled values to latent values (c, n), both less their prior means."""
 
 
 def sampled_posterior(posterior: Posterior, prior: Sampled | None = None) -> SampledPosterior:
-    """Return the posterior of the prior's variables, or of latent values without a prior."""
+    """Return the posterior of the variables of `prior`; of latent values if `prior` is None."""
     if isinstance(prior, NormalsPrior):
         normals, whitening = prior, NormalsWhitening(prior, posterior.sites)
 
@@ -434,7 +434,7 @@ class GivenUtilities(ABC):
 
 
 def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
-    """Draws given utilities from a prior.
+    """Return an object that draws from a prior given utilities.
 
     Parameters
     ----------
@@ -489,7 +489,7 @@ class _GivenByNormals(GivenUtilities):
 def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
     """Return q(z) = N(μ, Σ) of z (c, q), with the factors J (1 or c, n, q) of the posterior's prior.
 
-    None where sites are not of single points, or the precision has no Cholesky factor.
+    None if sites do not belong to single points, or if the precision has no Cholesky factor.
     """
     sites, prior = posterior.sites, posterior.prior
     if not sites.pointwise:

@@ -1,8 +1,8 @@
 """The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
 numba's own cache depends on the text of the function's file, and on no other file. A kernel that calls a kernel in
-another file would be stale after a change there. A new docstring would cause a file to be compiled again. PyTensor's
-cache never looks at the source at all. The remedy for both is a digest of code without docstrings and comments. The
+another file would be stale after a change there. A new docstring would cause a file to be compiled again. The
+cache of PyTensor does not depend on the source. Both caches use a digest of code without docstrings and comments. The
 digest covers a file and all files of this package that it imports, directly or indirectly.
 """
 
@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def _files(module: str) -> Iterator[Path]:
-    """Files of this package that a dotted name stands for; the last part of the name may be a function's."""
+    """Yield files of this package for a dotted name. The last part of the name may be a function."""
     root, *inside = module.split(".")
     if root == _PACKAGE.name:
         for path in (_PACKAGE.joinpath(*inside), _PACKAGE.joinpath(*inside[:-1])):
@@ -56,7 +56,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 class _Notes:
-    """Digests and imports of files on disk, by the text of each: parsing them takes a second.
+    """Digests and imports of files, stored on disk by the text of a file, since parsing takes a second.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class _Notes:
         atexit.register(self._write)
 
     def __call__(self, path: Path) -> tuple[bytes, frozenset[Path]]:
-        """Digest of the code of one file, and the files of this package that it imports."""
+        """Return the digest of the code of one file, and the files of this package that it imports."""
         key, stamp = str(path), hashlib.sha256(path.read_bytes()).hexdigest()
         if (known := self._known.get(key)) is None or known[0] != stamp:
             digest, imported = _read(path)
@@ -91,7 +91,7 @@ class _Notes:
             part.write_text(json.dumps(self._known), encoding="utf-8")
             part.replace(self._file)
         except OSError:
-            pass  # the folder is read-only: the next process parses the files again
+            pass  # The folder is read-only: the next process parses the files again.
 
 
 _notes = functools.cache(_Notes)
@@ -99,7 +99,7 @@ _notes = functools.cache(_Notes)
 
 @functools.cache
 def _read(path: Path) -> tuple[bytes, frozenset[Path]]:
-    """Digest of the code of one file, and the files of this package that it imports."""
+    """Return the digest of the code of one file, and the files of this package that it imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = frozenset(_imported(tree, path)) - {path}
     return hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).digest(), imported
@@ -107,7 +107,7 @@ def _read(path: Path) -> tuple[bytes, frozenset[Path]]:
 
 @functools.cache
 def _digest(path: Path) -> bytes:
-    """Digest of the code of a file and of all that it imports from this package."""
+    """Return the digest of the code of a file and of all its imports from this package."""
     read = _notes(Path(numba.config.CACHE_DIR or _PACKAGE / "kernels" / "__pycache__"))
     closure, found = set(), {path}
     while found:
@@ -131,10 +131,10 @@ def source_key(file: str) -> int:
 def kernel(
     function: Callable[..., Any], *, inline: Literal["never", "always"] = "never", reorders: bool = False
 ) -> Any:
-    """Compile `function` with numba: no Python, no threads, no raising, cached on disk.
+    """Compile `function` with numba, without Python objects, threads and exceptions; cached on disk.
 
-    Called from Python it releases the interpreter's lock. A kernel that `reorders` may add numbers in any order, in a
-    quarter of the time. Numbers that are not finite stay not finite.
+    A call from Python releases the lock of the interpreter. With `reorders` a kernel may add numbers in any order, in
+    a quarter of the time. Numbers that are not finite stay not finite.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
     options: Any = {"cache": True, "error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}

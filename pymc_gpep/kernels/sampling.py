@@ -6,7 +6,7 @@ given v the latent values of each class are Gaussian (`draw_latent_values`).
 
 With one utility a point, these are independent normals with given signs (Albert and Chib 1993). With several, the
 utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
-coordinate, so that successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
+coordinate, so successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
 
 The density of v_y alone, φ(v_y − f_y) ∏_{j≠y} Φ(v_y − f_j), has a logarithm h with h″ ≤ −1. For any t it is therefore
 below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of N(t + h′(t),
@@ -50,12 +50,12 @@ from pymc_gpep.kernels.linalg.lapack import (
 from pymc_gpep.kernels.scalar.probit import class_sign
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 
-_NAIVE_ABOVE = -0.4  # Above this bound rejection from normals is the fastest sampler of a truncated normal.
+_NAIVE_ABOVE = -0.4  # Bound above which rejection from normals is the fastest sampler of a truncated normal.
 
 
 @kernel
 def draw_below(rng, mean, top):
-    """A draw of N(mean, 1) truncated to lie below `top`; both are finite.
+    """Draw from N(mean, 1) truncated to lie below `top`; both arguments are finite.
 
     In the tail, Robert's (1995) rejection from an exponential draws the distance to `top` without loss of digits.
     """
@@ -65,7 +65,7 @@ def draw_below(rng, mean, top):
             if x <= top:
                 return x
     least = mean - top
-    excess = 2.0 / (least + math.sqrt(least * least + 4.0))  # excess of the exponential's rate over `least`
+    excess = 2.0 / (least + math.sqrt(least * least + 4.0))  # Excess of the rate of the exponential over `least`.
     while True:
         distance = rng.standard_exponential() / (least + excess)
         if 0.5 * (distance - excess) ** 2 <= rng.standard_exponential():
@@ -84,7 +84,7 @@ def draw_by_sign(rng, f, labels, v):
     labels : ndarray of int64, shape (n,)
         0 or 1.
     v : ndarray, shape (1, n)
-        The draw is put here; NaN for points whose latent value is not finite.
+        Overwritten with the draw; NaN for points whose latent value is not finite.
     """
     for i in range(f.shape[1]):
         sign = class_sign(labels[i])
@@ -94,14 +94,14 @@ def draw_by_sign(rng, f, labels, v):
 
 _NEWTON_STEPS = 6
 _FLAT = 0.1  # Slope below which a tangent is efficient: it wastes less than 1 % of draws.
-_MOST_PROPOSALS = 10_000  # far above the need; it ends loops caused by rounding
+_MOST_PROPOSALS = 10_000  # Largest number of proposals; it ends loops caused by rounding.
 
 
 @kernel
 def _tangent(f, y, i, hazards):
-    """A point t near the mode of h and the slope h′(t); φ/Φ of t − f_j at point i into `hazards` (c,).
+    """Return t near the mode of h, and the slope h′(t). Write φ/Φ of t − f_j at point i into `hazards` (c,).
 
-    h′ is convex, so that Newton's iteration cannot run away from wherever it starts.
+    h′ is convex, so Newton's iteration converges from any start.
     """
     own = f[y, i]
     highest = own
@@ -126,7 +126,7 @@ def _tangent(f, y, i, hazards):
 
 @kernel
 def _below_tangent(z, hazard, step):
-    """log Φ(z + step) − log Φ(z) − step · φ(z)/Φ(z), the last factor being `hazard`; it is not positive.
+    """Return log Φ(z + step) − log Φ(z) − step · `hazard`, `hazard` = φ(z)/Φ(z); it is not positive.
 
     In the tail log Φ = log φ − log(φ/Φ) takes the parabola out before the difference is formed.
     """
@@ -156,7 +156,7 @@ def _draw_largest(rng, f, y, i, hazards):
 
 @kernel
 def draw_in_cone(rng, f, labels, v):
-    """Draw utilities v ~ N(f, I) given that the observed class has the largest, exactly, every point by itself.
+    """Draw utilities v ~ N(f, I) given that the observed class has the largest, exactly, for each point separately.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def draw_in_cone(rng, f, labels, v):
         Latent values.
     labels : ndarray of int64, shape (n,)
     v : ndarray, shape (c, n)
-        The draw is put here; NaN for points whose latent values are not finite, or 10⁸ and more apart.
+        Overwritten with the draw; NaN for points whose latent values are not finite, or differ by 10⁸ or more.
     """
     c, n = f.shape
     hazards = np.empty(c)
@@ -188,7 +188,7 @@ def utility_precisions(k, precisions, total):
     precisions : ndarray, shape of k
         S_k = (K_k + I)⁻¹ into the lower triangles.
     total : ndarray, shape (n, n)
-        The Cholesky factor of Σ_k S_k into the lower triangle; left alone if all classes have one covariance.
+        The Cholesky factor of Σ_k S_k into the lower triangle; unchanged if all classes have one covariance.
     """
     n = k.shape[1]
     copy_into(precisions, k)
@@ -209,7 +209,7 @@ def utility_precisions(k, precisions, total):
 
 @kernel
 def _common_shift(d, precisions, total):
-    """(Σ_k S_k)⁻¹ Σ_k S_k d_k, shape (n,)."""
+    """Return (Σ_k S_k)⁻¹ Σ_k S_k d_k, shape (n,)."""
     c, n = d.shape
     shift = np.zeros(n)
     if precisions.shape[0] == 1:
@@ -237,13 +237,13 @@ def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
     roots : ndarray, shape (1 or c, n, n)
         Cholesky factors of the prior covariances.
     precisions, total : ndarray
-        As `utility_precisions` leaves them.
+        Results of `utility_precisions`.
     shifted : bool
-        Whether labels do not depend on the common part of a point's utilities, which is then drawn anew.
+        Whether labels do not depend on the common part of a point's utilities, which is then drawn again.
     f : ndarray, shape (c, n)
-        The draw is put here.
+        Overwritten with the draw.
     v : ndarray, shape (c, n)
-        Utilities; a shift is in place.
+        Utilities; a shift is added in place.
     """
     c, n = v.shape
     d = np.empty((c, n))

@@ -36,13 +36,13 @@ def _weighted_dot(weight, a, b):
 
 @kernel
 def weighted_norm(weight, f):
-    """Σ weight · f²."""
+    """Return Σ weight · f²."""
     return _weighted_dot(weight, f, f)
 
 
 @kernel
 def residual_products(weight, f, df, used):
-    """Weighted inner products of the first `used` changes of the residual, and of these with the residual `f`."""
+    """Return weighted inner products of the first `used` changes of the residual, and of changes with residual `f`."""
     gram = np.empty((used, used))
     rhs = np.empty(used)
     for a in range(used):
@@ -55,7 +55,7 @@ def residual_products(weight, f, df, used):
 
 @kernel
 def combination(gram, rhs):
-    """Weights of past changes that minimise the residual; `gram` is overwritten."""
+    """Return weights of past changes that minimise the residual; `gram` is overwritten."""
     used = rhs.shape[0]
     trace = 0.0
     for a in range(used):
@@ -76,14 +76,14 @@ def combined_step(f, dx, df, gamma, mixing, step):
 
 @kernel
 def accelerated_step(weight, f, dx, df, used, mixing, step):
-    """Write the accelerated step into `step`; the first `used` rows of the memory count."""
+    """Write the accelerated step into `step`; only the first `used` rows of the memory are used."""
     gram, rhs = residual_products(weight, f, df, used)
     combined_step(f, dx, df, combination(gram, rhs), mixing, step)
 
 
 @kernel
 def inner_product(x, y):
-    """Sum of the products of the elements of two (c, n) arrays."""
+    """Return the sum of the products of the elements of two (c, n) arrays."""
     total = 0.0
     for a in range(x.shape[0]):
         for i in range(x.shape[1]):
@@ -93,11 +93,11 @@ def inner_product(x, y):
 
 @kernel
 def newton_direction(k, w, r, reduction, limit, d, pull, left):
-    """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately: any number of steps gives an ascent.
+    """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately. d is always an ascent direction.
 
     The method is conjugate gradients with the preconditioner K. The residuals of the iteration are then K⁻¹ d, and the
-    spectrum of I + KW determines the speed. W nearly vanishes at points that are classified with certainty, so that a
-    large prior variance matters little.
+    spectrum of I + KW determines the speed. W is nearly 0 at points that are classified with certainty, so a large
+    prior variance hardly slows the iteration.
 
     Parameters
     ----------
@@ -105,11 +105,11 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
     w : (n, c, c) array
     r : (c, n) array
     reduction : float
-        The K-norm that the residual is to fall to, relative to that of r.
+        Target K-norm of the residual, relative to the K-norm of r.
     limit : int
         Limit on steps.
     d, pull, left : (c, n) arrays
-        Overwritten with the direction, K⁻¹ times it, and the rest of r.
+        Overwritten with the direction d, K⁻¹ d, and the residual of r.
     """
     c, n = r.shape
     d[:] = 0.0
@@ -152,7 +152,7 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
 
 @kernel
 def _cavity_at(z, variance):
-    """Mean and 1/a of the tilted distribution of given variance whose cavity mean over √(1 + variance) is z."""
+    """Return mean and 1/a of the tilted distribution of given variance whose cavity mean over √(1 + variance) is z."""
     _, h, _, truncated = probit_moments(z)
     rest = h + z if z > -5.0 else (1.0 - truncated) / h
     half = 1.0 - variance
@@ -185,7 +185,7 @@ def matching_cavity(mean, variance):
 
 @kernel
 def _tilted_log_normaliser(a, b):
-    """log ∫ Φ(g) exp(b g − a g²/2) dg, for a > 0 or b < 0."""
+    """Return log ∫ Φ(g) exp(b g − a g²/2) dg, for a > 0 or b < 0."""
     if a == 0.0:
         return 0.5 * b * b - math.log(-b)
     w = 1.0 / a
@@ -194,9 +194,9 @@ def _tilted_log_normaliser(a, b):
 
 @kernel
 def site_energies(sites, moments, cavities, target):
-    """Matching cavities and EP's new sites, each (2, n, c − 1), from the marginal moments of all g.
+    """Write matching cavities and new sites of EP, each (2, n, c − 1), from the marginal moments of all g.
 
-    Returns the sites' terms of the energy, of EP's −log Z, and the residual of EP.
+    Return the terms of the sites in the energy and in −log Z of EP, and the residual of EP.
     """
     _, n, others = sites.shape
     energy = 0.0
@@ -235,7 +235,7 @@ def safe_step(sites, moments, cavities, step, trial):
 
 @kernel
 def first_order(sites, moments, cavities, trial_moments):
-    """Change of the energy to first order in the marginal moments.
+    """Return the change of the energy to first order in the marginal moments.
 
     dF/dμ = (β + b) − (α + a) μ and dF/dz = ½ (1/z − α − a).
     """

@@ -1,4 +1,4 @@
-"""The ways in which a solver can end; anything but CONVERGED comes with an evidence of NaN or a warning."""
+"""Status codes of the end of a solver. All codes but CONVERGED come with an evidence of NaN or a warning."""
 
 CONVERGED = 0
 OUT_OF_ITERATIONS = 1

@@ -54,4 +54,4 @@ _OWN = (
 )
 
 LIKELIHOODS: Registry[Likelihood] = Registry("likelihood", _OWN, of=Likelihood, classes=False)
-"""All likelihoods; added ones are looked for last."""
+"""All likelihoods. Registered likelihoods come last."""

@@ -31,17 +31,17 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 
-_DROP = 45.0  # of the logarithm of the integrand from its mode to the ends
-_REACH = 9.5  # standard deviations that a range has at least
-_LOOKS = 33  # places where slopes are looked at first
-_MODES = 3  # of a density, at most
-_STEPS = 40  # of a search for a mode
-_LONGEST = 100  # steps of other searches
-_AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # widths about a mode of p where slopes are looked at
-_EVEN = 20.0  # scale in widths that makes nodes next to even
-_BROAD = 4.0  # width of a single cell beside which the bend of a log-concave density is narrow
-_LEAST = 1e-60  # weight of a node below which a slope counts as zero, for it may have overflowed
-_HALVINGS = 50  # in search of a bend
+_DROP = 45.0  # Fall of the log integrand from its mode to the ends of a range.
+_REACH = 9.5  # Smallest distance from the mean to an end of a range, in standard deviations.
+_LOOKS = 33  # Number of places where slopes are evaluated first.
+_MODES = 3  # Largest number of modes of a density.
+_STEPS = 40  # Largest number of steps of a search for a mode.
+_LONGEST = 100  # Largest number of steps of other searches.
+_AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # Places about a mode of p, in widths.
+_EVEN = 20.0  # Scale of sinh, in standard deviations, that makes nodes nearly equidistant.
+_BROAD = 4.0  # Width of a cell above which the bend of a log-concave density is narrow.
+_LEAST = 1e-60  # Weight of a node below which its slope, which may overflow, counts as zero.
+_HALVINGS = 50  # Number of bisections in the search for a bend.
 
 
 class CellDensity(Protocol):
@@ -53,7 +53,7 @@ class CellDensity(Protocol):
 
 
 class DensityPoints(NamedTuple):
-    """Some of the points, each with its normal density."""
+    """Points, each with its normal density and the columns of its density p."""
 
     density: CellDensity
     mean: Array
@@ -139,9 +139,9 @@ def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
 
 
 def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
-    """Points, and pairs of places (k, n) next to each other between which there is a mode, the highest first.
+    """Return brackets of modes: pairs of neighbouring places (k, n), the bracket of the highest mode first.
 
-    The first part has one pair of each point with any, the second part the second pairs, and so on.
+    An entry has points, and lower and upper places. The first entry has the first bracket of each point, and so on.
     """
     rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
     # At p = 0 the slope is undefined: use the rise to the next positive value.
@@ -159,7 +159,7 @@ def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray
 
 
 def _range(points: DensityPoints) -> tuple[Array, Array]:
-    """Ends, relative to the mean, beyond which N(f) p(f) is negligible."""
+    """Return the ends, relative to the mean, beyond which N(f) p(f) is negligible."""
     sd = np.sqrt(points.variance)
     top = points.tilted(0.0 * sd)[0]
     ends = []
@@ -177,7 +177,7 @@ def _range(points: DensityPoints) -> tuple[Array, Array]:
 
 
 def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Array]:
-    """Modes of p among places (k, n), and their widths, (modes, n); NaN for points with fewer of them."""
+    """Return modes of p between places (k, n), and widths of the modes, (modes, n); NaN for points with fewer modes."""
     value, slope, _ = points.log_density(places)
     found = _brackets(places, value, slope)
     modes, widths = np.full((2, len(found), places.shape[1]), np.nan)
@@ -189,7 +189,7 @@ def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Arra
 
 
 def _width(function: Callable[[Array], Array], mode: Array, longest: Array) -> Array:
-    """The distance (n,) from a mode to where the logarithm is about 1 less, on its steeper side."""
+    """Return the distance (n,) at which the logarithm is about 1 below its mode, on the steeper side."""
     top, _, curvature = function(mode)
     with np.errstate(divide="ignore"):
         begin = np.clip(1.0 / np.sqrt(np.maximum(-curvature, 0.0)), 1e-9 * longest, longest)
@@ -209,9 +209,9 @@ def _width(function: Callable[[Array], Array], mode: Array, longest: Array) -> A
 def _cells(
     points: DensityPoints, modes: list[tuple[NDArray[np.intp], Array, Array]], places: Array, values: Array
 ) -> list[tuple[NDArray[np.intp], CellRule]]:
-    """Cells about modes, (points, modes and widths of these): groups of points with as many cells, and their rules.
+    """Return groups of points with equal numbers of cells, and the rules of their cells around modes.
 
-    `places` (k, n) run from end to end, and cells meet where `values` there are least.
+    `modes` are tuples of points, modes and widths. Cells meet at the place (k, n) with the smallest of `values`.
     """
     n = places.shape[1]
     count = np.zeros(n, np.intp)
@@ -251,7 +251,7 @@ def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDA
 
 
 def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
-    """Return sorted points from end to end, also about modes of p (k, n), and the modes with their widths."""
+    """Return sorted places (k, n) from end to end, dense about modes of p, and the modes with their widths."""
     low, high = _range(points)
     even = low + (high - low) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
     modes, widths = _modes_of_density(points, even)
@@ -261,7 +261,7 @@ def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
 
 
 def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDArray[np.intp]:
-    """Indices of the points without a result."""
+    """Return the indices of the points without a result."""
     every = np.full(count, True)
     for chosen, *_ in found:
         every[chosen] = False
@@ -269,14 +269,14 @@ def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDA
 
 
 type _Rules = list[tuple[NDArray[np.intp], CellRule]]
-"""Groups of points, by their numbers, and their rules."""
+"""Groups of points, as indices, with their rules."""
 
 
 def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, high: Array) -> _Rules:
-    """A single cell with ends in τ, about a centre (n,) or about the bend of a log-concave density.
+    """Return the rule of a single cell with ends in τ, about a centre (n,) or the bend of a log-concave density.
 
-    Nodes so far apart that they would miss a bend are dense about it. At a bend log p turns from rising to falling, or
-    becomes flat relative to the width of the rule. The bend is assumed to be a few units wide.
+    If nodes about the centre would miss a bend, the cell is centred at the bend. At a bend log p turns from rising to
+    falling, or becomes flat relative to the width of the rule. The bend is assumed to be a few units wide.
     """
     ends = centre + scale * np.sinh(low), centre + scale * np.sinh(high)
     width = (ends[1] - ends[0]) / (2.0 * _REACH)
@@ -344,7 +344,7 @@ def _tilted_cells(points: DensityPoints) -> _Rules:
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
     without = _left(len(points.mean), found)
-    if without.size:  # at a jump, say
+    if without.size:  # For example at a jump.
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
     return _cells(points, found, places, value)
@@ -391,7 +391,7 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
 
 
 _FEWEST, _MOST = 12, 1536  # Smallest and largest number of nodes of a cell.
-_AGREEMENT = 1e-7  # largest difference between a rule and the rule of half its nodes; the error is about its square
+_AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes; the error is its square.
 _POINT = 1e-10  # A normal density with a smaller variance counts as a point, for unit curvature.
 _NARROW = 1e-3  # Below this variance, in units of the curvature, derivatives of log p are used.
 _SMOOTH = 1e-9  # Rounding error of a second derivative, relative to the inverse variance.
@@ -562,7 +562,7 @@ def average_slopes(
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
 
     class Numbered:
-        """Return the density with indices of points as last column."""
+        """The density, with the indices of points as last column."""
 
         def two_derivatives(self, f: Array, given: Array) -> Array:
             return density.two_derivatives(f, given[:-1])

@@ -120,13 +120,13 @@ class Probit(Discrete):
 
     @classmethod
     def dist(cls, f: Any, **kwargs: Any) -> TensorVariable:
-        """A random variable outside any model; arguments as for the class."""
+        """Return a random variable outside any model; arguments as for the class."""
         noisy = 'Label noise is for two functions: gpep.MultinomialProbit("y", f.T, epsilon=...), f of shape (2, n).'
         refuse_others(kwargs, "gpep.Probit", noisy if "epsilon" in kwargs else "")
         return super().dist([pt.as_tensor_variable(f).astype("float64")], **kwargs)
 
     def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
-        """The more probable label."""
+        """Return the more probable label."""
         likely = pt.cast(f > 0.0, "int64")
         return likely if rv_size_is_none(size) else pt.full(size, likely)
 

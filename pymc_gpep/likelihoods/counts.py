@@ -67,8 +67,8 @@ class PoissonLikelihood(StandardLikelihood):
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         return (
-            f"{variable.name!r} is a Poisson, but its rate is not the exponential of one latent function and what is "
-            f"added to it: write pm.Poisson({variable.name!r}, mu=pm.math.exp(f + offset))."
+            f"{variable.name!r} is a Poisson, but its rate is not the exponential of one latent function plus an "
+            f"offset. Write pm.Poisson({variable.name!r}, mu=pm.math.exp(f + offset))."
         )
 
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
@@ -93,7 +93,7 @@ class PoissonLikelihood(StandardLikelihood):
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         variance = cov[:, 0, 0]
         log_rate = mean[:, 0] + self.parameters[0] + 0.5 * variance
-        with np.errstate(over="ignore"):  # an overflowing mean is infinite
+        with np.errstate(over="ignore"):  # Overflow of the mean returns infinity.
             first = np.exp(log_rate)
             return np.stack([first, first + np.exp(2.0 * log_rate + variance)])
 
@@ -298,8 +298,8 @@ class NegativeBinomialLikelihood(StandardLikelihood):
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         name = repr(variable.name)
         return (
-            f"{name} is a NegativeBinomial, but its mean is not the exponential of one latent function and what is "
-            f"added to it: write pm.NegativeBinomial({name}, mu=pm.math.exp(f + offset), alpha=alpha), with "
+            f"{name} is a NegativeBinomial, but its mean is not the exponential of one latent function plus an "
+            f"offset. Write pm.NegativeBinomial({name}, mu=pm.math.exp(f + offset), alpha=alpha), with "
             "alpha a hyperparameter."
         )
 

@@ -22,11 +22,11 @@ from pymc_gpep.kernels.special.common_factors import average_over_factors
 from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 
 FEWEST = 5
-"""Classes from which on rules over factors are worth while."""
+"""Smallest number of classes for which rules over factors save time."""
 
 _SEED = 20_130_101  # Seed of the points: equal input has equal results.
 _CONFIDENCE = 0.99  # Confidence level of reported errors.
-_PIECE = 8  # Number of points that a thread takes at once.
+_PIECE = 8  # Number of points that a thread computes at a time.
 _FINEST = 1e-5  # Smallest tolerance: errors of tables and mixtures are of this order.
 
 
@@ -54,14 +54,14 @@ class UtilityNoise(NamedTuple):
     means: Array
     variances: Array
     error: float
-    """Error of probabilities, since tables and mixture are not exact."""
+    """Error of probabilities that tables and mixture cause."""
 
 
 class _Rules(NamedTuple):
     make: Callable[[int, np.random.Generator], tuple[Array, Array]]
     """Points (rules, points, dimension) and weights (rules, points)."""
     hopeless: float
-    """From this error of the rules before, in units of the tolerance, these do not reach it."""
+    """Largest error of the previous rules, in units of the tolerance, at which these rules are tried."""
 
 
 def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -69,18 +69,18 @@ def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def _fifth(dimension: int, rng: np.random.Generator, *, least: int, points: int) -> tuple[Array, Array]:
-    """Return as many rules as have about the given number of points in total."""
+    """Return rules with about `points` points in total, and at least `least` rules."""
     return fifth_degree(dimension, max(least, points // (2 * (dimension + 1) * (dimension + 2) + 1)), rng)
 
 
 def _scrambled_sobol(dimension: int, rng: np.random.Generator, *, log2_points: int) -> tuple[Array, Array]:
-    """Eight independently scrambled Sobol sequences of standard normal points: these and their weights."""
+    """Return points and weights of eight independently scrambled Sobol sequences, made standard normal."""
     points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(log2_points) for _ in range(8)])
     return ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), np.full(points.shape[:2], 0.5**log2_points)
 
 
 CHEAP = (_Rules(_third, np.inf), _Rules(partial(_fifth, least=6, points=1330), 400.0))
-"""In the order of trial."""
+"""Rules in the order in which they are tried."""
 
 DEAR = (
     _Rules(partial(_fifth, least=12, points=4000), np.inf),
@@ -143,7 +143,7 @@ def _points(rules: _Rules, dimension: int) -> tuple[Array, Array]:
 
 
 def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Rules of degree 3: points (rules, 2 dimension + 1, dimension) and their weights (rules, 2 dimension + 1).
+    """Return rules of degree 3: points (rules, 2 dimension + 1, dimension) and their weights (rules, 2 dimension + 1).
 
     Their radii are stratified, so that their average is more accurate than their spread suggests. The order is random.
     """
@@ -157,9 +157,9 @@ def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[
 
 
 def fifth_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Rules of degree 5, of 2 (dimension + 1) (dimension + 2) + 1 points: these and their weights.
+    """Return points and weights of rules of degree 5, with 2 (dimension + 1) (dimension + 2) + 1 points each.
 
-    On the sphere they are the vertices of a regular simplex, the middles of its edges, and the opposites of both.
+    On the sphere the points are the vertices of a regular simplex, the middles of its edges, and the opposites of both.
     """
     d = dimension
     vertices = np.linalg.svd(np.ones((1, d + 1)))[2][1:].T

@@ -35,7 +35,7 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardProduct
 
-_TOGETHER = 20_000  # factors whose averages are computed at a time
+_TOGETHER = 20_000  # Largest number of factors whose averages are computed together.
 
 
 class Factors(NamedTuple):
@@ -44,13 +44,13 @@ class Factors(NamedTuple):
     of: NDArray[np.int64]
     """The group of each factor, (e,)."""
     weights: Array
-    """w, (e,)."""
+    """Weights w of the factors, (e,)."""
     y: Any
-    """Observations, (e,)."""
+    """Observations of the factors, (e,)."""
     parameters: Any
-    """θ, (p, e)."""
+    """Parameters θ of the factors, (p, e)."""
     constant: Any
-    """c, (g,)."""
+    """Constant c of each group, (g,)."""
 
     def table(self) -> tuple[NDArray[np.int64], Array]:
         """Return the factors of each group (slots, g), and their weights, which are 0 beyond the last factor."""
@@ -102,7 +102,7 @@ class _Members(NamedTuple):
     parameters: Array
 
     def summed(self, values: Array, n: int) -> Array:
-        """Sums over the factors of each group, times their weights, (rows, n) of (rows, e)."""
+        """Return weighted sums (rows, n) over the factors of each group, of values (rows, e)."""
         return np.stack([np.bincount(self.columns, self.weights * row, n) for row in values])
 
 
@@ -146,17 +146,17 @@ class GroupedLikelihood(OneFunction):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """Equal to the factor's."""
+        """Method of the likelihood of a factor."""
         return self.own.method
 
     @property
     def guide(self) -> str:  # type: ignore[override]
-        """Equal to the factor's."""
+        """Guide of the likelihood of a factor."""
         return self.own.guide
 
     @property
     def largest_precision(self) -> float:  # type: ignore[override]
-        """The sum over factors."""
+        """Largest precision of a factor times the largest total weight."""
         return self.own.largest_precision * self.largest
 
     @property
@@ -245,7 +245,7 @@ class GroupedLikelihood(OneFunction):
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
     def _table(self, parameters: Array) -> tuple[_Members, NDArray[np.intp], Array]:
-        """Return factors, and their numbers and weights for each group (slots, g); absent factors have weight 0."""
+        """Return factors, and indices and weights for each group (slots, g); absent factors have weight 0."""
         members, n = self._members(parameters), parameters.shape[1]
         slots = int(members.slots.max()) + 1
         table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))
@@ -254,7 +254,7 @@ class GroupedLikelihood(OneFunction):
         return members, np.where(weights == 0.0, table[0], table), weights
 
     def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
-        """Return derivatives of the log density as a function of latent values and numbers of groups, and these (1, g).
+        """Return derivatives of the log density, given latent values and group numbers, and all group numbers (1, g).
 
         Averages evaluate them at many latent values of the same groups.
         """
@@ -315,7 +315,7 @@ class GroupedLikelihood(OneFunction):
         chosen = np.bincount(columns, apart, n) == 0.0
         whole = np.stack([np.bincount(columns, weights * row, n) for row in shapes])
         added = np.bincount(columns, weights * constant, n)
-        of, s = offset[:n], scale[:n]  # the first factor of each group
+        of, s = offset[:n], scale[:n]  # The first factor of each group.
         if rate:
             top = np.full(n, -np.inf)
             np.maximum.at(top, columns, offset)
@@ -336,7 +336,7 @@ class GroupedLikelihood(OneFunction):
         return ScalarDensity(partial(self._sum, self.own.computation(ScalarDensity).derivatives))
 
     def _placed(self, found: Array, members: _Members, out: Array) -> None:
-        """Write slopes (p, ..., e) in parameters of factors at the rows of these."""
+        """Write slopes (p, ..., e) in parameters of factors into the rows of `out` for these parameters."""
         out[:] = 0.0
         for i, row in enumerate(found):
             at = 1 + members.slots * (2 + self.count) + 2 + i

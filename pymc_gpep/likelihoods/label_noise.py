@@ -131,9 +131,9 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 
 _NARROW = 1e-5
-"""Noise that makes a step a probit, in units of the largest standard deviation of a point's latent values ..."""
-_CLOSE = 1e-8  # ... or of the largest difference of their means, if their variance is 0,
-_NONE = 1e-150  # or this number, if that is 0 as well
+"""Smallest noise that smooths a step to a probit, relative to the largest standard deviation of latent values."""
+_CLOSE = 1e-8  # Smallest noise relative to the largest difference of their means.
+_NONE = 1e-150  # Smallest noise.
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class RobustMaxLikelihood(LabelNoise):
 
 
 def _as_utilities(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Moments of scaled latent values with unit noise, whose largest has the same class up to 1e-10."""
+    """Return moments of scaled latent values. Unit noise changes the class of the largest by less than 1e-10."""
     mean, cov = np.asarray(mean, np.float64), np.asarray(cov, np.float64)
     apart = mean - mean.max(axis=1, keepdims=True)
     widest = np.sqrt(cov.diagonal(axis1=1, axis2=2).max(axis=1))

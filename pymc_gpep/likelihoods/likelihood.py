@@ -30,7 +30,7 @@ from pymc_gpep.likelihoods.local_likelihood import LocalLikelihood
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 UNBOUNDED = 1e300
-"""The number that stands for an infinite bound: solvers take no parameters that are not finite."""
+"""Finite number in place of an infinite bound, since solvers accept only finite parameters."""
 
 
 def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
@@ -66,35 +66,35 @@ class Likelihood(LocalLikelihood, ABC):
     """A distribution of one observation given the c latent values of its point."""
 
     written: ClassVar[str]
-    """Code that a user writes for it."""
+    """Code with which a user declares the likelihood."""
     distributions: ClassVar[tuple[type[Op], ...]]
-    """The random variables that it may be read from."""
+    """Types of random variables that may have the likelihood."""
     method: ClassVar[str]
-    """The approximation that is meant where none is named."""
+    """Name of the default approximation."""
     options: ClassVar[Mapping[str, Any]] = {}
-    """Options of this approximation where it is chosen."""
+    """Options of the default approximation."""
     guide: ClassVar[str]
-    """Name of the approximation that guides a sampler if nothing is asked for, or "prior"."""
+    """Name of the default guide of a sampler: an approximation, or "prior"."""
     function_axis: ClassVar[bool] = True
     """Whether its argument in a model is (n, c), with an axis for the latent functions, or (n,), for one function."""
     ways: ClassVar[tuple[str, ...]]
-    """How predictive probabilities can be computed from a Gaussian, the default first."""
+    """Names of computations of predictive probabilities from a Gaussian, the default first."""
     fixes_scale: ClassVar[bool] = True
-    """Whether it changes when all latent values are multiplied by a number."""
+    """Whether the likelihood changes if all latent values are multiplied by a number."""
     observed_dtype: ClassVar[str] = "int64"
-    """Type of its observations in arrays: int64 for classes and counts, float64 for other numbers."""
+    """Type of observations in arrays: int64 for classes and counts, float64 for other numbers."""
     observed_axes: ClassVar[int] = 1
-    """Axes of its observations: one for points, and a second one where a point has a number for each class."""
+    """Number of axes of observations: 1, or 2 if a point has a number for each class."""
     least: ClassVar[float] = -np.inf
-    """Observations that are no classes are at least this."""
+    """Lower bound of observations that are not classes."""
 
     def check_way(self, how: str | None, name: str = "how") -> str:
-        """Return the way to compute predictive probabilities, the default for None.
+        """Return the name of a computation of predictive probabilities, the default for None.
 
         Raises
         ------
         ValueError
-            If the way does not exist; the message calls it by `name`.
+            If the name does not exist. `name` is the argument in the message.
         """
         if how is not None:
             check_name(name, how, self.ways, f" for a {self.name} likelihood")
@@ -155,14 +155,14 @@ class Likelihood(LocalLikelihood, ABC):
         """
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
-        """Return why a random variable that `may_be` of this likelihood is not; None if another likelihood is nearer.
+        """Return why a random variable for which `may_be` is True cannot be read; None if another likelihood is closer.
 
         Arguments are the arguments of `read`.
         """
         return None
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable | None:
-        """Log probability (n,) of a variable if PyMC's own loses digits; else None."""
+        """Return the log probability (n,) of a variable if the result of PyMC loses digits; else None."""
         return None
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable | None:
@@ -172,7 +172,7 @@ class Likelihood(LocalLikelihood, ABC):
         ----------
         name : str
         mean, variance : TensorVariable (n, c), or (n,) where there is no axis for functions
-            Moments of the latent values. **kwargs Keyword arguments of the distribution: `observed` and `dims`.
+            Moments of the latent values. `kwargs` are arguments of the distribution: `observed` and `dims`.
 
         Returns
         -------
@@ -204,27 +204,27 @@ class Likelihood(LocalLikelihood, ABC):
     def probabilities(
         self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
     ) -> tuple[Array, Array]:
-        """Predictive probability (m, classes) of each class, the latent values integrated out; estimated errors (m,).
+        """Return predictive class probabilities (m, classes), with latent values integrated out, and errors (m,).
 
         Parameters
         ----------
         mean : array (m, c)
             Means of the latent values at m points.
         cov : array (m, c, c)
-            Their covariances, which may be singular.
+            Covariances of the latent values, which may be singular.
         how : str, optional
-            A way in `ways`, the first if not given.
+            A name in `ways`; the first by default.
         tolerance : float
             Target absolute error of each probability, if they are integrated by sampling.
 
         Raises
         ------
         ValueError
-            If the shapes do not agree, or if the way does not exist.
+            If the shapes do not agree, or if `how` does not exist.
         """
 
     def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
-        """Return scores of each observation (m,) by name, besides its log density.
+        """Return scores of each observation (m,) by name, in addition to its log density.
 
         Parameters
         ----------
@@ -294,7 +294,7 @@ def log_predictive(
     mean : array_like (m, c)
         Means of the latent values.
     cov : array_like (m, c, c)
-        Their covariances, which may be singular.
+        Covariances of the latent values, which may be singular.
     labels : array_like of int (m,)
         Observed classes, counted from 0.
     tolerance : float
@@ -323,11 +323,11 @@ def log_predictive(
 
 
 type LogDensity = Callable[[Array, Observed, Array], float]
-"""Of `(f, y, slope)`: Σ log p(y_i | f_i), returned, and its derivative in f, written (c, n)."""
+"""Function of `(f, y, slope)` that returns Σ log p(y_i | f_i), and writes its derivative in f (c, n) to `slope`."""
 
 
 def log_density_with_slope(likelihood: Likelihood) -> LogDensity | None:
-    """Return the log density of a likelihood with its parameters; None where no kernel computes its derivative."""
+    """Return the log density of a likelihood with its parameters; None if no kernel computes its derivative."""
     if likelihood.offers(BlockCurvature):
         return likelihood.computation(BlockCurvature).log_density
     if likelihood.offers(CoupledCurvature):

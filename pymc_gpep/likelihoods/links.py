@@ -28,29 +28,29 @@ class Reading(NamedTuple):
     argument: TensorVariable
     """Latent values (n, c), or (n,) where there is no axis for functions."""
     parameters: TensorVariable | None = None
-    """Parameters at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None without any."""
+    """Parameters (p, n), or (p, 1) for all points, as a function of hyperparameters and data; else None."""
     unbounded: TensorVariable | None = None
     """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
     totals: TensorVariable | None = None
-    """Sums of the observations of each point, (n,) or a number, where a model states them; else None."""
+    """Sums of the observations of each point, (n,) or a number, if the model contains them; else None."""
     everywhere: "Reading | None" = None
-    """The same at all rows of the data, where the responses of some are missing."""
+    """The reading at all rows of the data, if some responses are missing; else None."""
     likelihood: Any = None
-    """The `Likelihood` itself, where only the variable that was read tells which it is; else None."""
+    """The `Likelihood`, if it depends on the variable that was read; else None."""
     names: tuple[str, ...] = ()
-    """Names of the latent functions, where these are no classes."""
+    """Names of the latent functions, if the functions are not classes."""
 
 
 NO_EXPOSURE = -1e100
-"""What stands for the logarithm of an exposure of 0: a number, with derivatives, that no latent value comes near to."""
+"""Finite number in place of the logarithm of an exposure of 0, far below all latent values."""
 _POINTWISE = (Elemwise, DimShuffle, ViewOp, CheckAndRaise)
-"""What gives each point a value of its own; the last two hand on what they are given."""
+"""Ops that compute the value of a point from the values of this point. The last two return their first input."""
 _GRID = np.linspace(-6.0, 6.0, 41)
 # Largest difference between values of a function and of its link: some functions of PyMC take √2 in single precision.
 _LINK_TOLERANCE = 1e-6
 _SCALE = 1.7  # Scale of latent values and cutpoints in a check of probabilities.
 _POWERS = {Reciprocal: -1.0, Sqr: 2.0, Sqrt: 0.5}
-_PLAIN = Mode(linker="py", optimizer=None)  # compiling would take longer
+_PLAIN = Mode(linker="py", optimizer=None)  # Compilation would take longer.
 
 
 def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> TensorVariable | None:
@@ -67,12 +67,12 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
     innermost = None
     for argument in _arguments(value):
         if argument.ndim > value.ndim:
-            continue  # matrix products add a second axis to vectors
+            continue  # Matrix products add a second axis to vectors.
         found = _on_grid(value, argument)
         if found.shape == expected.shape and np.abs(found - expected).max() < _LINK_TOLERANCE:
             innermost = argument
             if argument.name:
-                break  # inner variables are its parts
+                break  # Inner variables are parts of this argument.
     return innermost
 
 
@@ -90,14 +90,14 @@ def behind(value: TensorVariable) -> list[str]:
 
 
 def _arguments(value: TensorVariable) -> Iterator[TensorVariable]:
-    """Variables of which `value` is an elementwise function alone, from the outside inwards."""
+    """Yield variables of which `value` is an elementwise function, from the outside inwards."""
     for frontier in _frontiers(value):
         if len(frontier) == 1 and frontier[0] is not value:
             yield cast(TensorVariable, frontier[0])
 
 
 def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
-    """Sets of variables that determine `value` together with numbers; each expands a variable of the last set."""
+    """Yield sets of variables that, with constants, determine `value`; each set replaces a variable by its inputs."""
     nodes = list(toposort([value]))
     numbers: set[Variable] = set()
     for node in nodes:
@@ -115,7 +115,7 @@ def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
 
 
 def _operands(node: Apply) -> list[Variable]:
-    """Return the inputs that a node works on point by point; an empty list if it does not work point by point."""
+    """Return the inputs of a node that computes point by point; an empty list for other nodes."""
     if not isinstance(node.op, _POINTWISE):
         return []
     return node.inputs[:1] if isinstance(node.op, CheckAndRaise) else node.inputs
@@ -185,7 +185,7 @@ def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading |
 
 
 def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> TensorVariable | None:
-    """Return a positive number without latent values that cancel, as (c exp f)² / exp(f)²; None if some stay.
+    """Return a positive variable after latent values cancel, as in (c exp f)² / exp(f)²; None if some remain.
 
     Arguments are as for `read_log_rate`.
     """
@@ -232,7 +232,7 @@ def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, Tens
 
 
 class _NotExponentialError(Exception):
-    """Latent values reach a rate otherwise than through an exponential."""
+    """A rate depends on latent values other than through an exponential."""
 
 
 def _of_logarithm(
@@ -311,7 +311,7 @@ def softmax_argument(p: Variable) -> TensorVariable | None:
         match p.owner and p.owner.op:
             case DimShuffle(new_order=(1, 0)):
                 transposed = not transposed
-            case ViewOp():  # of pm.Deterministic
+            case ViewOp():  # pm.Deterministic adds it.
                 pass
             case _:
                 return None
@@ -373,7 +373,7 @@ def read_cutpoints(
 
 
 def _numbers(p: TensorVariable, *blockers: Variable) -> list[TensorVariable]:
-    """Return single numbers that probabilities depend on, besides constants and some variables."""
+    """Return scalar variables on which probabilities depend, except constants and `blockers`."""
     found = [each for each in ancestors([p], blockers=blockers) if not isinstance(each, TensorConstant)]
     floats = [each for each in found if isinstance(each, TensorVariable) and each.dtype.startswith("float")]
     return [each for each in floats if all(each.type.broadcastable)]
@@ -385,9 +385,9 @@ def has_cutpoints(p: TensorVariable, latents: Collection[Variable]) -> bool:
 
 
 def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Return functions of latent values, as a column, and possible cutpoints, as rows, that are subtracted.
+    """Yield pairs that are subtracted: functions of latent values, as a column, and possible cutpoints, as rows.
 
-    Cutpoints may depend on Gaussian variables as well, which then cannot be integrated.
+    Cutpoints may depend on Gaussian variables. These variables cannot be integrated.
     """
     known = set(latents)
     for node in toposort([p]):
@@ -420,6 +420,6 @@ def _gives(
             (found,) = pytensor.function(inputs, outputs, mode=_PLAIN, on_unused_input="ignore")(
                 _LATENT_GRID[:, None], cuts[None]
             )
-    except (ValueError, IndexError):  # the data have incompatible shapes
+    except (ValueError, IndexError):  # The data have incompatible shapes.
         return False
     return found.shape == expected.shape and bool(np.abs(found - expected).max() < _LINK_TOLERANCE)

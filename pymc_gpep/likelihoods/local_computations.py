@@ -1,4 +1,4 @@
-"""Local computations: compiled functions of single points, with a type for each need of a method.
+"""Local computations: compiled functions of single points, by type.
 
 A likelihood offers some of these, and an approximation names the types that it needs. A package adds further types as a
 `pymc_gpep.likelihoods.local_likelihood.Computation`. Arrays: latent values `f` (c, n), labels `y` (n,), covariances
@@ -33,7 +33,7 @@ class CoupledQuadrature(NamedTuple):
     update: Kernel
     """New coupled sites, see `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`."""
     conditioned: int = 1
-    """How many of the c classes the nodes of the quadrature leave out, since an integral is in closed form."""
+    """Number of the c classes without quadrature nodes, since their integral has a closed form."""
 
 
 class BlockCurvature(NamedTuple):
@@ -81,7 +81,7 @@ class PredictorsNodes(NamedTuple):
 
 
 class Utilities(NamedTuple):
-    """Observations as a function of utilities, latent values with independent unit noise, unless they are noise."""
+    """Labels as a function of utilities (latent values plus independent unit noise), unless a label is noise."""
 
     draw: Kernel
     """`(rng, f, y, v)`: an exact draw of v ~ N(f, I) given the observations, written (c, n)."""
@@ -102,7 +102,7 @@ class DifferenceFactors(NamedTuple):
     energies: Kernel
     """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.site_energies`."""
     average: Kernel
-    """As `terms` of `GaussianAverage`, for a factor of one g, which has the label 1."""
+    """Kernel like `terms` of `GaussianAverage`, for a factor of one g with the label 1."""
 
 
 class NoisyDifferenceFactors(NamedTuple):
@@ -172,7 +172,7 @@ class PlainDensity(NamedTuple):
     """Density of one latent value with a kink, unsuitable for Newton's method."""
 
     derivatives: Kernel
-    """As that of `ScalarDensity`, one-sided where the slope jumps."""
+    """Derivatives as in `ScalarDensity`, one-sided where the slope jumps."""
 
 
 class GaussianAverage(NamedTuple):
@@ -184,14 +184,14 @@ class GaussianAverage(NamedTuple):
     D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
     """
     rough: Kernel | None = None
-    """The same for h and its first two derivatives, (3, n) of the array, to nine digits; None if it saves no time."""
+    """Kernel like `terms` for h and two derivatives, rows 0 to 2 of `out`, to nine digits; None if it saves no time."""
 
 
 class PowersAverage(NamedTuple):
     """A product of densities of two classes averaged over a normal latent value, log ∫ p(1 | f)ᵃ p(0 | f)ᵇ N(f) df."""
 
     terms: Kernel
-    """`(mean, variance, powers, out)`: as those of `GaussianAverage`, for powers a and b (2, n)."""
+    """`(mean, variance, powers, out)`: written as in `GaussianAverage`, for powers a and b (2, n)."""
 
 
 class AverageLogDensity(NamedTuple):
@@ -209,17 +209,17 @@ class QuadraticBound(NamedTuple):
 
 
 class ParameterSlopes(NamedTuple):
-    """Derivatives in each row of the parameters, for gradients of evidences in these."""
+    """Derivatives in each row of the parameters, for gradients of evidences."""
 
     derivatives: Kernel
-    """`(f, y, parameters, out)`: those of log p(y_i | f_i) and of its first two derivatives in f, written (p, 3, n)."""
+    """`(f, y, parameters, out)`: slopes of log p(y_i | f_i) and its first two derivatives in f, written (p, 3, n)."""
     average: Kernel
-    """`(mean, variance, y, parameters, out)`: those of `GaussianAverage`'s h at fixed moments, written (p, n)."""
+    """`(mean, variance, y, parameters, out)`: slopes of h of `GaussianAverage` at fixed moments, written (p, n)."""
     average_log: Kernel
-    """`(mean, variance, y, parameters, out)`: those of `AverageLogDensity`'s g at fixed moments, written (p, n)."""
+    """`(mean, variance, y, parameters, out)`: slopes of g of `AverageLogDensity` at fixed moments, written (p, n)."""
 
 
-# Densities that graphs of batches write down themselves.
+# Densities for which the graphs of batch fits have formulas.
 
 
 class NormalResponse(NamedTuple):

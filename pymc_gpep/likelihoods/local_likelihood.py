@@ -17,14 +17,14 @@ from pymc_gpep.registry import Registry, table_of
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 A_ROW_FOR_EACH_VOTE = (
-    "Votes, how many of them each class has, are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
-    "Where classes have no softmax they need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
+    "Numbers of votes for each class are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
+    "Without a softmax, votes need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
     "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
 )
-"""How votes (n, classes) are given, as they are or as single labels."""
+"""Advice on how to declare votes (n, classes), as numbers or as single labels."""
 
 
-_SHOWN = 5  # offending labels that an error message lists
+_SHOWN = 5  # Largest number of offending labels in an error message.
 
 
 def recoding(labels: np.ndarray, n_classes: int) -> str:
@@ -68,7 +68,7 @@ def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: b
 
 
 def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
-    """Advice on how to reshape labels to one axis, after a space; empty if they have one axis."""
+    """Return advice on how to reshape labels to one axis, after a space; empty if they have one axis."""
     if len(shape) < 2:
         return ""
     if sum(size != 1 for size in shape) < 2:
@@ -81,7 +81,7 @@ def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
 
 
 def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
-    """Message about missing observations `name`, and how to leave them out."""
+    """Return a message about missing observations `name`, and how to leave them out."""
     where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
     more = "; ..." if missing.sum() > _SHOWN else ""
     return (
@@ -92,7 +92,7 @@ def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
 
 
 def some_of(labels: NDArray[Any]) -> str:
-    """The smallest of the different labels."""
+    """Return a text with the smallest distinct labels."""
     return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
 
 
@@ -104,12 +104,12 @@ def without_marks(labels: NDArray[Any]) -> str:
 
 
 def _plain(values: Any) -> NDArray[Any]:
-    """Return the values as an array, with pandas' own mark where its arrays have missing values."""
+    """Return the values as an array, with the mark of pandas at missing values of pandas arrays."""
     return np.asarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
 
 
 def _missing(values: Any) -> NDArray[np.bool_]:
-    """Mask of missing values."""
+    """Return a mask of missing values."""
     missing = np.asarray(pd.isna(_plain(values)), bool)
     return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
 
@@ -123,7 +123,7 @@ class RowConstants(NamedTuple):
     """Constants of rows that do not depend on latent values, computed once for many calls with the same rows."""
 
     bound_to: Callable[[Observed, Array], tuple[object, ...]]
-    """`(y, parameters)`: local computations, returned, that keep the constants of these very arrays."""
+    """`(y, parameters)`: local computations, returned, that store the constants of these arrays."""
 
 
 class Computation(NamedTuple):
@@ -132,7 +132,7 @@ class Computation(NamedTuple):
     likelihood: str
     """Name of the likelihood."""
     local: object
-    """Of a type of `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple that a method needs."""
+    """Instance of a type in `pymc_gpep.likelihoods.local_computations`, or of another NamedTuple."""
 
     @property
     def name(self) -> str:
@@ -181,33 +181,33 @@ class LocalLikelihood(ABC):
 
     parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
     bound: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
-    """Local computations with the constants of the rows of a solve (`bound_to`), which go before `local`."""
+    """Local computations with the constants of the rows of a solve (`bound_to`), which precede `local`."""
 
     name: ClassVar[str]
     """Name in approximations, messages and files."""
     sees_common: ClassVar[bool]
-    """Whether a number that is added to all latent values of a point changes anything."""
+    """Whether adding a number to all latent values of a point changes the likelihood."""
     has_parameters: ClassVar[bool] = False
-    """Whether it is given anything besides latent values."""
+    """Whether the likelihood has parameters in addition to latent values."""
     several_rows: ClassVar[bool] = False
     """Whether the factor of a point is the product over several rows of the data."""
     rows: ClassVar[tuple[str, ...]] = ()
-    """Names of the rows of its parameters, or one for all of them where their number is free."""
+    """Names of the rows of the parameters; a single name if the number of rows is free."""
     largest_precision: ClassVar[float]
-    """Scalar sites of EP have precisions of less than this; 1 where EP has no such sites."""
+    """Upper bound of precisions of scalar sites of EP; 1 if EP has no scalar sites."""
     log_concave: ClassVar[bool] = True
-    """Whether its logarithm is concave in the latent values."""
+    """Whether the log likelihood is concave in the latent values."""
     of_prior: ClassVar[bool] = False
-    """Whether rows are factors of priors of effects, or some of several likelihoods' rows are."""
+    """Whether some rows are factors of priors of effects."""
     local: ClassVar[tuple[object, ...]]
-    """Local computations at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
+    """Local computations at points, each of a different type in `pymc_gpep.likelihoods.local_computations`.
 
-    Kernels there are functions of arrays; they are compiled for speed, and need not be.
+    Kernels are functions of arrays. They are compiled for speed, but need not be.
     """
 
     @property
     def least_precision(self) -> float:
-        """The least precision of scalar sites: 0, or −∞ where the likelihood is not log-concave."""
+        """Smallest precision of scalar sites: 0, or −∞ if the likelihood is not log-concave."""
         return 0.0 if self.log_concave else -np.inf
 
     @property
@@ -215,7 +215,7 @@ class LocalLikelihood(ABC):
         """Built-in local computations, then computations registered for its name, imported on demand."""
         yield from self.bound
         yield from self.local
-        # A likelihood made of another one shares its name, but not its arrays: the class has no name.
+        # A likelihood made of another likelihood has its name but other arrays. Its class has no name.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:
@@ -228,13 +228,13 @@ class LocalLikelihood(ABC):
         Raises
         ------
         ValueError
-            If it has none.
+            If the likelihood has no computation of this type.
         """
         for one in self.computations:
             if isinstance(one, kind):
                 return one
         has = ", ".join(type(one).__name__ for one in self.computations) or "none"
-        raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
+        raise ValueError(f"A {self.name} likelihood has no {kind.__name__}. Its local computations are: {has}.")
 
     def given(self, parameters: Array) -> Self:
         """Return the likelihood with parameters (p, n)."""
@@ -280,7 +280,7 @@ class LocalLikelihood(ABC):
 
         Parameters
         ----------
-        observed : array_like (n,), or (n, classes) where there is a number for each class
+        observed : array_like (n,), or (n, classes) with a number for each class
         n_functions : int
             Number c of functions.
         n_points : int

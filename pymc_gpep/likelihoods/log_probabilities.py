@@ -33,7 +33,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
-_SQRT_HALF = np.sqrt(0.5)  # a Python float would become single precision
+_SQRT_HALF = np.sqrt(0.5)  # A Python float would become single precision.
 _CHANGE = np.float64(-1.0)
 _FAR = np.float64(26.0)  # Above this value the series of the scaled complement is exact to rounding.
 
@@ -52,7 +52,7 @@ def log_ndtr(z: TensorVariable) -> TensorVariable:
 
     PyMC's version is accurate to single precision only.
     """
-    # Each form gets only values in its range: elsewhere its derivatives would be ∞ × 0.
+    # Each form gets only values in its range: outside, its derivatives would be ∞ × 0.
     in_tail = z < _CHANGE
     low, high = pt.switch(in_tail, z, _CHANGE), pt.switch(in_tail, _CHANGE, z)
     tail = pt.log(0.5 * scaled_erfc(-low * _SQRT_HALF)) - 0.5 * low**2
@@ -149,7 +149,7 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
         case NormalRV():
             mu, sigma = others
             return log_ndtr((mu - value) / sigma)
-        case LaplaceRV() | LogisticRV() | CauchyRV() | StudentTRV():  # symmetric
+        case LaplaceRV() | LogisticRV() | CauchyRV() | StudentTRV():  # Symmetric distributions.
             mu = others[1 if isinstance(op, StudentTRV) else 0]
             return log_below(distribution, 2.0 * mu - value)
         case WeibullBetaRV():

@@ -79,7 +79,7 @@ from pymc_gpep.likelihoods.multinomial_probit_distribution import (
 )
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
-# Sweeps over the sites of a point at most, and the largest change of a site that counts as converged.
+# Largest number of sweeps over the sites of a point, and largest change of a site that counts as converged.
 INNER_SWEEPS, INNER_TOLERANCE = 200, 1e-10
 
 
@@ -171,7 +171,7 @@ def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[
 def _flat_points(
     y: np.ndarray, moments: Sequence[np.ndarray], axes: Sequence[int]
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """Return the batch shape of labels (...,) and moments, and all of them with a single batch axis."""
+    """Return the batch shape of labels (...,) and moments, and these arrays with a single batch axis."""
     arrays = [np.asarray(y, np.int64), *(np.asarray(each, np.float64) for each in moments)]
     axes = (0, *axes)
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip(arrays, axes, strict=True)))
@@ -179,7 +179,7 @@ def _flat_points(
     if any(end != ends[1][:1] * k for end, k in zip(ends, axes, strict=True)):
         raise ValueError(f"The moments of a point differ in the number of classes: their shapes are {ends[1:]}.")
     whole = (np.broadcast_to(x, (*batch, *end)) for x, end in zip(arrays, ends, strict=True))
-    # Kernels are compiled once more for arrays that may not be written to.
+    # Kernels are compiled once more for read-only arrays.
     flat = (np.require(x, requirements=("C", "W")) for x in whole)
     return batch, [x.reshape(-1, *end) for x, end in zip(flat, ends, strict=True)]
 
@@ -204,7 +204,7 @@ class LabelAverages(Op):
         return [re.sub("[(),]", "", each) for each in inputs], [re.sub("[(),]", "", each) for each in outputs]
 
     def sizes(self, shapes: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Letter → length of the axis, from the shapes of the inputs; the last input with the axis counts."""
+        """Return the length of each axis by letter, from the shapes of inputs; the last input with the axis counts."""
         return {
             axis: size for each, shape in zip(self.axes()[0], shapes, strict=True)
             for axis, size in zip(each, shape, strict=True)
@@ -361,7 +361,7 @@ def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariabl
         raise TypeError(f"inner_ep: y must be integers, but its dtype is {y.dtype}. Write y.astype(int).")
     if mean.ndim < 1 or cov.ndim < 2:
         raise ValueError(
-            f"inner_ep: mean needs a class axis and cov two of them, but they have {mean.ndim} and {cov.ndim} axes."
+            f"inner_ep: mean needs 1 class axis and cov 2 class axes, but they have {mean.ndim} and {cov.ndim} axes."
         )
     counts = {size for size in (*mean.type.shape[-1:], *cov.type.shape[-2:]) if size is not None}
     if len(counts) > 1 or 1 in counts:
@@ -457,7 +457,7 @@ class UnequalNoiseProbit(Discrete):
 
     @classmethod
     def dist(cls, mean: Any, variance: Any, **kwargs: Any) -> TensorVariable:
-        """A random variable outside any model; arguments as for the class."""
+        """Return a random variable outside any model; arguments as for the class."""
         return super().dist([pt.as_tensor_variable(each).astype("float64") for each in (mean, variance)], **kwargs)
 
     support_point = largest_label
@@ -469,13 +469,13 @@ class UnequalNoiseProbit(Discrete):
 
 _SEED = 20_130_107  # Seed of the points: equal input has equal results.
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
-_WIDEST = 1e100  # variance whose square is a number
+_WIDEST = 1e100  # Largest variance whose square does not overflow.
 
 
 def class_probabilities(
     mean: np.ndarray, cov: np.ndarray, *, method: str = "orthant", tolerance: float = 5e-5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of each class at m points, the latent values of each integrated out.
+    """Return the probability of each class at m points, with latent values integrated out.
 
     Class k has the probability that v_k is the largest of v ~ N(mean, cov + I).
 
@@ -484,27 +484,27 @@ def class_probabilities(
     mean : (m, c) array
         Posterior means of the latent values.
     cov : (m, c, c) array
-        Their posterior covariances, which may be singular.
+        Posterior covariances of the latent values, which may be singular.
     method : {"orthant", "inner_ep"}
-        "orthant" computes the c orthant probabilities of dimension c − 1. The error is that of rounding up to three
-        classes. With four it is about 1e-10, unless they are a thousand times wider than the noise. A diagonal
+        "orthant" computes the c orthant probabilities of dimension c − 1. Up to three classes the error is rounding.
+        With four it is about 1e-10, unless latent values are a thousand times wider than the noise. A diagonal
         covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
-        have an error of `tolerance`, by randomised rules over common factors of the classes. If these do not reach it,
+        have an error of `tolerance`, by randomised rules over common factors of the classes. If these rules fail,
         quasi-Monte Carlo rules integrate each class. The random numbers are fixed. The method "inner_ep" is the nested
         EP paper's approximation: inner EP computes the normalisers of the tilted distributions (appendix A). It is fast
         with many classes, with an error that does not depend on `tolerance`.
     tolerance : float
-        Target absolute error of each probability by "orthant". The work is bounded, so look at the errors returned.
+        Target absolute error of each probability by "orthant". The work is bounded, so check the returned errors.
 
     Returns
     -------
     probabilities : (m, c) array
-        They sum to 1 at each point; NaN where mean or covariance are.
+        They sum to 1 at each point; NaN if mean or covariance is NaN.
     errors : (m,) array
         Estimated error of the least certain probability of each point. With five classes or more, "orthant" returns
-        half a confidence interval of 99 per cent. Where there is one integral or a closed form, it returns how far from
-        1 the probabilities summed before they were normalised. For "inner_ep" it is always that distance, which is not
-        a bound on the error.
+        half a confidence interval of 99 per cent. With one integral or a closed form, it returns the distance of the
+        sum of probabilities from 1 before normalisation. For "inner_ep" it is always that distance, which is not a
+        bound on the error.
 
     Raises
     ------
@@ -585,7 +585,7 @@ _FEW_CLASSES = {2: _two_classes, 3: _by_kernel(largest_of_three), 4: _by_kernel(
 
 @lru_cache(maxsize=4)
 def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scrambled Sobol sequences, and digital shifts of them for each class."""
+    """Return scrambled Sobol sequences, and digital shifts of the sequences for each class."""
     rng = np.random.default_rng(_SEED)
     each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(LAST_LEVEL) for _ in range(SEQUENCES)]
     points = np.ldexp(np.stack(each, axis=-1), BITS).astype(np.int64)

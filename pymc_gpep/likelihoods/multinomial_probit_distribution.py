@@ -39,11 +39,11 @@ def _hessians_over_points(y: np.ndarray, f: np.ndarray, hessians: np.ndarray) ->
 
 
 def _flatten_points(y: np.ndarray, f: np.ndarray) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
-    """Batch shape of labels (...,) and latent values (..., c), and both with one batch dimension."""
+    """Return the batch shape of labels (...,) and latent values (..., c), and both with one batch dimension."""
     y, f = np.asarray(y, np.int64), np.asarray(f, np.float64)
     batch = np.broadcast_shapes(y.shape, f.shape[:-1])
     c = f.shape[-1]
-    # Kernels are compiled once more for arrays that may not be written to.
+    # Kernels are compiled once more for read-only arrays.
     y = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
     f = np.require(np.broadcast_to(f, (*batch, c)), requirements=("C", "W")).reshape(y.size, c)
     return batch, y, f
@@ -190,7 +190,7 @@ def multinomial_probit_log_probability(y: Any, f: Any) -> Variable:
 
 
 def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
-    """ε as a number, or as a variable of a model that is a number.
+    """Return ε as a number, or as a scalar variable of a model.
 
     Raises
     ------
@@ -213,8 +213,8 @@ def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
         raise TypeError(f"{name}: epsilon must be a number, but is {epsilon!r}.") from None
     if not 0.0 <= value < 1.0:
         raise ValueError(
-            f"{name}: epsilon must be from 0 to below 1, but is {value}: it is the part of labels that are drawn from "
-            "all classes alike."
+            f"{name}: epsilon must be from 0 to below 1, but is {value}: it is the share of labels drawn uniformly "
+            "from all classes."
         )
     return value
 
@@ -228,7 +228,7 @@ def with_label_noise(log_p: TensorVariable, epsilon: TensorVariable, c: TensorVa
 def with_random_labels(
     rng: np.random.Generator, labels: NDArray[np.int64], epsilon: np.ndarray, c: int
 ) -> NDArray[np.int64]:
-    """Labels, a part ε of them drawn anew from c classes."""
+    """Return labels, with a share ε of labels drawn again from c classes."""
     anew = rng.random(labels.shape) < epsilon
     drawn: NDArray[np.int64] = np.where(anew, rng.integers(c, size=labels.shape), labels)
     return drawn
@@ -284,7 +284,7 @@ class NoisyMultinomialProbit(Discrete):
 
     @classmethod
     def dist(cls, f: TensorVariable, epsilon: float | TensorVariable, **kwargs: Any) -> TensorVariable:
-        """A random variable outside any model."""
+        """Return a random variable outside any model."""
         refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
         return super().dist([f, epsilon], **kwargs)
 
@@ -393,7 +393,7 @@ class MultinomialProbit(Discrete):
 
     @classmethod
     def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
-        """A random variable outside any model; arguments as for the class."""
+        """Return a random variable outside any model; arguments as for the class."""
         refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
         f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
         noisy = _may_be_noise(epsilon)
@@ -411,7 +411,7 @@ def _may_be_noise(epsilon: float | TensorVariable) -> bool:
 
 
 def as_latent(f: Any, name: str) -> TensorVariable:
-    """`f` with its class axis, checked; errors call the variable by `name`."""
+    """Return `f` after a check of its class axis; `name` is for messages."""
     f = pt.as_tensor_variable(f)
     if f.ndim == 0:
         raise ValueError(f"{name}: f is a scalar, but needs a class axis, the last one")
@@ -427,7 +427,7 @@ def as_latent(f: Any, name: str) -> TensorVariable:
 
 
 def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Variable:
-    """`observed`, checked against `f`."""
+    """Return `observed` after a check against `f`."""
     *batch, c = known_shape(f)
     return observed_classes(
         observed,
@@ -534,7 +534,7 @@ class RobustMax(Discrete):
 
     @classmethod
     def dist(cls, f: Any, epsilon: Any, **kwargs: Any) -> TensorVariable:
-        """A random variable outside any model; arguments as for the class."""
+        """Return a random variable outside any model; arguments as for the class."""
         refuse_others(kwargs, "gpep.RobustMax", "Label noise is epsilon.")
         return super().dist([as_latent(f, "RobustMax"), as_epsilon(epsilon, "RobustMax")], **kwargs)
 

@@ -40,7 +40,7 @@ _WHOLE = "Code the classes as 0 ... c−1; a label in doubt needs a row for each
 
 
 def known_shape(x: TensorVariable) -> tuple[int | None, ...]:
-    """Return the shape of `x` as far as it is determined without random draws; shared data have their present shape."""
+    """Return the shape of `x`, None for lengths that need random draws; shared data have their present shape."""
     if None not in x.type.shape:
         return x.type.shape
     shape = [x.shape[i] for i in range(x.ndim)]

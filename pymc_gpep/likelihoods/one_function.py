@@ -44,7 +44,7 @@ class OneFunction(Likelihood, ABC):
             )
 
     def checked_shape(self, observed: ArrayLike, n_functions: int, n_points: int, name: str) -> NDArray[Any]:
-        """Observations as an array, one for each point."""
+        """Return observations as an array with one entry for each point."""
         self.check_functions(n_functions)
         return one_for_each_point(observed, n_points, name, classes=self.n_classes(1) > 0)
 
@@ -97,7 +97,7 @@ class OneFunction(Likelihood, ABC):
         return np.asarray(found)
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # Exact everywhere, tails included.
+        # Exact, also in tails.
         means, variance = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(cov[:, 0, 0])
         terms = np.empty((5, len(means)))
         labels = np.ascontiguousarray(observed, self.observed_dtype)
@@ -105,7 +105,7 @@ class OneFunction(Likelihood, ABC):
         return terms[0]
 
     def _rows(self, f: Array) -> Array:
-        """Parameters (p, n) for latent values (..., n)."""
+        """Return parameters (p, n), or (0, n) without parameters, for latent values (..., n)."""
         return self.parameters if self.has_parameters else np.empty((0, f.shape[-1]))
 
 
@@ -121,7 +121,7 @@ def _fall(values: Callable[[Array], Array], edge: float, m: int) -> Array:
 
 @lru_cache
 def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
-    """Nodes and weights on [−1, 1]."""
+    """Return nodes and weights of the Gauss–Legendre rule on [−1, 1]."""
     x, weights = np.polynomial.legendre.leggauss(nodes)
     return x, weights
 
@@ -211,7 +211,7 @@ class OneFunctionPerClass(Likelihood, ABC):
         if given.dtype.kind not in "biuf":
             such = f", such as '{given[0]}'" if n_points else ""
             raise ValueError(
-                f"{classes}, but are of type {given.dtype}{such}. Code them in the way of the labels that were fitted."
+                f"{classes}, but are of type {given.dtype}{such}. Code them in the same way as the fitted labels."
             )
         numbers = given.astype(np.float64)
         if (odd := np.flatnonzero(numbers != np.round(numbers))).size:

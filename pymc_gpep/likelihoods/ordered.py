@@ -43,7 +43,7 @@ class OrderedLikelihood(OneFunction, ABC):
 
     @abstractmethod
     def distribution(self, x: Array) -> Array:
-        """F."""
+        """Return F(x)."""
 
     def of_bounds(self, x: Array) -> Array:
         """Return probabilities of classes (..., K) for differences of cutpoints and a latent value (..., K − 1)."""
@@ -109,7 +109,7 @@ class OrderedLikelihood(OneFunction, ABC):
 
 @dataclass(frozen=True)
 class OrderedProbitLikelihood(OrderedLikelihood):
-    """F is Φ."""
+    """Ordered classes with F = Φ."""
 
     name: ClassVar[str] = "ordered_probit"
     written: ClassVar[str] = "pm.OrderedProbit"
@@ -131,7 +131,7 @@ class OrderedProbitLikelihood(OrderedLikelihood):
 
 @dataclass(frozen=True)
 class OrderedLogitLikelihood(OrderedLikelihood):
-    """F is the logistic function."""
+    """Ordered classes with the logistic function as F."""
 
     name: ClassVar[str] = "ordered_logit"
     written: ClassVar[str] = "pm.OrderedLogistic"
@@ -178,7 +178,7 @@ class StoppingRatioLikelihood(OrderedLikelihood, ABC):
 
 @dataclass(frozen=True)
 class StoppingProbitLikelihood(StoppingRatioLikelihood):
-    """F is Φ."""
+    """Stopping ratios with F = Φ."""
 
     name: ClassVar[str] = "stopping_probit"
     written: ClassVar[str] = "pm.Categorical of stopping ratios"
@@ -192,7 +192,7 @@ class StoppingProbitLikelihood(StoppingRatioLikelihood):
 
 @dataclass(frozen=True)
 class StoppingLogitLikelihood(StoppingRatioLikelihood):
-    """F is the logistic function."""
+    """Stopping ratios with the logistic function as F."""
 
     name: ClassVar[str] = "stopping_logit"
     written: ClassVar[str] = "pm.Categorical of stopping ratios"

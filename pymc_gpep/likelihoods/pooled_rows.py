@@ -31,9 +31,9 @@ class PooledRows(NamedTuple):
     of: NDArray[np.int64]
     """The group of each row, (n,)."""
     y: Observed
-    """Observations, (n,)."""
+    """Observations of the rows, (n,)."""
     alike: NDArray[np.int64]
-    """A number (n,) that is the same for rows whose parameters are equal, whatever the hyperparameters are."""
+    """Numbers (n,), equal for rows whose parameters are equal for all hyperparameters."""
     parameters: Callable[[NDArray[np.int64]], TensorVariable]
     """Parameters (p, m) of m of the rows, as a function of hyperparameters."""
 
@@ -45,7 +45,7 @@ class PooledRows(NamedTuple):
     def merged(self, observations: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each set of equal rows, (e,), and the index of its set for each row, (n,).
 
-        Rows of a group are equal if they have the same parameters and, if these count, observations.
+        Rows of a group are equal if they have the same parameters and, with `observations`, the same observations.
         """
         keys = [self.of, self.alike, *([np.asarray(self.y, np.float64)] if observations else [])]
         ids = np.zeros(len(self.of), np.int64)
@@ -93,7 +93,7 @@ def _sums(rows: PooledRows, values: Array) -> Array:
 
 
 def _one_of_each(rows: PooledRows, y: object, parameters: object, constant: object) -> Factors:
-    """One factor for each group."""
+    """Return one factor for each group."""
     g = rows.n_groups
     return Factors(np.arange(g), np.ones(g), y, parameters, constant)
 
@@ -150,7 +150,7 @@ def _normal(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood
 
 
 def _summed(values: TensorVariable, of: NDArray[np.int64], g: int) -> TensorVariable:
-    """Sums (g,) of values (e,) over groups."""
+    """Return sums (g,) of values (e,) over groups."""
     if np.array_equal(of, np.arange(g)):
         return values
     found: TensorVariable = pt.zeros(g)[of].inc(values)
@@ -181,13 +181,13 @@ class Grouped(NamedTuple):
 
     likelihood: Likelihood
     labels: Array
-    """(g,)."""
+    """Observations of the groups, (g,)."""
     parameters: TensorVariable
-    """(p, g), as a function of hyperparameters."""
+    """Parameters of the groups, (p, g), as a function of hyperparameters."""
 
 
 def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
-    """Return groups of rows as points of their own.
+    """Return groups of rows as points.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
     parts, counts, labels, parameters = [], [], [], []
     for k, (part, count) in enumerate(zip(likelihood.parts, likelihood.counts, strict=True)):
         places = np.flatnonzero(number == k)
-        if not places.size:  # of a selection of rows
+        if not places.size:  # A selection of rows may lack a variable.
             parts.append(part)
             counts.append(count)
             parameters.append(pt.zeros((count, 0)))

@@ -78,8 +78,8 @@ class GammaLikelihood(StandardLikelihood):
                 "hyperparameter."
             )
         return (
-            f"{name} is a Gamma, but its scale is not the exponential of one latent function and what is added to it: "
-            f"write pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)), with alpha a hyperparameter."
+            f"{name} is a Gamma, but its scale is not the exponential of one latent function plus an offset. "
+            f"Write pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)), with alpha a hyperparameter."
         )
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
@@ -146,8 +146,8 @@ class WeibullLikelihood(StandardLikelihood):
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         name = repr(variable.name)
         return (
-            f"{name} is a Weibull or Exponential, but its scale is not the exponential of one latent function and "
-            f"what is added to it: write pm.Weibull({name}, alpha=alpha, beta=pm.math.exp(f)) or "
+            f"{name} is a Weibull or Exponential, but its scale is not the exponential of one latent function plus "
+            f"an offset. Write pm.Weibull({name}, alpha=alpha, beta=pm.math.exp(f)) or "
             f"pm.Exponential({name}, scale=pm.math.exp(f)), within pm.Censored by their .dist."
         )
 

@@ -36,19 +36,19 @@ from pymc_gpep.likelihoods.standard_density import (
 
 
 def _normal_shapes(side: Array) -> Array:
-    """The side of Φ for g = (y − f)/σ: Φ(−g) above a bound, Φ(g) below one, and 0 for the density."""
+    """Return the side of g = (y − f)/σ: −1 for Φ(−g) above a bound, 1 for Φ(g) below a bound, 0 for the density."""
     return -side[None]
 
 
 def _logistic_shapes(side: Array) -> Array:
-    """Powers of σ(g) and σ(−g)."""
+    """Return the powers of σ(g) and σ(−g)."""
     return np.stack([(side <= 0.0).astype(np.float64), (side >= 0.0).astype(np.float64)])
 
 
 def _computations(
     density: StandardDensity, shapes_of: Callable[[Array], Array], of_logarithm: bool = False
 ) -> tuple[object, ...]:
-    """Local computations of y, or log y, with the density of (y − f)/σ."""
+    """Return local computations of y, or log y, with the density of (y − f)/σ."""
 
     def form(y: NDArray[Any], parameters: Array) -> StandardForm:
         sigma, lower, upper = parameters
@@ -82,7 +82,7 @@ class LocationScale(StandardLikelihood, ABC):
     rows: ClassVar[tuple[str, ...]] = ("sigma", "lower", "upper")
     positive: ClassVar[tuple[str, ...]] = ("sigma",)
     of: ClassVar[type[Op]]
-    """The distribution, which may be censored."""
+    """Distribution of the observations, without censoring."""
 
     def may_be(self, variable: TensorVariable) -> bool:
         found = observable_of(variable)
@@ -99,7 +99,7 @@ class LocationScale(StandardLikelihood, ABC):
 
     @abstractmethod
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Moments of numbers without censoring."""
+        """Return moments of numbers without censoring."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from pymc_gpep.likelihoods.local_likelihood import shape_text
 from pymc_gpep.likelihoods.observed import checked_counts
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
-_LATTICE = 5  # From this dimension a lattice needs too many points.
+_LATTICE = 5  # Largest dimension of a lattice; in more dimensions it needs too many points.
 _WIDEST = 8.0  # Radius of the lattice, in standard deviations.
 _FINEST = 0.1  # Smallest distance of lattice points.
 _SEED = 20_040_661
@@ -41,9 +41,9 @@ class Nodes(NamedTuple):
     """A quadrature rule for differences among d classes, N(0, I − 11ᵀ/d)."""
 
     points: Array
-    """(N, d), each with the sum 0."""
+    """Points, (N, d); the entries of each point sum to 0."""
     log_weights: Array
-    """(N,)."""
+    """Log weights of the points, (N,)."""
 
 
 @lru_cache(maxsize=8)
@@ -69,7 +69,7 @@ def class_nodes(d: int, most: int) -> Nodes:
     # The errors exp(−r² / 2) and exp(−2π² / h²) agree where r h = 2π.
     radius = min(_WIDEST, ((2 * math.pi) ** e * most / ball) ** (1 / (2 * e)))
     distance = max(_FINEST, radius * (ball / most) ** (1 / e))
-    edge = distance * d ** (1 / (2 * e))  # a cell of the lattice has the volume edgeᵉ / √d
+    edge = distance * d ** (1 / (2 * e))  # A cell of the lattice has the volume edgeᵉ / √d.
     reach = int(radius * math.sqrt(2.0) / edge) + 1
     integers = np.array([(*x, 0) for x in product(range(-reach, reach + 1), repeat=e)], float)
     points = edge * (integers - integers.mean(axis=1, keepdims=True))
@@ -78,7 +78,7 @@ def class_nodes(d: int, most: int) -> Nodes:
     points, squares = points[inside], squares[inside]
     log_weights = -0.5 * squares
     log_weights -= logsumexp(log_weights)
-    if spread := float(np.exp(log_weights) @ squares):  # 0 if the origin is the only point
+    if spread := float(np.exp(log_weights) @ squares):  # 0 if the origin is the only point.
         points *= math.sqrt(e / spread)
     return Nodes(points, log_weights)
 
@@ -99,30 +99,30 @@ def _sobol(d: int, most: int) -> Nodes:
 _SEED_OF_SAMPLE = 19_980_112  # Seed: equal input has equal results.
 _LAST_LEVEL = 14  # log2 of the largest number of points of a sequence.
 _BITS = 30  # Bits of a Sobol point.
-_NEARLY = 20.0  # If the error exceeds this many tolerances, more expensive rules over factors do not help.
-_NARROW = 0.1  # Up to this variance between classes integration over latent values is fast.
-_WIDE = 5e5  # Above this number, times classes over tolerance, factors are tried first.
+_NEARLY = 20.0  # Largest error, in tolerances, for which more expensive rules over factors are tried.
+_NARROW = 0.1  # Largest variance between classes for which integration over latent values is fast.
+_WIDE = 5e5  # Smallest variance · classes / tolerance for which factors are tried first.
 
 
 def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
-    """Probability of each class at m points, E[softmax(f)] over the latent values f ~ N(mean, cov) of each.
+    """Return the probability of each class at m points, E[softmax(f)] for latent values f ~ N(mean, cov).
 
     Parameters
     ----------
     mean : (m, c) array
         Posterior means of the latent values.
     cov : (m, c, c) array
-        Their posterior covariances, which may be singular.
+        Posterior covariances of the latent values, which may be singular.
     tolerance : float
         Target absolute error of each probability with four classes or more. With five or more classes, randomised rules
         average over common factors of the classes. If these do not reach the tolerance, or with four classes,
         quasi-Monte Carlo integration is used. Two classes are exact to rounding, three to about 1e-9. The random
-        numbers are fixed, and the work is bounded, so look at the errors returned.
+        numbers are fixed, and the work is bounded, so check the returned errors.
 
     Returns
     -------
     probabilities : (m, c) array
-        They sum to 1 at each point; NaN where mean or covariance are, or where a covariance has a negative variance.
+        They sum to 1 at each point; NaN if mean or covariance is NaN, or if a variance is negative.
     errors : (m,) array
         Estimated error of the least certain probability of each point. With four classes or more it is half a
         confidence interval of 99 per cent, with fewer the error of a quadrature.
@@ -136,7 +136,7 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     if mean.shape[1] < FEWEST:
         return _averages(mean, cov, tolerance)
     probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
-    variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # variance between classes
+    variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # Variance between classes.
     varied = np.flatnonzero(variance > _NARROW)
     probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
     # With a small common part and a large variance, the integrand is smoother as a function of the factors.
@@ -162,7 +162,7 @@ def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4)
 def _normals(c: int) -> NDArray[np.float32]:
-    """Standard normal numbers (SEQUENCES, blocks, c − 2, BLOCK) from scrambled Sobol sequences, in their order."""
+    """Return standard normal numbers (SEQUENCES, blocks, c − 2, BLOCK) from scrambled Sobol sequences, in order."""
     if c <= 3:
         return np.empty((SEQUENCES, 1, 0, BLOCK), dtype=np.float32)
     rng = np.random.default_rng(_SEED_OF_SAMPLE)
@@ -172,7 +172,7 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 
 _COMPONENTS = 20
-_NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # standard deviations of the components
+_NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the components.
 _FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8  # Range of their means, denser where the distribution function rises.
 _ERROR = 1.2e-5  # Error of probabilities.
 
@@ -227,7 +227,7 @@ def _log_tail_at(mean: Array, cov: Array, y: int) -> float:
             break
         z, height = z + step, higher
     rng = np.random.default_rng(_TAIL_SEED)
-    scale = np.linalg.inv(np.linalg.cholesky(precision))  # the covariance at the mode is scaleᵀ scale
+    scale = np.linalg.inv(np.linalg.cholesky(precision))  # The covariance at the mode is scaleᵀ scale.
     noise = rng.standard_normal((_DRAWS, c)) / np.sqrt(rng.chisquare(_DEGREES, (_DRAWS, 1)) / _DEGREES)
     half = 0.5 * (_DEGREES + c)
     log_density = gammaln(half) - gammaln(0.5 * _DEGREES) - 0.5 * c * np.log(0.5 * _DEGREES)
@@ -285,7 +285,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         return log_tail(mean, cov, observed)
 
 
-_VOTES_NODES = 2000  # nodes for a predictive density
+_VOTES_NODES = 2000  # Number of nodes for a predictive density.
 
 
 @dataclass(frozen=True)
@@ -338,13 +338,13 @@ class VotesLikelihood(SoftmaxLikelihood):
         return np.asarray(ways + terms.sum(axis=-2))
 
     def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
-        """The squared error of the shares of the classes, summed over these."""
+        """Return the squared error of the class shares, summed over classes."""
         with np.errstate(invalid="ignore"):
             share = observed / observed.sum(axis=1, keepdims=True)
         return {"squared_error": ((share - p) ** 2).sum(axis=1)}
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # Exact everywhere, tails included.
+        # Exact, also in tails.
         mean, cov = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
         out = np.empty(len(mean))
         votes_log_normalisers(mean, cov, np.ascontiguousarray(observed), *class_nodes(mean.shape[1], _VOTES_NODES), out)

@@ -38,11 +38,11 @@ class _Part:
         self.number, self.likelihood, self.own = number, likelihood, slice(1, 1 + count)
 
     def observed(self, y: Observed, rows: Any) -> Observed:
-        """Observations at rows, in the likelihood's type."""
+        """Return observations at rows, in the type of the likelihood."""
         return np.ascontiguousarray(y[rows], self.likelihood.observed_dtype)
 
     def parameters(self, parameters: Array, rows: Any) -> Array:
-        """Parameters of this likelihood at its rows."""
+        """Return parameters of this likelihood at its rows."""
         return np.ascontiguousarray(parameters[self.own, rows])
 
 
@@ -88,19 +88,19 @@ class StackedLikelihood(OneFunction):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """The method that all likelihoods have, or EP."""
+        """Common method of all likelihoods, or EP."""
         methods = {part.method for part in self.parts}
         return methods.pop() if len(methods) == 1 else "ep"
 
     @property
     def guide(self) -> str:  # type: ignore[override]
-        """The guide that all likelihoods have, or the prior."""
+        """Common guide of all likelihoods, or the prior."""
         guides = {part.guide for part in self.parts}
         return guides.pop() if len(guides) == 1 else "prior"
 
     @property
     def largest_precision(self) -> float:  # type: ignore[override]
-        """The largest of any likelihood."""
+        """Largest precision over all likelihoods."""
         return max(part.largest_precision for part in self.parts)
 
     @property
@@ -138,9 +138,9 @@ class StackedLikelihood(OneFunction):
         return tuple(found)
 
     def _by_part(self, kernels: Sequence[Kernel | None], slopes: bool = False) -> Kernel:
-        """Return a kernel that has each likelihood's own at its rows; None where a likelihood has no parameters.
+        """Return a kernel that calls the kernel of each likelihood at its rows.
 
-        Each likelihood has `slopes` in its own parameters alone.
+        The kernel of a likelihood without parameters is None. Slopes are 0 in parameters of other likelihoods.
         """
         return partial(_at_parts, tuple(self._made()), tuple(kernels), slopes)
 
@@ -152,7 +152,7 @@ class StackedLikelihood(OneFunction):
         return ((rows, own) for rows, own, _ in self._each(None) if own.of_prior)
 
     def _each(self, observed: Observed | None) -> Iterator[tuple[NDArray[np.intp], Likelihood, Observed | None]]:
-        """Yield rows of each likelihood, itself with its parameters there, and observations."""
+        """Yield rows of each likelihood, the likelihood with parameters at these rows, and observations."""
         for part in self._made():
             rows = np.flatnonzero(self.parameters[0] == part.number)
             if rows.size:

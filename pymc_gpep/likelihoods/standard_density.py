@@ -45,7 +45,7 @@ class Observable(NamedTuple):
 
     op: Op
     inputs: list[TensorVariable]
-    """The parameters of its distribution."""
+    """Parameters of the distribution."""
     lower: TensorVariable
     upper: TensorVariable
     """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
@@ -69,7 +69,7 @@ def observable_of(variable: TensorVariable) -> Observable | None:
     op = variable.owner.op
     told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
     if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
-        return None  # other densities have no separate location
+        return None  # Other densities have no separate location.
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
 
 
@@ -86,15 +86,15 @@ class StandardDensity(NamedTuple):
     """ℓ(g; shapes) and its averages, as kernels of m numbers g and their shapes (k, m)."""
 
     derivatives: Kernel
-    """`(g, shapes, out, slopes)`: ℓ and three derivatives (4, m); those in each shape of the first three (k, 3, m)."""
+    """`(g, shapes, out, slopes)`: ℓ and three derivatives (4, m); slopes of rows 0 to 2 in each shape (k, 3, m)."""
     average: Kernel
-    """`(mean, variance, shapes, out, slopes)`: log E exp ℓ and four derivatives (5, m); those in each shape (k, m)."""
+    """`(mean, variance, shapes, out, slopes)`: log E exp ℓ and four derivatives (5, m); slopes in each shape (k, m)."""
     average_log: Kernel
-    """`(mean, variance, shapes, out, slopes)`: E ℓ, ∂/∂m, ∂/∂v (3, m); those in each shape (k, m)."""
+    """`(mean, variance, shapes, out, slopes)`: E ℓ, ∂/∂m, ∂/∂v (3, m); slopes in each shape (k, m)."""
     smooth: bool = True
     """Whether ℓ has two derivatives everywhere."""
     rough: Kernel | None = None
-    """The same as `average` to nine digits, without slopes and derivatives from the third on; None without a gain."""
+    """Kernel like `average` for log E exp ℓ and two derivatives to nine digits, without slopes; None without a gain."""
 
 
 LOGISTIC_POWERS = StandardDensity(powers.derivatives, powers.average, powers.average_log)
@@ -106,19 +106,19 @@ ASYMMETRIC_LAPLACE = StandardDensity(
 
 
 class StandardForm(NamedTuple):
-    """Observations in standard form, or the slopes of that form in p parameters, with an axis for these in front.
+    """Observations in standard form, or the slopes of that form in p parameters, with a leading axis for parameters.
 
     Impossible observations have the constant NaN.
     """
 
     scale: Array
-    """s (n,)."""
+    """Scale s, (n,)."""
     offset: Array
-    """o (n,)."""
+    """Offset o, (n,)."""
     shapes: Array
-    """(k, n)."""
+    """Shapes, (k, n)."""
     constant: Array
-    """c (n,)."""
+    """Constant c, (n,)."""
 
 
 class StandardProduct(NamedTuple):
@@ -221,7 +221,7 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
 def reading_of(
     argument: TensorVariable, *rows: TensorVariable, bounds: tuple[TensorVariable, TensorVariable] | None = None
 ) -> Reading:
-    """The reading of a variable whose parameters have these rows, each a number or (n,), and bounds after them."""
+    """Return the reading of a variable with these rows of parameters, each a number or (n,), followed by bounds."""
 
     def stacked(*each: TensorVariable) -> TensorVariable:
         return pt.stack(pt.broadcast_arrays(*(pt.atleast_1d(row.astype("float64")) for row in each)))
@@ -240,7 +240,7 @@ class StandardLikelihood(OneFunction, ABC):
     has_parameters: ClassVar[bool] = True
     largest_precision: ClassVar[float] = np.inf
     positive: ClassVar[tuple[str, ...]] = ()
-    """Names of those that must be positive numbers."""
+    """Names of the parameters that must be positive."""
 
     def n_classes(self, n_functions: int) -> int:
         """Return zero, since observations are not classes."""
@@ -264,7 +264,7 @@ class StandardLikelihood(OneFunction, ABC):
             checked_bounds(observed, self.row("lower"), self.row("upper"), name)
 
     def scores(self, observed: NDArray[Any], p: Array, moments: Array | None) -> dict[str, Array]:
-        """The squared error of the predictive mean."""
+        """Return the squared error of the predictive mean."""
         assert moments is not None
         return {"squared_error": (observed - moments[0]) ** 2}
 

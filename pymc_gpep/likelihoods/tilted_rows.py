@@ -40,9 +40,9 @@ _EQUIDISTANT, _END = 50, 9.0  # Smallest number of equidistant nodes, and the pl
 MOST_OUTER = max(_NORMAL)
 """Largest number of outer predictors."""
 _AT_A_TIME = 16_384  # Nodes whose log densities are computed together.
-_PASSES = 12  # Placements of the nodes of a row.
+_PASSES = 12  # Largest number of placements of the nodes of a row.
 _MOVED, _STRETCHED = 0.3, 1.5  # Change of mean and of standard deviation, in their units, after which nodes are moved.
-_SAME = 1e-7  # Difference of log averages and of moments, up to which a larger rule is not needed.
+_SAME = 1e-7  # Largest difference of log averages and of moments for which a larger rule is not needed.
 # Smallest number of predictors for choosing the inner predictor by trial, and rows of a trial.
 _FEWEST_CHOSEN, _LOOKED_AT = 3, 24
 _STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
@@ -70,7 +70,7 @@ class NodesDensity(NamedTuple):
     """Density of several latent values of a point at the nodes of a quadrature, each a point with its own data."""
 
     columns: Kernel
-    """`(y, parameters)`: columns, returned (q, n): parts of the log density that latent values do not change."""
+    """`(y, parameters)`: columns, returned (q, n): parts of the log density that do not depend on latent values."""
     values: Kernel
     """`(f, columns)`: log p(y_i | f_i), returned (n,)."""
     inner: Kernel
@@ -112,9 +112,9 @@ class _Nodes(NamedTuple):
     log_z: Array
     """Log averages over inner numbers, (m, d)."""
     mean: Array
-    """(m, d, q)."""
+    """Conditional means of inner numbers, (m, d, q)."""
     cov: Array
-    """(m, d, q, q)."""
+    """Conditional covariances of inner numbers, (m, d, q, q)."""
 
 
 @lru_cache
@@ -132,7 +132,7 @@ def _rule(k: int, order: int) -> tuple[Array, Array]:
 
 
 class TiltedRows:
-    """Quadratures of some rows, whose nodes go along with the cavities.
+    """Quadratures of some rows, with nodes that follow the cavities.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class TiltedRows:
         self._divide(density.split(y, parameters))
 
     def _divide(self, split: Split) -> None:
-        """Set the division of the predictors, with nodes that are not yet placed."""
+        """Set the outer and inner predictors, with nodes that are not yet placed."""
         self.split, n, o = split, len(self._y), split.outer
         self._rules = (_NORMAL if split.normal else _OTHERS)[o]
         self._centre, self._scale = np.full((n, o), np.nan), np.full((n, o, o), np.nan)
@@ -161,7 +161,7 @@ class TiltedRows:
 
     @property
     def ranks(self) -> Rows:
-        """Numbers (n,) of the rules of rows, from the smallest rule up."""
+        """Index (n,) of the rule of each row; 0 is the smallest rule."""
         return self._rank
 
     @ranks.setter
@@ -223,7 +223,7 @@ class TiltedRows:
         return found
 
     def refine(self, at: Array, root: Array) -> bool:
-        """Take larger rules for rows where these have other results. Return whether there are such rows."""
+        """Use a larger rule for rows whose moments it changes. Return whether there are such rows."""
         last, grown = len(self._rules) - 1, False
         rows = np.flatnonzero(self._rank < last)
         found = TiltedNumbers.empty(len(at), self._k)
@@ -266,7 +266,7 @@ class TiltedRows:
         return np.ascontiguousarray(f).reshape(self._k, -1), 2 * q
 
     def _average(self, rows: Rows, at: Array, root: Array, found: TiltedNumbers) -> NDArray[np.bool_]:
-        """Write the moments of some rows with nodes where they are. Return whether inner nodes of each row move yet."""
+        """Write the moments of some rows with the present nodes. Return a mask of rows whose inner nodes still move."""
         inside = np.zeros(len(at), bool)
         for nodes in self._conditional(rows, at, root):
             some = nodes.rows

@@ -78,7 +78,7 @@ def test_best_fit_equals_the_fit_of_its_iteration(way):
     _, held, _, found = way
     assert_allclose(mean_log_density(held.best), held.scores.mlpd.max(), rtol=1e-9)
     assert held.best is not found
-    assert "predicts 15 rows held out best" in held.best.message
+    assert "predicts 15 held-out rows best" in held.best.message
 
 
 def test_best_fit_can_be_saved(way):

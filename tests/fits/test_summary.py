@@ -180,7 +180,7 @@ def test_reweighting_by_other_priors_matches_refits(groups):
 
 
 def test_priors_without_density_and_fits_with_one_node_are_refused(groups, fit):
-    with pytest.raises(ValueError, match="'far' has no density"):
+    with pytest.raises(ValueError, match="'far' has zero density"):
         groups[0].sensitivity("s", {"far": pm.Uniform.dist(50, 60)})
     with pytest.raises(ValueError, match=r"'u' is not a hyperparameter\. The hyperparameters are: "):
         groups[0].sensitivity("u", {"far": pm.Uniform.dist(50, 60)})

@@ -156,7 +156,7 @@ def test_method_name_stands_for_one_approximation(likelihood):
 @likelihoods
 def test_missing_computation_raises_type_error(likelihood):
     assert not likelihood.offers(int)
-    with pytest.raises(ValueError, match=f"A {likelihood.name} likelihood has no int; of local computations it has"):
+    with pytest.raises(ValueError, match=f"A {likelihood.name} likelihood has no int. Its local computations are"):
         likelihood.computation(int)
 
 

@@ -144,7 +144,7 @@ def test_outputs_can_be_indexed_in_a_graph():
 def test_invalid_arguments_are_refused():
     with pytest.raises(TypeError, match=r"y must be integers, but its dtype is float64. Write y.astype\(int\)"):
         gpep.inner_ep(np.zeros(3), np.zeros((3, 2)), np.eye(2))
-    with pytest.raises(ValueError, match="class axis and cov two of them, but they have 1 and 1 axes"):
+    with pytest.raises(ValueError, match="class axis and cov 2 class axes, but they have 1 and 1 axes"):
         gpep.inner_ep(np.zeros(3, int), np.zeros(3), np.zeros(3))
     with pytest.raises(ValueError, match=r"do not broadcast: y \(3,\), mean \(4,\), cov \(\)"):
         gpep.inner_ep(np.zeros(3, int), np.zeros((4, 2)), np.eye(2))

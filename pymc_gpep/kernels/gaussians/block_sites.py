@@ -25,7 +25,7 @@ from pymc_gpep.kernels.linalg.lapack import (
 
 @kernel
 def block_roots(precision, roots):
-    """R_i of the positive semi-definite `precision` (n, c, c), whose rows sum to zero."""
+    """Write R_i of the positive semi-definite `precision` (n, c, c), whose rows sum to zero, into `roots`."""
     n, c, _ = precision.shape
     roots[:] = 0.0
     for i in range(n):
@@ -47,7 +47,7 @@ def block_roots(precision, roots):
 
 @kernel
 def factorise_blocks(k, roots, lower):
-    """The Cholesky factor of B into `lower`. Returns whether B was positive definite, and log|B|."""
+    """Write the Cholesky factor of B into `lower`. Return whether B was positive definite, and log|B|."""
     n, c, rank = roots.shape
     for i in range(n):
         for j in range(i + 1):
@@ -69,7 +69,7 @@ def factorise_blocks(k, roots, lower):
 
 @kernel
 def project(k, roots, lower, r, image, out):
-    """(I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n), given K r in `image`."""
+    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n), given K r in `image`."""
     n, c, rank = roots.shape
     inner = np.zeros(n * rank)
     for i in range(n):
@@ -86,7 +86,7 @@ def project(k, roots, lower, r, image, out):
 
 @kernel
 def smooth_blocks(k, roots, lower, smooth):
-    """K G into `smooth` (c, n, N)."""
+    """Write K G into `smooth` (c, n, N)."""
     n, c, rank = roots.shape
     for a in range(c):
         for i in range(n):
@@ -98,7 +98,7 @@ def smooth_blocks(k, roots, lower, smooth):
 
 @kernel
 def block_marginals(k, smooth, cov):
-    """Marginal covariances (n, c, c) of each f_i, given K G."""
+    """Write marginal covariances (n, c, c) of each f_i into `cov`, given K G."""
     n, c, _ = cov.shape
     for i in range(n):
         for a in range(c):
@@ -112,7 +112,7 @@ def block_marginals(k, smooth, cov):
 
 @kernel
 def block_gradient(roots, lower, b, work, gradient):
-    """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where it holds one matrix.
+    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes if it holds one matrix.
 
     `work` is (n, N).
     """

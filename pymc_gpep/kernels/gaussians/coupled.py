@@ -8,7 +8,7 @@ every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are ever factorised.
 
 The digits are kept because A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
-1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance is
+1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits, if π_i K_ii is small. In this case the variance is
 summed from K instead. A large K costs a relative error of about ε trace(K) in means and in the differences between
 classes. Mean and Cov f contain the part that all classes share, on which the sites do not depend.
 
@@ -33,12 +33,12 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-_TILE = 64  # edge of the square tiles in which a triangle is mirrored
+_TILE = 64  # Edge of the square tiles in which a triangle is mirrored.
 
 
 @kernel
 def factorise_sum(pi, inverses, p):
-    """The Cholesky factor of P into `p`, from the A_k⁻¹. Returns whether P was positive definite, and log|P|."""
+    """Write the Cholesky factor of P into `p`, from the A_k⁻¹. Return whether P was positive definite, and log|P|."""
     c, n = pi.shape
     for a in range(c):
         root = site_roots(pi[a])
@@ -87,7 +87,7 @@ def latent_weights(inverses, p, pi, nu, b):
 
 @kernel
 def _smoother(inverse, root, out):
-    """I − D^{-½} A⁻¹ D^½ = K B into `out` (n, n), full, from the lower triangle of A⁻¹."""
+    """Write I − D^{-½} A⁻¹ D^½ = K B into `out` (n, n), full, from the lower triangle of A⁻¹."""
     n = root.shape[0]
     stretch = 1.0 / root
     for top in range(0, n, _TILE):
@@ -104,7 +104,7 @@ def _smoother(inverse, root, out):
 def function_moments(prior, inverse, pi, b, work, mean, cov, a):
     """Write the posterior means K b of class a into `mean` (n,), and its part of `cov` (n, c, c) without P.
 
-    `work` (n, n) is left holding K B.
+    `work` (n, n) holds K B afterwards.
     """
     n = pi.shape[0]
     multiply_symmetric(prior, b, mean)
@@ -178,10 +178,10 @@ def mirror(matrix):
 
 @kernel
 def add_implicit_gradient(b, v, gradient):
-    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n), summed over classes where it holds one matrix.
+    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n), summed over classes if it holds one matrix.
 
     The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). Let s be
-    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is that with respect to m.
+    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is its derivative in m.
     """
     c, n = b.shape
     for a in range(c):

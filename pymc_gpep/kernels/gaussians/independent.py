@@ -23,13 +23,13 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-_TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
-_TILE = 64  # edge of the square tiles in which a triangle is mirrored
+_TINY = 1e-200  # Floor for π that changes no digit: A is graded, so a smaller π has the same effect.
+_TILE = 64  # Edge of the square tiles in which a triangle is mirrored.
 
 
 @kernel
 def site_roots(pi):
-    """D^½ (n,) of one class, from a π of zero or more."""
+    """Return D^½ (n,) of one class, from a π of zero or more."""
     root = np.empty(pi.shape[0])
     for i in range(pi.shape[0]):
         root[i] = math.sqrt(max(pi[i], _TINY))
@@ -38,7 +38,7 @@ def site_roots(pi):
 
 @kernel
 def decompose_function(prior, pi, lower):
-    """The Cholesky factor of A into the lower triangle of `lower`. Returns whether there is one, and log|A|."""
+    """Write the Cholesky factor of A into the lower triangle of `lower`. Return whether it exists, and log|A|."""
     n = pi.shape[0]
     root = site_roots(pi)
     for i in range(n):
@@ -55,7 +55,7 @@ def decompose_function(prior, pi, lower):
 
 @kernel
 def factorise_function(prior, pi, inverse):
-    """A⁻¹ into `inverse`. Returns whether A was positive definite, and log|A|."""
+    """Write A⁻¹ into `inverse`. Return whether A was positive definite, and log|A|."""
     ok, log_det = decompose_function(prior, pi, inverse)
     if ok:
         inverse_from_cholesky(inverse)
@@ -64,7 +64,7 @@ def factorise_function(prior, pi, inverse):
 
 @kernel
 def decomposed_product(lower, pi, r, out):
-    """(I + DK)⁻¹ r = D^½ A⁻¹ D^{-½} r into `out` (n,), from the Cholesky factor of A."""
+    """Write (I + DK)⁻¹ r = D^½ A⁻¹ D^{-½} r into `out` (n,), from the Cholesky factor of A."""
     n = pi.shape[0]
     root = site_roots(pi)
     for i in range(n):
@@ -76,7 +76,7 @@ def decomposed_product(lower, pi, r, out):
 
 @kernel
 def kept_variance(root_of_inverse, kept):
-    """The diagonal of A⁻¹ into `kept` (n,), from the inverse of the Cholesky factor of A."""
+    """Write the diagonal of A⁻¹ into `kept` (n,), from the inverse of the Cholesky factor of A."""
     kept[:] = 0.0
     for i in range(kept.shape[0]):
         for j in range(i + 1):
@@ -85,7 +85,7 @@ def kept_variance(root_of_inverse, kept):
 
 @kernel
 def root_product(root_of_inverse, pi, r, out):
-    """(I + DK)⁻¹ r into `out` (n,), from the inverse of the Cholesky factor of A."""
+    """Write (I + DK)⁻¹ r into `out` (n,), from the inverse of the Cholesky factor of A."""
     root = site_roots(pi)
     for i in range(pi.shape[0]):
         out[i] = r[i] / root[i]
@@ -97,7 +97,7 @@ def root_product(root_of_inverse, pi, r, out):
 
 @kernel
 def function_variance(prior, pi, inverse, variance):
-    """Posterior variances of the latent values into `variance` (n,)."""
+    """Write posterior variances of the latent values into `variance` (n,)."""
     n = pi.shape[0]
     root = site_roots(pi)
     variance[:] = 0.0
@@ -117,9 +117,9 @@ def function_variance(prior, pi, inverse, variance):
 
 @kernel
 def add_function_gradient(pi, inverse, b, gradient):
-    """Add ½ (b bᵀ − B) to `gradient` (n, n), all of it; `b` is (n,).
+    """Add ½ (b bᵀ − B) to both triangles of `gradient` (n, n); `b` is (n,).
 
-    This is the derivative of the log evidence with respect to K where the sites may be taken as constants.
+    This is the derivative of the log evidence with respect to K at fixed sites.
     """
     n = pi.shape[0]
     root = site_roots(pi)
@@ -133,7 +133,7 @@ def add_function_gradient(pi, inverse, b, gradient):
 
 @kernel
 def function_weights(inverse, pi, nu, prior_mean, b):
-    """b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,)."""
+    """Write b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,)."""
     n = pi.shape[0]
     root = site_roots(pi)
     scaled = np.empty(n)

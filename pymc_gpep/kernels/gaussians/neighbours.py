@@ -1,6 +1,6 @@
 """Nearest neighbours of places: an order, neighbour sets, and the regression of each place on its neighbours.
 
-Place k of the order has the neighbours `cells[k, :counts[k]]`, which stand before it. With the covariance C of the
+Place k of the order has the neighbours `cells[k, :counts[k]]`, which precede it. With the covariance C of the
 values x at places, and of the neighbours N
 
     b_k = C_NN⁻¹ C_Nk,   d_k = C_kk − C_kN b_k,   Q = Σ_k v_k v_kᵀ / d_k,   v_k = e_k − Σ_j b_kj e_N(j)
@@ -21,7 +21,7 @@ from pymc_gpep.kernels.compile import kernel
 def maximin_order(x, order):
     """Write an order of places (n, d) in which each has the largest distance from all before it.
 
-    The first place is that nearest to the mean.
+    The first place is the place nearest to the mean.
     """
     n, d = x.shape
     distance, mean = np.full(n, np.inf), np.zeros(d)

@@ -7,11 +7,11 @@ the A_k, B_k and P of `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k and C Cᵀ =
 
     t = t̂ + C⁻ᵀ z₀,   f_k = f̂_k + L_k w_k + K_k D_k^½ A_k⁻¹ (D_k^½ (t − t̂ − L_k w_k) − e_k).
 
-Nothing besides the A_k and P is factorised. In the other direction the part that f leaves open is drawn. The level t
+Only the A_k and P are factorised. In the other direction the part of z that f does not determine is drawn. The level t
 given f is N(Σ_k π_ik f_ik / 1ᵀπ_i, 1 / 1ᵀπ_i). Where w and e give f − δ, w + L⁻¹δ and e − D^½δ give f.
 
 Arrays: `roots` (1 or c, n, n) holds the L_k, `inverses` (c, n, n) the A_k⁻¹ and `p` (n, n) C, in their lower triangles.
-Array `z` is (2c + 1, n): levels, w of each class, e of each class. All else is (c, n).
+Array `z` is (2c + 1, n): levels, w of each class, e of each class. All other arrays are (c, n).
 """
 
 import math
@@ -24,7 +24,7 @@ from pymc_gpep.kernels.linalg.lapack import multiply_symmetric, multiply_triangu
 
 @kernel
 def _level(pi, f, i):
-    """1ᵀπ_i, and the mean of f_i weighted by π_i."""
+    """Return 1ᵀπ_i, and the mean of f_i weighted by π_i."""
     total = 0.0
     weighted = 0.0
     for a in range(f.shape[0]):
@@ -35,7 +35,7 @@ def _level(pi, f, i):
 
 @kernel
 def _posterior_draw(prior, root, inverse, pi, level, w, e, work, f):
-    """f − f̂ of one class into `f`, from its w and e and from t − t̂ in `level`."""
+    """Write f − f̂ of one class into `f`, from its w and e and from t − t̂ in `level`."""
     n = f.shape[0]
     for i in range(n):
         f[i] = w[i]
@@ -52,7 +52,7 @@ def _posterior_draw(prior, root, inverse, pi, level, w, e, work, f):
 
 @kernel
 def colour(k, roots, pi, inverses, p, z, f):
-    """f − f̂ into `f` for the given z."""
+    """Write f − f̂ into `f` for the given z."""
     c, n = f.shape
     level = z[0].copy()
     solve_triangular(p, level, True)
@@ -64,7 +64,7 @@ def colour(k, roots, pi, inverses, p, z, f):
 
 @kernel
 def colour_transposed(k, roots, pi, inverses, p, slope, z):
-    """The transpose of `colour`: slopes with respect to f (c, n) turned into slopes with respect to z, into `z`."""
+    """Write slopes with respect to z into `z`, from slopes with respect to f (c, n): the transpose of `colour`."""
     c, n = slope.shape
     z[0] = 0.0
     work = np.empty((2, n))
@@ -86,7 +86,7 @@ def colour_transposed(k, roots, pi, inverses, p, slope, z):
 
 @kernel
 def whiten(k, roots, pi, inverses, p, f, z):
-    """Turn independent standard normals in `z` into a draw of z given f, of which `f` holds f − f̂."""
+    """Turn independent standard normals in `z` into a draw of z given f; `f` holds f − f̂."""
     c, n = f.shape
     for i in range(n):
         total, level = _level(pi, f, i)

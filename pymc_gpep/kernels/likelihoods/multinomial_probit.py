@@ -2,7 +2,7 @@
 
     p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du
 
-The trapezoid rule of `pymc_gpep.kernels.special.probit` does the integral to nearly full precision, for any f; the
+The trapezoid rule of `pymc_gpep.kernels.special.probit` computes the integral to nearly full precision, for any f; the
 largest curvature of the integrand is c.
 """
 
@@ -17,7 +17,7 @@ from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, n
 
 @kernel
 def _as_product(f, y):
-    """Slopes, offsets (c,) and largest curvature of the integrand for `probit_product`, and workspace (c,)."""
+    """Return slopes, offsets (c,) and largest curvature of the integrand for `probit_product`, and workspace (c,)."""
     c = f.shape[0]
     room = np.empty((3, c))
     for j in range(c):
@@ -28,14 +28,14 @@ def _as_product(f, y):
 
 @kernel
 def log_probability_and_gradient(f, y, gradient):
-    """log p(y | f), and its derivative with respect to f.
+    """Return log p(y | f), and write its derivative with respect to f.
 
     Parameters
     ----------
     f : (c,) array
         Latent values of one point.
     y : int
-        Its label. A label outside the classes gives −inf and a gradient of 0.
+        Label of the point. For a label outside the classes the result is −inf with a gradient of 0.
     gradient : (c,) array
         Overwritten with the derivative.
     """
@@ -68,7 +68,7 @@ def log_probability_and_gradient(f, y, gradient):
 
 @kernel
 def log_probability_derivatives(f, y, gradient, hessian):
-    """log p(y | f), and its first and second derivatives with respect to f in one go.
+    """Return log p(y | f), and write its first and second derivatives with respect to f.
 
     Among the other classes the second derivative is the covariance of the hazards under the normalised integrand. The
     mean slope of each hazard is added on the diagonal. A shift of f changes nothing, which fills in row and column y.
@@ -78,11 +78,11 @@ def log_probability_derivatives(f, y, gradient, hessian):
     f : (c,) array
         Latent values of one point.
     y : int
-        Its label. A label outside the classes gives −inf and derivatives of 0.
+        Label of the point. For a label outside the classes the result is −inf with derivatives of 0.
     gradient : (c,) array
         Overwritten with the first derivative.
     hessian : (c, c) array
-        Overwritten with the second.
+        Overwritten with the second derivative.
     """
     c = f.shape[0]
     gradient[:] = 0.0
@@ -215,7 +215,7 @@ def bound_terms(y, f, b, prior_mean, r, w):
 
 @kernel
 def log_likelihood(f, y, gradient):
-    """Σ log p(y_i | f_i), and its derivative into `gradient` (c, n)."""
+    """Return Σ log p(y_i | f_i), and write its derivative into `gradient` (c, n)."""
     c, n = f.shape
     of_point = np.empty(c)
     own = np.empty(c)
@@ -231,7 +231,7 @@ def log_likelihood(f, y, gradient):
 
 @kernel
 def curvature(f, y, w):
-    """−∇∇ log p(y_i | f_i) into `w` (n, c, c)."""
+    """Write −∇∇ log p(y_i | f_i) into `w` (n, c, c)."""
     c, n = f.shape
     own = np.empty(c)
     for i in range(n):

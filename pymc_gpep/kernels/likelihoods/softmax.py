@@ -14,9 +14,9 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 
 @kernel
 def softmax(f, y, pi, gradient):
-    """Probabilities into `pi`, ∇ log p(y_i | f_i) = e_y − π into `gradient`; returns Σ_i log p(y_i | f_i).
+    """Write π into `pi` and ∇ log p(y_i | f_i) = e_y − π into `gradient`; return Σ_i log p(y_i | f_i).
 
-    1 − π_y is the sum over the other classes, so that neither it nor log p loses digits if π_y is nearly 1.
+    1 − π_y is the sum over the other classes, so neither 1 − π_y nor log p loses digits if π_y is nearly 1.
     """
     c, n = f.shape
     value = 0.0
@@ -41,7 +41,7 @@ def softmax(f, y, pi, gradient):
 
 @inlined_kernel
 def label_along_line(f, label, direction, t, i):
-    """First derivative of the log probability of a label at point i with respect to t, and minus the second."""
+    """Return first and minus second derivatives in t of the log probability of a label at point i."""
     c = len(f)
     top = -np.inf
     for a in range(c):
@@ -61,7 +61,7 @@ def label_along_line(f, label, direction, t, i):
 
 @kernel
 def along_line(f, y, direction, t):
-    """First derivative of Σ_i log p(y_i | f_i + t d_i) with respect to t, and minus the second."""
+    """Return first and minus second derivatives in t of Σ_i log p(y_i | f_i + t d_i)."""
     slope = 0.0
     curvature = 0.0
     for i in range(len(y)):

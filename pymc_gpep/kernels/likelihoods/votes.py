@@ -12,12 +12,12 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.softmax import curvature_slope as of_one_vote
 from pymc_gpep.kernels.likelihoods.softmax import label_along_line
 
-_NO_VOTE = 1e-100  # Σ π of a point without votes; positive, so that its logarithm is finite
+_NO_VOTE = 1e-100  # Σ π of a point without votes; positive, so its logarithm is finite.
 
 
 @kernel
 def log_ways(y):
-    """log N! / Π_a y_a! of the votes of one point (c,)."""
+    """Return log N! / Π_a y_a! for the votes of one point (c,)."""
     total = 0
     value = 0.0
     for a in range(y.shape[0]):
@@ -29,7 +29,7 @@ def log_ways(y):
 
 @kernel
 def point_log_density(f, y, pi, gradient):
-    """Softmax of f (c,) into `pi`, y − N π into `gradient`; returns Σ_a y_a log π_a. NaN where a vote is negative.
+    """Write the softmax of f (c,) into `pi`, y − N π into `gradient`; return Σ_a y_a log π_a, NaN for negative votes.
 
     Nothing cancels in the gradient, Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, nor in log π where π is nearly 1.
     """
@@ -63,7 +63,7 @@ def point_log_density(f, y, pi, gradient):
 
 @kernel
 def log_density(f, y, pi, gradient):
-    """N π into `pi`, ∇ log p(y_i | f_i) into `gradient`; returns Σ_i log p(y_i | f_i)."""
+    """Write N π into `pi` and ∇ log p(y_i | f_i) into `gradient`; return Σ_i log p(y_i | f_i)."""
     c, n = f.shape
     rows = np.empty((3, c))
     at, own, slope = rows[0], rows[1], rows[2]
@@ -82,7 +82,7 @@ def log_density(f, y, pi, gradient):
 
 @kernel
 def along_line(f, y, direction, t):
-    """First derivative of Σ_i log p(y_i | f_i + t d_i) with respect to t, and minus the second."""
+    """Return first and minus second derivatives in t of Σ_i log p(y_i | f_i + t d_i)."""
     c, n = f.shape
     slope = 0.0
     curvature = 0.0
@@ -93,7 +93,7 @@ def along_line(f, y, direction, t):
             votes += y[i, a]
             if y[i, a] > y[i, own]:
                 own = a
-        # Relative to the class with most votes
+        # Relative to the class with most votes.
         first, second = label_along_line(f, own, direction, t, i)
         slope += votes * first
         curvature += votes * second

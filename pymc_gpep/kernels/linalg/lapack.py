@@ -20,9 +20,9 @@ _char = types.CPointer(types.uint8)
 
 
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
-    """A routine for double or single precision, called with an array of that type before its own arguments.
+    """Return a routine for double or single precision. Its first argument is an array with the type of the numbers.
 
-    `arguments` are the types behind its pointers: c for characters, i for integers, x for the numbers.
+    `arguments` are the types of its pointers: c for characters, i for integers, x for the numbers.
     """
     versions = {}
     for number in (types.float64, types.float32):
@@ -66,7 +66,7 @@ _TRANSPOSED = np.array([ord("T")], np.uint8)
 _NORMAL = np.array([ord("N")], np.uint8)
 
 
-# OpenBLAS solves triangular systems at half the speed of its products, and at less where they are small. Below, all but
+# OpenBLAS solves triangular systems at half the speed of its products, and small systems more slowly. Below, all but
 # blocks of this edge on the diagonal are products. Before block k, 2^b blocks from k on are multiplied with the 2^b
 # before it, where bit b is the lowest of k that is 1. So most products are large, and each pair of blocks meets once.
 _BLOCK = 64
@@ -77,7 +77,7 @@ _MILD = 1e3  # Largest condition number (Frobenius) of a block whose inverse rep
 
 @kernel
 def _invert_mild_block(lower, first, edge, out):
-    """Write the inverse of a block on the diagonal of L into `out` (edge²,); False where the block is not mild."""
+    """Write the inverse of a block on the diagonal of L into `out` (edge²,); return False if the block is not mild."""
     square = 0.0
     for i in range(edge):
         for j in range(i + 1):
@@ -133,7 +133,7 @@ def _solve_columns(lower, first, n, b, start, m, width):
 
 @kernel
 def cholesky(a):
-    """Lower Cholesky factor into the lower triangle of `a`; False where `a` is not positive definite."""
+    """Write the Cholesky factor into the lower triangle of `a`; return False if `a` is not positive definite."""
     n = a.shape[0]
     flat = a.reshape(-1)
     width = np.array([n], np.int32)
@@ -161,7 +161,7 @@ def cholesky(a):
 
 @kernel
 def invert_triangular(a):
-    """The lower triangle of `a` holds L; leave L⁻¹ there. Returns whether it exists."""
+    """Replace L in the lower triangle of `a` by L⁻¹. Return whether L⁻¹ exists."""
     n = a.shape[0]
     flat = a.reshape(-1)
     width = np.array([n], np.int32)
@@ -193,7 +193,7 @@ def invert_triangular(a):
 
 @kernel
 def square_triangular(a):
-    """The lower triangle of `a` holds V; leave the lower triangle of VᵀV there."""
+    """Replace V in the lower triangle of `a` by the lower triangle of VᵀV."""
     n = np.array([a.shape[0]], np.int32)
     info = np.zeros(1, np.int32)
     _lauum(a, _UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
@@ -201,7 +201,7 @@ def square_triangular(a):
 
 @kernel
 def inverse_from_cholesky(a):
-    """The lower triangle of `a` holds a Cholesky factor; leave the lower triangle of the inverse there."""
+    """Replace a Cholesky factor in the lower triangle of `a` by the lower triangle of the inverse."""
     ok = invert_triangular(a)
     if ok:
         square_triangular(a)
@@ -243,7 +243,7 @@ def multiply(a, b, out, transposed):
 
 @kernel
 def copy_into(out, values):
-    """Overwrite the contiguous array `out` with another of its size (an assignment of slices takes long to compile)."""
+    """Copy a contiguous array of equal size into `out` (an assignment of slices takes long to compile)."""
     n = np.array([out.size], np.int32)
     step = np.ones(1, np.int32)
     _copy(out, n.ctypes, values.ctypes, step.ctypes, out.ctypes, step.ctypes)
@@ -251,7 +251,7 @@ def copy_into(out, values):
 
 @kernel
 def dot(x, y):
-    """xᵀy of two contiguous vectors."""
+    """Return xᵀy of two contiguous vectors."""
     n = np.array([x.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     return _dot(x, n.ctypes, x.ctypes, step.ctypes, y.ctypes, step.ctypes)
@@ -259,7 +259,7 @@ def dot(x, y):
 
 @kernel
 def solve_with_cholesky(lower, b):
-    """The solution x (n,) of L Lᵀ x = b, where the lower triangle of `lower` holds L."""
+    """Return the solution x (n,) of L Lᵀ x = b; the lower triangle of `lower` holds L."""
     n = np.array([lower.shape[0]], np.int32)
     one = np.ones(1, np.int32)
     info = np.zeros(1, np.int32)
@@ -270,7 +270,7 @@ def solve_with_cholesky(lower, b):
 
 @kernel
 def multiply_symmetric(lower, b, out):
-    """S b into `out` (n,), where the lower triangle of `lower` holds the symmetric S and `b` is contiguous."""
+    """Write S b into `out` (n,); the lower triangle of `lower` holds the symmetric S, and `b` is contiguous."""
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     factors = np.zeros(2, lower.dtype)
@@ -283,7 +283,7 @@ def multiply_symmetric(lower, b, out):
 
 @kernel
 def multiply_functions(matrices, x, out):
-    """S_k x_k of each class into `out` (c, n); `matrices` (1 or c, n, n) are used through their lower triangles."""
+    """Write S_k x_k of each class into `out` (c, n); the lower triangles of `matrices` (1 or c, n, n) hold S_k."""
     for a in range(x.shape[0]):
         multiply_symmetric(matrices[a if matrices.shape[0] > 1 else 0], x[a], out[a])
 
@@ -307,14 +307,14 @@ def multiply_triangular(lower, x, transposed):
 
 
 _ROUNDING = 1e-8  # Error of covariances by cancellation in squared distances, relative to the largest variance.
-_SMALLEST = 1e-290  # makes a matrix of zeros positive definite
+_SMALLEST = 1e-290  # Smallest scale, which makes a matrix of zeros positive definite.
 
 
 @kernel
 def is_covariance(matrix, work):
-    """Whether `matrix` (n, n), all finite, is symmetric and has no negative eigenvalue beyond rounding.
+    """Return whether a finite `matrix` (n, n) is symmetric without negative eigenvalues beyond rounding.
 
-    EP alone does not detect it: I + D^½ K D^½ is positive definite for some matrices K with negative eigenvalues.
+    EP alone does not detect this: I + D^½ K D^½ is positive definite for some matrices K with negative eigenvalues.
     """
     n = matrix.shape[0]
     largest = 0.0
@@ -338,7 +338,7 @@ _AMPLIFIED = 8.0  # Amplification of errors of f in a Newton step, observed at v
 
 @kernel
 def rounding(k, b):
-    """Return the change in a step of Newton's method at f = m + K b that rounding the terms of K b may cause."""
+    """Return the rounding error of a step of Newton's method at f = m + K b, from the terms of K b."""
     largest = 0.0
     for a in range(b.shape[0]):
         prior = k[a if k.shape[0] > 1 else 0]

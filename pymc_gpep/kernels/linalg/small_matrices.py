@@ -12,7 +12,7 @@ from pymc_gpep.kernels.compile import kernel
 
 @kernel
 def lower_factor(a):
-    """Lower Cholesky factor (d, d), zero above the diagonal; NaN from where `a` is not positive definite."""
+    """Return the lower Cholesky factor (d, d); NaN from the first pivot that is not positive."""
     d = a.shape[0]
     lower = np.zeros((d, d))
     for j in range(d):
@@ -114,7 +114,7 @@ def eigenvectors(a, vectors):
 
 @kernel
 def from_eigenvectors(values, vectors, out):
-    """The symmetric matrix Σ_k values_k v_k v_kᵀ into `out` (d, d), from `values` (d,) and `vectors` as columns."""
+    """Write the symmetric matrix Σ_k values_k v_k v_kᵀ into `out` (d, d); v_k are the columns of `vectors`."""
     d = values.shape[0]
     for i in range(d):
         for j in range(i + 1):

@@ -73,7 +73,7 @@ def place_in_runs(parent, by_count, order):
     """Write a postorder of a forest of parents, −1 of a root; the last child of a vertex is last in `by_count`."""
     first, following, after = np.full((3, parent.size), -1)
     root = -1
-    for j in by_count[::-1]:  # A list of children begins with the child that was put in last.
+    for j in by_count[::-1]:  # A list of children begins with the child that was added last.
         if parent[j] < 0:
             following[j] = root
             root = j
@@ -95,7 +95,7 @@ def place_in_runs(parent, by_count, order):
 
 @kernel
 def find_slots(starts, rows, first, second, slots):
-    """Write the slots of entries (i, j); the last slot if the entry is absent."""
+    """Write the slots of entries (i, j). An absent entry has the last slot."""
     q = starts.size - 1
     for t in range(first.size):
         i, j = max(first[t], second[t]), min(first[t], second[t])
@@ -114,7 +114,7 @@ def find_slots(starts, rows, first, second, slots):
 
 @inlined_kernel
 def _extends(starts, rows, j, dense):
-    """Whether the rows of column j are the next column and its rows."""
+    """Return whether the rows of column j are the next column and its rows."""
     return (
         0 <= j < dense - 1
         and starts[j + 1] > starts[j]
@@ -145,8 +145,8 @@ def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
 def factorise(starts, rows, dense, diagonal, lower):
     """Overwrite a matrix with D and L; return whether it is positive definite.
 
-    Columns whose rows differ by the columns themselves alone make a run, which is eliminated at once. Columns from
-    `dense` on hold the Schur complement of the columns before.
+    Successive columns with equal rows, except the columns themselves, form a run, which is eliminated at once. Columns
+    from `dense` on hold the Schur complement of the columns before.
     """
     first = 0
     while first < dense:
@@ -194,7 +194,7 @@ _TOGETHER = 8  # Number of right-hand sides that share a pass over L.
 
 @kernel
 def solve_lower(starts, rows, dense, lower, x):
-    """Put L⁻¹ x in the place of each row x of `x` (m, q). Columns from `dense` on have all rows below."""
+    """Replace each row x of `x` (m, q) by L⁻¹ x. Columns from `dense` on have all rows below."""
     some = np.empty((x.shape[1], _TOGETHER))
     first = 0
     while first + _TOGETHER <= x.shape[0]:
@@ -225,7 +225,7 @@ def solve_lower(starts, rows, dense, lower, x):
 
 @summing_kernel
 def solve_upper(starts, rows, dense, lower, x):
-    """Put L⁻ᵀ x in the place of each row x of `x` (m, q). Columns from `dense` on have all rows below."""
+    """Replace each row x of `x` (m, q) by L⁻ᵀ x. Columns from `dense` on have all rows below."""
     for s in range(x.shape[0]):
         own = x[s]
         for j in range(own.size - 1, dense - 1, -1):
@@ -256,7 +256,7 @@ def solve_upper(starts, rows, dense, lower, x):
 
 @kernel
 def write_corner(diagonal, lower, matrix):
-    """Write a dense block (m, m) of its diagonal and its columns below it, as the upper triangle by rows."""
+    """Write a dense block (m, m) from its diagonal and columns, as an upper triangle by rows."""
     t = 0
     for j in range(diagonal.size):
         matrix[j, j] = diagonal[j]
@@ -267,7 +267,7 @@ def write_corner(diagonal, lower, matrix):
 
 @kernel
 def read_corner(matrix, pivots, diagonal, lower):
-    """Write diagonal and columns of a dense block, given like that of `write_corner`, over the pivot of each column."""
+    """Write diagonal, and columns divided by pivots, of a dense block in the form of `write_corner`."""
     t = 0
     for j in range(diagonal.size):
         diagonal[j] = matrix[j, j]
@@ -310,7 +310,7 @@ def _gather(starts, rows, begin, dense, diagonal, entries, block):
 
 @summing_kernel
 def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, inverse):
-    """Write column j of the inverse from columns behind."""
+    """Write column j of the inverse from later columns."""
     first, count = starts[j], starts[j + 1] - starts[j]
     sums = np.zeros(count)
     for t in range(count):

@@ -1,4 +1,4 @@
-"""Log normalisers and expected logarithms of the factors of many points, as accurate as a step needs.
+"""Log normalisers and expected logarithms of the factors of many points, with the accuracy of a step.
 
 Inputs are means and variances (B, d) of the latent value of each site at B points. `value` (B,), `in_mean` and
 `in_variance` (B, d) are overwritten with the value of each point and its derivatives.
@@ -6,7 +6,7 @@ Inputs are means and variances (B, d) of the latent value of each site at B poin
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
 P is the probability that the observed class has the largest of the utilities u_k ~ N(m_k, v_k + noise) (equations 14 to
 17 of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise it has no bound from below. Girolami and Rogers
-(2006) leave the utilities a distribution of their own. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f)
+(2006) give the utilities a separate distribution. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f)
 averages to log p(y | m) − ½ Σ v or more.
 
 EP uses the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df of a factor t, and ρ_k = ∂ log Z / ∂m_k. It also needs
@@ -14,7 +14,7 @@ EP uses the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df of a factor t, and 
 
 `quadrature_tilted` treats a point of the multinomial probit as one factor. With independent cavities N(μ_k, v_k) the
 utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed if its utility t ~ N(μ_y, τ²),
-τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t the rest has a closed form, and every moment is one
+τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t the rest is in closed form, and every moment is one
 integral over x = (t − μ_y) / τ:
 
     Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
@@ -25,7 +25,7 @@ nearly full precision.
 
 Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
 tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
-these. For class y, V is the variance of x. For other classes it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and ρ
+both. For class y, V is the variance of x. For other classes it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and ρ
 is −E[λ] / σ.
 """
 
@@ -43,25 +43,25 @@ from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
-_MOST_NODES = 5000  # far above the hundreds of nodes in practice
-_STEEP = 1000.0  # Above this κ pieces are faster than the trapezoid rule.
+_MOST_NODES = 5000  # Largest number of nodes; hundreds suffice in practice.
+_STEEP = 1000.0  # κ above which pieces are faster than the trapezoid rule.
 _PIECES, _OF_PIECES = LEGENDRE
 _CLOSE = 0.02  # Largest last step, in widths of the integrand.
 
 
 FLAT = 15.0
-"""κ of an integral for a Gauss-Hermite rule."""
+"""Largest κ of an integral for a Gauss-Hermite rule."""
 FINE = math.log(1e-12)
-"""`log_error` of an integral for EP or a bound that is to converge."""
+"""`log_error` of an integral for EP or a bound until convergence."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
-_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the Gaussian weight
+_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # Rule for functions without the Gaussian weight.
 _AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
 _SHARES /= _SHARES.sum()
 
 
 @kernel
 def pairs(mean, variance, noise, value, in_mean, in_variance):
-    """log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k, in the same order."""
+    """Compute log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k, in the same order."""
     rows, d = mean.shape
     half = d // 2
     for b in range(rows):
@@ -118,7 +118,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. If κ = 1 + Σ a_k² is
     less than `flat`, a Gauss-Hermite rule of 16 nodes is used. With `FLAT` errors are at most 5e-5, usually 1e-8.
     Otherwise the trapezoid rule is used, with a step for errors of exp(`log_error`): see
-    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them with its end. From κ
+    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them. From κ
     = 1000 on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape
@@ -172,7 +172,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
-        narrow = steepest < 2.0  # the label's utility: its moments are nearly its marginal moments
+        narrow = steepest < 2.0  # Moments of the label's utility are nearly marginal moments.
         total = 0.0
         first = 0.0
         second = 0.0
@@ -366,7 +366,7 @@ def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Average of the step likelihood with label noise, whose utilities are the latent values; exact, not a bound."""
+    """Compute the exact average of the step likelihood with label noise, whose utilities are the latent values."""
     _step_average(_LEAST, mean, variance, y, parameters, value, of_mean, of_variance)
 
 
@@ -413,8 +413,8 @@ def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
 def quadrature_tilted(settings, mean, variance, y, old, new, scale):
     """Matched site of one point under independent cavities of `mean` and `variance` (c,); returns log Ẑ and 0.
 
-    `settings` are scratch arrays, three (c,) and one (4, c). The site's π and ν are written into `new` (2, c); `old`
-    and `scale` are not used. They belong to the signature of kernels which iterate inner sites.
+    `settings` are scratch arrays, three (c,) and one (4, c). The site's π and ν are written into `new` (2, c). `old`
+    and `scale` are unused; other kernels with this signature iterate inner sites.
     """
     slopes, offsets, at_mode, moments = settings
     c = mean.shape[0]

@@ -28,7 +28,7 @@ from pymc_gpep.kernels.moments.inner_ep import change_site, label_differences, s
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 
 _LEAST = 1e-12
-"""Variance that latent values are given besides their own, so that those which have none have a likelihood."""
+"""Variance added to latent values, so that latent values without variance have a likelihood."""
 _NODES, _WEIGHTS = LEGENDRE
 
 
@@ -68,18 +68,18 @@ def _point_derivatives(noise, mean, variance, y, parameters, log_z, rho, gamma):
 
 @kernel
 def noisy_probit_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """A point's multinomial probit with label noise, as `point_derivatives`; `parameters` (1, n) holds ε."""
+    """Compute `point_derivatives` of the multinomial probit with label noise; `parameters` (1, n) holds ε."""
     _point_derivatives(1.0, mean, variance, y, parameters, log_z, rho, gamma)
 
 
 @kernel
 def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """A point's step likelihood with label noise, as `noisy_probit_derivatives`."""
+    """Compute `noisy_probit_derivatives` of the step likelihood with label noise."""
     _point_derivatives(_LEAST, mean, variance, y, parameters, log_z, rho, gamma)
 
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # Sweeps and tolerance of inner EP.
-_NOTHING = 40.0  # Ẑ₀ is negligible beside ε / c if its share is below exp(−40).
+_NOTHING = 40.0  # Minus the logarithm of the share of Ẑ₀ below which it is negligible against ε / c.
 _NARROW = 1e-5  # Noise that smooths a step to a probit, in units of the largest standard deviation of a difference.
 
 
@@ -109,7 +109,7 @@ def sites_of_differences(y, sites, pi, nu, w, location):
 def _without_site(m, s, pi, nu, room, pull):
     """Turn moments of x under the posterior, `m` (d,) and `s` (d, d), into moments without the site.
 
-    Returns the log normaliser of the site under them; NaN if the result is not a Gaussian.
+    Return the log normaliser of the site under the new moments; NaN if the result is not a Gaussian.
     """
     d = m.shape[0]
     log_z = 0.0
@@ -141,9 +141,9 @@ def _without_site(m, s, pi, nu, room, pull):
 
 @inlined_kernel
 def _inner(noise, m, s, alpha, beta, work):
-    """Continue inner EP from the sites α and β; `m` and `s` become the moments of g with these sites. Returns log Z.
+    """Continue inner EP from the sites α and β; `m` and `s` become the moments of g with these sites. Return log Z.
 
-    `noise` is the standard deviation of u, by which all values are divided meanwhile.
+    `noise` is the standard deviation of u, by which all values are divided during the iteration.
     """
     d = m.shape[0]
     for j in range(d):

@@ -16,12 +16,12 @@ from pymc_gpep.kernels.moments.inner_ep import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments, votes_moments
 
 LEAST = -200.0
-"""The least log π of a site."""
+"""Smallest log π of a site."""
 
 
 @kernel
 def softmax_sites(sites, pi, nu):
-    """π and ν (c, n) from `sites` (2, n, c).
+    """Write π and ν (c, n) from `sites` (2, n, c).
 
     If all π of a point are zero, they are set to 1/c, as at f = 0, since π must be positive.
     """
@@ -39,7 +39,7 @@ def softmax_sites(sites, pi, nu):
 def cavity(s, precision, location, m):
     """Turn the moments `m` (d,) and `s` (d, d) of differences into cavity moments, of full rank or not.
 
-    Returns the log normaliser of the site under it.
+    Return the log normaliser of the site under the cavity.
     """
     d = m.shape[0]
     rows = np.empty((4, d, d))
@@ -90,7 +90,7 @@ def cavity(s, precision, location, m):
 
 @kernel
 def log_curvature(m, label, votes, log_pi):
-    """log π (c,) of the softmax of a point with `votes`, at differences `m` (c − 1,) to the class `label`."""
+    """Write log π (c,) of the softmax of a point with `votes`, at differences `m` (c − 1,) to the class `label`."""
     d = m.shape[0]
     top = 0.0
     for j in range(d):
@@ -106,7 +106,7 @@ def log_curvature(m, label, votes, log_pi):
 
 @kernel
 def _contrast_variances(cov, weights, out):
-    """Variances of f_a − Σ_e w_e f_e into `out` (c,), the `weights` (c,) being of the sum 1."""
+    """Write variances of f_a − Σ_e w_e f_e into `out` (c,), for `weights` w (c,) that sum to 1."""
     c = weights.shape[0]
     average = 0.0
     for a in range(c):
@@ -120,10 +120,10 @@ def _contrast_variances(cov, weights, out):
 
 @kernel
 def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
-    """A site of one point into `target` (2, c), with the precision that exp of `log_pi` (c,) makes.
+    """Write a site of one point into `target` (2, c), with π = exp(`log_pi`) (c,).
 
     `m` and `gradient` (c − 1,) are tilted means of differences to the class `label`, and ∇ log Z in these. `sites`
-    (2, c) is the site so far, `cov` (c, c) the posterior covariance. Variances of contrasts are written into `scale`.
+    (2, c) is the present site, `cov` (c, c) the posterior covariance. Variances of contrasts are written into `scale`.
     Returns the largest change of the site in units of its marginal.
     """
     c = log_pi.shape[0]
@@ -158,13 +158,13 @@ def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
 
 @kernel
 def _votes_of_differences(m, s, y, label, nodes, log_weights, factor, gradient, loss):
-    """`votes_moments` in the differences to the class `label`, as `softmax_moments` has them; returns log Z."""
+    """Compute `votes_moments` for differences to the class `label`, as in `softmax_moments`; return log Z."""
     c = y.shape[0]
     rows = np.empty((2, c, c))
     centred, root = rows[0], rows[1]
     rows = np.empty((2, c))
     average, slope = rows[0], rows[1]
-    # Latent values less that of the class
+    # Latent values less the latent value of the class.
     average[label] = 0.0
     for k in range(c):
         centred[label, k] = 0.0

@@ -1,4 +1,4 @@
-"""Computations of a step besides matrix products, each in one pass over an array.
+"""Computations of a step other than matrix products, each in one pass over an array.
 
 Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
 of functions are (B, c), and numbers of sites (B, d).
@@ -11,7 +11,7 @@ from pymc_gpep.kernels.compile import kernel, summing_kernel
 
 @summing_kernel
 def scaled_inputs(inputs, squares, scaled, norms):
-    """Inputs (n, d) times `squares` (d,) into `scaled`, and the squared norms of the inputs under these, (n,)."""
+    """Write inputs (n, d) times `squares` (d,) into `scaled`, and weighted squared norms of the inputs into `norms`."""
     for i in range(inputs.shape[0]):
         norm = 0.0
         for j in range(inputs.shape[1]):
@@ -23,7 +23,7 @@ def scaled_inputs(inputs, squares, scaled, norms):
 
 @summing_kernel
 def squared_norms(inputs, squares, norms):
-    """Squared norms of inputs (n, d) under `squares` (d,), (n,)."""
+    """Write squared norms (n,) of inputs (n, d), weighted by `squares` (d,)."""
     for i in range(inputs.shape[0]):
         norm = 0.0
         for j in range(inputs.shape[1]):
@@ -33,7 +33,7 @@ def squared_norms(inputs, squares, norms):
 
 @kernel
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
-    """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from derivatives in squared distances times −2.
+    """Add derivatives in inducing inputs z (M, d) and in `squares` (d,) from derivatives in squared distances times −2.
 
     Derivatives are G (B, M) to rows x, and H (M, M) among the z. Then `of_rows` is Gᵀ x, and `of_inducing` is H z.
     `row_weights` and `weights` (M,) are sums of G and H over all other axes. Derivatives are added to `slopes` and, for
@@ -58,7 +58,7 @@ def row_slopes(x, row_weights, of_squares):
 
 @kernel
 def squared_distances(products, left, right):
-    """Squared distances in place of inner products (B, M), from squared norms (B,) and (M,)."""
+    """Replace inner products (B, M) by squared distances, from squared norms (B,) and (M,)."""
     for b in range(products.shape[0]):
         for m in range(products.shape[1]):
             products[b, m] = max(left[b] + right[m] - 2.0 * products[b, m], 0.0)
@@ -66,7 +66,7 @@ def squared_distances(products, left, right):
 
 @kernel
 def log_squared_exponential(products, left, right, log_variance):
-    """Log of variance times exp(−r² / 2) in place of inner products; see `squared_distances`."""
+    """Replace inner products by the log of variance times exp(−r² / 2); see `squared_distances`."""
     for b in range(products.shape[0]):
         for m in range(products.shape[1]):
             products[b, m] = log_variance - 0.5 * max(left[b] + right[m] - 2.0 * products[b, m], 0.0)
@@ -84,7 +84,7 @@ def left_unsaid(variance, w, rest):
 
 @summing_kernel
 def squared_rows(rows, found):
-    """Squared norms (B,) of rows (B, M)."""
+    """Write squared norms (B,) of rows (B, M)."""
     for b in range(rows.shape[0]):
         total = 0.0
         for m in range(rows.shape[1]):
@@ -94,7 +94,7 @@ def squared_rows(rows, found):
 
 @summing_kernel
 def variances(w, covariances, found):
-    """wᵀ Σ_k w into `found` (B, c)."""
+    """Write wᵀ Σ_k w into `found` (B, c)."""
     size = w.shape[1]
     for b in range(w.shape[0]):
         for k in range(found.shape[1]):
@@ -127,14 +127,14 @@ def scaled_rows(w, weights, k, sign, scaled):
     """Write rows of w times the roots of weights (B, c) of function k with this sign, else zeros, into `scaled`."""
     for b in range(w.shape[0]):
         weight = sign * weights[b, k]
-        root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays
+        root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays NaN.
         for m in range(w.shape[1]):
             scaled[b, m] = root * w[b, m]
 
 
 @kernel
 def precisions(s, share, found):
-    """I + β S in the lower triangle of `found` (M, M), which may have fewer bits."""
+    """Write I + β S to the lower triangle of `found` (M, M), which may be in single precision."""
     for i in range(s.shape[0]):
         for j in range(i):
             found[i, j] = share * s[i, j]
@@ -151,7 +151,7 @@ def average(s, found, beta):
 
 @kernel
 def add_lower(matrix, part, total):
-    """Add a part of a matrix (M, M) to the total, lower triangles alone."""
+    """Add the lower triangle of a part of a matrix (M, M) to the total."""
     for i in range(total.shape[0]):
         for j in range(i + 1):
             total[i, j] += part * matrix[i, j]
@@ -159,7 +159,7 @@ def add_lower(matrix, part, total):
 
 @kernel
 def at_sites(values, functions, found):
-    """Values (B, c) of the functions (B, d) that sites act on, into `found` (B, d)."""
+    """Write values (B, c) of the functions (B, d) of the sites into `found` (B, d)."""
     for b in range(functions.shape[0]):
         for i in range(functions.shape[1]):
             found[b, i] = values[b, functions[b, i]]
@@ -167,7 +167,7 @@ def at_sites(values, functions, found):
 
 @kernel
 def by_function(values, functions, weights, found):
-    """Sums of values (B, d) of the sites on each function, times the weight (B,) of the row, into `found` (B, c)."""
+    """Write sums of site values (B, d) over the sites of each function, times row weights (B,), into `found` (B, c)."""
     for b in range(found.shape[0]):
         for k in range(found.shape[1]):
             found[b, k] = 0.0
@@ -187,7 +187,7 @@ def move(values, slopes, first, second, rate, of_first, of_second, least):
 
 @kernel
 def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_variance, latent_mean, latent_variance):
-    """Means and variances (B, d) of x without the sites t, ν, and of the latent values of the factors."""
+    """Write means and variances (B, d) of x without the sites t, ν, and of the latent values of the factors."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             keep = 1.0 - t[b, i] * variance[b, i]
@@ -199,7 +199,7 @@ def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_varian
 
 @kernel
 def matching_sites(in_mean, in_variance, mean, variance, t, nu):
-    """Sites t, ν that give cavities the moments of the tilted distributions; see `StepArrays.matching_sites`."""
+    """Write sites t, ν that match the moments of the tilted distributions; see `StepArrays.matching_sites`."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             gamma = max(in_mean[b, i] * in_mean[b, i] - 2.0 * in_variance[b, i], 0.0)
@@ -210,7 +210,7 @@ def matching_sites(in_mean, in_variance, mean, variance, t, nu):
 
 @kernel
 def bounded_sites(variance, largest, t, nu):
-    """Limit precisions so that t times the variance is at most `largest`; the means of the sites stay."""
+    """Limit precisions so that t times the variance is at most `largest`; the means of the sites do not change."""
     for b in range(variance.shape[0]):
         for i in range(variance.shape[1]):
             bound = largest / variance[b, i]
@@ -221,7 +221,7 @@ def bounded_sites(variance, largest, t, nu):
 
 @kernel
 def site_log_normalisers(t, nu, mean, variance, found):
-    """Log normalisers of sites t, ν (B, d) under N(mean, variance), summed over the sites of each point, (B,)."""
+    """Write log normalisers of sites t, ν (B, d) under N(mean, variance), summed over the sites of each point, (B,)."""
     for b in range(t.shape[0]):
         found[b] = 0.0
         for i in range(t.shape[1]):

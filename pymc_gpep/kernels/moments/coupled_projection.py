@@ -12,7 +12,7 @@ x = π / 1ᵀπ and z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ. For w_a = Fᵀ 
 at the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π that couples them in the
 right sense is of this form, and the minimum is a match of all moments. For more classes the minimum is the best
 approximation, and f need not be convex. Newton's method in log π, with a positive definite Hessian, still descends. If
-the minimum is at a π of zero or infinity, it stops close to that.
+the minimum is at a π of zero or infinity, the method stops close to it.
 """
 
 import math
@@ -27,7 +27,7 @@ _HALVINGS = 40
 _CLOSE = 1e-12  # Slope in log π, relative to its terms, that counts as converged.
 _LONGEST = 2.0  # Longest step of log π.
 _FLOOR = 1e-7  # Smallest eigenvalue of the Hessian, relative to the largest.
-_SERIES = 1e-2  # Below this λ a series replaces λ − log(1 + λ), which loses digits.
+_SERIES = 1e-2  # λ below which a series replaces λ − log(1 + λ), which loses digits.
 _FURTHEST = 300.0  # Largest |log π|, so that π² does not overflow.
 _ENOUGH = 1e-4  # Smallest accepted share of the decrease predicted by the slope.
 _ROUNDING = 1e-15
@@ -35,7 +35,7 @@ _ROUNDING = 1e-15
 
 @kernel
 def difference_precision(pi, y, precision):
-    """Π of the differences f_y − f_a, a ≠ y, into `precision` (d, d), from π (c,): sums in which nothing cancels."""
+    """Write Π of the differences f_y − f_a, a ≠ y, into `precision` (d, d), from π (c,), without cancellation."""
     c = pi.shape[0]
     total = 0.0
     for a in range(c):
@@ -52,7 +52,7 @@ def difference_precision(pi, y, precision):
 
 @kernel
 def _excess(value):
-    """λ − log(1 + λ)."""
+    """Return λ − log(1 + λ)."""
     if abs(value) > _SERIES:
         return value - math.log1p(value)
     total = 0.0
@@ -63,7 +63,7 @@ def _excess(value):
 
 @kernel
 def _contrasts(pi, y, factor, w):
-    """w_a = Fᵀ z_a into the rows of `w` (c, c), up to a sign; g_y = 0."""
+    """Write w_a = Fᵀ z_a into the rows of `w` (c, c), up to a sign; g_y = 0."""
     c = pi.shape[0]
     total = 0.0
     for a in range(c):
@@ -80,7 +80,7 @@ def _contrasts(pi, y, factor, w):
 
 @kernel
 def _value(pi, w, loss, m, vectors):
-    """Return f up to a constant; leave eigenvalues of M = Σ_a π_a w_a w_aᵀ on the diagonal of `m`, and `vectors`."""
+    """Return f up to a constant; write eigenvalues of M = Σ_a π_a w_a w_aᵀ to the diagonal of `m`, and `vectors`."""
     c = pi.shape[0]
     value = 0.0
     for j in range(c):
@@ -127,7 +127,7 @@ def project_site(factor, loss, y, log_pi):
     value = _value(pi, w, loss, m, vectors)
     left = np.inf
     for _ in range(_STEPS):
-        # w_aᵀ Σ w_e into `kept` and w_aᵀ G w_e into `match`
+        # Write w_aᵀ Σ w_e into `kept` and w_aᵀ G w_e into `match`.
         total = 0.0
         for a in range(c):
             total += pi[a]
@@ -207,7 +207,7 @@ def project_site(factor, loss, y, log_pi):
 
 @kernel
 def _two_classes(factor, loss, log_pi):
-    """Both π are twice the precision of the single difference: other pairs give the same Π."""
+    """Set both π to twice the precision of the single difference; other pairs with the same Π are not needed."""
     variance = 0.0
     lost = 0.0
     for j in range(2):

@@ -4,7 +4,7 @@ They have the layout of `site_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1
 diagonal of Λ, in [0, 1), and zeros after that. The second half holds ξ and the lower triangle of Λ below the diagonal.
 
 With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here
-Π = (Λ⁻¹ + 11ᵀ)⁻¹ (nested EP paper, section 3.3), and all uses here leave the constant out.
+Π = (Λ⁻¹ + 11ᵀ)⁻¹ (nested EP paper, section 3.3), and all uses in this package omit the constant.
 """
 
 import math
@@ -13,13 +13,13 @@ from pymc_gpep.kernels.compile import kernel
 
 
 def packed_size(c):
-    """D, for c classes."""
+    """Return D for c classes."""
     return c * (c - 1) // 2
 
 
 @kernel
 def read_precision(sites, i, precision):
-    """Λ of point i into `precision` (d, d)."""
+    """Write Λ of point i into `precision` (d, d)."""
     entry = d = precision.shape[0]
     for j in range(d):
         precision[j, j] = sites[0, i, j]
@@ -31,7 +31,7 @@ def read_precision(sites, i, precision):
 
 @kernel
 def write_precision(precision, sites, i):
-    """Make `precision` (d, d) the Λ of point i."""
+    """Write `precision` (d, d) into the sites as Λ of point i."""
     entry = d = precision.shape[0]
     for j in range(d):
         sites[0, i, j] = precision[j, j]
@@ -44,8 +44,8 @@ def write_precision(precision, sites, i):
 def change_to_site(precision, slope, at, sites, target, scale, i):
     """Write the target of point i: Λ is `precision` (d, d), and the slope at `at` (d,) is `slope` (d,).
 
-    `scale` has the variances of the differences of the point, and gets the other units. Returns the largest change of
-    the point's sites, in units of its marginal.
+    `scale` contains the variances of the differences of the point; the other units are written to it. Return the
+    largest change of the sites of the point, in units of its marginal.
     """
     write_precision(precision, target, i)
     entry = d = slope.shape[0]

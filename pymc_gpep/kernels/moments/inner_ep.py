@@ -6,7 +6,7 @@ it is the same algorithm. There every rank-one update is along a coordinate axis
 
 With inducing inputs (`noisy_inner_ep_update`) class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus
 has noise of variance s_k = 1 + r_k around x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u.
-Each of the noises is in one factor only, or in u. In units of √s_j a factor is Φ. Precision and location of its site in
+Each noise term is in one factor only, or in u. In units of √s_j a factor is Φ. Precision and location of its site in
 these units are α_j and β_j, and the sites are found as without noise.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 
-# Largest change of a converged site in one more sweep, in units of the marginal it acts on.
+# Largest change of a converged site in one more sweep, in units of the marginal that it changes.
 _UNSETTLED = 1e-6
 
 
@@ -36,7 +36,7 @@ def label_differences(mean, cov, y, m, s):
 
 @kernel
 def gaussian_log_normaliser(mean, variance, location, precision):
-    """log ∫ N(g | mean, variance) exp(location · g − precision · g²/2) dg."""
+    """Return log ∫ N(g | mean, variance) exp(location · g − precision · g²/2) dg."""
     stretch = 1.0 + precision * variance
     quadratic = location * location * variance + 2.0 * location * mean - precision * mean * mean
     return 0.5 * quadratic / stretch - 0.5 * math.log(stretch)
@@ -92,12 +92,12 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
 
 @kernel
 def change_site(m, s, j, d_alpha, d_beta, work):
-    """Add to precision and location of site j (appendix A, step 4); returns the log normaliser that this gains."""
+    """Add to precision and location of site j (appendix A, step 4); return the change of the log normaliser."""
     v = s[j, j]
     gained = gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
     gain_s = d_alpha / (1.0 + d_alpha * v)
     gain_m = (d_beta - d_alpha * m[j]) / (1.0 + d_alpha * v)
-    column = work  # the update overwrites column j of s while it is still needed
+    column = work  # The update overwrites column j of s, which is still needed.
     for k in range(m.shape[0]):
         column[k] = s[k, j]
     for k in range(m.shape[0]):
@@ -111,8 +111,8 @@ def change_site(m, s, j, d_alpha, d_beta, work):
 def inner_sweep(m, s, alpha, beta, work):
     """Update every site once (appendix A, steps 1–4), in place.
 
-    Returns the log normaliser gained by the changed sites and the largest change of a site, in units of
-    the marginal it acts on.
+    Return the change of the log normaliser, and the largest change of a site, in units of the marginal that it
+    changes.
     """
     gained = 0.0
     residual = 0.0
@@ -145,9 +145,9 @@ def site_terms(m, s, alpha, beta):
 
 @kernel
 def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
-    """Update the sites of one point until they settle; `m` and `s`, the moments of g with them, follow.
+    """Update the sites of one point until they converge, and `m` and `s`, the moments of g with these sites.
 
-    Returns the gain of the log normaliser over the initial sites; from zero sites, the whole log normaliser.
+    Return the change of the log normaliser from the initial sites; from zero sites, the whole log normaliser.
     """
     total = 0.0
     for _ in range(max_sweeps):
@@ -160,7 +160,7 @@ def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
 
 @inlined_kernel
 def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale, work):
-    """The new sites of one point from the moments of its g, which are overwritten; see `inner_ep_update`."""
+    """Write new sites of one point from the moments of its g, which are overwritten; see `inner_ep_update`."""
     terms = site_terms(m, s, alpha, beta)
     for j in range(m.shape[0]):
         scale[j] = s[j, j]
@@ -177,11 +177,11 @@ def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, 
 
 @kernel
 def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Do one outer update of all sites from the marginals of the posterior they are part of.
+    """Do one outer update of all sites from the marginals of their posterior.
 
     `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites go to `new_alpha`, `new_beta`;
     `scale` (n, c − 1) receives the marginal variances of g. The function returns the evidence terms of the *old* sites.
-    It returns as well the largest change of a site in its first sweep, in units of the marginal it acts on.
+    It also returns the largest change of a site in its first sweep, in units of the marginal that the site changes.
     """
     n, others = alpha.shape
     m = np.empty(others)
@@ -201,7 +201,7 @@ def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha,
 
 @kernel
 def flat_moments(mean, cov, y, sites, moments):
-    """Marginal means and variances of all g under the posterior, into `moments` (2, n, c − 1)."""
+    """Write marginal means and variances of all g under the posterior into `moments` (2, n, c − 1)."""
     _, n, others = sites.shape
     m = np.empty(others)
     s = np.empty((others, others))
@@ -215,9 +215,9 @@ def flat_moments(mean, cov, y, sites, moments):
 
 @kernel
 def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
-    """log ∫ N(f | mean, cov) p(y | f) df for every point, by inner EP from nothing: `mean` (m, c), `cov` (m, c, c).
+    """Return log ∫ N(f | mean, cov) p(y | f) df of every point, by inner EP from zero sites.
 
-    Returns the log normalisers (m, c), one for each class that y could be.
+    The result is (m, c), with one log normaliser for each class y; `mean` is (m, c), `cov` (m, c, c).
     """
     points, c = mean.shape
     m = np.empty(c - 1)
@@ -237,11 +237,11 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
 
 @kernel
 def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_mean, of_cov):
-    """Moments of N(f | mean, cov) p(y | f) of one point by inner EP from no sites, and slopes of its log normaliser.
+    """Write moments of N(f | mean, cov) p(y | f) by inner EP from zero sites, and slopes of its log normaliser.
 
     The log normaliser of EP is stationary in its sites. So its derivatives are the derivatives of a Gaussian integral
     with the final sites. Let m, S be the moments of g, and H = (S + diag(α)⁻¹)⁻¹. Then ∂ log Z / ∂m = γ and
-    ∂ log Z / ∂S = (γγᵀ − H) / 2. Both are accumulated from one site after another, as sums of outer products.
+    ∂ log Z / ∂S = (γγᵀ − H) / 2. Both are accumulated site by site, as sums of outer products.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_me
 
 @kernel
 def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """As `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
+    """Do an update like `inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
 
     `mean` (c, n) and `cov` (n, c, c) are moments of the x. Sites and their marginal variances are in units of √s_j.
     """
@@ -358,7 +358,7 @@ def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance
 
 @kernel
 def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
-    """π and ν (c, n) of the sites of x from inner sites α, β (n, c − 1) in units of √s_j, with r = `rest` (c, n).
+    """Write π and ν (c, n) of the sites of x from inner sites α, β (n, c − 1) in units of √s_j, with r = `rest` (c, n).
 
     Equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Returns the constant of the sites at x
     = 0 with u integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
@@ -388,7 +388,7 @@ def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
 
 @kernel
 def site_parameters(y, alpha, beta, pi, nu):
-    """π and ν (c, n) of the sites of f from the inner sites α, β (n, c − 1) (equations 12 and 15).
+    """Write π and ν (c, n) of the sites of f from the inner sites α, β (n, c − 1) (equations 12 and 15).
 
     Returns Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), the constant of the sites at f = 0 with u integrated out.
     """
@@ -413,7 +413,7 @@ def site_parameters(y, alpha, beta, pi, nu):
 
 @kernel
 def relative_location(prior_mean, pi, nu):
-    """Make ν relative to the prior mean, ν − Π m; returns the log of the sites at m."""
+    """Make ν relative to the prior mean, ν − Π m; return the log of the sites at m."""
     c, n = pi.shape
     constant = 0.0
     for i in range(n):

@@ -8,7 +8,7 @@ a row belong to outer predictors, the rest to inner predictors. R is a lower tri
 and inner predictors. So outer predictors depend on the outer part of z alone.
 
 At a node of the outer numbers there is a conditional distribution of the inner numbers. It is normal if the log
-density is quadratic in inner predictors. Otherwise there is one inner number, which has nodes of its own.
+density is quadratic in inner predictors. Otherwise there is one inner number, with separate nodes.
 """
 
 import math
@@ -18,14 +18,14 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, lower_factor, solve_square
 
-_ROUNDING = 1e-12  # Added to a covariance that may be singular, relative to its variances.
+_ROUNDING = 1e-12  # Ridge of a covariance that may be singular, relative to its variances.
 _TINY = 1e-30
 _NOTHING = 1e-20  # Variance given to a predictor without a site.
 
 
 @kernel
 def packed_size(k):
-    """Number of precisions of a site of k predictors."""
+    """Return the number of precisions of a site of k predictors."""
     return k * (k + 1) // 2
 
 
@@ -251,7 +251,7 @@ def inner_moments(values, within, spread, inner, log_weights, weights, log_z, me
 
 @kernel
 def normal_moments(root, order, value, gradient, hessian, log_z, mean, cov):
-    """Write conditional moments of inner numbers that are normal, from a log density that is quadratic in these.
+    """Write conditional moments of normal inner numbers, from a log density that is quadratic in them.
 
     Parameters
     ----------

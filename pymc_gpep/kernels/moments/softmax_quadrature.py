@@ -1,8 +1,8 @@
 """Moments of N(f | μ, S) p(y | f) for labels and votes under a softmax, at nodes about the mode.
 
 Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance (Naylor and
-Smith 1982 do so with Gauss–Hermite rules). Scales are symmetric roots: if the set of nodes is the same in any order of
-the classes, so are the moments.
+Smith 1982 do so with Gauss–Hermite rules). Scales are symmetric roots: if the set of nodes does not depend on the order
+of the classes, the moments do not.
 
 For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the
 g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over u is H(m) of
@@ -13,7 +13,7 @@ The gradient of log Z, and minus the Hessian, are averages over the tilted distr
 
     ∇ log Z = E[H′ w],   −∇∇ log Z = E[H′ (diag w − wwᵀ) − H″ wwᵀ] − Cov(H′ w):
 
-sums of terms that are small if the label is all but certain, and exact for every C, singular or zero.
+sums of terms that are small if the label is nearly certain, and exact for every C, also singular or zero.
 
 For votes (`votes_moments`), with P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and
 z ~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the tilted
@@ -41,7 +41,7 @@ def rescale(mean, cov, factor):
 
 @kernel
 def centre(mean, cov, total):
-    """Make means and covariances of such sums, the latter of their lower triangle, with weights of sum `total`."""
+    """Turn sums over points with total weight `total` into a mean and a covariance, by its lower triangle."""
     for j in range(mean.shape[0]):
         mean[j] /= total
         for i in range(j + 1):
@@ -50,11 +50,11 @@ def centre(mean, cov, total):
 
 
 RANK = 1e-14
-"""Part of the largest variance below which eigenvalues are rounding."""
+"""Share of the largest variance below which eigenvalues are rounding errors."""
 NEWTON = 100
 HALVINGS = 40
 CLOSE = 1e-12
-"""Distance from the mode, in standard deviations, at which nodes need no more."""
+"""Distance from the mode, in standard deviations, that counts as converged."""
 PASSES = 2
 _SMALL = 0.3  # Largest trace of Ω for the series.
 _SMALLEST = 1e-300
@@ -62,7 +62,7 @@ _SMALLEST = 1e-300
 
 @kernel
 def newton_step(hessian, side):
-    """H⁻¹ r into `side` (d, 1), which holds r, of a positive definite `hessian` H; returns rᵀ H⁻¹ r."""
+    """Replace r in `side` (d, 1) by H⁻¹ r, for a positive definite `hessian` H; return rᵀ H⁻¹ r."""
     d = side.shape[0]
     lower = lower_factor(hessian)
     solve_lower(lower, side)
@@ -77,13 +77,13 @@ def newton_step(hessian, side):
 
 @kernel
 def rises(old, new, length, gain):
-    """Whether a step of this share of Newton's raises a log density enough, from `old` to `new`."""
+    """Return whether a step of this share of Newton's step raises a log density enough, from `old` to `new`."""
     return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
 
 
 @kernel
 def half_square(z):
-    """½ zᵀz."""
+    """Return ½ zᵀz."""
     total = 0.0
     for j in range(z.shape[0]):
         total += 0.5 * z[j] * z[j]
@@ -92,7 +92,7 @@ def half_square(z):
 
 @kernel
 def replace(z, new):
-    """Write `new` into `z`; returns the largest change."""
+    """Write `new` into `z`; return the largest change."""
     change = 0.0
     for j in range(z.shape[0]):
         change = max(change, abs(new[j] - z[j]))
@@ -116,7 +116,7 @@ def place_node(nodes, i, scale, at, shift, z):
 
 @kernel
 def move_nodes(mean, loss, total, at, work, vectors, values):
-    """Move the centre `at` (d,) by the mean of weighted nodes, and take their scale for the next nodes.
+    """Move the centre `at` (d,) by the mean of weighted nodes, and compute the scale of the next nodes.
 
     `mean` and `loss` hold sums over nodes of z − at and its squares, with weights that sum to `total`. They become mean
     and covariance. The direction 1 is not integrated over: adding 1/d to all entries gives z the variance 1 there. The
@@ -136,7 +136,7 @@ def move_nodes(mean, loss, total, at, work, vectors, values):
 
 @kernel
 def small_or_large(factor, gradient, curvature, total, loss):
-    """Replace Cov t in `loss` by Ω, from it and the derivatives of log Z: as Fᵀ (−∇∇ log Z) F if Ω is small.
+    """Replace Cov t in `loss` by Ω = I − Cov t, computed as Fᵀ (−∇∇ log Z) F if Ω is small.
 
     If Ω is large, I − Cov t is more accurate: a rule's covariance is positive definite for any error. `gradient` and
     the lower triangle of `curvature` hold sums with weights that sum to `total`. They become ∇ log Z and −∇∇ log Z.
@@ -171,7 +171,7 @@ def small_or_large(factor, gradient, curvature, total, loss):
 
 @inlined_kernel
 def _separate(mu, c, root, centre, slope, work, vectors, values):
-    """R into `root`, q̄ into `centre` and k into `slope`, with E[u | z] = ū + kᵀz. Returns ū and Var(u | z)."""
+    """Write R to `root`, q̄ to `centre` and k to `slope`, with E[u | z] = ū + kᵀz. Return ū and Var(u | z)."""
     d = mu.shape[0]
     u = 0.0
     total = 0.0
@@ -192,7 +192,7 @@ def _separate(mu, c, root, centre, slope, work, vectors, values):
     rest = total
     for k in range(d):
         values[k] = work[k, k] if work[k, k] > RANK * scale else 0.0
-        along = 0.0  # Cov(u, component of q along the eigenvector)
+        along = 0.0  # Cov(u, component of q along the eigenvector).
         if values[k] > 0.0:
             for j in range(d):
                 along += vectors[j, k] * (total - slope[j])
@@ -210,7 +210,7 @@ def _separate(mu, c, root, centre, slope, work, vectors, values):
 
 @kernel
 def _softmax(q, w):
-    """The softmax of q (d,) into `w`; returns log Σ exp q."""
+    """Write the softmax of q (d,) into `w`; return log Σ exp q."""
     top = -np.inf
     for j in range(q.shape[0]):
         top = max(top, q[j])
@@ -225,7 +225,7 @@ def _softmax(q, w):
 
 @kernel
 def _place(z, u, centre, slope, root, q, w):
-    """q at `z` and its softmax into `q` and `w`; returns m = E[u | z] − log Σ exp q."""
+    """Write q at `z` and its softmax into `q` and `w`; return m = E[u | z] − log Σ exp q."""
     d = z.shape[0]
     m = u
     for j in range(d):
@@ -238,7 +238,7 @@ def _place(z, u, centre, slope, root, q, w):
 
 @inlined_kernel
 def _mode(u, v, scales, centre, slope, root, z, hessian):
-    """The mode of N(z) exp H into `z` by Newton's method, and minus the Hessian there into `hessian` (d, d)."""
+    """Write the mode of N(z) exp H into `z` by Newton's method, and minus its Hessian into `hessian` (d, d)."""
     d = z.shape[0]
     rows = np.empty((4, d))
     q, w, step, trial = rows[0], rows[1], rows[2], rows[3]
@@ -279,7 +279,7 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
 
 @kernel
 def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
-    """Tilted moments of g = μ + F t, C = F Fᵀ, t ~ N(0, I) in c dimensions; returns log Z.
+    """Compute tilted moments of g = μ + F t, C = F Fᵀ, t ~ N(0, I) in c dimensions; return log Z.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
 
 @inlined_kernel
 def _difference_root(cov, root, work, vectors, values):
-    """R into `root` (c, c), the symmetric root of P S P."""
+    """Write R, the symmetric root of P S P, into `root` (c, c)."""
     c = cov.shape[0]
     total = 0.0
     for a in range(c):
@@ -385,7 +385,7 @@ def _difference_root(cov, root, work, vectors, values):
 
 @kernel
 def _place_votes(z, centre, root, y, f, pi, gradient):
-    """f at `z`, softmax and gradient there; returns log p(y | f)."""
+    """Write f at `z`, its softmax and gradient; return log p(y | f)."""
     c = z.shape[0]
     for a in range(c):
         f[a] = centre[a]
@@ -396,7 +396,7 @@ def _place_votes(z, centre, root, y, f, pi, gradient):
 
 @inlined_kernel
 def _mode_of_votes(centre, root, y, votes, z, hessian):
-    """The mode of N(z) p(y | z) into `z` by Newton's method, and minus the Hessian there into `hessian` (c, c)."""
+    """Write the mode of N(z) p(y | z) into `z` by Newton's method, and minus its Hessian into `hessian` (c, c)."""
     c = z.shape[0]
     rows = np.empty((4, c))
     f, pi, gradient, trial = rows[0], rows[1], rows[2], rows[3]
@@ -438,7 +438,7 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
 
 @kernel
 def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
-    """Tilted moments of f = μ + R z without its average over classes; returns log Z.
+    """Compute tilted moments of f = μ + R z without its average over classes; return log Z.
 
     Parameters
     ----------
@@ -514,7 +514,7 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
 
 @kernel
 def votes_log_normalisers(mean, cov, y, nodes, log_weights, out):
-    """log ∫ p(y_i | f) N(f | mean_i, cov_i) df into `out` (n,), of moments (n, c), (n, c, c) and votes (n, c)."""
+    """Write log ∫ p(y_i | f) N(f | mean_i, cov_i) df into `out` (n,), for moments (n, c), (n, c, c), votes (n, c)."""
     n, c = mean.shape
     rows = np.empty((2, c, c))
     root, loss = rows[0], rows[1]

@@ -33,11 +33,11 @@ def derivatives(g, shapes, out, slopes):
 
 @kernel
 def _tail(rate, mean, sd):
-    """log ∫₀^∞ exp(−rate · g) N(g | mean, sd²) dg, four derivatives in the mean, and that in the rate."""
+    """Return log ∫₀^∞ exp(−rate · g) N(g | mean, sd²) dg, four derivatives in the mean, and the slope in the rate."""
     z = mean / sd
     u = z - rate * sd
     log_p, first, second, third, fourth = log_ndtr_derivatives(u)
-    if u < 0.0:  # the exponents of log Φ(u) cancel with other exponents
+    if u < 0.0:  # The exponents of log Φ(u) cancel with other exponents.
         above = -second / first  # φ/Φ + u
         value = log_scaled_ndtr(u) - 0.5 * z * z
         slope = (above - z) / sd
@@ -50,7 +50,7 @@ def _tail(rate, mean, sd):
 
 @kernel
 def average(mean, variance, shapes, out, slopes):
-    """log E exp ℓ and its first four derivatives in the mean into `out` (5, n), that in κ into `slopes` (1, n)."""
+    """Write log E exp ℓ and four derivatives in the mean to `out` (5, n), the slope in κ to `slopes` (1, n)."""
     for i in range(len(mean)):
         kappa, m, v = shapes[0, i], mean[i], variance[i]
         if not (0.0 <= v < math.inf and math.isfinite(m) and kappa > 0.0):
@@ -93,7 +93,7 @@ def average(mean, variance, shapes, out, slopes):
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """E ℓ = −κ E g⁺ − E g⁻ / κ, its derivatives in mean and variance into `out` (3, n), that in κ into `slopes`."""
+    """Write E ℓ (−κ E g⁺ − E g⁻ / κ), slopes in mean and variance to `out` (3, n), the slope in κ to `slopes`."""
     for i in range(len(mean)):
         kappa, m, v = shapes[0, i], mean[i], variance[i]
         if not (0.0 <= v < math.inf and math.isfinite(m) and kappa > 0.0):

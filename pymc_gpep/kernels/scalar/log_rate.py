@@ -5,7 +5,7 @@ second ℓ, without w. A time until an event has w = 1 if observed and w = 0 if 
 number. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
 E log(1 − exp(−eᵍ)) and its derivatives have about twelve digits of 1. Under a narrow normal density the trapezoid rule
-suffices: the logarithm has no singularity nearer to the real line than iπ/2. Under a wide one nodes are dense about 0
+suffices: the logarithm has no singularity nearer to the real line than iπ/2. If it is wide, nodes are dense about 0
 (`pymc_gpep.kernels.special.unimodal_average`), where the values are tabulated.
 """
 
@@ -30,8 +30,8 @@ from pymc_gpep.kernels.special.unimodal_average import (
 _WIDE = 20.0  # Smallest standard deviation of a wide normal density.
 _LOG_ERROR = math.log(1e-16)
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
-_LINEAR = -40.0  # Below this g, log(1 − exp(−eᵍ)) is g.
-_NOTHING = 6.0  # Above this g it is 0.
+_LINEAR = -40.0  # Value of g below which log(1 − exp(−eᵍ)) is g.
+_NOTHING = 6.0  # Value of g above which it is 0.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -39,7 +39,7 @@ _NODES, _WEIGHTS = sinh_rule(2.0, 0.02, -FURTHEST, _NOTHING)
 
 
 def _tabulated() -> np.ndarray:
-    """log(1 − exp(−r)), r = eᵍ, and two derivatives at the nodes, times the weights of the rule."""
+    """Return log(1 − exp(−r)), r = eᵍ, and two derivatives at the nodes, times the weights of the rule."""
     rate = np.exp(np.maximum(_NODES, -700.0))
     small = rate < 1e-4
     safe = np.where(small, 1.0, rate)
@@ -55,13 +55,13 @@ _TABLE = _tabulated()
 
 @kernel
 def average_log_some(mean, variance):
-    """E log(1 − exp(−eᵍ)), g ~ N(mean, variance), and its first two derivatives in the mean."""
+    """Return E log(1 − exp(−eᵍ)), g ~ N(mean, variance), and its first two derivatives in the mean."""
     sd = math.sqrt(variance)
     if mean + 10.0 * sd < _LINEAR:
         return mean, 1.0, 0.0
     if mean - 10.0 * sd > _NOTHING:
         return 0.0, 0.0, 0.0
-    if variance >= WIDEST:  # the function is g for g < 0, else 0
+    if variance >= WIDEST:  # The function is g for g < 0, else 0.
         z = mean / sd
         below, density = 0.5 * math.erfc(z * _SQRT_HALF), _INV_SQRT_2PI * math.exp(-0.5 * z * z)
         return mean * below - sd * density, below, -density / sd
@@ -108,7 +108,7 @@ def derivatives(g, shapes, out, slopes):
 
 @kernel
 def average(mean, variance, shapes, out, slopes):
-    """log E exp ℓ and its first four derivatives in the mean into `out` (5, n), that in w into `slopes` (2, n)."""
+    """Write log E exp ℓ and four derivatives in the mean to `out` (5, n), the slope in w to `slopes` (2, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         weight, m, v = shapes[0, i], mean[i], variance[i]
@@ -125,7 +125,7 @@ def average(mean, variance, shapes, out, slopes):
 
 @kernel
 def rough_average(mean, variance, shapes, out, slopes):
-    """The first three rows of `average` to nine digits, in a tenth of the time; `slopes` stays as it is."""
+    """Write the first three rows of `average` to nine digits, in a tenth of the time; `slopes` is unchanged."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         if shapes[1, i] > 0.0:
@@ -138,7 +138,7 @@ def rough_average(mean, variance, shapes, out, slopes):
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """E ℓ and its derivatives in mean and variance into `out` (3, n), that in w into `slopes` (2, n)."""
+    """Write E ℓ and its derivatives in mean and variance into `out` (3, n), the slope in w into `slopes` (2, n)."""
     for i in range(len(mean)):
         weight, m, v = shapes[0, i], mean[i], variance[i]
         slopes[1, i] = 0.0

@@ -24,7 +24,7 @@ from pymc_gpep.kernels.special.normal import write_derivatives
 
 @kernel
 def derivatives(f, y, parameters, out):
-    """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
+    """Write log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
         sign = class_sign(y[i])
         log_p, p, other = log_logistic(sign * f[i])
@@ -36,7 +36,7 @@ def derivatives(f, y, parameters, out):
 
 @kernel
 def average(mean, variance, y, parameters, out):
-    """log ∫ σ(sf) N(f | μ, D) df and its first four derivatives in μ into `out` (5, n)."""
+    """Write log ∫ σ(sf) N(f | μ, D) df and its first four derivatives in μ into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         sign = class_sign(y[i])
@@ -49,7 +49,7 @@ def average(mean, variance, y, parameters, out):
 
 @kernel
 def rough_average(mean, variance, y, parameters, out):
-    """The first three rows of `average` to nine digits, in a fifth of the time."""
+    """Write the first three rows of `average` to nine digits, in a fifth of the time."""
     scales = mixture_scales(0.0)
     for i in range(len(mean)):
         sign = class_sign(y[i])
@@ -64,7 +64,7 @@ def rough_average(mean, variance, y, parameters, out):
 
 @kernel
 def average_log(mean, variance, y, parameters, out):
-    """∫ log σ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
+    """Write ∫ log σ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         sign = class_sign(y[i])
@@ -89,7 +89,7 @@ def bound(mean, variance, y, parameters, out):
         sign = class_sign(y[i])
         width = math.sqrt(mean[i] * mean[i] + variance[i])
         log_p, p, other = log_logistic(width)
-        # (σ(ς) − ½) / 2ς; its series where the difference has no digits.
+        # (σ(ς) − ½) / 2ς; its series if the difference has no digits.
         half = (p - other) / (4.0 * width) if width > 1e-3 else 0.125 - width * width / 96.0
         out[0, i] = log_p + 0.5 * (sign * mean[i] - width)
         out[1, i] = 0.5 * sign - 2.0 * half * mean[i]

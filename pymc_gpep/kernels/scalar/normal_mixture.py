@@ -1,7 +1,7 @@
 """Averages of p(u) / N(u | base) over a normal u, where p is a mixture of K normal distributions.
 
 The cavity N(m, v) less the base has the precision r and the force b. A component has the mean m + e and the variance
-s. Its product with these is
+s. Its product with the cavity and the inverse base is
 
     log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s,
 
@@ -12,14 +12,14 @@ import math
 
 from pymc_gpep.kernels.compile import kernel
 
-_NOTHING = -37.0  # Logarithm of the share of a component below which it is left out.
+_NOTHING = -37.0  # Logarithm of the share below which a component is left out.
 
 
 @kernel
 def average(components, of, cavities, bases, limits, scratch, out):
     """Write the logarithm of the average and its first four derivatives in the cavity mean to `out` (5, n).
 
-    Where neither cavity nor mixture determines a variance, derivatives are 0. Where a component has no integral, the
+    If neither cavity nor mixture determines a variance, derivatives are 0. If a component has no integral, the
     logarithm is NaN and derivatives are 0.
 
     Parameters
@@ -54,7 +54,7 @@ def average(components, of, cavities, bases, limits, scratch, out):
         top, heaviest = -math.inf, -math.inf
         for k in range(len(means)):
             e, gain = means[k] - mean, 1.0 + r * variances[k]
-            # The square by the force at the component: other forms of it cancel for large variances.
+            # The square from the force at the component: other formulas cancel for large variances.
             own, left[k] = force - r * e, variances[k] / gain
             height = log_weights[k] - 0.5 * math.log(gain) + 0.5 * own * own * left[k]
             height += (force - 0.5 * r * e) * e

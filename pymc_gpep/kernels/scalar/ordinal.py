@@ -2,9 +2,9 @@
 
 F is Φ or the logistic function; the rows of the parameters are the cutpoints, at each point. Arrays as in
 `pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower bound.
-Categories beyond K − 1 and cutpoints that do not ascend give NaN.
+For categories beyond K − 1 and for cutpoints that do not ascend, results are NaN.
 
-Averaged over a normal f, an interval of F is an interval of the average of F. So h has a closed form for both. The
+Averaged over a normal f, an interval of F is an interval of the average of F. So h has a closed form for both F. The
 logistic density is σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So g has a closed form.
 
 With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
@@ -31,11 +31,11 @@ _WIDE = 1e8  # Variance at which the variance of a logistic density is negligibl
 
 @kernel
 def _bounds(f, category, parameters, i):
-    """Return a and b at point i, and a − b, which is not the difference of rounded values far from the cutpoints."""
+    """Return a, b and a − b at point i; a − b is computed from cutpoints, without rounding of a and b."""
     last = parameters.shape[0]
     if category < 0 or category > last:
         return math.nan, math.nan, math.nan
-    for k in range(1, last):  # also cutpoints of classes without observations
+    for k in range(1, last):  # Also check cutpoints of classes without observations.
         if not parameters[k, i] > parameters[k - 1, i]:
             return math.nan, math.nan, math.nan
     upper = parameters[category, i] if category < last else math.inf
@@ -45,14 +45,14 @@ def _bounds(f, category, parameters, i):
 
 @kernel
 def _bounds_of_average(mean, variance, category, parameters, i):
-    """As `_bounds`, with NaN as well if the average does not exist."""
+    """Return the result of `_bounds`; NaN also if the average does not exist."""
     usable = 0.0 <= variance < math.inf and math.isfinite(mean)
     return _bounds(mean if usable else math.nan, category, parameters, i)
 
 
 @kernel
 def _log_difference(upper, lower):
-    """log(eᵘ − eˡ) and its first four derivatives, from derivatives of u > l, as u + log(1 − exp(l − u))."""
+    """Return log(eᵘ − eˡ) and its first four derivatives, from derivatives of u > l, as u + log(1 − exp(l − u))."""
     value, first, second, third, fourth = log_complement(
         lower[0] - upper[0], lower[1] - upper[1], lower[2] - upper[2], lower[3] - upper[3], lower[4] - upper[4]
     )
@@ -61,10 +61,10 @@ def _log_difference(upper, lower):
 
 @kernel
 def _log_interval(a, b, width):
-    """log(Φ(a) − Φ(b)), a − b = `width`, and its first four derivatives where a and b are both shifted.
+    """Return log(Φ(a) − Φ(b)), a − b = `width`, and its first four derivatives in a common shift of a and b.
 
-    An interval right of 0 is reflected, so that Φ keeps its digits. A narrow interval, whose difference would lose all
-    digits, has a density that is quadratic over it.
+    An interval right of 0 is reflected, so that Φ keeps its digits. Over a narrow interval, whose difference would
+    lose all digits, the density is quadratic.
     """
     if width * (1.0 + abs(a)) < _NARROW:
         middle, square = 0.5 * (a + b), width * width / 12.0
@@ -81,7 +81,7 @@ def _log_interval(a, b, width):
 
 @kernel
 def _log_logistic_interval(a, b, width, variance, room):
-    """As `_log_interval`, for the logistic function averaged over a normal variable around a and b.
+    """Return `_log_interval` for the logistic function averaged over a normal variable around a and b.
 
     σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12. Under a
     much wider normal density only these moments matter.
@@ -103,7 +103,7 @@ def _log_logistic_interval(a, b, width, variance, room):
 
 @kernel
 def probit_derivatives(f, y, parameters, out):
-    """log p(y_i | f_i) and its first three derivatives for F = Φ into `out` (4, n)."""
+    """Write log p(y_i | f_i) and its first three derivatives for F = Φ into `out` (4, n)."""
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
         write_derivatives(out, i, -1.0, _log_interval(a, b, width))
@@ -135,7 +135,7 @@ def probit_parameter_derivatives(f, y, parameters, out):
 
 @kernel
 def probit_average(mean, variance, y, parameters, out):
-    """log ∫ p(y | f) N(f | μ, D) df for F = Φ and its first four derivatives in μ into `out` (5, n).
+    """Write log ∫ p(y | f) N(f | μ, D) df for F = Φ and its first four derivatives in μ into `out` (5, n).
 
     It equals an interval of Φ whose bounds are divided by √(1 + D).
     """
@@ -147,7 +147,7 @@ def probit_average(mean, variance, y, parameters, out):
 
 @kernel
 def probit_average_slopes(mean, variance, y, parameters, out):
-    """The derivatives of `probit_average` in each cutpoint into `out` (K − 1, n)."""
+    """Write the derivatives of `probit_average` in each cutpoint into `out` (K − 1, n)."""
     out[:] = 0.0
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
@@ -165,14 +165,14 @@ def probit_average_slopes(mean, variance, y, parameters, out):
 
 @kernel
 def _logistic_terms(bound):
-    """log σ, σ(−x), q = σ(x) σ(−x) and q′ at x."""
+    """Return log σ, σ(−x), q = σ(x) σ(−x) and q′ at x."""
     log_p, p, other = log_logistic(bound)
     return log_p, other, p * other, p * other * (other - p)
 
 
 @kernel
 def logit_derivatives(f, y, parameters, out):
-    """log p(y_i | f_i) and its first three derivatives for the logistic F into `out` (4, n)."""
+    """Write log p(y_i | f_i) and its first three derivatives for the logistic F into `out` (4, n)."""
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
         above, slope_a, q_a, third_a = _logistic_terms(a)
@@ -185,7 +185,7 @@ def logit_derivatives(f, y, parameters, out):
 
 @kernel
 def logit_parameter_derivatives(f, y, parameters, out):
-    """As `probit_parameter_derivatives`, for the logistic F."""
+    """Write `probit_parameter_derivatives` for the logistic F."""
     out[:] = 0.0
     for i in range(len(f)):
         a, b, width = _bounds(f[i], y[i], parameters, i)
@@ -205,7 +205,7 @@ def logit_parameter_derivatives(f, y, parameters, out):
 
 @kernel
 def logit_average(mean, variance, y, parameters, out):
-    """log ∫ p(y | f) N(f | μ, D) df for F = σ and its first four derivatives in μ into `out` (5, n)."""
+    """Write log ∫ p(y | f) N(f | μ, D) df for F = σ and its first four derivatives in μ into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
@@ -217,7 +217,7 @@ def logit_average(mean, variance, y, parameters, out):
 
 @kernel
 def logit_average_slopes(mean, variance, y, parameters, out):
-    """The derivatives of `logit_average` in each cutpoint into `out` (K − 1, n): ±E σ′ at it, over the average."""
+    """Write slopes of `logit_average` in each cutpoint to `out` (K − 1, n): ±E σ′ at the cutpoint / the average."""
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
@@ -236,7 +236,7 @@ def logit_average_slopes(mean, variance, y, parameters, out):
 
 @kernel
 def logit_average_log(mean, variance, y, parameters, out):
-    """∫ log p(y | f) N(f | m, v) df for F = σ and its derivatives in m and v into `out` (3, n)."""
+    """Write ∫ log p(y | f) N(f | m, v) df for F = σ and its derivatives in m and v into `out` (3, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         a, b, width = _bounds_of_average(mean[i], variance[i], y[i], parameters, i)
@@ -256,7 +256,7 @@ def logit_average_log(mean, variance, y, parameters, out):
 
 @kernel
 def logit_average_log_slopes(mean, variance, y, parameters, out):
-    """The derivatives of `logit_average_log` in each cutpoint into `out` (K − 1, n)."""
+    """Write the derivatives of `logit_average_log` in each cutpoint into `out` (K − 1, n)."""
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
@@ -274,7 +274,7 @@ def logit_average_log_slopes(mean, variance, y, parameters, out):
 
 @kernel
 def _log_distribution(x, normal):
-    """log F and its first three derivatives at x; F is Φ if `normal` is true, else the logistic function."""
+    """Return log F and its first three derivatives at x; F is Φ if `normal` is true, else the logistic function."""
     if normal:
         value, first, second, third, _ = log_ndtr_derivatives(x)
         return value, first, second, third
@@ -284,7 +284,7 @@ def _log_distribution(x, normal):
 
 @kernel
 def _stopping_derivatives(f, y, parameters, normal, out):
-    """log p(y_i | f_i) of stopping ratios and its first three derivatives into `out` (4, n)."""
+    """Write log p(y_i | f_i) of stopping ratios and its first three derivatives into `out` (4, n)."""
     last = parameters.shape[0]
     for i in range(len(f)):
         out[:, i] = 0.0 if 0 <= y[i] <= last else math.nan
@@ -313,23 +313,23 @@ def _stopping_parameter_derivatives(f, y, parameters, normal, out):
 
 @kernel
 def stopping_probit_derivatives(f, y, parameters, out):
-    """As `probit_derivatives`, for stopping ratios."""
+    """Write `probit_derivatives` of stopping ratios."""
     _stopping_derivatives(f, y, parameters, True, out)
 
 
 @kernel
 def stopping_probit_parameter_derivatives(f, y, parameters, out):
-    """As `probit_parameter_derivatives`, for stopping ratios."""
+    """Write `probit_parameter_derivatives` of stopping ratios."""
     _stopping_parameter_derivatives(f, y, parameters, True, out)
 
 
 @kernel
 def stopping_logit_derivatives(f, y, parameters, out):
-    """As `logit_derivatives`, for stopping ratios."""
+    """Write `logit_derivatives` of stopping ratios."""
     _stopping_derivatives(f, y, parameters, False, out)
 
 
 @kernel
 def stopping_logit_parameter_derivatives(f, y, parameters, out):
-    """As `logit_parameter_derivatives`, for stopping ratios."""
+    """Write `logit_parameter_derivatives` of stopping ratios."""
     _stopping_parameter_derivatives(f, y, parameters, False, out)

@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import (
 
 @kernel
 def average_of(kind, mean, variance, powers, out, slopes):
-    """Average of a `kind` of `log_unimodal_normal` and its derivatives into `out` (5, n), slopes in a, b to (2, n)."""
+    """Write `log_unimodal_normal` of a `kind` and derivatives to `out` (5, n), slopes in a, b to `slopes` (2, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         terms = log_unimodal_normal(kind, powers[0, i], powers[1, i], mean[i], variance[i], room)
@@ -40,19 +40,19 @@ def average_of(kind, mean, variance, powers, out, slopes):
 
 @kernel
 def logit(mean, variance, powers, out):
-    """log E σ(g)ᵃ σ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E σ(g)ᵃ σ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
     average_of(LOGISTIC, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def probit(mean, variance, powers, out):
-    """log E Φ(g)ᵃ Φ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E Φ(g)ᵃ Φ(−g)ᵇ and its first four derivatives in the mean into `out` (5, n)."""
     average_of(NORMAL, mean, variance, powers, out, np.empty(powers.shape))
 
 
 @kernel
 def complementary_log_log(mean, variance, powers, out):
-    """log E (1 − exp(−eᵍ))ᵃ exp(−b eᵍ) and its first four derivatives in the mean into `out` (5, n)."""
+    """Write log E (1 − exp(−eᵍ))ᵃ exp(−b eᵍ) and its first four derivatives in the mean into `out` (5, n)."""
     average_of(SOME_AND_NONE, mean, variance, powers, out, np.empty(powers.shape))
 
 

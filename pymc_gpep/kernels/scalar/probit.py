@@ -15,13 +15,13 @@ from pymc_gpep.kernels.special.probit import log_probit_normal
 
 @kernel
 def class_sign(label):
-    """1 for class 1, −1 for class 0, NaN otherwise."""
+    """Return 1 for class 1, −1 for class 0, NaN otherwise."""
     return math.nan if label < 0 or label > 1 else 2.0 * label - 1.0
 
 
 @kernel
 def derivatives(f, y, parameters, out):
-    """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
+    """Write log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
         sign = class_sign(y[i])
         write_derivatives(out, i, sign, log_ndtr_derivatives(sign * f[i]))
@@ -29,7 +29,7 @@ def derivatives(f, y, parameters, out):
 
 @kernel
 def average(mean, variance, y, parameters, out):
-    """log ∫ Φ(sf) N(f | μ, D) df = log Φ(sμ / √(1 + D)) and its first four derivatives in μ into `out` (5, n)."""
+    """Write log ∫ Φ(sf) N(f | μ, D) df = log Φ(sμ / √(1 + D)) and its first four derivatives in μ into `out` (5, n)."""
     for i in range(len(mean)):
         slope = class_sign(y[i]) / math.sqrt(1.0 + variance[i])
         write_derivatives(out, i, slope, log_ndtr_derivatives(slope * mean[i]))
@@ -37,7 +37,7 @@ def average(mean, variance, y, parameters, out):
 
 @kernel
 def average_log(mean, variance, y, parameters, out):
-    """∫ log Φ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
+    """Write ∫ log Φ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
     for i in range(len(mean)):
         sign = class_sign(y[i])
         centre = sign * mean[i]
@@ -52,9 +52,9 @@ def average_log(mean, variance, y, parameters, out):
 
 @kernel
 def bound(mean, variance, y, parameters, out):
-    """log Φ(sm) − ½ v, a lower bound since log Φ has a curvature of at most 1, and derivatives into `out` (3, n).
+    """Write log Φ(sm) − ½ v, a lower bound since log Φ has a curvature of at most 1, and derivatives into `out` (3, n).
 
-    It is the bound of Nickisch and Rasmussen (2008), eq. 14, at the best quadratic function.
+    This is the bound of Nickisch and Rasmussen (2008), eq. 14, with the best quadratic function.
     """
     for i in range(len(mean)):
         sign = class_sign(y[i])

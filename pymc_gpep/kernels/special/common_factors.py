@@ -2,8 +2,8 @@
 
 A diagonal D is subtracted from the covariance V of the utilities. D is as large as possible with a rest that is
 positive semi-definite in the differences between classes, on which probabilities depend. The rest is L Lᵀ: given z ~
-N(0, I), the utilities m + L z + √D ε are independent. The less classes move together, the less their probabilities
-given z depend on z, and rules of a low degree in z average them.
+N(0, I), the utilities m + L z + √D ε are independent. The weaker the dependence of classes, the less probabilities
+given z vary with z: rules of a low degree in z then average them.
 """
 
 import math
@@ -23,9 +23,9 @@ from pymc_gpep.kernels.special.largest_of_independent import (
 
 _MOST_STEPS = 100
 _ACCURACY = 0.01  # Tolerance, as a share of the sum of variances.
-_ROUNDING = 1e-10  # a factor with less than this share of the largest variance counts as zero
+_ROUNDING = 1e-10  # Share of the largest variance below which a factor counts as zero.
 _FIRST = 4  # Number of first rules that decide whether to evaluate the rest.
-_HOPELESS = 2.0  # The rest is left out if the expected error exceeds this many tolerances.
+_HOPELESS = 2.0  # Largest expected error, in tolerances, for which the rest is evaluated.
 
 
 @kernel
@@ -69,7 +69,7 @@ def _inverse(a, lower, inverse):
 
 @kernel
 def _pivoted_root(a, smallest, root):
-    """`root` (c, c − 1) with root rootᵀ = a, which is overwritten; False if a variance below −`smallest` is left."""
+    """Write `root` (c, c − 1) with root rootᵀ = a, and overwrite a; return False if a variance is below −`smallest`."""
     c, columns = root.shape
     root[:] = 0.0
     for rank in range(columns):
@@ -94,10 +94,10 @@ def _pivoted_root(a, smallest, root):
 def split_covariance(v, variance, root, room):
     """Split v into `variance` (c,) and `root` (c, c − 1).
 
-    Then diag(variance) + root rootᵀ = v but for the part that is common to classes. The sum of the variances is as
-    large as can be with a rest that is positive semi-definite on differences between classes. This is minimum trace
-    factor analysis (Bentler 1972). Newton steps are for Σ D_k + μ log |rest| + μ Σ log D_k. There μ falls until the sum
-    is within a hundredth of the largest.
+    Then diag(variance) + root rootᵀ = v except for the part common to classes. The sum of the variances is as large
+    as possible, with a rest that is positive semi-definite on differences between classes. This is minimum trace
+    factor analysis (Bentler 1972). Newton steps are for Σ D_k + μ log |rest| + μ Σ log D_k. The weight μ falls until
+    the sum is within a hundredth of the largest sum.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def split_covariance(v, variance, root, room):
     Returns
     -------
     bool
-        False where `v` is not positive definite on differences.
+        False if `v` is not positive definite on differences.
     """
     c = v.shape[0]
     rest, lower, m, hessian, step = room[0], room[1], room[2], room[3], room[4, 0]
@@ -127,7 +127,7 @@ def split_covariance(v, variance, root, room):
         if not _inverse(rest, lower, m):
             return False
         m -= 1.0 / (common * c)
-        if iteration == 0:  # start inside: the eigenvalues of m with unit diagonal sum to c
+        if iteration == 0:  # Start inside: the eigenvalues of m with unit diagonal sum to c.
             for k in range(c):
                 variance[k] = 0.5 / (m[k, k] * c)
             barrier = np.sum(variance) / c
@@ -179,7 +179,7 @@ def _newton_step(hessian, gradient):
 
 @kernel
 def _spread(estimates, deviations):
-    """Error of the least certain mean of r rules (r, c), in standard errors times `deviations` for r."""
+    """Return the error of the least certain mean of r rules (r, c): its standard error times `deviations[r]`."""
     rules, c = estimates.shape
     worst = 0.0
     for k in range(c):
@@ -192,7 +192,7 @@ def average_over_factors(
     mean, cov, normals, weights, common, noise_weights, noise_means, noise_variances, tolerance, deviations,
     probabilities, errors,
 ):  # fmt: skip
-    """P(v_k is the largest of v), v = f + noise, f ~ N(mean, cov), for every class k and many points.
+    """Compute P(v_k is the largest of v), v = f + noise, f ~ N(mean, cov), for every class k and many points.
 
     Parameters
     ----------
@@ -202,9 +202,9 @@ def average_over_factors(
     normals, weights : (r, q, c − 1) and (r, q) array
         r independent unbiased rules for a standard normal average, weights summing to 1.
     common : float
-        Variance of the noise of every utility, besides the noise below.
+        Variance of the normal part of the noise of every utility.
     noise_weights, noise_means, noise_variances : (components,) array
-        The rest of the noise, a mixture of normals; weights sum to 1 and may be negative.
+        Mixture of normals, the other part of the noise; weights sum to 1 and may be negative.
     tolerance : float
         Target error. If the first four rules show that all rules will miss it, the remaining rules are left out.
     deviations : (r + 1,) array
@@ -212,8 +212,8 @@ def average_over_factors(
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN if the input is not finite or the covariance is not positive definite.
     errors : (m,) array
-        Overwritten with the estimated error of the least certain probability: by the spread of the r rules, and how far
-        from 1 the probabilities summed.
+        Overwritten with the estimated error of the least certain probability, from the spread of the r rules and the
+        distance of their sum from 1.
     """
     m, c = mean.shape
     rules, points = weights.shape

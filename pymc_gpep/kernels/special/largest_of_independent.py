@@ -4,7 +4,7 @@
 the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no other
 utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with a few
 dozen nodes. Otherwise Gauss-Legendre rules are used, on pieces no wider than the narrowest utility that varies there.
-The integrand is log-concave, so that it is negligible but for an interval around its mode. Sums are relative to the
+The integrand is log-concave, so it is negligible outside an interval around its mode. Sums are relative to the
 integrand at the mode, for nearly full precision however small P is. `log_largest` has a relative error of about 1e-6:
 the same integral by one trapezoid rule about its mode, with a wider step and without derivatives.
 
@@ -31,7 +31,7 @@ from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, n
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 FROM = -5.5
-"""Where a table begins, in widths of its utility."""
+"""Start of a table, in widths of its utility."""
 _TO, _PER_WIDTH = 9.5, 8  # End of the table, and cells for each unit of width.
 _NOTHING = 1e-9  # Value that counts as 0 of a distribution function.
 _ALL = 1.0 - 2e-7  # Value that counts as 1.
@@ -39,9 +39,9 @@ _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the larges
 _MOST_CELLS = 8  # Largest number of cells between two nodes.
 _LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes of one table look-up.
 MOST_NODES = 4000
-"""Of the trapezoid rule."""
+"""Largest number of nodes of the trapezoid rule."""
 ROOM = 4 * (MOST_NODES + 16)
-"""Numbers of a table."""
+"""Size of a table."""
 _ROOM = np.uint64(ROOM)
 _LOWEST = math.log(_NOTHING)
 _REACH = 8.9  # Range of `cdf_and_density`.
@@ -50,8 +50,8 @@ _HALVINGS = 6  # Number of halvings of an exponent.
 
 @kernel
 def node_step(width):
-    """Distance of the nodes for utilities with these widths (c,)."""
-    finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # width of the largest of c
+    """Return the distance of the nodes for utilities with these widths (c,)."""
+    finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # Width of the largest of c utilities.
     return max(finest, (_TO - FROM) * np.max(width) / MOST_NODES)
 
 
@@ -108,7 +108,7 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, step,
             continue
         powers[0, p, q] = math.log(cdf) if cdf > _NOTHING else _LOWEST
         powers[1, p, q] = powers[1, p, q] / cdf if cdf > _NOTHING else 0.0
-    for i in range(end):  # values and slopes at both ends of a cell define a cubic
+    for i in range(end):  # Values and slopes at both ends of a cell define a cubic.
         p, q = i % cells, i // cells
         p_next, q_next = (i + 1) % cells, (i + 1) // cells
         rise = powers[0, p_next, q_next] - powers[0, p, q]
@@ -135,7 +135,7 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
     tables : (c ROOM,) array
         Tables written by `tabulate` for this step, one after another.
     probabilities : (c,) array
-        Overwritten; their sum departs from 1 by as much as the rule errs.
+        Overwritten; the distance of their sum from 1 is the error of the rule.
     room : (MOST_NODES + 16,) array
     """
     c = mean.shape[0]
@@ -202,7 +202,7 @@ _LOWEST_LOG_WEIGHT = -16.0
 
 @kernel
 def log_largest(mean, variance, y, room):
-    """log P(v_y is the largest of v), v_j ~ N(mean_j, variance_j) independent, to about 1e-6 however small it is.
+    """Return log P(v_y is the largest of v), v_j ~ N(mean_j, variance_j) independent, with a relative error of 1e-6.
 
     Parameters
     ----------
@@ -236,12 +236,12 @@ def log_largest(mean, variance, y, room):
 
 LEGENDRE = np.polynomial.legendre.leggauss(12)
 """Nodes and weights of the rule for a piece."""
-_STEEP = 300.0  # Above this curvature in x pieces are cheaper than the trapezoid rule.
+_STEEP = 300.0  # Curvature in x above which pieces are cheaper than the trapezoid rule.
 _WIDTH = 1.5  # Width of a piece, in standard deviations.
 _CERTAIN = 8.3  # Φ(x) is 1 in double precision for x above this value.
-_LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # log weight at the ends of the interval, at least
+_LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # Smallest log weight at the ends of the interval.
 _MOST_HALVINGS = 200
-_MOST_PIECES = 10_000  # far above the dozens in practice; it ends loops if rounding hides the mode
+_MOST_PIECES = 10_000  # Largest number of pieces; it ends loops if rounding hides the mode.
 
 
 @kernel
@@ -281,7 +281,7 @@ def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments
 
 @kernel
 def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
-    """Place left or right of the mode where the log integrand has fallen to about the lowest weight."""
+    """Return the place left or right of the mode at which the log integrand is about the lowest weight."""
     inside = 0.0
     outside = narrowest
     while log_integrand(mode + side * outside, slopes, offsets, y, hazards) - peak > LOWEST_LOG_WEIGHT:
@@ -348,13 +348,13 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
-            if x + piece == x:  # narrower than rounding: the step is in the previous piece
+            if x + piece == x:  # Narrower than rounding: the step is in the previous piece.
                 piece = abs(x) * 1e-15
             for q in range(nodes.shape[0]):
                 at = x + 0.5 * piece * (1.0 + nodes[q])
                 _add_node(at, 0.5 * piece * weights[q], slopes, offsets, y, mode, peak, at_mode, scales, moments)
             x += piece
-        if x < end or not moments[4, y] > 0.0:  # the integral at the mode is rounding
+        if x < end or not moments[4, y] > 0.0:  # The integral at the mode is rounding.
             moments[4, y] = np.nan
     total = moments[4, y]
     pull = 0.0
@@ -372,17 +372,17 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     if steepest > 1.0:
         spread = moments[1, y] / total - shift * shift
         gamma[y] = max(0.0, 1.0 - spread) / variance[y]
-    else:  # the same without cancellation
+    else:  # The same without cancellation.
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
 
 
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
-"""Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
+"""Nodes and weights, standard deviations up to which Φ is not 0 or 1, and width of a piece: errors of 1e-13."""
 
-_SMALL = 1e-10  # Smaller probabilities are integrated separately.
-_LEAST_LOG = -740.0  # smallest logarithm of a positive number
+_SMALL = 1e-10  # Probability below which a class is integrated separately.
+_LEAST_LOG = -740.0  # Smallest logarithm of a positive number.
 _UNEQUAL = 300.0  # Ratio of variances above which a trapezoid rule needs too many nodes.
 _NODES, _WEIGHTS = LEGENDRE
 
@@ -400,7 +400,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
     reach, width : float
         As in `FINE`; `reach` less than 9.
     probabilities : (c,) array
-        Overwritten; their sum departs from 1 by as much as the rule errs.
+        Overwritten; the distance of their sum from 1 is the error of the rule.
     room : (2, c) array
     """
     c = mean.shape[0]
@@ -419,7 +419,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
         for j in range(c):
             if mean[j] + reach * sd[j] > x:
                 piece = min(piece, width * sd[j])
-        if x + piece == x:  # narrower than rounding: the step is in the previous piece
+        if x + piece == x:  # Narrower than rounding: the step is in the previous piece.
             break
         below = 1.0
         for j in range(c):
@@ -453,10 +453,10 @@ def probabilities_of_independent(mean, variance, nodes, weights, reach, width, p
     nodes, weights, reach, width
         Settings as in `FINE`.
     probabilities : (m, c) array
-        Overwritten. They sum to 1, and are with relative errors below 1e-6. They are NaN where `mean` or
-        `variance` are not finite or a variance is not positive.
+        Overwritten. They sum to 1, with relative errors below 1e-6. They are NaN if `mean` or `variance` is not
+        finite, or if a variance is not positive.
     errors : (m,) array
-        Overwritten with the distance of their sum from 1 before that.
+        Overwritten with the distance of the sum from 1 before normalisation.
     """
     m, c = mean.shape
     sd, room = np.empty(c), np.empty((10, c))

@@ -6,7 +6,7 @@ Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
 `log_logistic_normal` is accurate. Both equations reduce every mean to −v/2 ≤ m ≤ 0, where no term is small. The
 less likely class is integrated, and the other class follows without a loss of digits. A narrow normal density is summed
-on a trapezoid rule about the mode of the integrand. Under a wide one σ is nearly a step, and nodes are dense about 0
+on a trapezoid rule about the mode of the integrand. If it is wide, σ is nearly a step, and nodes are dense about 0
 (`pymc_gpep.kernels.special.unimodal_average`).
 
 The mixture (`log_logistic_mixture`) is faster. It has an absolute error, and the tails of a normal. The same equations
@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 
 @kernel
 def log_complement(value, first, second, third, fourth):
-    """log(1 − eʰ) and its first four derivatives, from derivatives of h, without loss of digits for a small eʰ."""
+    """Return log(1 − eʰ) and four derivatives, from derivatives of h, without loss of digits for a small eʰ."""
     r = math.exp(value) / -math.expm1(value)
     f2 = r * (1.0 + r)
     f3 = f2 * (1.0 + 2.0 * r)
@@ -47,9 +47,9 @@ def log_complement(value, first, second, third, fourth):
 
 
 _WIDE = 4.0  # Smallest variance of a wide normal density.
-_LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
+_LOG_ERROR = math.log(1e-20)  # Log error of a rule; each derivative multiplies it by 2π / step, about fifteen.
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
-_SMALLEST_LOG = -745.0  # smallest argument whose exponential does not underflow
+_SMALLEST_LOG = -745.0  # Smallest argument whose exponential does not underflow.
 _NEGLIGIBLE = -42.0  # Exponent of a negligible node.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -60,11 +60,11 @@ _NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, FURTHEST)
 _WEIGHTS = _WEIGHTS / (1.0 + np.exp(-_NODES))
 
 ROOM = (2, len(_NODES))
-"""Shape of the room that an average wants, more than a narrow normal's nodes."""
+"""Shape of the workspace `room` of an average, larger than for the nodes of a narrow normal."""
 
 
 def _alternating_weights(terms: int) -> np.ndarray:
-    """w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k with an error of 6^−terms a_0, a the moments of a measure on [0, 1].
+    """Return w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k to 6^−terms a_0, for moments a of a measure on [0, 1].
 
     Cohen, Rodriguez Villegas and Zagier (2000), algorithm 1.
     """
@@ -84,7 +84,7 @@ _SOFTPLUS = _alternating_weights(18) / np.arange(1, 19)
 
 @kernel
 def log_logistic(x):
-    """log σ(x), σ(x), σ(−x)."""
+    """Return log σ(x), σ(x), σ(−x)."""
     ratio = math.exp(-abs(x))
     larger = 1.0 / (1.0 + ratio)
     if x > 0.0:
@@ -94,7 +94,7 @@ def log_logistic(x):
 
 @kernel
 def _tilted_mode(mean, variance):
-    """The mode of N(f | mean, variance) σ(f): f = mean + variance σ(−f), by Newton's method kept in its bracket."""
+    """Return the mode f = mean + variance σ(−f) of N(f | mean, variance) σ(f), by Newton's method in a bracket."""
     low = mean
     high = mean + variance
     f = min(0.0, high)
@@ -116,7 +116,7 @@ def _tilted_mode(mean, variance):
 
 @kernel
 def _trapezoid(mean, sd):
-    """First z, step and number of nodes of the rule for N(f) σ(f), and its logarithm at f = mean + sd z largest.
+    """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and its largest logarithm.
 
     The window leaves room for a further power of σ, a shift to the right by up to sd².
     """
@@ -174,7 +174,7 @@ def _narrow(mean, sd, weights, p):
 
 @kernel
 def _wide(mean, variance, weights):
-    """H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f).
+    """Return H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f).
 
     Beyond the rule σ is a step: the first term left out of log Φ(m / √v) is of the order (m / v)².
     """
@@ -221,14 +221,14 @@ def _wide(mean, variance, weights):
 
 @kernel
 def _complement(value, first, second, third, fourth):
-    """H(−m) and its derivatives in −m, from H(m) and its derivatives in m."""
+    """Return H(−m) and its derivatives in −m, from H(m) and its derivatives in m."""
     value, first, second, third, fourth = log_complement(value, first, second, third, fourth)
     return value, -first, second, -third, fourth
 
 
 @kernel
 def _unlikely(mean, variance, room):
-    """H(mean ≤ 0) and its derivatives."""
+    """Return H(mean ≤ 0) and its derivatives."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
     # Means m, m + v, ... until tilting by eᶠ only shifts the normal, or until a rule applies.
@@ -239,7 +239,7 @@ def _unlikely(mean, variance, room):
         shifts += 1
         if shifted + 0.5 * variance < _SMALLEST_LOG:
             break
-    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # only its exponential is used
+    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # Only its exponential is used.
         terms = (-math.inf, 1.0, 0.0, 0.0, 0.0)
     elif -shifted > 0.5 * variance:
         value, first, second, third, fourth = _wide(-shifted - variance, variance, room[0])
@@ -255,14 +255,14 @@ def _unlikely(mean, variance, room):
 
 @kernel
 def log_logistic_normal(mean, variance, room):
-    """log E σ(f), f ~ N(mean, variance), and four derivatives in the mean; workspace `room` of size `ROOM`."""
+    """Return log E σ(f), f ~ N(mean, variance), and four derivatives in the mean; `room` has the shape `ROOM`."""
     terms = _unlikely(-abs(mean), variance, room)
     return _complement(*terms) if mean > 0.0 else terms
 
 
 @kernel
 def _softplus_normal(mean, variance, room):
-    """E log(1 + eᶠ), f ~ N(mean ≤ 0, variance), and its first two derivatives in the mean, E σ(f) and E σ′(f)."""
+    """Return E log(1 + eᶠ), f ~ N(mean ≤ 0, variance), and two derivatives in the mean, E σ(f) and E σ′(f)."""
     sd = math.sqrt(variance)
     if variance < _WIDE:
         first, step, nodes, _ = _trapezoid(mean, sd)
@@ -298,7 +298,7 @@ def _softplus_normal(mean, variance, room):
 
 @kernel
 def average_log_logistic(mean, variance, room):
-    """E log σ(f), f ~ N(mean, variance), and its first two derivatives in the mean."""
+    """Return E log σ(f), f ~ N(mean, variance), and its first two derivatives in the mean."""
     value, slope, curvature = _softplus_normal(-abs(mean), variance, room)
     return min(mean, 0.0) - value, slope if mean > 0.0 else 1.0 - slope, -curvature
 
@@ -341,7 +341,7 @@ _REACH = 8.9  # End of the table, in standard deviations.
 
 @kernel
 def scale_mixture(variance, scales):
-    """Write the scales of the terms once a normal variable of this variance is averaged over."""
+    """Write the scales of the terms after averaging over a normal variable of this variance."""
     for i in range(len(scales)):
         scales[i] = _SCALES[i] / math.sqrt(1.0 + _SCALES[i] * _SCALES[i] * variance)
 
@@ -356,7 +356,7 @@ def mixture_scales(variance):
 
 @kernel
 def logistic_of_normal(mean, scales):
-    """E σ(d), d ~ N(mean, variance), to `MIXTURE_ERROR`, and its slope, with the `mixture_scales` of the variance."""
+    """Return E σ(d), d ~ N(mean, variance), to `MIXTURE_ERROR`, and its slope, by `mixture_scales(variance)`."""
     value = 0.0
     slope = 0.0
     for i in range(len(_SCALES)):
@@ -372,7 +372,7 @@ def logistic_of_normal(mean, scales):
 
 @kernel
 def _average(mean, scales):
-    """E σ(d) and two derivatives in the mean."""
+    """Return E σ(d) and two derivatives in the mean."""
     tail = 0.0
     slope = 0.0
     curvature = 0.0
@@ -389,7 +389,7 @@ def _average(mean, scales):
 
 @kernel
 def log_logistic_mixture(mean, variance, scales):
-    """H(m), H′ and H″, with the `mixture_scales` of the variance."""
+    """Return H(m), H′ and H″, by the `mixture_scales` of the variance."""
     if mean < -0.5 * variance:
         value, slope, curvature = _average(-mean - variance, scales)
         ratio = slope / value
@@ -409,14 +409,14 @@ def log_logistic_mixture(mean, variance, scales):
 _ERROR_OF_MEAN = math.log(1e-16)
 _RANGE_OF_MEAN = 9.0  # A standard normal variable exceeds this with probability 1e-19.
 _WIDE_FOR_MEAN = 8.0  # Smallest standard deviation that is large compared with the width of σ.
-_PANEL = 4.0  # σ has poles at ±iπ: 16 Gauss-Legendre nodes err by 1e-17 on so wide a piece
+_PANEL = 4.0  # Width of a panel: 16 Gauss-Legendre nodes have an error of 1e-17, since σ has poles at ±iπ.
 _PANELS = 10  # Number of panels: σ(−40) < 1e-17.
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 @kernel
 def _narrow_mean(mean, sd):
-    """The trapezoid rule in z = (d − mean) / sd. Its error is e^(−2πa/h) for a strip |Im z| < a free of poles."""
+    """Apply the trapezoid rule in z = (d − mean) / sd, with error e^(−2πa/h) for a strip |Im z| < a without poles."""
     strip = min(math.pi / max(sd, 1e-300), 0.5 * math.sqrt(-2.0 * _ERROR_OF_MEAN))
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _ERROR_OF_MEAN)
     nodes = int(_RANGE_OF_MEAN / step) + 1
@@ -439,7 +439,7 @@ def _narrow_mean(mean, sd):
 
 @kernel
 def _wide_mean(mean, sd):
-    """Return E σ(−d) and E σ(d), the difference of σ from a step integrated in pieces.
+    """Return E σ(−d) and E σ(d), by integrating the difference of σ from a step in pieces.
 
     E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
     """
@@ -457,5 +457,5 @@ def _wide_mean(mean, sd):
 
 @kernel
 def logistic_normal(mean, sd):
-    """E σ(−d) and E σ(d), d ~ N(mean, sd²), each to about 1e-16 by two rules; their sum is 1 to rounding."""
+    """Return E σ(−d) and E σ(d), d ~ N(mean, sd²), each to about 1e-16; their sum is 1 to rounding."""
     return _narrow_mean(mean, sd) if sd < _WIDE_FOR_MEAN else _wide_mean(mean, sd)

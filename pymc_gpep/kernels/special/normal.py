@@ -9,7 +9,7 @@ from pymc_gpep.kernels.external import scipy_function
 
 LOG_2PI = math.log(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
-_MILLS_DEPTH = 50  # terms of the continued fraction for the last digit at z = −4
+_MILLS_DEPTH = 50  # Number of terms of the continued fraction for full precision at z = −4.
 _SQRT_2_PI = math.sqrt(2.0 / math.pi)
 
 # exp(x²) erfc(x): Φ in its tail without the Gaussian factor.
@@ -18,7 +18,7 @@ _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.flo
 
 @kernel
 def log_ndtr_and_hazard(z):
-    """log Φ(z) and the hazard φ(z)/Φ(z) (the derivative of log Φ)."""
+    """Return log Φ(z) and the hazard φ(z)/Φ(z) (the derivative of log Φ)."""
     if z < 0.0:
         scaled = 0.5 * _erfcx(-z * _SQRT_HALF)
         return math.log(scaled) - 0.5 * z * z, 0.5 * _SQRT_2_PI / scaled
@@ -28,19 +28,19 @@ def log_ndtr_and_hazard(z):
 
 @kernel
 def log_ndtr(z):
-    """log Φ(z)."""
+    """Return log Φ(z)."""
     return log_ndtr_and_hazard(z)[0]
 
 
 @kernel
 def log_scaled_ndtr(z):
-    """log Φ(z) + ½ z² for z < 0: the logarithm of Mills' ratio, less ½ log 2π."""
+    """Return log Φ(z) + ½ z² for z < 0: the logarithm of Mills' ratio, less ½ log 2π."""
     return math.log(0.5 * _erfcx(-z * _SQRT_HALF))
 
 
 @kernel
 def hazard(z):
-    """φ(z)/Φ(z)."""
+    """Return the hazard φ(z)/Φ(z)."""
     return log_ndtr_and_hazard(z)[1]
 
 
@@ -49,8 +49,8 @@ def probit_moments(z):
     """Return log Φ(z), the hazard λ, λ(λ + z) and 1 − λ(λ + z), the parts of the moments of N(x) Φ(x).
 
     λ(λ + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated
-    to x > −z. In the tail both differences lose their digits. There they follow from the continued fraction of Mills'
-    ratio, λ = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. It needs no subtraction of equals.
+    to x > −z. In the tail both differences lose their digits. They then follow from the continued fraction of Mills'
+    ratio, λ = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. The fraction has no cancellation.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:

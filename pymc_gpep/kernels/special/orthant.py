@@ -36,11 +36,11 @@ _LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 _owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
 
-_SMALL = 1e-8  # In closed form smaller probabilities lose half their digits.
+_SMALL = 1e-8  # Probability below which the closed form loses half its digits.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _FALL = 40.0  # Fall of the log integrand from its mode to the ends of the integral.
-_REACH = math.sqrt(2.0 * _FALL)  # Distance with that fall for a curvature of 1.
-_LEAST_LOG = -740.0  # smaller logarithms underflow
+_REACH = math.sqrt(2.0 * _FALL)  # Distance of that fall for a curvature of 1.
+_LEAST_LOG = -740.0  # Smallest logarithm of a positive number.
 _HALVINGS = 60
 _WIDTH = 1.5  # Width of a piece, in standard deviations.
 _FLAT = 8.3  # Φ(x) is 1 in double precision for x above this value.
@@ -49,20 +49,20 @@ _PIECES = 4  # Smallest number of pieces.
 
 @kernel
 def ndtr(x):
-    """Φ(x)."""
+    """Return Φ(x)."""
     return 0.5 * math.erfc(-x * _SQRT_HALF)
 
 
 @kernel
 def closed_form(b1, b2, s11, s12, s22):
-    """P(x₁ < b₁, x₂ < b₂) by Owen (1956), right to 1e-16 or so."""
+    """Return P(x₁ < b₁, x₂ < b₂) by Owen (1956), to about 1e-16."""
     # At a bound of 0 the formula has a limit: evaluate it at a bound nearby.
     b1 = 1e-300 if b1 == 0.0 else b1
     b2 = 1e-300 if b2 == 0.0 else b2
     h = b1 / math.sqrt(s11)
     k = b2 / math.sqrt(s22)
     rest = s22 - s12 * s12 / s11
-    if rest <= 0.0:  # the variables are proportional
+    if rest <= 0.0:  # The variables are proportional.
         return ndtr(min(h, k)) if s12 > 0.0 else max(ndtr(h) - ndtr(-k), 0.0)
     root = math.sqrt(s11 * rest)
     value = 0.5 * (ndtr(h) + ndtr(k))
@@ -75,7 +75,7 @@ def closed_form(b1, b2, s11, s12, s22):
 
 @kernel
 def bivariate(b1, b2, s11, s12, s22):
-    """P(x₁ < b₁, x₂ < b₂), with relative error 1e-8 for any size."""
+    """Return P(x₁ < b₁, x₂ < b₂), with a relative error of 1e-8 for any size."""
     value = closed_form(b1, b2, s11, s12, s22)
     if value < _SMALL:
         h, k = b1 / math.sqrt(s11), b2 / math.sqrt(s22)
@@ -87,13 +87,13 @@ def bivariate(b1, b2, s11, s12, s22):
 
 @kernel
 def _log_integrand(s, h, offset, rate):
-    """log(φ(h − s) Φ(offset + rate s)) but for ½ log 2π."""
+    """Return log(φ(h − s) Φ(offset + rate s)) + ½ log 2π."""
     return log_ndtr(offset + rate * s) - 0.5 * (h - s) * (h - s)
 
 
 @kernel
 def _mode(h, offset, rate):
-    """Mode of the integrand, by bisection."""
+    """Return the mode of the integrand, by bisection."""
     low = 0.0
     # A normal hazard φ / Φ at z is at most 1 + max(−z, 0).
     high = max(h, 0.0) + max(rate, 0.0) * (1.0 + max(-offset, 0.0))
@@ -108,7 +108,7 @@ def _mode(h, offset, rate):
 
 @kernel
 def _end(mode, top, furthest, h, offset, rate):
-    """Place on the side of `furthest` beyond which the integrand is negligible, or `furthest`."""
+    """Return the place towards `furthest` beyond which the integrand is negligible, or `furthest`."""
     inside, outside = mode, furthest
     for _ in range(_HALVINGS):
         middle = 0.5 * (inside + outside)
@@ -121,7 +121,7 @@ def _end(mode, top, furthest, h, offset, rate):
 
 @kernel
 def _small(h, offset, rate):
-    """The integral over s > 0 of φ(h − s) Φ(offset + rate s)."""
+    """Return the integral over s > 0 of φ(h − s) Φ(offset + rate s)."""
     mode = _mode(h, offset, rate)
     top = _log_integrand(mode, h, offset, rate)
     if not top > _LEAST_LOG:
@@ -143,7 +143,7 @@ def _small(h, offset, rate):
 
 
 SMALL = 1e-10
-"""`trivariate` has lost its digits where it is less."""
+"""Probability below which `trivariate` has lost its digits."""
 
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
@@ -151,11 +151,11 @@ _ROUGH_NODES, _ROUGH_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _RANGE = 9.0  # A standard normal variable exceeds this with probability 1e-19.
 _QUADRATURE_TOLERANCE = 1e-11
 _DIFFERENCE = 1e-10  # Largest difference of two rules on a piece; the finer rule's error is a hundredth of it.
-_FURTHEST = 40.0  # standard deviations: Φ is 1 or 0
+_FURTHEST = 40.0  # Distance, in standard deviations, beyond which Φ is 1 or 0.
 _MAX_INTERVALS = 64
 
 STACK = (_MAX_INTERVALS + 2, 3)
-"""Shape of the room that both functions want."""
+"""Shape of the workspace `stack` of `trivariate` and `small_trivariate`."""
 
 
 @kernel
@@ -199,7 +199,7 @@ def _bound(b, s, i):
 
 @kernel
 def trivariate(b, s, stack):
-    """P(x < b), with an error of 1e-10."""
+    """Return P(x < b), with an error of 1e-10."""
     h1, h2, h3 = _bound(b, s, 0), _bound(b, s, 1), _bound(b, s, 2)
     r12, r13, r23 = _correlation(s, 0, 1), _correlation(s, 0, 2), _correlation(s, 1, 2)
     # The two most correlated variables stay together.
@@ -238,9 +238,9 @@ def _small_piece(left, right, b, lower, s22, s23, s33):
 
 @kernel
 def small_trivariate(b, lower, stack):
-    """P(x < b) given the Cholesky factor of S: a quadrature over the normal that drives the first variable.
+    """Return P(x < b) given the Cholesky factor of S, by quadrature over the first driving normal.
 
-    The breaks are where the other two, given the first, are at their bounds: there the integrand may be steep.
+    Pieces end where the other two variables, given the first, reach their bounds: the integrand may be steep there.
     """
     s22 = lower[1, 1] ** 2
     s23 = lower[1, 1] * lower[2, 1]
@@ -277,23 +277,23 @@ def small_trivariate(b, lower, stack):
 
 
 SEQUENCES = 8
-"""Independent scrambles of the Sobol points, from whose spread their error is estimated."""
+"""Number of independent scrambles of the Sobol points; their spread estimates the error."""
 
 BITS = 30
-"""Binary digits of the points' coordinates."""
+"""Number of binary digits of the coordinates of points."""
 
 LAST_LEVEL = 13
-"""log2 of the most points of a sequence."""
+"""log2 of the largest number of points of a sequence."""
 
 _FIRST_LEVEL = 5
-_STANDARD_ERRORS = 3.0  # reported as the error
+_STANDARD_ERRORS = 3.0  # Number of standard errors in a reported error.
 _UNIT = 0.5**BITS
 _TABULATED = 5.0  # Range in which the table is accurate to the last two digits.
 
 
 @kernel
 def _order_and_factor(s, b, expected):
-    """Cholesky factor of `s` into its lower triangle, its variables and `b` reordered; False if it has no factor.
+    """Write the Cholesky factor of `s` to its lower triangle; reorder variables and `b`. Return False without a factor.
 
     The next variable is the least likely to be within its bound, given the expected values of the variables before it
     (Gibson, Glasbey and Elston 1994).
@@ -379,7 +379,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
         if not squares > 1e-8:
             break
         for i in range(d):
-            fall = max(hazards[i] * (t[i] + hazards[i]), 1e-10)  # minus the hazard's slope
+            fall = max(hazards[i] * (t[i] + hazards[i]), 1e-10)  # Minus the slope of the hazard.
             step[i] = residual[i]
             for j in range(i + 1):
                 matrix[i, j] = a[i, j]
@@ -408,7 +408,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
 
 @kernel
 def _tilt_residual(a, bound, t, hazards, residual):
-    """t − (A − I) λ(t) − bound, and its sum of squares."""
+    """Write t − (A − I) λ(t) − bound, and return its sum of squares."""
     d = bound.shape[0]
     for i in range(d):
         hazards[i] = log_ndtr_and_hazard(t[i])[1]
@@ -426,7 +426,7 @@ def _tilt_residual(a, bound, t, hazards, residual):
 def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
     """Add the tilted integrand at points `first` to `last` of each sequence, shifted, to its sum.
 
-    The sequences go side by side, so that the processor has as many independent sums to work on.
+    The sequences are computed together, so the processor can compute independent sums in parallel.
     """
     d = bound.shape[0]
     limit, cdf, product, exponent = room
@@ -455,7 +455,7 @@ def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
 
 @kernel
 def _next_to_refine(variances, levels):
-    """The class with the second largest variance among classes not at the last level, or −1.
+    """Return the class with the second largest variance among classes below the last level, or −1.
 
     The sum to 1 determines a probability from the remaining probabilities: the least certain probability needs no
     refinement.
@@ -473,7 +473,7 @@ def _next_to_refine(variances, levels):
 
 @kernel
 def _sum_to_one(probabilities, variances):
-    """Make the estimates sum to 1, and return the largest error then.
+    """Make the estimates sum to 1, and return the largest error of the result.
 
     The correction is shared in proportion to the variances, its most likely value. The error is several standard errors
     of the result, plus the part of the sum's distance from 1 that variances do not explain. Without variances the
@@ -502,7 +502,7 @@ def _sum_to_one(probabilities, variances):
 
 @kernel
 def _prepare(mean, cov, k, s, b):
-    """Bounds and covariance of x_j = v_j − v_k over the other classes j; v ~ N(mean, cov + I)."""
+    """Write bounds and covariance of x_j = v_j − v_k for the other classes j; v ~ N(mean, cov + I)."""
     d = b.shape[0]
     for p in range(d):
         i = p if p < k else p + 1
@@ -524,7 +524,7 @@ def _is_finite(mean, cov):
 
 @kernel
 def largest_of_three(mean, cov, probabilities):
-    """`largest_probabilities` for three classes, each in closed form, and not made to sum to 1."""
+    """Compute `largest_probabilities` for three classes in closed form, without normalisation."""
     s, b = np.empty((2, 2)), np.empty(2)
     for i in range(mean.shape[0]):
         for k in range(3):
@@ -536,7 +536,7 @@ def largest_of_three(mean, cov, probabilities):
 
 @kernel
 def largest_of_four(mean, cov, probabilities):
-    """`largest_probabilities` for four classes, each by one quadrature or two, and not made to sum to 1."""
+    """Compute `largest_probabilities` for four classes by one or two quadratures each, without normalisation."""
     s, b, expected = np.empty((3, 3)), np.empty(3), np.empty(3)
     stack = np.empty(STACK)
     for i in range(mean.shape[0]):
@@ -564,7 +564,7 @@ def _mean_and_error(sums, n):
 
 @kernel
 def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors):
-    """P(v_k is the largest of v), v ~ N(mean, cov + I), for each of five or more classes k and many points.
+    """Compute P(v_k is the largest of v), v ~ N(mean, cov + I), for five or more classes k and many points.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ log-concave with a curvature between 1 and κ, so that it needs to be summed onl
 
 In E log Φ (`log_probit_normal`), −log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the
 right. With a normal density that is narrow, or far out on either side, the product is nearly a normal density. The
-trapezoid rule about its mode suffices. Under a wide one, nodes are dense about 0
+trapezoid rule about its mode suffices. If the density is wide, nodes are dense about 0
 (`pymc_gpep.kernels.special.unimodal_average`).
 """
 
@@ -27,14 +27,14 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 
 _LOG_ERROR = math.log(1e-15)
 LOWEST_LOG_WEIGHT = -40.0
-"""Of a node, relative to the mode's; below this it does not count."""
-_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # distance of negligible weights for a curvature of 1 or more
+"""Log weight of a node, relative to the mode, below which the node is omitted."""
+_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # Distance of negligible weights for a curvature of 1 or more.
 _MAX_NEWTON_STEPS = 100
 
 
 @kernel
 def log_integrand(x, slopes, offsets, y, hazards):
-    """log(φ(x) ∏ Φ) up to ½ log 2π; the hazards of the other classes go to `hazards`, 0 for class y."""
+    """Return log(φ(x) ∏ Φ) + ½ log 2π, and write the hazards of the other classes to `hazards`, 0 for class y."""
     total = -0.5 * x * x
     for j in range(slopes.shape[0]):
         hazards[j] = 0.0
@@ -49,7 +49,7 @@ def near_mode(slopes, offsets, y, hazards):
     """Return a point within a small part of the integrand's width from its mode.
 
     The slope of the log integrand is convex and falls (hazards do: Sampford 1953), and it is positive at 0. Newton's
-    method started there thus comes up to the mode from the left without ever passing it.
+    method from 0 thus approaches the mode from the left and never passes it.
     """
     x = 0.0
     for _ in range(_MAX_NEWTON_STEPS):
@@ -58,7 +58,7 @@ def near_mode(slopes, offsets, y, hazards):
         for j in range(slopes.shape[0]):
             hazards[j] = 0.0
             if j != y:
-                # Far in the tail h (h + t) is 1, but the sum of its parts has no digits.
+                # Far in the tail h (h + t) is 1, but the sum h + t has no digits.
                 _, hazards[j], bend, _ = probit_moments(slopes[j] * x + offsets[j])
                 slope += slopes[j] * hazards[j]
                 curvature += slopes[j] * slopes[j] * bend
@@ -70,15 +70,15 @@ def near_mode(slopes, offsets, y, hazards):
 
 @kernel
 def trapezoid_rule(curvature):
-    """Step of the rule for the largest curvature κ, and largest number of nodes on a side of the mode."""
+    """Return the step of the rule for the largest curvature κ, and the largest number of nodes on each side."""
     step = math.pi * math.sqrt(-2.0 / (curvature * _LOG_ERROR))
     return step, int(_FURTHEST_NODE / step) + 1
 
 
 _WIDE = 0.5  # Smallest variance of a wide normal density.
-_FAR_LEFT = -6.5  # Left of this (standard deviations) the poles of the hazard do not matter.
+_FAR_LEFT = -6.5  # Mean, in standard deviations, left of which the poles of the hazard do not matter.
 _FAR_RIGHT = 4.0  # Distance of the mode of N(f) Φ(−f) in standard deviations.
-_STRIP = 2.8  # Φ has no zeros this near to the real line
+_STRIP = 2.8  # Distance from the real line within which Φ has no zeros.
 _LOG_ERROR_OF_AVERAGE = math.log(1e-14)
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
 _NEGLIGIBLE = -0.5 * _RANGE * _RANGE
@@ -89,13 +89,13 @@ _NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -FURTHEST, 13.5)
 
 
 def _tabulated() -> np.ndarray:
-    """−log Φ, the hazard λ and λ(λ + f) at the nodes, times the weights of the rule."""
+    """Return −log Φ, the hazard λ and λ(λ + f) at the nodes, times the weights of the rule."""
     tail = _NODES < 0.0
     scaled = special.erfcx(-np.where(tail, _NODES, 0.0) / math.sqrt(2.0))
     log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))
     hazard = np.exp(-0.5 * _NODES**2 - log_p) * _INV_SQRT_2PI
     hazard[tail] = math.sqrt(2.0 / math.pi) / scaled[tail]
-    far = _NODES < -100.0  # where h + f cancels, the asymptotic series is exact
+    far = _NODES < -100.0  # If h + f cancels, the asymptotic series is exact.
     inverse = np.where(far, 1.0 / np.where(far, _NODES, 1.0), 0.0) ** 2
     curvature = np.where(far, 1.0 - inverse * (1.0 - inverse * (6.0 - 50.0 * inverse)), hazard * (hazard + _NODES))
     return np.stack([-log_p, hazard, curvature]) * _WEIGHTS
@@ -106,7 +106,7 @@ _VALUES, _HAZARDS, _CURVATURES = _tabulated()
 
 @kernel
 def _sum(mean, sd, first, step, nodes):
-    """The trapezoid rule in z = (f − mean) / sd."""
+    """Return sums by the trapezoid rule in z = (f − mean) / sd."""
     value = 0.0
     slope = 0.0
     second = 0.0
@@ -135,9 +135,9 @@ def _mode(mean, sd):
 
 @kernel
 def log_probit_normal(mean, variance):
-    """E of −log Φ(f), of the hazard φ(f)/Φ(f) and of −(log Φ)″(f), f ~ N(mean, variance)."""
+    """Return E of −log Φ(f), of the hazard φ(f)/Φ(f) and of −(log Φ)″(f), f ~ N(mean, variance)."""
     sd = math.sqrt(variance)
-    if variance >= WIDEST:  # −log Φ is f²/2 for f < 0, else 0
+    if variance >= WIDEST:  # −log Φ is f²/2 for f < 0, else 0.
         z = mean / sd
         density, below = _INV_SQRT_2PI * math.exp(-0.5 * z * z), 0.5 * math.erfc(z * _SQRT_HALF)
         return 0.5 * variance * ((1.0 + z * z) * below - z * density), sd * (density - z * below), below

@@ -1,6 +1,6 @@
 """The softmax averaged over a normal distribution of the latent values: quadrature of one variable, and Sobol points.
 
-Only differences between the classes matter, which removes one dimension. A second one has a closed form. Given the
+Only differences between the classes matter, which removes one dimension. The second has a closed form. Given the
 differences among the other classes, the probability of class l is the logistic function of a normal variable. That
 leaves c − 2 dimensions: no dimension for two classes, one quadrature for three, and scrambled Sobol points in growing
 number for more classes. The class l has the largest conditional variance, so that the integrand is smooth.
@@ -21,12 +21,12 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors
 from pymc_gpep.kernels.special.logistic_average import logistic_normal, logistic_of_normal, mixture_scales
 
 SEQUENCES = 8
-"""Independent estimates, whose spread tells the error."""
+"""Number of independent estimates; their spread estimates the error."""
 BLOCK = 128
-"""Points that are computed side by side: what they need fits into the nearest cache."""
+"""Number of points that are computed together: their arrays fit into the nearest cache."""
 
 _FIRST = 2  # Number of first blocks of a sequence; they contain events of probability 0.001.
-_STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # half width of a 99 % interval (Student's t)
+_STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # Half width of a 99 % interval (Student's t).
 _ROUNDING = 5e-7
 _LARGEST = 1e30  # Largest number whose sums do not overflow in 32 bits.
 
@@ -45,9 +45,9 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6 = map(
 
 @kernel
 def _exponentials(x):
-    """Overwrite numbers x ≤ 0 of 32 bits with eˣ, to rounding; no less than e⁻⁸⁰.
+    """Overwrite numbers x ≤ 0 of 32 bits with eˣ, to rounding; results are at least e⁻⁸⁰.
 
-    Without a branch or a call, so that the compiler makes vector instructions of it.
+    The code has no branch and no call, so the compiler can use vector instructions.
     """
     for i in range(x.shape[0]):
         y = (x[i] if x[i] > _LOWEST else _LOWEST) * _LOG2_E
@@ -59,7 +59,7 @@ def _exponentials(x):
 
 @kernel
 def _latent_values(mu, root, rank, z, f):
-    """f = mu + root z, four columns of the root at a time."""
+    """Write f = mu + root z, four columns of the root at a time."""
     for k in range(f.shape[0]):
         of_class = f[k]
         of_class[:] = mu[k]
@@ -79,7 +79,7 @@ def _latent_values(mu, root, rank, z, f):
 
 @kernel
 def _block(mu, root, rank, own, z, table, low, per_unit, f, top, total):
-    """Probabilities of all classes into `f` (c, BLOCK), at points `z` (rank or more, BLOCK)."""
+    """Write probabilities of all classes into `f` (c, BLOCK), at points `z` (rank or more, BLOCK)."""
     c, block = f.shape
     _latent_values(mu, root, rank, z, f)
     top[:] = f[1] if own == 0 else f[0]
@@ -116,7 +116,7 @@ def _block(mu, root, rank, own, z, table, low, per_unit, f, top, total):
 
 @kernel
 def _tabulate(variance, table):
-    """Cubics in each of `_CELLS` cells for E σ(d), d ~ N(x, variance), from x = −reach to reach; returns the reach."""
+    """Write cubics in `_CELLS` cells for E σ(d), d ~ N(x, variance), from x = −reach to reach; return the reach."""
     reach = _LOGISTIC_TAIL + _NORMAL_TAIL * math.sqrt(variance)
     step = 2.0 * reach / _CELLS
     scales = mixture_scales(variance)
@@ -156,7 +156,7 @@ def _relative_to_the_middle_one(mu, root, rank, own):
 
 @inlined_kernel
 def _turn(root, rank, p, single_root):
-    """The root, for variables turned so that the first move probabilities `p` (c, points) most, into `single_root`.
+    """Write the root to `single_root`, rotated so that the first variables change probabilities `p` (c, points) most.
 
     The directions are eigenvectors of the average of Σ_k ∇p_k ∇p_kᵀ.
     """
@@ -221,7 +221,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     c = mu.shape[0]
     _relative_to_the_middle_one(mu, root, rank, own)
     largest = max(np.max(np.abs(mu)), np.max(np.abs(root[:, :rank])), math.sqrt(variance))
-    if largest > _LARGEST:  # the softmax is a step function
+    if largest > _LARGEST:  # The softmax is a step function.
         mu *= _LARGEST / largest
         root *= _LARGEST / largest
         variance *= (_LARGEST / largest) ** 2
@@ -259,7 +259,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     return error
 
 
-_NEGATIVE = 1e-6  # a negative variance beyond this share of the largest variance is not a rounding error
+_NEGATIVE = 1e-6  # Share of the largest variance above which a negative variance is not a rounding error.
 _EPS = np.finfo(np.float64).eps
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -320,7 +320,7 @@ def _condition(s, own, smallest, root):
 
 @kernel
 def _among_others(mu, root, rank, z, own, f):
-    """Softmax among the classes but `own` into `f`; returns the mean of f_own less the log of their sum."""
+    """Write the softmax among the classes except `own` into `f`; return the mean of f_own less the log of their sum."""
     c = mu.shape[0]
     top = -np.inf
     for k in range(c):
@@ -348,7 +348,7 @@ def _add(weight, below, above, f, own, sums):
 
 @kernel
 def _piece(left, right, mu, root, rank, sd, own, z, f, sums):
-    """Integral over z from `left` to `right` into `sums` (c,)."""
+    """Write the integral over z from `left` to `right` into `sums` (c,)."""
     sums[:] = 0.0
     half = 0.5 * (right - left)
     for node, weight in zip(_NODES, _WEIGHTS):  # noqa: B905  numba knows no strict
@@ -359,7 +359,7 @@ def _piece(left, right, mu, root, rank, sd, own, z, f, sums):
 
 @inlined_kernel
 def _quadrature(mu, root, rank, sd, own, z, f, ends, values, first, second, probabilities):
-    """Adaptive Gauss-Legendre quadrature over one variable into `probabilities`; returns an estimate of the error."""
+    """Write adaptive Gauss-Legendre quadratures over one variable into `probabilities`; return an error estimate."""
     width = 2.0 * _RANGE / _PANELS
     for i in range(_PANELS):
         ends[i] = (i * width - _RANGE, (i + 1) * width - _RANGE)
@@ -400,9 +400,9 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     normals : (sequences, blocks, c − 2, points of a block) array of 32-bit numbers
         Independently scrambled Sobol sequences, made standard normal. Not used with three classes or fewer.
     tolerance : float
-        Absolute error of each probability that the Sobol points aim for.
+        Target absolute error of each probability by Sobol points.
     probabilities : (m, c) array
-        Overwritten. They sum to 1; NaN where the input has NaN or `cov` is not positive semi-definite.
+        Overwritten. They sum to 1; NaN if the input has NaN or `cov` is not positive semi-definite.
     errors : (m,) array
         Overwritten with the estimated error of the least certain probability. With Sobol points it is half the width of
         a 99 % interval, with quadrature the change under refinement, and with two classes rounding.

@@ -1,8 +1,8 @@
-"""Averages of a function with features about 0, and of exp of a concave one, over a normal variable of any width.
+"""Averages of a function with features about 0, and of exp of a concave function, over a normal of any width.
 
 `sinh_rule` has nodes f = c sinh(jh): the trapezoid rule in τ = jh, dense about 0 and far-reaching. It integrates
-N(f | m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. With v large the
-rule needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and falls for
+N(f | m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. For large v the
+rule needs log(v) nodes, and the values of L at the nodes can be tabulated. The normal density is analytic and falls for
 |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error factor
 exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weideman 2014, theorem 5.1).
 
@@ -16,8 +16,8 @@ exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weide
 
 All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The trapezoid
 rule in τ sums it, t = shift + scale · sinh τ, and its nodes double until the digits agree. As digits double with the
-nodes, the error left is about the square of the difference. Nodes are dense about the mode. Under a normal density so
-wide that they would pass over the bend of ℓ, they are dense about the bend.
+nodes, the error left is about the square of the difference. Nodes are dense about the mode. If the normal density
+is so wide that they would miss the bend of ℓ, they are dense about the bend.
 """
 
 import math
@@ -28,14 +28,14 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import log_ndtr_derivatives
 
 FURTHEST = 1e12
-"""Where the nodes of rules for any width end."""
+"""Largest node of a rule for any width."""
 
 WIDEST = 1e20
-"""Largest variance of a normal density that does not reach beyond: to wider ones L is a step, to rounding."""
+"""Largest variance of a normal density within this range. For wider densities L is a step, to rounding."""
 
 
 def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes between `lowest` and `highest`, in ascending order, and the weights of the rule there."""
+    """Return nodes between `lowest` and `highest`, in ascending order, and the weights of the rule."""
     first, last = (math.asinh(end / scale) / step for end in (lowest, highest))
     tau = step * np.arange(math.ceil(first), math.floor(last) + 1)
     return scale * np.sinh(tau), step * scale * np.cosh(tau)
@@ -44,14 +44,14 @@ def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple
 LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
 _FEWEST, _MOST = 16, 8192  # Smallest and largest number of nodes.
-_AGREEMENT = 1e-7  # largest difference between a rule and the rule of half its nodes
-_ZERO = 1e-12  # terms below this count as zero beside terms of the order of 1
+_AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes.
+_ZERO = 1e-12  # Term that counts as zero against terms of the order of 1.
 _DROP = 45.0  # Fall of the log integrand from its mode to the ends of the rule.
 _LONGEST = 300  # Largest number of steps of a search.
-_POINT = 1e-10  # A normal density counts as a point if its variance changes the logarithm by less.
-_WIDE = 10.0  # From this variance, cumulants of g are used in any case.
+_POINT = 1e-10  # Largest change of the logarithm by a variance that counts as zero.
+_WIDE = 10.0  # Variance from which cumulants of g are always used.
 _BROAD = 4.0  # Scale at which the bend of ℓ is narrow.
-_SERIES = 0.1  # Up to this rate a series replaces differences that cancel.
+_SERIES = 0.1  # Rate up to which a series replaces differences that cancel.
 _TERMS = 9  # Number of terms of the series of eᵗ − 1 − t.
 _NOTHING = -40.0  # log E exp(−r) is −E r if log(E r² / E r) is below this.
 _STEP = 1e12  # Variance at which exp(−eᵍ) counts as a step (its transition has variance π²/6).
@@ -65,12 +65,12 @@ _NODES = np.arange(-40.0, 4.5, 0.25)
 _WEIGHTS = 0.25 * np.exp(_NODES - np.exp(_NODES))
 
 ROOM = (5, _MOST + 1)
-"""Shape of the room that an average wants."""
+"""Shape of the workspace `room` of an average."""
 
 
 @kernel
 def _log_logistics(g):
-    """log σ(g), log σ(−g), σ(g), σ(−g)."""
+    """Return log σ(g), log σ(−g), σ(g), σ(−g)."""
     ratio = math.exp(-abs(g))
     larger = 1.0 / (1.0 + ratio)
     near = -math.log1p(ratio)
@@ -81,9 +81,9 @@ def _log_logistics(g):
 
 @kernel
 def _some(g):
-    """log(1 − exp(−r)), r = eᵍ, and four derivatives in g.
+    """Return log(1 − exp(−r)), r = eᵍ, and four derivatives in g.
 
-    The first is r / (eʳ − 1) = 1 − r/2 + r²/12 − .... This series keeps the digits of all where r is small.
+    The first is r / (eʳ − 1) = 1 − r/2 + r²/12 − .... For small r this series keeps the digits of all derivatives.
     """
     r = math.exp(g)
     if r < _SERIES:
@@ -93,7 +93,7 @@ def _some(g):
         second = -0.5 * r + 2.0 * c2 + 4.0 * c4 + 6.0 * c6 + 8.0 * c8
         third = -0.5 * r + 4.0 * c2 + 16.0 * c4 + 36.0 * c6 + 64.0 * c8
         fourth = -0.5 * r + 8.0 * c2 + 64.0 * c4 + 216.0 * c6 + 512.0 * c8
-        # log((1 − e⁻ʳ) / r) = −r/2 + r²/24 − ..., the integral of the first less 1.
+        # log((1 − e⁻ʳ) / r) = −r/2 + r²/24 − ..., the integral of the first derivative less 1.
         return g - 0.5 * r + 0.5 * c2 + 0.25 * c4 + c6 / 6.0 + 0.125 * c8, first, second, third, fourth
     if r > 700.0:
         return 0.0, 0.0, 0.0, 0.0, 0.0
@@ -108,7 +108,7 @@ def _some(g):
 
 @kernel
 def log_density_derivatives(kind, a, b, g):
-    """ℓ and its first four derivatives; NaN for powers that are invalid."""
+    """Return ℓ and its first four derivatives; NaN for invalid powers."""
     if kind == SOME:
         return _some(g)
     if not (a >= 0.0 and b >= 0.0):
@@ -137,7 +137,7 @@ def log_density_derivatives(kind, a, b, g):
 
 @kernel
 def _beyond_linear(small, t):
-    """log(1 + p (eᵗ − 1)) − p t for a probability p of at most ½: the excess of log(1 + eᵍ) over its tangent."""
+    """Return log(1 + p (eᵗ − 1)) − p t for a probability p of at most ½: the excess of log(1 + eᵍ) over its tangent."""
     if t < 50.0:
         return math.log1p(small * math.expm1(t)) - small * t
     if small == 0.0:
@@ -150,7 +150,7 @@ def _beyond_linear(small, t):
 def _rates(t, mode, rate):
     """Return r − c and r − c − c t for the rate r at mode + t.
 
-    `rate` is c = exp(mode), which may underflow where r does not.
+    `rate` is c = exp(mode), which may underflow although r does not.
     """
     if abs(t) > 0.1:
         excess = math.exp(mode + t) - rate
@@ -163,9 +163,9 @@ def _rates(t, mode, rate):
 
 @kernel
 def _exponent(kind, a, b, mode, at_mode, t, v):
-    """Logarithm of the integrand over that at the mode.
+    """Return the log integrand relative to the mode.
 
-    `at_mode` has ℓ and ℓ′ there, then σ and whether it is turned. For RATE the third number is the rate.
+    `at_mode` contains ℓ and ℓ′ at the mode, then σ and whether it is reflected. For RATE the third number is the rate.
     """
     if kind == RATE:
         return -_rates(t, mode, at_mode[2])[1] - 0.5 * t * t / v
@@ -177,7 +177,7 @@ def _exponent(kind, a, b, mode, at_mode, t, v):
 
 @inlined_kernel
 def _mode_of_rate(centre, v):
-    """The root of g + v eᵍ = `centre`, by Newton's method from above on a convex function."""
+    """Return the root of g + v eᵍ = `centre`, by Newton's method from above on a convex function."""
     g = centre
     if centre > 0.0:
         g = min(centre, max(0.0, math.log(centre / v)))
@@ -192,12 +192,12 @@ def _mode_of_rate(centre, v):
 
 @inlined_kernel
 def _mode(kind, a, b, mean, v):
-    """The root of m + v ℓ′(g) = g, by Newton's method kept in its bracket."""
+    """Return the root of m + v ℓ′(g) = g, by Newton's method in a bracket."""
     if kind == RATE:
         return _mode_of_rate(mean + v * a, v)
     low = mean - (0.0 if kind == SOME else b * v)
     high = mean + (v if kind == SOME else a * v)
-    if kind == NORMAL:  # the slope is unbounded but decreasing in g
+    if kind == NORMAL:  # The slope is unbounded but decreasing in g.
         pull = v * log_density_derivatives(kind, a, b, mean)[1]
         low, high = mean + min(pull, 0.0), mean + max(pull, 0.0)
     elif kind == SOME_AND_NONE:
@@ -222,7 +222,7 @@ def _mode(kind, a, b, mean, v):
 
 @inlined_kernel
 def _distance(sign, kind, a, b, mode, at_mode, v, start):
-    """Distance at which the log integrand is about 1 below its mode."""
+    """Return the distance at which the log integrand is about 1 below its mode."""
     found = start
     for _ in range(_LONGEST):
         fallen = -_exponent(kind, a, b, mode, at_mode, sign * found, v)
@@ -237,9 +237,9 @@ def _distance(sign, kind, a, b, mode, at_mode, v, start):
 
 @kernel
 def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
-    """τ beyond which the integrand is negligible."""
-    tau = 1.5 if shift == 0.0 else 0.0  # the integrand is needed up to distance 2 from its mode
-    beyond = -sign * shift  # distance of the mode
+    """Return τ beyond which the integrand is negligible."""
+    tau = 1.5 if shift == 0.0 else 0.0  # The integrand is needed up to distance 2 from its mode.
+    beyond = -sign * shift  # Distance of the mode.
     if beyond > 0.0:
         tau = math.asinh(beyond / scale)
     for _ in range(_LONGEST):
@@ -251,7 +251,7 @@ def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
 
 @inlined_kernel
 def _slopes(kind, a, b, g):
-    """The first three derivatives of ℓ."""
+    """Return the first three derivatives of ℓ."""
     if kind != LOGISTIC:
         _, first, second, third, _ = log_density_derivatives(kind, a, b, g)
         return first, second, third
@@ -265,7 +265,7 @@ def _slopes(kind, a, b, g):
 
 @inlined_kernel
 def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, room):
-    """t, the first three derivatives of ℓ, and the integrand's weight at nodes of 0…count into `room`.
+    """Write t, three derivatives of ℓ, and the weight of the integrand at nodes 0…count into `room`.
 
     For RATE the derivatives are differences from the derivatives at the mode. All nodes are computed if `first` is 0.
     If it is 1, the nodes of half the count are in the room, and move to the even places.
@@ -300,12 +300,12 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
 
 @inlined_kernel
 def _terms(pull, v, measure, count, slope, curvature, room, out):
-    """Log of the integral, without its value at the mode, and four derivatives in m.
+    """Compute the log integral, relative to the mode, and four derivatives in m.
 
     They are written to `out` (6,). The last number is the base of the cumulants' powers, for their rounding. `pull` is
     (g₀ − m)/v, and `measure` is the distance between nodes. `slope` and `curvature` are parts of ℓ′, and of ℓ″ and ℓ‴,
     that `room` does not contain. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
-    Where N is wide they are cumulants of g, which cancel where it is narrow.
+    If N is wide they are computed as cumulants of g, which cancel if N is narrow.
     """
     total = 0.0
     average = 0.0
@@ -355,7 +355,7 @@ def _terms(pull, v, measure, count, slope, curvature, room, out):
 
 @inlined_kernel
 def _powers(mode, count, room):
-    """Averages of log σ(g) and log σ(−g) under the integrand: slopes of the logarithm in a and b."""
+    """Return averages of log σ(g) and log σ(−g) under the integrand: slopes of the logarithm in a and b."""
     total = 0.0
     of_p = 0.0
     of_q = 0.0
@@ -371,9 +371,9 @@ def _powers(mode, count, room):
 
 @inlined_kernel
 def _none_of_wide(mean, v):
-    """The logarithm of E exp(−eᵍ), g ~ N(m, v), v wide, as one less E Φ((m − h)/√v), and its derivatives in m."""
+    """Return log E exp(−eᵍ), g ~ N(m, v), for large v as log(1 − E Φ((m − h)/√v)), and its derivatives in m."""
     scale = 1.0 / math.sqrt(v)
-    some = first = second = third = fourth = 0.0  # probability of a count, and its derivatives
+    some = first = second = third = fourth = 0.0  # Probability of a count, and its derivatives.
     for k in range(len(_NODES)):
         x = scale * (mean - _NODES[k])
         density = _WEIGHTS[k] * scale * _INV_SQRT_2PI * math.exp(-0.5 * x * x)
@@ -382,7 +382,7 @@ def _none_of_wide(mean, v):
         second -= density * x * scale
         third += density * (x * x - 1.0) * scale**2
         fourth -= density * x * (x * x - 3.0) * scale**3
-    none = some - 1.0  # minus the probability of no count: derivatives of its logarithm follow from these ratios
+    none = some - 1.0  # Minus the probability of no count; ratios give derivatives of its log.
     a, b, c, d = first / none, second / none, third / none, fourth / none
     return (
         math.log1p(-some),
@@ -395,7 +395,7 @@ def _none_of_wide(mean, v):
 
 @inlined_kernel
 def _none(mean, v):
-    """Whether log E exp(−eᵍ) follows without a search of its mode, and this logarithm with four derivatives in m."""
+    """Return whether log E exp(−eᵍ) needs no search of its mode, and this logarithm with four derivatives in m."""
     if mean + 1.5 * v < _NOTHING:
         rate = math.exp(mean + 0.5 * v)
         return True, (-rate, -rate, -rate, -rate, -rate)
@@ -410,7 +410,7 @@ def _none(mean, v):
 
 @kernel
 def log_unimodal_normal(kind, a, b, mean, v, room):
-    """The logarithm, its first four derivatives in the mean, and its derivatives in a and b, with a `room` of `ROOM`.
+    """Return log E exp ℓ, four derivatives in the mean, and derivatives in a and b; `room` has the shape `ROOM`.
 
     NaN if the rules do not agree, and for powers or moments that are negative or not finite.
     """
@@ -430,7 +430,7 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
         return value, first, second, third, fourth, log_p, log_q
     mode = _mode(kind, a, b, mean, v)
     value, slope, curvature, _, _ = log_density_derivatives(kind, a, b, mode)
-    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # the form with less cancellation
+    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # The form with less cancellation.
     base = (0.0, 0.0)
     if kind == RATE:
         at_mode, base = (value, slope, -curvature, 1.0), (pull, curvature)
@@ -481,7 +481,7 @@ _SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
 def log_rate_normal(a, mean, v, room):
     """Return log E exp(a g − eᵍ) and its first two derivatives in the mean to nine digits.
 
-    Where the integrand is narrow, one trapezoid rule about its mode has these digits. Otherwise see
+    If the integrand is narrow, one trapezoid rule about its mode has these digits. Otherwise see
     `log_unimodal_normal`.
     """
     if _SURE[0] < v < math.inf and a >= 0.0 and math.isfinite(mean):
