@@ -1,7 +1,7 @@
 """Prior moments of the latent functions of a model, as functions of the hyperparameters.
 
 prior_functions: compiled prior moments at the rows of the data
-inducing_blocks: prior moments with inducing inputs, block by block of rows, compiled once for each form
+inducing_blocks: prior moments with inducing inputs, by blocks of rows, compiled once for each form
 effects_beside: one Gaussian process plus effects, for methods with inducing inputs
 inducing_sum: one Gaussian process by inducing inputs plus effects, as rows with residuals at places
 precision_sum: sums of effects with a sparse precision

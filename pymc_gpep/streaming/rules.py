@@ -133,7 +133,7 @@ class _OfOneFunction(Rule):
         def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
             value, in_mean, in_variance = found
             out, n = np.empty((5, len(mean))), len(mean)
-            given = np.ascontiguousarray(np.broadcast_to(parameters[:, :1], (len(parameters), n)))
+            given = np.tile(parameters[:, :1], n) if parameters.size else np.empty((0, n))
             terms(mean[:, 0].copy(), variance[:, 0].copy(), labels, given, out[: self.rows])
             value[:], in_mean[:, 0], in_variance[:, 0] = out[0], out[1], self.of_variance(out)
 

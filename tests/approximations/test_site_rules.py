@@ -12,6 +12,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.bernoulli import ProbitLikelihood
 from pymc_gpep.likelihoods.label_noise import RobustMaxLikelihood
 from pymc_gpep.likelihoods.multinomial_probit import MultinomialProbitLikelihood
+from tests.likelihoods.with_parameters import EVERY
 from tests.reference.independent_ep import quadrature_moments
 
 PROBIT = MultinomialProbitLikelihood()
@@ -32,12 +33,17 @@ def random_moments(rule, likelihood, n=40, c=4):
     rng = np.random.default_rng(1)
     c = c if likelihood.function_axis else 1
     labels = rng.integers(max(likelihood.n_classes(c), 2), size=n)
+    if likelihood.name in EVERY:
+        labels = np.resize(EVERY[likelihood.name].y, n)
     d = rule.functions(labels, c).shape[1]
     return 3.0 * rng.normal(size=(n, d)), np.exp(rng.normal(size=(n, d))), labels
 
 
 def bound(likelihood, n=40):
-    """With ε, where there is one."""
+    """Return the likelihood with parameters (p, n): ε of label noise, numbers of trials, dispersions."""
+    if likelihood.name in EVERY:
+        parameters = EVERY[likelihood.name].parameters
+        return likelihood.given(parameters[:, np.arange(n) % parameters.shape[1]])
     return likelihood.given(np.full((1, n), 0.02))
 
 

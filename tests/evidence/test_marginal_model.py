@@ -141,9 +141,8 @@ def test_chosen_likelihood_of_two_is_marginalised():
     [
         lambda f: pm.StudentT("other", nu=4, mu=f[0], observed=np.zeros(30)),
         lambda f: pm.Potential("other", -f.sum()),
-        lambda f: pm.Normal("other", f[0, 0], 1),
     ],
-    ids=["likelihood", "potential", "free"],
+    ids=["likelihood", "potential"],
 )
 def test_other_terms_on_latent_values_are_refused(term):
     model, _ = models.shared()
@@ -151,6 +150,13 @@ def test_other_terms_on_latent_values_are_refused(term):
         term(model["f"])
     with pytest.raises(gpep.StructureError, match=r"depends on the latent values 'f'.*'other'"):
         gpep.marginalize(model)
+
+
+def test_variables_that_only_predict_are_not_sampled_with_the_hyperparameters():
+    model, _ = models.shared()
+    with model:
+        pm.Normal("other", model["f"][0, 0], 1)
+    assert [v.name for v in gpep.marginalize(model).free_RVs] == ["ls", "eta"]
 
 
 def test_unknown_methods_and_options_are_refused(model):
