@@ -281,7 +281,7 @@ def classes():
     ("made", "message"),
     [
         (several, "one Gaussian process, and the model has 'a', 'b'"),
-        (without_process, "effects without a process"),
+        (without_process, "effects without one"),
         (sums_of_values, "combine values of 'f'"),
     ],
 )

@@ -195,17 +195,22 @@ def test_missing_rows_of_constant_probability_are_predicted():
     assert_allclose(p.values, p.values[:1].repeat(3, axis=0))
 
 
-@pytest.mark.parametrize("kind", ["potential", "variable"])
-def test_terms_that_depend_on_missing_responses_are_named(kind):
+def test_potential_of_missing_responses_is_named():
     def declare(rows, y):
         binary(rows, y)
-        if kind == "potential":
-            pm.Potential("more", pt.sum(pm.modelcontext(None)["y"]) * 0.1)
-        else:
-            pm.Normal("more", pt.sum(pm.modelcontext(None)["y"]), 1)
+        pm.Potential("more", pt.sum(pm.modelcontext(None)["y"]) * 0.1)
 
     with pytest.raises(StructureError, match=r"Responses of 'y' are missing, and .*'more'.* depends on them"):
         read_classifier(declared(declare, np.full(N, True), with_nan(BINARY)))
+
+
+def test_variable_that_depends_on_missing_responses_is_predicted():
+    def declare(rows, y):
+        binary(rows, y)
+        pm.Normal("more", pt.sum(pm.modelcontext(None)["y"]), 1)
+
+    found = read_classifier(declared(declare, np.full(N, True), with_nan(BINARY)), starts=True)
+    assert "more" not in {rv.name for rv in found.hyperparameters}
 
 
 def test_missing_values_of_another_variable_are_refused():

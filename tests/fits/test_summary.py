@@ -184,7 +184,7 @@ def test_priors_without_density_and_fits_with_one_node_are_refused(groups, fit):
         groups[0].sensitivity("s", {"far": pm.Uniform.dist(50, 60)})
     with pytest.raises(ValueError, match=r"'u' is not a hyperparameter\. The hyperparameters are: "):
         groups[0].sensitivity("u", {"far": pm.Uniform.dist(50, 60)})
-    with pytest.raises(ValueError, match="one value of the hyperparameters"):
+    with pytest.raises(ValueError, match="a single value of the hyperparameters"):
         fit.sensitivity("s", {"wide": pm.HalfNormal.dist(5)})
 
 

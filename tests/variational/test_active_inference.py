@@ -183,7 +183,7 @@ def test_rows_with_label_noise_are_refused():
 
 
 def test_tools_for_active_rows_refuse_other_fits():
-    with pytest.raises(TypeError, match=r'fit must be what pm\.fit\(method="ivm"\) returned, but is a dict'):
+    with pytest.raises(TypeError, match=r'fit must be a fit by pm\.fit\(method="ivm"\), but is a dict'):
         gpep.diagnostics.learning_curve({}, NEW, np.zeros(6))
     with pytest.raises(TypeError, match="but is a dict"):
         gpep.plots.plot_active({})

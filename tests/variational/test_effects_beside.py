@@ -275,7 +275,7 @@ def other_rows():
     ("build", "match"),
     [
         (no_process, "without one"),
-        (selected, "a value for each row"),
+        (selected, "one value for each row"),
         (two_processes, "several processes"),
         (other_rows, "depend on the data of that row"),
     ],
