@@ -217,6 +217,7 @@ def process_alone(rows=True, reparameterize=True):
         return gp, pm.fit(method="ep", progressbar=False), model
 
 
+@pytest.mark.slow
 def test_rows_of_a_process_at_the_same_inputs_match_quadrature():
     """Four places, 44⁴ nodes."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(44)

@@ -352,6 +352,7 @@ def test_flat_effect_is_the_limit_of_a_wide_one():
     assert_allclose(flat["f"], wide["f"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_integrated(learned):
     with learned:
         fit = pm.fit(method="laplace", inducing=Z, hyper="adaptive", progressbar=False)

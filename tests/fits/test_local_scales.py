@@ -82,6 +82,7 @@ def test_spike_and_slab_matches_the_sum_over_all_models(spelling):
     assert_allclose(table[["eti50_lb", "eti50_ub"]].astype(float)[spikes], 0.0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_all_spellings_of_a_horseshoe_give_the_same_fit(tmp_path):
     spellings = ["centred", "variances", "one name", "two names", "moved", "two variables"]
     fits = {name: fitted(horseshoe(name)) for name in spellings}

@@ -104,6 +104,7 @@ def test_gradient_in_the_scale_of_a_prior_matches_differences(name):
     assert_allclose(at(0.2).gradient, difference, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_results_at_rows_exclude_factors_of_priors(tmp_path):
     made = model(PRIORS["HalfNormal"][0], learned=True)
     fit = pm.fit(method="ep", model=made, progressbar=False, random_seed=1)
@@ -215,6 +216,7 @@ def test_intervals_respect_the_support():
     assert_allclose(table.loc["u[d]", ["eti90_lb", "eti90_ub"]], stats.halfnorm(0, 0.8).ppf([0.05, 0.95]), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_tilted_density_without_an_integral_does_not_converge():
     """A row that is far out under heavy tails says the less of an effect, the nearer the effect is to 0."""
     with pm.Model() as made:
@@ -231,6 +233,7 @@ def test_other_methods_name_the_effects_that_they_can_keep(name, method):
         pm.fit(method=method, model=model(PRIORS[name][0]), progressbar=False)
 
 
+@pytest.mark.slow
 def test_rows_of_an_outlying_group_are_left_out_one_by_one():
     """Without all its rows the group has no cavity: the site of a heavy tail has a negative precision."""
     fit = fitted(lambda s: pm.StudentT("u", 2.5, mu=0, sigma=0.2, dims="g"))

@@ -274,7 +274,7 @@ def other_rows():
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (no_process, "without one"),
+        (no_process, "without a process"),
         (selected, "one value for each row"),
         (two_processes, "several processes"),
         (other_rows, "depend on the data of that row"),
