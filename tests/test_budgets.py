@@ -35,7 +35,7 @@ BUDGETS = {
     "processes": (1822, 3),
     "univariate": (3374, 5),
     "sums": (3985, 5),
-    "reading": (4030, 5),
+    "reading": (4037, 5),
     "prior_moments": (2402, 3),
     "evidence": (1147, 2),
     "log_posteriors": (2767, 3),

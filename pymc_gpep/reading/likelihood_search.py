@@ -482,7 +482,8 @@ def _other_readings(
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
         several = [each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS if each.may_be(whole)]
-        if any(several) and not isinstance(whole.owner.op, BernoulliRV):  # 0 and 1 are numbers of successes
+        # 0 and 1 are numbers of successes.
+        if any(several) and (not isinstance(whole.owner.op, BernoulliRV) or _truncates(whole, latents | processes)):
             continue
         likelihood = next((each for each in _FACTORS if each.may_be(whole)), ANY_UNIVARIATE)
         for sources in (latents, processes):
@@ -580,6 +581,12 @@ def _unobserved(variables: Sequence[TensorVariable]) -> str:
     if variables:
         return f"{listing(variables)} is not observed: give it the labels, observed=y."
     return "Give the response to its distribution: observed=y."
+
+
+def _truncates(rv: TensorVariable, latents: Set[Variable]) -> bool:
+    """Return whether a parameter of a random variable truncates Gaussian variables to whole numbers."""
+    casts = [v for v in ancestors(rv.owner.inputs) if is_elementwise(v, Cast) and v.dtype.startswith("int")]
+    return any(not latents.isdisjoint(ancestors([v])) for v in casts)
 
 
 def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str]:

@@ -356,7 +356,7 @@ def test_functions_for_each_class_stand_alone():
         u = pm.Normal("u", 0, 1, shape=(J, 3))
         pm.Categorical("kind", logit_p=u[GROUP], observed=COUNTS % 3)
         pm.Poisson("y", mu=pm.math.exp(u[GROUP, 0]), observed=COUNTS)
-    with pytest.raises(StructureError, match=r"'kind' \(Categorical\) has one for each class"):
+    with pytest.raises(StructureError, match=r"'kind' \(Categorical\) has several"):
         read_classifier(model)
 
 
@@ -367,7 +367,7 @@ def test_inducing_inputs_are_for_one_variable():
         pm.Bernoulli("y", logit_p=f, observed=COUNTS > 0)
         pm.Bernoulli("z", logit_p=f, observed=X > 0)
     for options in ({"method": "sparse_ep", "inducing": 5}, {"method": "ivm", "active": 5}):
-        with pytest.raises(StructureError, match="one observed variable, and the model has 'y' and 'z'"), model:
+        with pytest.raises(StructureError, match="a single observed variable, and the model has 'y' and 'z'"), model:
             pm.fit(**options, progressbar=False)
 
 

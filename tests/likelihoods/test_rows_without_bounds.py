@@ -27,5 +27,5 @@ def test_predictions_are_for_observations_without_bounds(upper):
 
 
 def test_scores_of_new_rows_ask_for_their_bounds():
-    with pytest.raises(ValueError, match="depends on data"):
+    with pytest.raises(ValueError, match="depend on data"):
         fit(lambda: pm.Data("upper", UPPER)).predict(data=NEW, observed=[0.1, 0.2])

@@ -30,8 +30,8 @@ def test_functions_are_accepted_as_callbacks(callbacks, batches):
             gpep.EarlyStopping,
             "callbacks must be a list of functions of (fit, losses, iteration), but is the class EarlyStopping",
         ),
-        ([gpep.Checkpoint], "callbacks has the class Checkpoint"),
-        (["adam"], "callbacks has 'adam'"),
+        ([gpep.Checkpoint], "callbacks contains the class Checkpoint"),
+        (["adam"], "callbacks contains 'adam'"),
     ],
 )
 def test_unsupported_callbacks_are_named(callbacks, message):
