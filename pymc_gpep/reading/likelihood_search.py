@@ -482,8 +482,9 @@ def _other_readings(
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
         several = [each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS if each.may_be(whole)]
-        # 0 and 1 are numbers of successes.
-        if any(several) and (not isinstance(whole.owner.op, BernoulliRV) or _truncates(whole, latents | processes)):
+        if any(several) and not isinstance(whole.owner.op, BernoulliRV):  # 0 and 1 are numbers of successes
+            continue
+        if _truncates(whole, latents | processes):  # The density has no slope in the Gaussian variables.
             continue
         likelihood = next((each for each in _FACTORS if each.may_be(whole)), ANY_UNIVARIATE)
         for sources in (latents, processes):

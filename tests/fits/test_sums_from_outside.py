@@ -103,6 +103,14 @@ def test_misspelt_names_get_suggestions(argument, message):
             pm.fit(method="laplace", progressbar=False)
 
 
+def test_gaussian_variables_truncated_to_integers_are_refused_for_any_distribution():
+    with pm.Model():
+        u = pm.Normal("u", 0, 3, shape=4).astype("int64")[GROUP]
+        pm.StudentT("y", nu=4, mu=u, sigma=1, observed=1.0 * Y)
+        with pytest.raises(StructureError, match="no likelihood to read"):
+            pm.fit(method="laplace", progressbar=False)
+
+
 def test_single_precision_is_read():
     with pm.Model():
         u = pm.Normal("u", 0, 1, shape=4)
