@@ -426,8 +426,6 @@ class KLPredictors(AcceleratedBound):
             tolerance=self.tolerance,
             depth=self.depth,
             mixing=self.mixing,
-            largest_precision=np.inf,
-            least_precision=-np.inf,
         )
         return posterior.found(
             Ended(evidence, status, 0), lambda: averages.parameter_slopes(posterior.mean, posterior.cov)

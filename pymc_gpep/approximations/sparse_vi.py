@@ -170,8 +170,6 @@ class SparseVI(SparseApproximation):
             tolerance=self.tolerance,
             depth=self.depth,
             mixing=self.mixing,
-            largest_precision=np.inf,
-            least_precision=-np.inf,
         )
         if status == CONVERGED or not np.isfinite(bound):
             return Iterated(bound, status, self.first_scheme)

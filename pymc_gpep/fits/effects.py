@@ -389,21 +389,20 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
         )
 
     affine = hyper.log_posterior.space.variables.affine(names)
-    lacking = without_moments(hyper, names)
-    unknown = np.zeros(len(contrasts), bool)
+    first = next(conditionals(hyper))
+    shapes = {name: np.shape(each) for name, each in affine(first.point, first.functions).means.items()}
+    axes = {name: axes_that_fit(fit.model, name, shapes[name], coords) for name in names}
+    arrays = [{name: _by_labels(name, own, axes[name]) for name, own in each.items()} for each in contrasts.values()]
 
     def of(conditional: Conditional) -> tuple[Array, Array]:
         joint = affine(conditional.point, conditional.functions)
-        centres, slopes = [], []
-        for i, weights in enumerate(contrasts.values()):
-            axes = {n: axes_that_fit(fit.model, n, np.shape(joint.means[n]), coords) for n in weights}
-            each = {name: _by_labels(name, given, axes[name]) for name, given in weights.items()}
-            unknown[i] |= any(np.ravel(w)[lacking[name]].any() for name, w in each.items() if name in lacking)
-            centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
-            slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
+        centres = [sum(float((w * joint.means[name]).sum()) for name, w in each.items()) for each in arrays]
+        slopes = [sum(joint.combined(name, w) for name, w in each.items()) for each in arrays]
         return np.array(centres), joint.covariance(np.array(slopes).T)
 
     mean, cov = total_covariance(hyper.weights, map(of, conditionals(hyper)))
+    lacking = without_moments(hyper, names)
+    unknown = [any(np.ravel(each[name])[own].any() for name, own in lacking.items() if name in each) for each in arrays]
     mean[unknown] = cov[unknown] = cov[:, unknown] = np.nan
     labels = list(contrasts)
     for moments in finite_moments(hyper, [""], lambda each: {"": of(each)[1].diagonal()}).values():

@@ -29,8 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
-from pymc_gpep.gaussians.row_prior import PriorByRows, RowAlgebra
-from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SignedSites, Sites
+from pymc_gpep.gaussians.row_prior import BlockRows, CoupledRows, PriorByRows, RowAlgebra
+from pymc_gpep.gaussians.sites import IndependentSites, Sites
 from pymc_gpep.kernels.gaussians.neighbours import precision_entries, pull_precision
 from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.kernels.special.normal import LOG_2PI
@@ -458,22 +458,12 @@ class PrecisionAlgebra(RowAlgebra):
         return self.factor.spread(rng.standard_normal((draws, self.prior.n_normals)))[:, None]
 
 
-class PrecisionCoupled(PrecisionAlgebra):
+class PrecisionCoupled(CoupledRows, PrecisionAlgebra):
     """Precision algebra with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants include Σ_i log 1ᵀπ_i."""
 
-    kind = CoupledSites
 
-    def factorise(self, precision: Array) -> tuple[bool, float]:
-        if not ((precision >= 0.0).all() and (precision.sum(axis=0) > 0.0).all()):
-            return False, np.nan
-        ok, log_det = super().factorise(precision)
-        return ok, log_det + self.sites.log_total
-
-
-class PrecisionBlocks(PrecisionAlgebra):
+class PrecisionBlocks(BlockRows, PrecisionAlgebra):
     """The algebra of any symmetric Π_i (n, c, c) with a proper posterior."""
-
-    kind = SignedSites
 
 
 @dataclass(frozen=True, eq=False)

@@ -211,7 +211,7 @@ class RowAlgebra(PosteriorAlgebra):
 class CoupledRows(RowAlgebra):
     """Row algebra with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants include Σ_i log 1ᵀπ_i."""
 
-    kind = CoupledSites
+    kind: ClassVar[type[Sites]] = CoupledSites
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
         if not ((precision >= 0.0).all() and (precision.sum(axis=0) > 0.0).all()):
@@ -223,13 +223,13 @@ class CoupledRows(RowAlgebra):
 class BlockRows(RowAlgebra):
     """Row algebra with any symmetric Π_i (n, c, c) for which the posterior is proper."""
 
-    kind = SignedSites
+    kind: ClassVar[type[Sites]] = SignedSites
 
 
 class IndependentRows(RowAlgebra):
     """Row algebra with Π_i = diag(π_i), precisions π (c, n) of any sign for which the posterior is proper."""
 
-    kind = IndependentSites
+    kind: ClassVar[type[Sites]] = IndependentSites
 
 
 class PriorByRows(PriorForm):

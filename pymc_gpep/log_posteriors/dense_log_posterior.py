@@ -6,7 +6,7 @@ model's own priors and any other terms it has, and the Jacobians of its transfor
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import cached_property, partial
 from threading import Lock
@@ -115,7 +115,13 @@ class DenseLogPosterior(LogPosterior):
     @classmethod
     def of_file(cls, file: StoredFit) -> Self:
         classifier = file.space.classifier
-        return cls(classifier, approximator(file.attrs["approximation"], classifier.likelihood_model, file.options))
+        made = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
+        return cls(classifier, made, **cls._stored(file.attrs))
+
+    @classmethod
+    def _stored(cls, attrs: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return further arguments of the constructor from the attributes of a file; see `described`."""
+        return {}
 
     def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
         """Return the classifier with its prior in the form of the fit."""
@@ -376,10 +382,8 @@ class InducingRowsLogPosterior(DenseLogPosterior):
         return as_sum(classifier)
 
     @classmethod
-    def of_file(cls, file: StoredFit) -> Self:
-        classifier = file.space.classifier
-        made = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
-        return cls(classifier, made, inducing=np.array(json.loads(file.attrs["inducing_inputs"])))
+    def _stored(cls, attrs: Mapping[Any, Any]) -> dict[str, Any]:
+        return {"inducing": json.loads(attrs["inducing_inputs"])}
 
     def described(self) -> dict[str, Any]:
         return super().described() | {"inducing_inputs": json.dumps(self._inducing.tolist())}
@@ -434,11 +438,8 @@ class NeighbourLogPosterior(DenseLogPosterior):
         return as_sum(classifier, "neighbours")
 
     @classmethod
-    def of_file(cls, file: StoredFit) -> Self:
-        classifier = file.space.classifier
-        made = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
-        at = np.array(json.loads(file.attrs["neighbours_at"]))
-        return cls(classifier, made, neighbours=int(file.attrs["neighbours"]), at=at)
+    def _stored(cls, attrs: Mapping[Any, Any]) -> dict[str, Any]:
+        return {"neighbours": int(attrs["neighbours"]), "at": json.loads(attrs["neighbours_at"])}
 
     def described(self) -> dict[str, Any]:
         return super().described() | {"neighbours": self._neighbours, "neighbours_at": json.dumps(self._at.tolist())}

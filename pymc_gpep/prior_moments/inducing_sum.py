@@ -96,7 +96,28 @@ def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
 
 
 @dataclass(frozen=True, eq=False)
-class InducingSum(SumInForm):
+class OneProcessInForm(SumInForm):
+    """A sum of effects and of one process, whose numbers in place of its values follow the numbers of effects."""
+
+    @property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        return super().latents if self.recipes else self.processes
+
+    @property
+    def implicit(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`: standard normals that the model rotates to values of the process."""
+        return tuple(latent.free for latent in self.processes if latent.rotated)
+
+    @cached_property
+    def places(self) -> dict[TensorVariable, slice]:
+        """See `EffectSum`; numbers in place of values of the process come last."""
+        ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
+        found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
+        return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}
+
+
+@dataclass(frozen=True, eq=False)
+class InducingSum(OneProcessInForm):
     """A sum whose process is W v + r e by inducing inputs.
 
     The order of standard normals is: effects, v (M,) of the process, e (p,) of its places.
@@ -144,10 +165,6 @@ class InducingSum(SumInForm):
         return np.where(changes[0] == 0.0, 0, cells)
 
     @property
-    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        return super().latents if self.recipes else self.processes
-
-    @property
     def n_common(self) -> int:
         """Number of standard normals that all rows share: effects and inducing values."""
         return self.n_plain + len(self.inducing)
@@ -155,18 +172,6 @@ class InducingSum(SumInForm):
     @property
     def n_normals(self) -> int:
         return self.n_common + int(self.point_places.max(initial=-1)) + 1
-
-    @cached_property
-    def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; the slice of the process contains inducing values and residuals."""
-        ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
-        found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
-        return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}
-
-    @property
-    def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: standard normals that the model rotates to values of the process."""
-        return tuple(latent.free for latent in self.processes if latent.rotated)
 
     @property
     def n_probed(self) -> int:

@@ -7,7 +7,6 @@ regression on values of earlier neighbours (Vecchia 1988). Rows at one place sha
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,12 @@ from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm, TakesForms
 from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.latent.gp_latent import LatentGP, jitter_of
 from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
-from pymc_gpep.prior_moments.inducing_sum import equal_inputs, process_functions_of, process_inputs
+from pymc_gpep.prior_moments.inducing_sum import (
+    OneProcessInForm,
+    equal_inputs,
+    process_functions_of,
+    process_inputs,
+)
 from pymc_gpep.prior_moments.precision_sum import PrecisionElsewhere, PrecisionSum, SparseSlopes
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.processes.neighbours import NeighbourChoice, NeighbourRegressions
@@ -39,7 +43,7 @@ from pymc_gpep.sums.sum_elsewhere import ARGUMENT
 
 
 @dataclass(frozen=True, eq=False)
-class NeighbourSum(PrecisionSum):
+class NeighbourSum(OneProcessInForm, PrecisionSum):
     """A sum with a process by nearest neighbours.
 
     Coordinates of effects come first. Values of the process minus its mean, at the ordered places, follow.
@@ -121,25 +125,9 @@ class NeighbourSum(PrecisionSum):
     def n_normals(self) -> int:
         return self.n_plain + len(self.ordered)
 
-    @cached_property
-    def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; the coordinates of the process are its values at places."""
-        ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
-        found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
-        return found | {self._latent.f: slice(self.n_plain, self.n_normals)}
-
     @property
     def blocks(self) -> list[tuple[int, ...]]:
         return [*super().blocks, (len(self.ordered),)]
-
-    @property
-    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
-        return super().latents if self.recipes else self.processes
-
-    @property
-    def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: standard normals that the model rotates to values of the process."""
-        return tuple(latent.free for latent in self.processes if latent.rotated)
 
     def by_normals(
         self,

@@ -53,8 +53,8 @@ def accelerated_ascent(
     tolerance: float,
     depth: int,
     mixing: float,
-    largest_precision: float,
-    least_precision: float = 0.0,
+    largest_precision: float = np.inf,
+    least_precision: float = -np.inf,
 ) -> tuple[float, int]:
     """Iterate from `sites` (2, n, d), which are overwritten. Return value and status.
 
