@@ -132,7 +132,7 @@ class EP(AcceleratedEP):
         if likelihood.of_prior and not start.any():
             start.reshape(2, -1)[:] = self._beside_priors(problem, likelihood)
         elif hard and not start.any() and likelihood.offers(AverageLogDensity):
-            # Of several fixed points, prefer the fixed point near the best Gaussian.
+            # Prefer the fixed point near the best Gaussian, if there are several.
             begin = np.zeros_like(start)
             KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
             start[:] = begin if np.isfinite(begin).all() else 0.0
