@@ -17,7 +17,11 @@ from pymc_gpep.streaming.rules import RULES, WholePointNormaliser, rule_for
 
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
 CASES = [(kind, likelihood) for kind in RULES for likelihood in LIKELIHOODS if kind.fits(likelihood)]
-CASES = [(kind, likelihood.given(np.full((1, 6), 0.05))) for kind, likelihood in CASES]
+CASES = [
+    # The probability of a wrong label; the trials of a binomial, or the offset and alpha of a negative binomial.
+    (kind, likelihood.given(np.full((max(1, len(likelihood.rows)), 6), 0.05 if likelihood.function_axis else 3.0)))
+    for kind, likelihood in CASES
+]
 IDS = [f"{kind.__name__} of {likelihood.name}" for kind, likelihood in CASES]
 LIBRARIES = pytest.mark.parametrize("library", ["NumPy", "JAX"])
 """Tests of JAX are skipped where it is not installed."""
@@ -44,7 +48,7 @@ def evaluated(library, rule, likelihood, spread=1.0):
     """Labels, functions that sites act on, means, variances, and the rule as a function of the latter two."""
     rng = np.random.default_rng(1)
     c = 4 if likelihood.function_axis else 1
-    y = rng.integers(likelihood.n_classes(c), size=6)
+    y = rng.integers(likelihood.n_classes(c) or 4, size=6)
     functions = rule.expresses().functions(y, c)
     mean, variance = 2.0 * rng.normal(size=functions.shape), spread * rng.exponential(size=functions.shape)
     return y, functions, mean, variance, terms_of(library, rule, y)
