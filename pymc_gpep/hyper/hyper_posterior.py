@@ -21,6 +21,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 _TOGETHER = 16  # Number of solves that run in parallel.
 _NEAR = 3  # Largest number of hyperparameters for which draws reuse neighbours' solutions.
 _SOLVES = 1000  # Largest number of solutions behind draws.
+_SOLVES_OF_ONE = 128  # The same with one hyperparameter; each further hyperparameter doubles it.
 _WORK = 200_000_000  # Largest total size of their matrices.
 _ENTRIES = 32_000_000  # Largest total size of kept solutions: 256 MB.
 
@@ -167,8 +168,10 @@ class HyperPosterior:
                 rows, theta = np.flatnonzero(chosen == s), self.nodes[s].theta
                 yield rows, theta, self.solution(s), np.tile(theta, (len(rows), 1))
             return
-        limit = max(len(self), min(_SOLVES, _WORK // max(self.log_posterior.entries, 1)))
-        count, d = min(draws, limit, len(self.density)), self.density.shape[1]
+        d = self.density.shape[1]
+        solves = min(_SOLVES, _SOLVES_OF_ONE * 2 ** (d - 1))
+        limit = max(len(self), min(solves, _WORK // max(self.log_posterior.entries, 1)))
+        count = min(draws, limit, len(self.density))
         if d <= _NEAR and count < draws:
             repeats = -(-draws // len(self.density))
             own = np.concatenate(

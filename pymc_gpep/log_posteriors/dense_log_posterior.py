@@ -170,8 +170,8 @@ class DenseLogPosterior(LogPosterior):
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         moments = self.moments(x)
         some = np.arange(0, len(moments.labels), -(-len(moments.labels) // _SOME))
-        groups, labels = self.classifier.groups, self.observed()
-        labels = labels if groups is None else labels[groups.first]
+        groups = self.classifier.groups
+        labels = moments.labels if groups is None else self.observed()[groups.first]
         return self._prior_type(moments.k, moments.mean).among(some, some), np.asarray(labels[some])
 
     def inputs(self, gps: Gps = None) -> Array:
