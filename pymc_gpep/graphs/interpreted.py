@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from functools import partial, reduce
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -489,6 +490,25 @@ def refuse_draws(function: Any) -> None:
         )
 
 
+_initial: WeakKeyDictionary[pm.Model, dict[Any, tuple[list[Any], list[Variable]]]] = WeakKeyDictionary()
+
+
+def _initial_values(model: pm.Model, rvs: Sequence[TensorVariable], strategies: Mapping[Any, Any]) -> list[Variable]:
+    """Return graphs of initial values, which PyMC makes in the time of a small evaluation, once for a model."""
+    made_of = [*strategies.keys(), *strategies.values(), *model.rvs_to_transforms.values()]
+    kept = _initial.setdefault(model, {})
+    before, values = kept.get(tuple(rvs), ([], []))
+    if len(before) != len(made_of) or any(a is not b for a, b in zip(before, made_of, strict=True)):
+        values = make_initial_point_expression(
+            free_rvs=rvs,
+            rvs_to_transforms=model.rvs_to_transforms,
+            initval_strategies=dict(strategies),
+            return_transformed=True,
+        )
+        kept[tuple(rvs)] = made_of, values
+    return values
+
+
 def initial_point(
     model: pm.Model,
     overrides: Mapping[Any, Any] | None = None,
@@ -513,12 +533,8 @@ def initial_point(
     dict
     """
     rvs = model.free_RVs if rvs is None else rvs
-    values: list[Variable] = make_initial_point_expression(
-        free_rvs=rvs,
-        rvs_to_transforms=model.rvs_to_transforms,
-        initval_strategies={**model.rvs_to_initial_values, **convert_str_to_rv_dict(model, overrides or {})},
-        return_transformed=True,
-    )
+    strategies = {**model.rvs_to_initial_values, **convert_str_to_rv_dict(model, overrides or {})}
+    values = _initial_values(model, rvs, strategies)
     if any(isinstance(each.type, RandomType) for each in ancestors(values)):
         with without_c_compiler():
             point: PointType = make_initial_point_fn(model=model, overrides=overrides)(seed)
