@@ -48,6 +48,7 @@ def scalar_ep(
     density: Callable[..., None] | None = None,
     rough: Callable[..., None] | None = None,
     slopes: Callable[..., None] | None = None,
+    normal: Callable[..., None] | None = None,
     least_precision: float = 0.0,
     **options: Any,
 ) -> Found:
@@ -55,9 +56,9 @@ def scalar_ep(
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
     `ParameterSlopes` for it. `density` is the same for cavities of width 0, if that takes less time. Sweeps far from
-    the fixed point, and solves with a wide tolerance, use the kernel `rough`. Precisions of sites are at least
-    `least_precision`, 0 or −∞. Other options are passed to
-    `pymc_gpep.solvers.site_ep.site_ep`.
+    the fixed point, and solves with a wide tolerance, use the kernel `rough`. Sites of densities that are normal come
+    from `normal`, since moments lose their digits where a site is precise. Precisions of sites are at least
+    `least_precision`, 0 or −∞. Other options are passed to `pymc_gpep.solvers.site_ep.site_ep`.
     """
     y = problem.labels
     posterior = FunctionSitePosterior(problem, least_precision)
@@ -66,12 +67,17 @@ def scalar_ep(
     close = _CLOSE * options["tolerance"] if options["tolerance"] < _WIDE else 0.0
     terms = average if rough is None else rough
     lost = False
+    exact = np.full((2, y.size), np.nan)
+    if normal is not None:
+        normal(y, problem.parameters, exact)
+    given = np.isfinite(exact).all(axis=0)
     signed, nothing, widest = least_precision < 0.0, np.zeros(y.size, bool), _WIDEST * problem.prior.variances[0]
 
     def changed(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> float:
         """Write sites that match the moments of tilted distributions. Return their largest change."""
         terms(mean, width, y, problem.parameters, h)
         target[:, :, 0] = site_of(h[1], np.maximum(-h[2], at.least), mean, width)
+        target[:, given, 0] = exact[:, given]
         return largest_change(target, sites, scale)
 
     def matched(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
@@ -95,9 +101,10 @@ def scalar_ep(
         stretch = np.where(beyond, 1.0 + at.of.precision * width, 1.0 / np.where(beyond, 1.0, kept))
         return True, float((h[0] + 0.5 * width * b * b + 0.5 * np.log(stretch)).sum()), residual
 
-    if not start.any():
+    if not start.any() and not given.all():
         # Started from zero sites, EP may diverge under a wide prior.
         start.reshape(2, -1)[:] = sites_at_mode(problem, density or average, _AT_MODE, wide=False)
+    start.reshape(2, -1)[:, given] = exact[:, given]
     ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
     status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
     # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
@@ -147,6 +154,7 @@ class EP(AcceleratedEP):
             density=None if density is None else of_width_zero(density),
             rough=average.rough,
             slopes=slopes,
+            normal=average.normal,
             largest_precision=likelihood.largest_precision,
             least_precision=likelihood.least_precision,
             **self.settings,

@@ -175,7 +175,8 @@ class GroupedLikelihood(OneFunction):
             return ()
         found: list[object] = [self._density]
         if own.offers(GaussianAverage):
-            found.append(GaussianAverage(self._average))
+            normal = own.computation(GaussianAverage).normal
+            found.append(GaussianAverage(self._average, normal=normal and partial(self._normal, normal)))
         sums: tuple[type[AverageLogDensity | QuadraticBound], ...] = AverageLogDensity, QuadraticBound
         found += [kind(partial(self._sum, own.computation(kind).terms)) for kind in sums if own.offers(kind)]
         if own.offers(ParameterSlopes) or not self.count:
@@ -198,6 +199,13 @@ class GroupedLikelihood(OneFunction):
         kernel(*(each[members.columns] for each in points), members.y, members.parameters, found)
         out[:] = members.summed(found, out.shape[-1])
         out[0] += parameters[0]
+
+    def _normal(self, kernel: Kernel, y: Array, parameters: Array, out: Array) -> None:
+        """Write precisions and locations (2, n) of products of normal densities."""
+        members = self._members(parameters)
+        found = np.empty((2, len(members.columns)))
+        kernel(members.y, members.parameters, found)
+        out[:] = members.summed(found, out.shape[1])
 
     def _single(self, parameters: Array) -> NDArray[np.bool_]:
         """Return a mask of groups that are a single factor of weight 1."""

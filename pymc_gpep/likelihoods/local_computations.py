@@ -185,6 +185,8 @@ class GaussianAverage(NamedTuple):
     """
     rough: Kernel | None = None
     """Kernel like `terms` for h and two derivatives, rows 0 to 2 of `out`, to nine digits; None if it saves no time."""
+    normal: Kernel | None = None
+    """`(y, parameters, out)`: precisions and locations (2, n) of densities that are normal in f; NaN for other rows."""
 
 
 class PowersAverage(NamedTuple):

@@ -68,7 +68,13 @@ def _computations(
         of_constant[0] = np.where(censored_side(y, lower, upper) == 0.0, -1.0 / sigma, 0.0)
         return StandardForm(of_scale, of_offset, np.zeros((3, len(shapes_of(number)), len(y))), of_constant)
 
-    return standard_computations(density, form, slopes)
+    def normal(y: NDArray[Any], parameters: Array, out: Array) -> None:
+        sigma, lower, upper = parameters
+        with np.errstate(all="ignore"):
+            out[0] = np.where(censored_side(y, lower, upper) == 0.0, 1.0 / sigma**2, np.nan)
+            out[1] = (np.log(y) if of_logarithm else y) * out[0]
+
+    return standard_computations(density, form, slopes, normal if density is NORMAL_SIDES else None)
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,13 @@ class StackedLikelihood(OneFunction):
         ]
         density = self._by_part([each.derivatives for each in kernels])
         found: list[object] = [ScalarDensity(density) if smooth else PlainDensity(density)]
-        averages: tuple[type[GaussianAverage | AverageLogDensity], ...] = GaussianAverage, AverageLogDensity
-        for kind in averages:
-            if all(part.offers(kind) for part in self.parts):
-                found.append(kind(self._by_part([part.computation(kind).terms for part in self.parts])))
+        if all(part.offers(GaussianAverage) for part in self.parts):
+            each = [part.computation(GaussianAverage) for part in self.parts]
+            terms, normal = ([getattr(one, name) for one in each] for name in ("terms", "normal"))
+            found.append(GaussianAverage(self._by_part(terms), normal=self._by_part(normal) if any(normal) else None))
+        if all(part.offers(AverageLogDensity) for part in self.parts):
+            terms = [part.computation(AverageLogDensity).terms for part in self.parts]
+            found.append(AverageLogDensity(self._by_part(terms)))
         given = [part.computation(ParameterSlopes) if part.offers(ParameterSlopes) else None for part in self.parts]
         if all(each or not count for each, count in zip(given, self.counts, strict=True)):
             slopes = zip(*(each or (None, None, None) for each in given), strict=True)

@@ -134,7 +134,9 @@ class StandardProduct(NamedTuple):
 type _Form = Callable[[NDArray[Any], Array], StandardForm]
 
 
-def standard_computations(density: StandardDensity, form: _Form, slopes: _Form | None = None) -> tuple[object, ...]:
+def standard_computations(
+    density: StandardDensity, form: _Form, slopes: _Form | None = None, normal: Kernel | None = None
+) -> tuple[object, ...]:
     """Return the local computations of a likelihood.
 
     Parameters
@@ -144,6 +146,8 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
         Function from observations (n,) and parameters (p, n) to their standard form.
     slopes : callable, optional
         Function that returns the slopes of the standard form in the parameters: arrays (p, n), and (p, k, n) of shapes.
+    normal : Kernel, optional
+        See `GaussianAverage`.
     """
 
     def derivatives(f: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
@@ -172,11 +176,11 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
         def form_of(given: Observed, at: Array) -> StandardForm:
             return known if given is y and at is parameters else form(given, at)
 
-        return standard_computations(density, form_of, slopes)
+        return standard_computations(density, form_of, slopes, normal)
 
     rough = averaged(density.rough, 5) if density.rough else None
     averages: tuple[object, ...] = (
-        GaussianAverage(averaged(density.average, 5), rough),
+        GaussianAverage(averaged(density.average, 5), rough, normal),
         AverageLogDensity(averaged(density.average_log, 3)),
     )
     plain: tuple[object, ...] = (ScalarDensity if density.smooth else PlainDensity)(derivatives), RowConstants(bound_to)

@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from pymc_gpep.approximations import EP, KL
 from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.likelihoods.stacked import StackedLikelihood
+from pymc_gpep.solvers.site_ep import site_of
 from tests.likelihoods.with_parameters import COUNTS, EVERY
 
 N = 12
+FAR = np.finfo(np.float64).max  # a bound that censors nothing
 NUMBERS = np.random.default_rng(1).permutation(np.arange(N) % 2)  # of the likelihood of each row
 KINDS = [each for each in LIKELIHOODS if not each.function_axis]
 METHODS = [EP(tolerance=1e-11), ScalarLaplace(), KL(tolerance=1e-11)]
@@ -105,3 +109,36 @@ def test_labels_outside_a_likelihood_of_the_stack_raise_value_error():
         both.check(legal, 1, N)
     with pytest.raises(ValueError, match="must be"):
         both.check(legal[1:], 1, N)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [each for each in KINDS if each.offers(GaussianAverage)], ids=lambda each: each.name
+)
+def test_sites_of_normal_rows_are_those_that_match_moments(likelihood):
+    one, y = given(likelihood)
+    y = np.ascontiguousarray(y, likelihood.observed_dtype)
+    average, mean, variance = one.computation(GaussianAverage), np.linspace(-1.0, 1.0, N), np.linspace(0.3, 2.0, N)
+    sites, h = np.full((2, N), np.nan), np.empty((5, N))
+    if average.normal is not None:
+        average.normal(y, one.parameters, sites)
+    normal = np.isfinite(sites).all(axis=0)
+    # Sites of other densities depend on the cavity.
+    average.terms(mean, variance, y, one.parameters, h)
+    near = np.stack(site_of(h[1], -h[2], mean, variance))
+    average.terms(mean + 0.5, variance, y, one.parameters, h)
+    far = np.stack(site_of(h[1], -h[2], mean + 0.5, variance))
+    np.testing.assert_array_equal(normal, np.abs(near - far).max(axis=0) < 1e-9)
+    np.testing.assert_allclose(sites[:, normal], near[:, normal], rtol=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [1e-7, 1e-3, 1e3])
+def test_ep_of_normal_rows_is_exact_after_two_sweeps(sigma):
+    normal = next(each for each in KINDS if each.name == "normal")
+    k, mean = problem()
+    y = np.sin(np.arange(N))
+    one = normal.given(np.outer([sigma, -FAR, FAR], np.ones(N)))
+    solution = METHODS[0].solve(k, mean, y, likelihood=one)
+    assert solution.converged
+    assert solution.convergence.iterations == 2
+    expected = multivariate_normal(mean[0], k[0] + sigma**2 * np.eye(N)).logpdf(y)
+    assert solution.log_evidence == pytest.approx(expected, rel=1e-8)
