@@ -11,9 +11,11 @@ _PATIENCE = 1.0  # seconds after the first piece before anything is shown
 _QUIET = 5.0  # seconds between lines of text
 
 
-def progress_bar(shown: bool) -> CustomProgress:
-    """Return a bar for pieces of work that take long each; a context."""
-    return CustomProgress(console=Console(theme=default_progress_theme), disable=not shown)
+def progress_bar(shown: bool, within: bool = False) -> CustomProgress:
+    """Return a bar for pieces of work that take long each; a context. A bar within a fit leaves no line behind."""
+    console = Console(theme=default_progress_theme)
+    moves = console.is_terminal or console.is_jupyter
+    return CustomProgress(console=console, transient=within, disable=not shown or (within and not moves))
 
 
 class RowProgress:

@@ -109,7 +109,7 @@ def evaluate_nodes(
     log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
     """Evaluate at every point (d,), from solutions in `near` and earlier points; None if the approximation fails."""
-    with progress_bar(progressbar) as progress:
+    with progress_bar(progressbar, within=True) as progress:
         task = progress.add_task("Integrating over hyperparameters", total=len(thetas))
         nodes = evaluated(log_posterior.weighing(), thetas, near, lambda: progress.advance(task))
     return [node if node.usable else None for node in nodes]

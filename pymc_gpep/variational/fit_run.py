@@ -61,7 +61,7 @@ _QUIET = 5.0  # Seconds between lines of text on a terminal without a moving bar
 
 
 class FitProgress:
-    """Progress display of one fit; a context.
+    """Progress display of one fit; a context. In a pipe a fit of a few seconds has one line, at its end.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class FitProgress:
         self._state = ""
         self._iteration = 0
         self._solves = 0
-        self._solve_began = self._printed = time.monotonic()
+        self._began = self._solve_began = self._printed = time.monotonic()
 
     def __enter__(self) -> "FitProgress":
         self._progress.start()
@@ -96,16 +96,18 @@ class FitProgress:
 
     def __exit__(self, *raised: object) -> None:
         self._progress.stop()
+        self._update(f"{time.monotonic() - self._began:.1f} s", at_once=True)
 
     def stage(self, what: str) -> None:
         """Show the stage that begins."""
-        self._show(what, at_once=True)
+        self._state = what
+        self._update(what)
 
     def iteration(self, number: int, state: str) -> None:
         """Show the end of an iteration of the optimiser."""
         self._iteration = number
         self._solves = 0
-        self._show(state)
+        self.stage(state)
 
     def sweep(self, number: int, evidence: float, residual: float) -> None:
         """Show the end of an iteration of the approximation, if the solve takes long."""
@@ -121,10 +123,6 @@ class FitProgress:
         what = "the model's graph" if function.startswith("numba_funcified") else function
         self._update(f"compiling {what}, which is kept on disk", at_once=self._state != "compiling")
         self._state = "compiling"
-
-    def _show(self, state: str, at_once: bool = False) -> None:
-        self._state = state
-        self._update(state, at_once)
 
     def _update(self, text: str, at_once: bool = False) -> None:
         self._progress.update(self._task, completed=self._iteration, state=text)

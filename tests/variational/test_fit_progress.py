@@ -35,7 +35,8 @@ def interrupt(monkeypatch):
     return at
 
 
-def test_progress_names_each_stage_before_it_starts(capsys):
+def test_progress_names_each_stage_before_it_starts(capsys, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.variational.fit_run._QUIET", -1.0)
     model, _ = models.probit()
     said = []
 
@@ -47,10 +48,13 @@ def test_progress_names_each_stage_before_it_starts(capsys):
     assert "first solve" in said[0]
 
 
-def test_fit_without_progress_bar_prints_nothing(capsys):
+@pytest.mark.parametrize("lines", [0, 1])
+def test_short_fit_prints_at_most_one_line_into_a_pipe(capsys, lines):
     model, _ = models.probit()
-    fit(model)
-    assert capsys.readouterr().out == ""
+    fit(model, hyper="ccd", progressbar=bool(lines))
+    printed = [line for line in capsys.readouterr().out.splitlines() if "compiling" not in line]
+    assert len(printed) == lines
+    assert all(line.startswith("nested_ep: iteration ") and line.endswith(" s") for line in printed)
 
 
 def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
