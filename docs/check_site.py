@@ -1,9 +1,9 @@
-"""Check the built site: links, anchors, pictures, code that wraps, and the search.
+"""Check the built site: links, anchors, pictures, widths, and the search.
 
     python docs/check_site.py docs/_build/html
 
-The search of the site runs in node, and the pages in a headless Chromium, where these are installed. A part that cannot
-run is named as skipped.
+Links, pictures, style sheet, widths in pages and the search index are read from files. The search of the site also runs
+in node, and the pages in a headless Chromium, where these are installed. A part that cannot run is named as skipped.
 """
 
 import json
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from html import unescape
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,11 +37,13 @@ class Page(HTMLParser):
         self.pictures: list[str] = []
         self.anchors = {"", "top"}
         self.styles: list[str] = []
+        self.widths: list[int] = []
         self.feed(path.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.anchors |= {values[key] for key in ("id", "name") if key in values}
+        self.widths += map(int, re.findall(r"(?<!-)width: *(\d+)px", values.get("style", "")))
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
         if tag == "img" and "src" in values:
@@ -92,17 +95,37 @@ def missing_pictures(site: Path) -> list[str]:
     return found
 
 
-def code_that_is_cut_off(site: Path) -> list[str]:
-    """Pages without the style sheet by which long lines of code wrap."""
+def wide_parts(site: Path) -> list[str]:
+    """Pages whose code does not wrap, and parts that are wider than a phone."""
     style = (site / "_static" / "site.css").read_text()
     if not re.search(r"highlight pre \{[^}]*white-space: pre-wrap", style):
         return ["_static/site.css does not wrap lines of code"]
-    pages = checked_pages(site)
-    return [
-        f"{path.relative_to(site)} does not use site.css"
-        for path, page in pages
-        if not any("site.css" in style for style in page.styles)
-    ]
+    found = []
+    for path, page in checked_pages(site):
+        if not any("site.css" in style for style in page.styles):
+            found.append(f"{path.relative_to(site)} does not use site.css")
+        found += [f"{path.relative_to(site)} has a part of {w} pixels" for w in page.widths if w > SCREENS["phone"]]
+    return found
+
+
+def pages_that_the_index_misses(site: Path) -> list[str]:
+    """Searched words whose page is not first among the main entries of the search index.
+
+    The search of the site scores such an entry by its share of the word, 50 to 100, and anything else below 50.
+    """
+    text = (site / "searchindex.js").read_text()
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    first = {}
+    for word in SEARCHED:
+        scores = [
+            (round(100 * len(word) / len(entry)), index["docnames"][place])
+            for entry, places in index["indexentries"].items()
+            if word.lower() in entry and 2 * len(word) >= len(entry)
+            for place, _, main in places
+            if main
+        ]
+        first[word] = max(scores, default=(0, "nothing"))[1]
+    return differences(first)
 
 
 NODE = """
@@ -153,41 +176,52 @@ def served(site: Path) -> Iterator[str]:
 
 
 MEASURE = """<script>
-const frame = document.createElement("iframe"), [page, width] = location.hash.slice(1).split(",");
-frame.width = width; frame.height = 2000; frame.src = page;
-frame.onload = () => { document.title = frame.contentDocument.documentElement.scrollWidth; };
-onload = () => document.body.append(frame);
+const tasks = /*tasks*/, frame = document.createElement("iframe"), found = [];
+frame.height = 2000;
+const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+const first = () => frame.contentDocument.querySelector("#search-results li a");
+onload = async () => {
+  document.body.append(frame);
+  for (const [address, widths] of tasks) {
+    await new Promise((done) => { frame.onload = done; frame.src = address; });
+    for (let i = 0; !widths.length && !first() && i < 100; i++) await wait(100);
+    found.push(widths.length ? widths.map((width) => {
+      frame.width = width;
+      return frame.contentDocument.documentElement.scrollWidth;
+    }) : first()?.pathname);
+  }
+  document.title = JSON.stringify(found);
+};
 </script>"""
 
 
 def faults_in_browser(site: Path, browser: str) -> list[str]:
     """Searches that miss their page, and pages that are wider than a screen, as a headless browser has them."""
-
-    def dom(address: str) -> str:
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
-        done = subprocess.run([browser, *options, address], check=True, capture_output=True, text=True, timeout=120)
-        return done.stdout
-
     names = [path.relative_to(site).as_posix() for path, _ in checked_pages(site)]
+    names = [name for name in names if name not in BUILT_BY_THEME and not name.startswith("generated/")]
+    tasks = [(f"/search.html?q={quote(word)}", []) for word in SEARCHED]
+    tasks += [(f"/{name}", list(SCREENS.values())) for name in names]
     measure = site / "_measure.html"
-    measure.write_text(MEASURE)
-    found = []
+    measure.write_text(MEASURE.replace("/*tasks*/", json.dumps(tasks)))
     try:
         with served(site) as root:
-            for word, page in SEARCHED.items():
-                results = dom(f"{root}/search.html?q={quote(word)}").partition('id="search-results"')[2]
-                first = re.search(r'<li[^>]*>.*?<a href="([^"#?]+)\.html', results, flags=re.DOTALL)
-                if first is None or first[1] != page:
-                    found.append(f"{word!r} finds {first[1] if first else 'nothing'}, not {page}")
-            for name in names:
-                if name in BUILT_BY_THEME or name.startswith("generated/"):
-                    continue
-                for screen, width in SCREENS.items():
-                    title = re.search(r"<title>(\d+)", dom(f"{root}/_measure.html#/{name},{width}"))
-                    if title is None or int(title[1]) > width:
-                        found.append(f"{name} is {title[1] if title else 'not'} wide on a {screen} of {width} pixels")
+            options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=900000", "--dump-dom"]
+            command = [browser, *options, f"{root}/_measure.html"]
+            dom = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
     finally:
         measure.unlink()
+    title = re.search(r"<title>(.*?)</title>", dom)
+    if title is None:
+        return ["the browser did not load all pages"]
+    first, widths = (
+        json.loads(unescape(title[1]))[part] for part in (slice(len(SEARCHED)), slice(len(SEARCHED), None))
+    )
+    pages = [str(path).strip("/").removesuffix(".html") for path in first]
+    found = differences(dict(zip(SEARCHED, pages, strict=True)))
+    for name, each in zip(names, widths, strict=True):
+        for (screen, width), wide in zip(SCREENS.items(), each, strict=True):
+            if wide > width:
+                found.append(f"{name} is {wide} wide on a {screen} of {width} pixels")
     return found
 
 
@@ -195,7 +229,12 @@ def main(site: Path) -> int:
     if not (site / "index.html").is_file():
         print(f"There is no built site in {site}: run `make docs` first.")
         return 1
-    checks = {"links": broken_links, "pictures": missing_pictures, "code": code_that_is_cut_off}
+    checks = {
+        "links": broken_links,
+        "pictures": missing_pictures,
+        "widths": wide_parts,
+        "search index": pages_that_the_index_misses,
+    }
     node = shutil.which("node") or shutil.which("nodejs")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if node:

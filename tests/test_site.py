@@ -1,6 +1,7 @@
 """The checks of the built site find faults that are put into a small one."""
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -23,7 +24,14 @@ def site(tmp_path):
     pictures = '<img src="picture.png">' * 20
     (tmp_path / "index.html").write_text(f'{style}<a href="pictures.html#there">link</a>')
     (tmp_path / "pictures.html").write_text(f'{style}<p id="there">{pictures}</p>')
+    pages = ["changelog", *sorted(set(check_site.SEARCHED.values()))]
+    entries = {word.lower(): [[pages.index(page), "", True]] for word, page in check_site.SEARCHED.items()}
+    write_index(tmp_path, {"docnames": pages, "indexentries": entries})
     return tmp_path
+
+
+def write_index(site, index):
+    (site / "searchindex.js").write_text(f"Search.setIndex({json.dumps(index)})")
 
 
 def add(site, text):
@@ -34,7 +42,8 @@ def add(site, text):
 def test_site_without_faults_passes(site):
     assert check_site.broken_links(site) == []
     assert check_site.missing_pictures(site) == []
-    assert check_site.code_that_is_cut_off(site) == []
+    assert check_site.wide_parts(site) == []
+    assert check_site.pages_that_the_index_misses(site) == []
 
 
 @pytest.mark.parametrize("link", ["nowhere.html", "pictures.html#elsewhere", "#elsewhere"])
@@ -58,7 +67,12 @@ def test_gallery_with_few_pictures_is_found(site):
 
 def test_page_without_style_sheet_is_found(site):
     (site / "plain.html").write_text("<pre>code</pre>")
-    assert check_site.code_that_is_cut_off(site) == ["plain.html does not use site.css"]
+    assert check_site.wide_parts(site) == ["plain.html does not use site.css"]
+
+
+def test_part_that_is_wider_than_a_phone_is_found(site):
+    add(site, '<p style="max-width: 900px"><table style="width: 500px">')
+    assert check_site.wide_parts(site) == ["index.html has a part of 500 pixels"]
 
 
 def test_search_with_another_first_result_is_found():
@@ -66,25 +80,30 @@ def test_search_with_another_first_result_is_found():
     assert check_site.differences(first) == ["'GAM' finds changelog, not howto/from_lme4_mgcv"]
 
 
-BROWSER = """
-import sys
-from urllib.parse import parse_qs, urlsplit
+def test_word_without_a_main_entry_is_found_in_the_index(site):
+    index = json.loads((site / "searchindex.js").read_text()[len("Search.setIndex(") : -1])
+    del index["indexentries"]["gam"]
+    index["indexentries"]["gamma"] = [[0, "", True]]
+    write_index(site, index)
+    assert check_site.pages_that_the_index_misses(site) == ["'GAM' finds changelog, not howto/from_lme4_mgcv"]
 
-address = urlsplit(sys.argv[-1])
+
+BROWSER = """
+import json, re, sys
+from urllib.request import urlopen
+
+tasks = json.loads(re.search("tasks = (.*), frame", urlopen(sys.argv[-1]).read().decode())[1])
 pages = {pages}
-if address.query:
-    page = pages.get(parse_qs(address.query)["q"][0], "index")
-    print(f'<div id="search-results"><ul><li><a href="{{page}}.html?x">first</a></li></ul></div>')
-else:
-    print("<title>768</title>")
+found = [[768] * 3 if widths else next(pages) for address, widths in tasks]
+print("<title>" + json.dumps(found) + "</title>")
 """
 
 
 def test_browser_reports_first_results_and_widths(site, tmp_path_factory):
     """A script in place of a browser misses one search, and reports that each page is 768 pixels wide."""
     browser = tmp_path_factory.mktemp("browser") / "browser"
-    pages = {word: page for word, page in check_site.SEARCHED.items() if word != "GAM"}
-    browser.write_text(f"#!{sys.executable}" + BROWSER.format(pages=pages))
+    pages = [f"/{page if word != 'GAM' else 'index'}.html" for word, page in check_site.SEARCHED.items()]
+    browser.write_text(f"#!{sys.executable}" + BROWSER.format(pages=f"iter({pages})"))
     browser.chmod(0o755)
     search, *widths = check_site.faults_in_browser(site, os.fspath(browser))
     assert search == "'GAM' finds index, not howto/from_lme4_mgcv"
