@@ -38,7 +38,7 @@ with pm.Model(coords=coords) as model:
     f = gp.prior("f", X=X, n_outputs=3, dims=("cultivar", "wine"))
     gpep.MultinomialProbit("y", f.T, observed=y, dims="wine")
 
-    print("fitting; the first time, compiling takes some ten seconds", flush=True)
+    print("fitting; the first time, compiling takes 10 to 40 s", flush=True)
     began = time.perf_counter()
     ep = pm.fit(method="nested_ep", progressbar=False)
     seconds = time.perf_counter() - began

@@ -124,7 +124,7 @@ def test_other_tables_of_a_file_are_kept(tmp_path):
         assert record["tables"]["differences"]["seconds"] == 0.5
 
 
-EXPERIMENTS_WITH_TABLES = [of for of in sorted({*stored(), *stored(TABLES)}) if page_tables(*of)]
+EXPERIMENTS_WITH_TABLES = [of for of in sorted({*stored(), *stored(TABLES)}) if of[0] in PAGES and page_tables(*of)]
 
 
 def numbers(text: str) -> list[str]:
