@@ -483,7 +483,7 @@ def _sampled_functions(
     classifier, space = hyper.log_posterior.classifier, hyper.log_posterior.space
     parts = [_draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
     thetas = np.array([drawn for drawn, _, _ in parts])
-    natural = datasets.natural(space, thetas.reshape(-1, space.size), "draw")
+    natural = datasets.natural(space, thetas.reshape(chains * draws, space.size), "draw")
     found = {
         name: (("chain", "draw", *map(str, value.dims[1:])), value.values.reshape(chains, draws, *value.shape[1:]))
         for name, value in natural.data_vars.items()

@@ -242,6 +242,10 @@ class PrecisionPrior(PriorByRows):
         return found
 
     @property
+    def size(self) -> int:
+        return self.structure.shape[1]
+
+    @property
     def flat(self) -> Indices:
         return self.structure.flat
 
@@ -555,6 +559,16 @@ class NeighbourPrior(PrecisionPrior):
         if not there or (s.effects is not None and self._effects is None):
             return None
         return NeighbourPrecision(s.sets, self._effects, self._b, self._d)
+
+    @cached_property
+    def _in_posterior_pattern(self) -> SparsePrecision | None:
+        """Factor of Q with the pattern of the posterior, which has the neighbours of new places."""
+        s = self.structure
+        return self._factorised(s.posterior, s.posterior_slots[0], s.posterior.slots(s.flat, s.flat))
+
+    def known_variances(self, rows: Coefficients) -> Array:
+        factor = self.precision if self._in_posterior_pattern is None else self._in_posterior_pattern
+        return factor.variances(rows)
 
     @cached_property
     def variances(self) -> Array:

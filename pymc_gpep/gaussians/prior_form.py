@@ -169,7 +169,7 @@ class PriorForm(SolverPrior):
 
     @property
     def size(self) -> int:
-        """Number of values that determine each function; by default the values at points."""
+        """Number of values that determine each function at a new point; by default the values at points."""
         return self.shape[1]
 
     @property

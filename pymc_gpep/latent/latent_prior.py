@@ -1,7 +1,7 @@
 """The contracts of a prior of latent functions: the prior, its integrated variables, its sampled values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -23,6 +23,7 @@ from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.lowered_dims import unobserved_responses
 from pymc_gpep.recipes import Recipe, why_no_recipe
 from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.inducing import row_blocks
 
 
 def known_data(model: pm.Model, expressions: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
@@ -335,6 +336,13 @@ class Elsewhere(ABC):
     def at(self, point: PointType, x: Any, by_normals: bool) -> tuple[Any, Array, Array]:
         """Return m new rows in the form that a prior needs: by standard normals, or by moments."""
         return self.by_normals(point, x) if by_normals else self(point, x)
+
+    def draws(
+        self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield draws (count, c, B) at new rows, part by part, given draws f (count, c, n) at the data and their z."""
+        for rows in row_blocks(len(x), f.shape[1] * max(prior.size, len(f))):
+            yield rows, prior.draw_at(rng, f, z, *self.at(point, x[rows], prior.by_normals))
 
 
 class LatentPrior(ABC):

@@ -22,7 +22,7 @@ from pymc_gpep.latent.latent_prior import Elsewhere
 from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.solvers.whitened_posterior import CoupledWhitened
@@ -500,10 +500,7 @@ class DenseFunctions(LatentFunctions):
         if inputs is None:
             yield slice(0, self.n_points), self.draw(rng, count)[0]
             return
-        f, z = self._drawn(rng, count)
-        for rows in row_blocks(len(inputs), self.n_functions * max(self.size, count)):
-            there = self._elsewhere.at(self._point, inputs[rows], self.posterior.prior.by_normals)
-            yield rows, self.posterior.prior.draw_at(rng, f, z, *there)
+        yield from self._elsewhere.draws(self._point, inputs, self.posterior.prior, rng, *self._drawn(rng, count))
 
 
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:

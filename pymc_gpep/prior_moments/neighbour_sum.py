@@ -4,7 +4,7 @@ Coordinates of the process are its values at different inputs, its places. Place
 regression on values of earlier neighbours (Vecchia 1988). Rows at one place share its value.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -35,7 +35,8 @@ from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.processes.neighbours import NeighbourChoice, NeighbourRegressions
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.solvers.coefficients import Entries
-from pymc_gpep.solvers.neighbour_precision import NeighbourSets
+from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.solvers.neighbour_precision import NeighbourSets, continued
 from pymc_gpep.sums.affine_map import AffineMap, every_entry
 from pymc_gpep.sums.latent_sum import EffectsElsewhere, LatentSum
 from pymc_gpep.sums.new_data import NewData, RowsOfData
@@ -55,7 +56,9 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
     point_places : array (points,)
         Place of each point of the process, as a position in the order of places.
     ordered : array (p, d)
-        Inputs of the places in their order.
+        Inputs of the places in their order, minus the centre.
+    centre : array (d,)
+        See `NeighbourChoice.centre`.
     sets : NeighbourSets
     choice : NeighbourChoice
     """
@@ -63,6 +66,7 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
     neighbours: int = 0
     point_places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     ordered: Array = field(default_factory=lambda: np.empty((0, 0)))
+    centre: Array = field(default_factory=lambda: np.empty(0))
     sets: NeighbourSets | None = None
     choice: NeighbourChoice | None = None
 
@@ -89,13 +93,13 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         places = equal_inputs(plain, data)
         first = np.unique(places, return_index=True)[1]
         choice = NeighbourChoice(plain.without_effects(latent), inputs.shape[1], data)
-        order, sets = choice.sets(point, inputs[first], neighbours)
+        centre = choice.centre(point, inputs[first])
+        order, sets = choice.sets(point, inputs[first] - centre, neighbours)
         made = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
         assert isinstance(made, NeighbourSum)
-        ordered, point_places = inputs[first[order]], np.argsort(order)[places]
-        part = replace(
-            made, neighbours=neighbours, point_places=point_places, ordered=ordered, sets=sets, choice=choice
-        )
+        ordered, point_places = inputs[first[order]] - centre, np.argsort(order)[places]
+        own = {"point_places": point_places, "ordered": ordered, "centre": centre, "sets": sets, "choice": choice}
+        part = replace(made, neighbours=neighbours, **own)
         rows = part._rows(data)
         if rows.entries is None:
             raise StructureError(
@@ -180,11 +184,30 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
     # New data.
 
     def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m), d (s,) and ascending coordinates (s, m) of neighbours of the process at inputs (s, d)."""
+        """Return b (s, m), d (s,) and coordinates (s, m) of neighbours of the process at inputs (s, d)."""
         assert self.choice is not None
-        b, d, near = self.choice.regressions(point, x, self.ordered, jitter_of(self._latent), self.neighbours)
-        order = np.argsort(near, axis=1)
-        return np.take_along_axis(b, order, 1), d, self.n_plain + np.take_along_axis(near, order, 1)
+        assert self.sets is not None
+        places, p = np.concatenate([self.ordered, x - self.centre]), len(self.ordered)
+        near, counts = self.choice.cliques(point, places[p:], self.ordered, self.sets)
+        return *self.choice.regressions(point, places, jitter_of(self._latent), near, counts), self.n_plain + near
+
+    def drawn(self, point: PointType, x: Array, values: Array, rng: np.random.Generator) -> Array:
+        """Return draws (count, s) of the process at inputs (s, d), given draws of its values (count, p) at places.
+
+        Each new place is a regression on the nearest places of the data and earlier new places.
+        """
+        assert self.choice is not None
+        p, jitter = len(self.ordered), jitter_of(self._latent)
+        order, _ = self.choice.sets(point, x - self.centre, 1)
+        places = np.concatenate([self.ordered, (x - self.centre)[order]])
+        m = min(self.neighbours, p)
+        near = self.choice.earlier(point, places[p:], places, m, np.arange(p, len(places)))
+        b, d = self.choice.regressions(point, places, jitter, near, np.full(len(x), m))
+        found = np.empty((len(values), len(x)))
+        for some in row_blocks(len(values), len(places)):
+            noise = np.sqrt(d) * rng.standard_normal(found[some].shape)
+            found[some, order] = continued(values[some], noise, near, b)
+        return found
 
     def variables_there(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
@@ -209,7 +232,7 @@ class NeighbourEffects(EffectsElsewhere):
         b, d, near = self._prior.regressions(point, x)
         begin = self._prior.n_plain
         ahead = np.zeros((len(x), len(self._prior.ordered)))
-        np.put_along_axis(ahead, near - begin, b, 1)
+        np.add.at(ahead, (np.arange(len(x))[:, None], near - begin), b)
         return ahead, d, np.arange(begin, self._prior.n_normals)[None]
 
 
@@ -218,17 +241,37 @@ class NeighbourElsewhere(PrecisionElsewhere):
 
     _prior: NeighbourSum
 
-    def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`."""
-        found = super().by_normals(point, x)
+    def _process_at(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, NDArray[np.int64]] | None:
+        """Return coefficients (m,) of the process, its places (s, d) and the place (m,) of rows; None if not moved."""
         if isinstance(x, RowsOfData) or not self._moved(x.names):
-            return found
+            return None
         x = self._resolved(point, x)
         extra = self.behind.free_length(m := len(x))
         there = self._evaluated(self._whole(point, x), point, x.values(extra), extra, [extra])
         ((own,),), (inputs,) = there.taken, there.inputs
-        b, d, near = self._prior.regressions(point, inputs)
-        coefficient, cells = own.coefficients[0, :m], own.cells[0, :m]
+        places, of = np.unique(inputs[own.cells[0, :m]], axis=0, return_inverse=True)
+        return own.coefficients[0, :m], places, of.ravel()
+
+    def draws(
+        self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
+    ) -> Iterator[tuple[slice, Array]]:
+        """See `Elsewhere`; values of the process at new places are drawn together, in one part."""
+        if (process := self._process_at(point, x)) is None:
+            yield from super().draws(point, x, prior, rng, f, z)
+            return
+        coefficient, places, of = process
+        values = self._prior.drawn(point, places, z[:, 0, self._prior.n_plain :], rng)
+        found = prior.draw_at(rng, f, z, *super().by_normals(point, x))
+        found += coefficient * values[:, None, of]
+        yield slice(0, len(x)), found
+
+    def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
+        """See `Elsewhere`."""
+        found = super().by_normals(point, x)
+        if (process := self._process_at(point, x)) is None:
+            return found
+        coefficient, places, cells = process
+        b, d, near = self._prior.regressions(point, places)
         assert isinstance(found.rows, Entries)
         rows = Entries(
             np.concatenate([found.rows.cells, near[cells]], axis=1),

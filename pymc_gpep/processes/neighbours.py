@@ -20,7 +20,6 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
-from scipy.spatial import cKDTree
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted
@@ -28,7 +27,7 @@ from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import input_scales
-from pymc_gpep.solvers.neighbour_precision import NeighbourSets, nearest_before, ordered, regressions_of
+from pymc_gpep.solvers.neighbour_precision import NeighbourSets, PlaceTree, regressions_of
 
 _PAIRS = 40_000  # Number of pairs of places in a block, whose arrays fit in a processor's cache.
 _CORRELATIONS = 4_000_000  # Largest number of correlations of a block.
@@ -205,74 +204,83 @@ class NeighbourChoice:
         falls = (np.diff(by_distance) <= _NOT_FALLING * variance.max()).all()
         return np.asarray(scales) if falls else None
 
+    def centre(self, point: PointType, x: Array) -> Array:
+        """Return the mean (d,) of places, or 0 if covariances depend on more than distances.
+
+        Distances of inputs with a large offset, such as metres of a map, would lose digits.
+        """
+        middle: Array = x.mean(axis=0)
+        return middle if self.scales(point, x - middle) is not None else np.zeros_like(middle)
+
     def _covariance(self, point: PointType, a: Array, b: Array) -> tuple[Array, Array]:
         cov, variance = self._moments(point, a, b)
         return np.asarray(cov), np.asarray(variance)
 
     def sets(self, point: PointType, x: Array, m: int) -> tuple[NDArray[np.int64], NeighbourSets]:
         """Return an order (p,) of different places x (p, d), and the m nearest earlier places of each place."""
-        scales, p = self.scales(point, x), len(x)
+        scales, count = self.scales(point, x), min(m, max(len(x) - 1, 1))
         spread = x.std(axis=0)
-        units = 1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales
-        moved, count = (x - x.mean(axis=0)) * units, min(m, max(p - 1, 1))
-        order = ordered(moved)
-        if scales is None:
-            cells = self._by_correlation(point, x[order], x[order], count, earlier=True)
-        else:
-            cells = nearest_before(moved[order], count)
-        return order, NeighbourSets.chosen(cells)
+        moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
+        order = PlaceTree(moved).maximin()
+        return order, NeighbourSets.chosen(self.earlier(point, x[order], x[order], count, np.arange(len(x))))
 
-    def nearest(self, point: PointType, x: Array, known: Array, m: int) -> NDArray[np.int64]:
-        """Return indices (s, m) of the m places of the data (p, d) nearest to each new place x (s, d)."""
-        scales, count = self.scales(point, known), min(m, len(known))
+    def earlier(self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the m nearest places (s, m) to each place of x (s, d), among the first `before` (s,) known places."""
+        scales = self.scales(point, known)
         if scales is None:
-            return self._by_correlation(point, x, known, count)
-        found = cKDTree(known * scales).query(x * scales, count)[1]
-        return np.asarray(found, np.int64).reshape(len(x), count)
+            return self._by_correlation(point, x, known, m, before)
+        return PlaceTree(known * scales).nearest(x * scales, m, before)
 
     def _by_correlation(
-        self, point: PointType, x: Array, known: Array, m: int, earlier: bool = False
+        self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the m places with the largest correlations with x, block by block; earlier places if `earlier`."""
+        """Return the places with the largest correlations, block by block, see `earlier`."""
         found = np.zeros((len(x), m), np.int64)
         spread = np.sqrt(self._covariance(point, known, known[:1])[1])
         step = max(1, _CORRELATIONS // len(known))
         for start in range(0, len(x), step):
             rows = np.arange(start, min(start + step, len(x)))
             sizes = -np.abs(self._covariance(point, x[rows], known)[0]) / spread
-            if earlier:
-                sizes[np.arange(len(known)) >= rows[:, None]] = 1.0
+            sizes[np.arange(len(known)) >= before[rows, None]] = 1.0
             some = np.argpartition(sizes, m - 1, axis=1)[:, :m]
             order = np.argsort(np.take_along_axis(sizes, some, 1), axis=1, kind="stable")
             found[rows] = np.take_along_axis(some, order, 1)
-        if earlier:
-            found[np.arange(m) >= np.arange(len(x))[:, None]] = 0
-        return found
+        return np.where(np.arange(m) < before[:, None], found, 0)
 
     @cached_property
     def _of_pairs(self) -> Any:
         return self._at([pair_covariance(self._model, self._functions, *self._symbols)], self._symbols)
 
+    def cliques(self, point: PointType, x: Array, known: Array, sets: NeighbourSets) -> tuple[NDArray[np.int64], ...]:
+        """Return a place of the data with its neighbours (s, m + 1) for each new place (s, d), and their number (s,).
+
+        Posterior covariances of such places are entries of the selected inverse. Among the nearest places this is
+        the place whose neighbours include the most of them.
+        """
+        count = min(sets.cells.shape[1] + 1, len(known))
+        near = self.earlier(point, x, known, count, np.full(len(x), len(known)))
+        own = np.concatenate([np.arange(sets.size)[:, None], sets.cells], axis=1)
+        best = np.empty(len(x), np.int64)
+        for start in range(0, len(x), step := max(1, _CORRELATIONS // count**3)):
+            some = near[start : start + step]
+            there = (own[some][..., None] == some[:, None, None]).any(axis=2).sum(axis=2)
+            best[start : start + step] = np.take_along_axis(some, there.argmax(axis=1)[:, None], 1)[:, 0]
+        return own[best], sets.counts[best] + 1
+
     def regressions(
-        self, point: PointType, x: Array, known: Array, jitter: float, m: int
-    ) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m), d (s,) and neighbours (s, m) of new places x (s, d), given values at places of the data."""
-        cells = self.nearest(point, x, known, m)
-        b, d = np.empty(cells.shape), np.empty(len(x))
-        variance = self._covariance(point, known, known[:1])[1] + jitter
+        self, point: PointType, places: Array, jitter: float, cells: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> tuple[Array, Array]:
+        """Return b (s, m) and d (s,) of the last s places of (p, d), given their neighbours (s, m) among all places."""
+        b, d, of = np.empty(cells.shape), np.empty(len(cells)), np.arange(len(places) - len(cells), len(places))
+        variance = self._covariance(point, places, places[:1])[1] + jitter
         one, other = np.tril_indices(cells.shape[1] + 1)
-        diagonal = one == other
-        step = max(1, _PAIRS // len(one))
-        for start in range(0, len(x), step):
+        for start in range(0, len(of), step := max(1, _PAIRS // len(one))):
             rows = slice(start, start + step)
-            near = cells[rows]
-            places = np.concatenate([x[rows][:, None], known[near]], axis=1)
-            of = [np.ascontiguousarray(places[:, each].reshape(-1, x.shape[1])) for each in (one, other)]
-            entries = np.array(self._of_pairs(point, *of)[0]).reshape(len(near), -1)
-            own = self._covariance(point, x[rows], known[:1])[1] + jitter
-            entries[:, diagonal] = np.concatenate([own[:, None], variance[near]], axis=1)
+            near = np.concatenate([of[rows, None], cells[rows]], axis=1)
+            pairs = [np.ascontiguousarray(places[near[:, each]].reshape(-1, places.shape[1])) for each in (one, other)]
+            entries = np.array(self._of_pairs(point, *pairs)[0]).reshape(len(near), -1)
+            entries[:, one == other] = variance[near]
             slots = np.arange(entries.size).reshape(entries.shape)
-            counts = np.full(len(near), cells.shape[1])
-            b[rows], d[rows] = regressions_of(entries.ravel(), slots, counts, cells.shape[1])
+            b[rows], d[rows] = regressions_of(entries.ravel(), slots, counts[rows], cells.shape[1])
         # At a place of the data the residual variance is 0 up to rounding.
-        return b, np.where(np.isnan(d), 0.0, np.maximum(d - jitter, 0.0)), cells
+        return b, np.where(np.isnan(d), 0.0, np.maximum(d - jitter, 0.0))

@@ -95,18 +95,58 @@ def regressions_of(entries: Array, slots: Indices, counts: Indices, m: int) -> t
     return b, d
 
 
-def ordered(x: Array) -> Indices:
-    """Return the order (p,) of places (p, d) in which each place is the farthest from all earlier places."""
-    order = np.empty(len(x), np.int64)
-    maximin_order(np.ascontiguousarray(x), order)
-    return order
+_LEAF = 8  # Largest number of places in a leaf of the tree.
 
 
-def nearest_before(x: Array, m: int) -> Indices:
-    """Return the m nearest earlier places (p, m) of each place of x (p, d)."""
-    cells = np.zeros((len(x), m), np.int64)
-    nearest(np.ascontiguousarray(x), cells)
-    return cells
+class PlaceTree:
+    """Tree of boxes of places: box k has the halves 2k + 1 and 2k + 2, and all leaves have the same depth.
+
+    Parameters
+    ----------
+    x : array (p, d)
+        Places.
+    """
+
+    def __init__(self, x: Array) -> None:
+        self._index, starts = np.arange(len(x)), np.array([0, len(x)])
+        boxes: list[tuple[Array, Array, Indices]] = []
+        while True:
+            moved = x[self._index]
+            low, high = (each.reduceat(moved, starts[:-1]) for each in (np.minimum, np.maximum))
+            boxes.append((low, high, np.minimum.reduceat(self._index, starts[:-1])))
+            if np.diff(starts).max() <= _LEAF:
+                break
+            box = np.repeat(np.arange(len(low)), np.diff(starts))
+            along = moved[np.arange(len(x)), (high - low).argmax(axis=1)[box]]
+            self._index = self._index[np.lexsort((along, box))]
+            middle = (starts[:-1] + starts[1:]) // 2
+            starts = np.sort(np.r_[starts, middle])
+        low, high, self._first = (np.concatenate(each) for each in zip(*boxes, strict=True))
+        self._boxes = starts, low, high
+        self._x = np.ascontiguousarray(x[self._index])
+
+    def maximin(self) -> Indices:
+        """Return the order (p,) in which each place is the farthest from all earlier places."""
+        order = np.empty(len(self._x), np.int64)
+        maximin_order(self._x, *self._boxes, order)
+        return self._index[order]
+
+    def nearest(self, x: Array, m: int, before: Indices) -> Indices:
+        """Return the m nearest places (s, m) to each place of x (s, d), among the first `before` (s,) places."""
+        cells = np.zeros((len(x), m), np.int64)
+        nearest(np.ascontiguousarray(x), before, self._x, self._index, self._first, *self._boxes, cells)
+        return cells
+
+
+def continued(values: Array, noise: Array, cells: Indices, b: Array) -> Array:
+    """Return values (t, s) of places that follow p places with `values` (t, p): noise plus b (s, m) times neighbours.
+
+    `cells` (s, m) have positions of neighbours among all p + s places.
+    """
+    p, every = values.shape[1], np.concatenate([values, noise], axis=1)
+    cells, b = (np.concatenate([np.zeros((p, b.shape[1]), each.dtype), each]) for each in (cells, b))
+    solve_forward(cells, np.where(np.arange(len(b)) < p, 0, b.shape[1]), b, every)
+    return every[:, p:]
 
 
 class NeighbourPrecision:

@@ -145,7 +145,8 @@ class GPInference(Inference):
         if kind.sums and approximator.inverts_prior and not classifier.prior.singular:
             classifier = read()
         space = Hyperparameters(self._plan.read(classifier))
-        warn_of_offset(classifier)
+        if not self._plan.centres:
+            warn_of_offset(classifier)
         gps, rows = as_gps(gp), None if data is None else open_rows(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))

@@ -18,58 +18,112 @@ from pymc_gpep.kernels.compile import kernel
 
 
 @kernel
-def maximin_order(x, order):
-    """Write an order of places (n, d) in which each has the largest distance from all before it.
-
-    The first place is the place nearest to the mean.
-    """
-    n, d = x.shape
-    distance, mean = np.full(n, np.inf), np.zeros(d)
-    for i in range(n):
-        mean += x[i] / n
-    least, chosen = np.inf, 0
-    for i in range(n):
-        square = 0.0
-        for j in range(d):
-            square += (x[i, j] - mean[j]) ** 2
-        if square < least:
-            least, chosen = square, i
-    for k in range(n):
-        order[k] = chosen
-        distance[chosen] = -1.0
-        most, following, own = -1.0, chosen, x[chosen]
-        for i in range(n):
-            if distance[i] >= 0.0:
-                square = 0.0
-                for j in range(d):
-                    square += (x[i, j] - own[j]) ** 2
-                distance[i] = min(distance[i], square)
-                if distance[i] > most:
-                    most, following = distance[i], i
-        chosen = following
+def _square_beyond(own, low, high):
+    """Return the squared distance of a place (d,) from a box."""
+    square = 0.0
+    for j in range(own.size):
+        square += max(low[j] - own[j], own[j] - high[j], 0.0) ** 2
+    return square
 
 
 @kernel
-def nearest(x, cells):
-    """Write the nearest places before each place of x (p, d), by distance, into `cells` (p, m)."""
-    m = cells.shape[1]
-    squares = np.empty(m)
-    for i in range(x.shape[0]):
-        count, own = 0, x[i]
-        for k in range(i):
-            square = 0.0
-            for j in range(x.shape[1]):
-                square += (x[k, j] - own[j]) ** 2
-            if count == m and square >= squares[m - 1]:
+def _square(own, other):
+    """Return the squared distance of two places (d,)."""
+    square = 0.0
+    for j in range(own.size):
+        square += (own[j] - other[j]) ** 2
+    return square
+
+
+@kernel
+def maximin_order(x, starts, low, high, order):
+    """Write an order of places (n, d) in which each has the largest distance from all before it.
+
+    Places are sorted by leaves of the tree of `solvers.neighbour_precision.PlaceTree`. The first place is the place
+    nearest to the mean. A place changes only distances in boxes that are closer to it than their largest distance.
+    """
+    n, d = x.shape
+    boxes, leaves = len(low), len(starts) - 1
+    distance, largest, mean = np.full(n, np.inf), np.full(boxes, np.inf), np.zeros(d)
+    stack, seen = np.empty(boxes, np.int64), np.empty(boxes, np.int64)
+    for i in range(n):
+        mean += x[i] / n
+    chosen = 0
+    for i in range(n):
+        if _square(x[i], mean) < _square(x[chosen], mean):
+            chosen = i
+    for k in range(n):
+        if k:
+            box = 0
+            while box < boxes - leaves:
+                box = 2 * box + (1 if largest[2 * box + 1] >= largest[2 * box + 2] else 2)
+            leaf = box - boxes + leaves
+            chosen = starts[leaf] + np.argmax(distance[starts[leaf] : starts[leaf + 1]])
+        order[k] = chosen
+        own = x[chosen]
+        distance[chosen] = -1.0
+        stack[0], size, count = 0, 1, 0
+        while size:
+            size -= 1
+            box = stack[size]
+            if _square_beyond(own, low[box], high[box]) <= largest[box]:
+                seen[count] = box
+                count += 1
+                if box < boxes - leaves:
+                    stack[size], stack[size + 1] = 2 * box + 1, 2 * box + 2
+                    size += 2
+        for t in range(count - 1, -1, -1):
+            box = seen[t]
+            if box < boxes - leaves:
+                largest[box] = max(largest[2 * box + 1], largest[2 * box + 2])
                 continue
-            place = count if count < m else m - 1
-            while place > 0 and squares[place - 1] > square:
-                squares[place] = squares[place - 1]
-                cells[i, place] = cells[i, place - 1]
-                place -= 1
-            squares[place] = square
-            cells[i, place] = k
-            count = min(count + 1, m)
+            leaf, most = box - boxes + leaves, -1.0
+            for i in range(starts[leaf], starts[leaf + 1]):
+                if distance[i] >= 0.0:
+                    distance[i] = min(distance[i], _square(x[i], own))
+                    most = max(most, distance[i])
+            largest[box] = most
+
+
+@kernel
+def nearest(x, before, known, numbers, first, starts, low, high, cells):
+    """Write numbers of the nearest known places to each place of x (s, d), by distance, into `cells` (s, m).
+
+    Place i has neighbours with numbers less than `before[i]`. Known places are sorted by leaves of the tree, and
+    `first` has the least number in each box.
+    """
+    m = cells.shape[1]
+    boxes, leaves = len(low), len(starts) - 1
+    squares, stack, beyond = np.empty(m), np.empty(boxes, np.int64), np.empty(boxes)
+    for i in range(x.shape[0]):
+        count, own, size = 0, x[i], 1
+        stack[0], beyond[0] = 0, 0.0
+        while size:
+            size -= 1
+            box = stack[size]
+            if first[box] >= before[i] or (count == m and beyond[size] >= squares[m - 1]):
+                continue
+            if box < boxes - leaves:
+                one = _square_beyond(own, low[2 * box + 1], high[2 * box + 1])
+                other = _square_beyond(own, low[2 * box + 2], high[2 * box + 2])
+                near = 1 if one <= other else 2
+                stack[size], beyond[size] = 2 * box + 3 - near, max(one, other)
+                stack[size + 1], beyond[size + 1] = 2 * box + near, min(one, other)
+                size += 2
+                continue
+            leaf = box - boxes + leaves
+            for k in range(starts[leaf], starts[leaf + 1]):
+                square = _square(known[k], own)
+                if numbers[k] >= before[i] or (count == m and square >= squares[m - 1]):
+                    continue
+                place = count if count < m else m - 1
+                while place > 0 and squares[place - 1] > square:
+                    squares[place] = squares[place - 1]
+                    cells[i, place] = cells[i, place - 1]
+                    place -= 1
+                squares[place] = square
+                cells[i, place] = numbers[k]
+                count = min(count + 1, m)
 
 
 @kernel

@@ -31,7 +31,7 @@ from pymc_gpep.reading import GPClassifier, StructureError
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.model_warnings import warn_of_single_class
+from pymc_gpep.variational.model_warnings import warn_of_offset, warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 # Probability beyond bounds above which they count: such a cut moves a mean by 0.003 standard deviations.
@@ -78,6 +78,11 @@ class AllRows(Plan):
             method, classifier.likelihood_model, options, self.besides(), others, classifier.prior.singular
         )
 
+    @property
+    def centres(self) -> bool:  # type: ignore[override]  # a constant of other plans
+        """See `Plan`."""
+        return self.neighbours is not None
+
     def read(self, classifier: GPClassifier) -> GPClassifier:
         """See `Plan`: with inducing inputs or neighbours a process is a term of a sum."""
         if self.neighbours is not None:
@@ -112,6 +117,8 @@ class AllRows(Plan):
         grouped = by_groups(given.classifier, given.approximator)
         if self.neighbours is not None:
             grouped = by_neighbours(grouped, self.neighbours, given.space.point(given.first))
+            if not grouped.prior.centre.any():  # type: ignore[attr-defined]  # a `NeighbourSum`
+                warn_of_offset(given.classifier)
         elif self.inducing is None:
             grouped = suited(grouped, given.approximator)
         else:

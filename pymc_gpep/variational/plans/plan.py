@@ -116,6 +116,8 @@ class Plan(ABC):
     """Options among `gp`, `data`, `starts` and `obj_optimizer` that the plan takes."""
     sums: ClassVar[bool] = False
     """Whether sums of effects are fitted, and means of processes integrated."""
+    centres = False
+    """Whether the plan subtracts the offset of inputs, or warns of it."""
 
     @classmethod
     @abstractmethod
