@@ -80,10 +80,14 @@ def test_predictions_equal_predictions_of_fit_of_all_rows(pair):
     new = {"z": np.array([0.0, 1.0]), "group": np.array([0, GROUPS])}
     new |= {"x": np.array([[1.0, 1.0], [2.0, 3.0]])} if pair.rows else {"place": np.array([3, 5])}
     few, whole = (
-        each.predict(data=new, new_levels=True, progressbar=False)[["mean", "variance"]]
+        each.predict(data=new, new_levels=True, progressbar=False)[["mean", "variance"]].to_array()
         for each in (pair.few, pair.whole)
     )
-    assert_allclose(few.to_array(), whole.to_array(), atol=1e-5)
+    assert_allclose(few, whole, atol=1e-5)
+    functions = next(pair.few.functions())
+    (part,) = functions.draw_at(np.random.default_rng(1), 4000, functions.new_rows(None, new, True))
+    assert_allclose(part[1][:, 0].mean(axis=0), few.sel(variable="mean").values.ravel(), atol=0.1)
+    assert_allclose(part[1][:, 0].var(axis=0), few.sel(variable="variance").values.ravel(), rtol=0.15)
     if pair.rows:
         at = {"Xnew": X[:3] + 0.1}
         assert_allclose(pair.few.effects("f", **at)["f"], pair.whole.effects("f", **at)["f"], atol=1e-5)
