@@ -98,8 +98,8 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         made = cls._with({v: each.as_field for v, each in plain.recipes.items()}, plain)
         assert isinstance(made, NeighbourSum)
         ordered, point_places = inputs[first[order]] - centre, np.argsort(order)[places]
-        own = {"point_places": point_places, "ordered": ordered, "centre": centre, "sets": sets, "choice": choice}
-        part = replace(made, neighbours=neighbours, **own)
+        own: dict[str, Any] = {"point_places": point_places, "ordered": ordered, "centre": centre}
+        part = replace(made, neighbours=neighbours, sets=sets, choice=choice, **own)
         rows = part._rows(data)
         if rows.entries is None:
             raise StructureError(

@@ -225,7 +225,7 @@ class NeighbourChoice:
         return order, NeighbourSets.chosen(self.earlier(point, x[order], x[order], count, np.arange(len(x))))
 
     def earlier(self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the m nearest places (s, m) to each place of x (s, d), among the first `before` (s,) known places."""
+        """Return the m nearest places (s, m) to each place of x (s, d), among the first `before` (s,) candidates."""
         scales = self.scales(point, known)
         if scales is None:
             return self._by_correlation(point, x, known, m, before)

@@ -87,9 +87,9 @@ def maximin_order(x, starts, low, high, order):
 
 @kernel
 def nearest(x, before, known, numbers, first, starts, low, high, cells):
-    """Write numbers of the nearest known places to each place of x (s, d), by distance, into `cells` (s, m).
+    """Write numbers of the nearest candidates to each place of x (s, d), by distance, into `cells` (s, m).
 
-    Place i has neighbours with numbers less than `before[i]`. Known places are sorted by leaves of the tree, and
+    Place i has neighbours with numbers less than `before[i]`. Candidates are sorted by leaves of the tree, and
     `first` has the least number in each box.
     """
     m = cells.shape[1]
