@@ -114,7 +114,7 @@ def test_labels_outside_a_likelihood_of_the_stack_raise_value_error():
 @pytest.mark.parametrize(
     "likelihood", [each for each in KINDS if each.offers(GaussianAverage)], ids=lambda each: each.name
 )
-def test_sites_of_normal_rows_are_those_that_match_moments(likelihood):
+def test_sites_of_normal_rows_match_moments(likelihood):
     one, y = given(likelihood)
     y = np.ascontiguousarray(y, likelihood.observed_dtype)
     average, mean, variance = one.computation(GaussianAverage), np.linspace(-1.0, 1.0, N), np.linspace(0.3, 2.0, N)
