@@ -422,7 +422,7 @@ class PlaceAlgebra(IndependentRows):
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
         assert isinstance(left, PlaceRows)
         own = self._squared(left) + left.entries**2 / self._d[left.places]
-        return (own + variance[0])[:, None, None]
+        return own[:, None, None] + variance
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
         rows = self.prior.rows_at(points)

@@ -185,13 +185,14 @@ class Posterior:
         left : array (1 or c, m, n)
             Prior covariance between the new points and the points of the data, or rows of coefficients.
         variance : array (1 or c, m)
-            Prior variances at the new points; with rows of coefficients, the residual variances.
+            Prior variances at the new points; with rows of coefficients, the residual covariances (m, c, c).
         prior_mean : array (c, m)
             Prior mean at the new points.
         """
         # Equations 26 and 27 of the nested EP paper.
         mean = prior_mean + self.prior.image(left, self.coordinates)
-        return mean, self.algebra.covariance_at(left, np.broadcast_to(variance, prior_mean.shape))
+        own = variance if self.prior.by_normals else np.broadcast_to(variance, prior_mean.shape)
+        return mean, self.algebra.covariance_at(left, own)
 
     def at(self, there: tuple[Any, Array, Array]) -> tuple[Array, Array, Block]:
         """Return mean (c, m), covariance (m, c, c) and prior moments of new points, from the arguments of `predict`."""

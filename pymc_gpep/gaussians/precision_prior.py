@@ -437,16 +437,15 @@ class PrecisionAlgebra(RowAlgebra):
         return self.prior.gradient(self.factor, self.sites, b, v[0], moved)
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        c, m = variance.shape
+        m, c, _ = variance.shape
         if c == 1:
-            return (self.factor.variances(left) + variance[0])[:, None, None]
+            return self.factor.variances(left)[:, None, None] + variance
         places, found = m * np.arange(c)[:, None], np.empty((m, c, c))
         for some in blocks_of_rows(m, c * self.prior.n_normals):
             rows = (places + np.arange(some.start, some.stop)).ravel()
             half = self.factor.halved(left.some(rows)).reshape(c, -1, self.prior.n_normals)
             found[some] = np.einsum("imq,jmq->mij", half, half)
-        found[:, range(c), range(c)] += variance.T
-        return found
+        return found + variance
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
         return np.stack([self.factor.halved(own) for own in self.prior.at(points)])

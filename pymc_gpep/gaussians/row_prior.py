@@ -28,7 +28,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorAlgebra, PosteriorByAlgebra, PriorForm
+from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorAlgebra, PosteriorByAlgebra, PriorForm, covariance_root
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SignedSites, Sites
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.solvers.coefficients import (
@@ -171,11 +171,8 @@ class RowAlgebra(PosteriorAlgebra):
         return np.stack([self._left(own, self._solved(self._rows.sums(own.ravel()))) for own in force])
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        """See `PosteriorAlgebra`; the covariance of T z + e, with variance (c, m) of e, without subtractions."""
-        cov = left.covariances(self._root)
-        every = np.arange(len(variance))
-        cov[:, every, every] += variance.T
-        return cov
+        """See `PosteriorAlgebra`; the covariance of T z + e, with covariance (m, c, c) of e, without subtractions."""
+        return np.asarray(left.covariances(self._root) + variance)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
         half = self.root_among(points)
@@ -355,18 +352,19 @@ class PriorByRows(PriorForm):
         return rng.standard_normal((count, 1, self.n_normals))
 
     def point_of(self, i: int) -> tuple[Coefficients, Array, Array]:
-        return self.rows_at(np.array([i])), np.zeros((len(self.mean), 1)), self.mean[:, [i]]
+        return self.rows_at(np.array([i])), np.zeros((1, len(self.mean), len(self.mean))), self.mean[:, [i]]
 
     def image(self, left: Coefficients, x: Array) -> Array:
         return left.products(x[0]).reshape(len(self.mean), -1)
 
     def block(self, left: Coefficients, variance: Array, mean: Array) -> Block:
-        known = self.known_variances(left).reshape(variance.shape)
-        return Block(np.sqrt(known)[:, None], variance + known, mean)
+        known = self.known_variances(left).reshape(mean.shape)
+        return Block(np.sqrt(known)[:, None], variance.diagonal(axis1=1, axis2=2).T + known, mean)
 
     def draw_at(self, rng: np.random.Generator, f: Array, z: Array, left: Any, variance: Array, mean: Array) -> Array:
         values = mean + np.stack([self.image(left, each) for each in z])
-        return np.asarray(values + np.sqrt(variance) * rng.standard_normal(values.shape))
+        noise = rng.standard_normal(values.shape)
+        return np.asarray(values + np.einsum("mij,sjm->sim", covariance_root(variance), noise))
 
 
 @dataclass(frozen=True, repr=False)

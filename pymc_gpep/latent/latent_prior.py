@@ -237,9 +237,14 @@ class RowsOfNormals(NamedTuple):
     rows: Coefficients
     """J, (cm, q)."""
     beside: Array
-    """Variance (c, m) of e, which no row of the model knows."""
+    """Covariance (m, c, c) of e between the functions of each row, which no row of the model knows."""
     mean: Array
     """m, (c, m)."""
+
+    @classmethod
+    def exact(cls, rows: Coefficients, mean: Array) -> "RowsOfNormals":
+        """Return rows without e."""
+        return cls(rows, np.zeros((mean.shape[1], len(mean), len(mean))), mean)
 
 
 class RowsBeside(Protocol):

@@ -290,7 +290,7 @@ class _RowsJoint(Joint):
         found = {}
         for name, rows in self._rows.items():
             noise = np.zeros(len(rows.entries)) if self._noise is None else self._noise[name].ravel()
-            variance = self._algebra.covariance_at(rows, noise[None])[:, 0, 0]
+            variance = self._algebra.covariance_at(rows, noise[:, None, None])[:, 0, 0]
             found[name] = variance.reshape(np.shape(self.means[name]))
         return found
 
@@ -406,7 +406,7 @@ class InducingElsewhere(SumElsewhere):
         prior = self._prior
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
-            return RowsOfNormals(self._placed(roots[0]), np.zeros_like(mean), mean)
+            return RowsOfNormals.exact(self._placed(roots[0]), mean)
         processes, new, known = self._at(point, self._resolved(point, x))
         m, common = len(x), prior.n_common
         rows = self._placed(np.ascontiguousarray(known[0, :m]))
@@ -420,7 +420,7 @@ class InducingElsewhere(SumElsewhere):
             j[:, prior.n_plain :] += coefficient[:, None] * w[cells]
             beside = beside + (coefficient * r[cells]) ** 2
             rows = PlaceRows(coefficients(np.ascontiguousarray(j)), rows.entries, rows.places, rows.count, common)
-        return RowsOfNormals(rows, np.maximum(beside, 0.0)[None], new.mean[:, :m])
+        return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, None, None], new.mean[:, :m])
 
     def _placed(self, roots: Array) -> PlaceRows:
         """Return rows from slopes (m, n_common + 3)."""

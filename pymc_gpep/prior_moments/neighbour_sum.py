@@ -278,7 +278,7 @@ class NeighbourElsewhere(PrecisionElsewhere):
             np.concatenate([found.rows.values, coefficient[:, None] * b[cells]], axis=1),
             found.rows.q,
         )
-        return RowsOfNormals(rows, found.beside + coefficient**2 * d[cells], found.mean)
+        return RowsOfNormals(rows, found.beside + (coefficient**2 * d[cells])[:, None, None], found.mean)
 
     def _rows_at(self, point: PointType, affine: AffineMap, values: Sequence[Any], m: int) -> tuple[Array, Entries]:
         prior = self._prior

@@ -325,20 +325,23 @@ class PrecisionElsewhere(SumElsewhere):
             mean, every = self._rows_at(point, self._own_rows, [], self._rows)
             of = (self._rows * np.arange(len(mean))[:, None] + x.positions).ravel()
             rows = Entries(every.cells[of], every.values[of], every.q)
-            return RowsOfNormals(rows, np.zeros((len(mean), len(x))), mean[:, x.positions])
+            return RowsOfNormals.exact(rows, mean[:, x.positions])
         for name in x.strange:
             self._levels.check_priors(name)
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
         x = self._resolved(point, x)
         mean, rows = self._at_rows(point, x)
-        c, beside = len(mean), np.zeros(mean.shape)
-        cells = rows.cells.reshape(c, len(x), -1)
-        each = [self._levels.owned_cells(point, x, own) for own in cells]
-        for alone in map(np.concatenate, zip(*each, strict=True)):
-            beside += (np.where(alone, rows.values, 0.0) ** 2).sum(axis=1).reshape(mean.shape)
-            rows.values[alone] = 0.0
-        return RowsOfNormals(rows, beside, mean)
+        found = RowsOfNormals.exact(rows, mean)
+        if x.strange:
+            cells, values = (each.reshape(*mean.shape, -1) for each in (rows.cells, rows.values))
+            alone = np.stack([np.any(self._levels.owned_cells(point, x, own), axis=0) for own in cells])
+            unknown = np.where(alone, values, 0.0)
+            for i, j in np.ndindex(len(mean), len(mean)):
+                same = cells[i, :, :, None] == cells[j, :, None]
+                found.beside[:, i, j] = np.einsum("ma,mab,mb->m", unknown[i], same, unknown[j])
+            rows.values[alone.reshape(rows.values.shape)] = 0.0
+        return found
 
     def _at_rows(self, point: PointType, x: NewData) -> tuple[Array, Entries]:
         """Return means (c, m) and coefficients at rows without new levels, or with their placeholders."""

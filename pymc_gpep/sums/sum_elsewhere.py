@@ -402,16 +402,17 @@ class SumElsewhere(Elsewhere):
         """See `Elsewhere`. The method raises the same errors as a call."""
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
-            return RowsOfNormals(rows_of_functions(roots), np.zeros_like(mean), mean)
+            return RowsOfNormals.exact(rows_of_functions(roots), mean)
         m = len(x)
         if m > 1 and not x.strange and (parts := self._parts) is not None:
             affine, values = self._whole(point, x), x.values(m)
             (centre,) = affine.at(point, np.zeros(affine.n_normals), given=values)
             mean = self._prior.by_function(centre, m)
             found = parts(point, {self._known[name]: v for name, v in zip(x.names, values, strict=True)}, m)
-            return RowsOfNormals(found, np.zeros_like(mean), mean)
+            return RowsOfNormals.exact(found, mean)
         processes, new, known = self._at(point, self._resolved(point, x))
-        beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
+        unknown = new.roots - known
+        beside = np.einsum("imq,jmq->mij", unknown, unknown)
         if moved := self._moved(x.names):
             for latent, process, cov, taken, inputs in zip(
                 moved, processes, self._covariances(point, moved), new.taken, new.inputs, strict=True
@@ -419,9 +420,10 @@ class SumElsewhere(Elsewhere):
                 ahead, noise = by_own_normals(process, cov, point, inputs)
                 for places, own in zip(normals_by_output(self._prior, latent, cov), taken, strict=True):
                     known[:, :, places] += own.coefficients[..., None] * ahead[own.cells]
-                    beside += own.coefficients**2 * noise[own.cells]
+                    shared = (own.cells == own.cells[:, None]) * own.coefficients * own.coefficients[:, None]
+                    beside += (shared * noise[own.cells]).transpose(2, 0, 1)
         rows = rows_of_functions(np.ascontiguousarray(known[:, :m]))
-        return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
+        return RowsOfNormals(rows, beside[:m], new.mean[:, :m])
 
     def _covariances(self, point: PointType, moved: Sequence[LatentGP]) -> list[Array]:
         """Return the covariances (n, n) of processes at their own inputs."""

@@ -12,7 +12,9 @@ from scipy import stats
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations.several_predictors import EPPredictors, LaplacePredictors
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.univariate.predictors import SEVERAL_PREDICTORS
 from tests.reference.laplace_of_model import laplace_of_model
@@ -23,6 +25,7 @@ GROUP = np.repeat(np.arange(J), N // J)
 X = RNG.normal(size=N)
 U, V = RNG.normal(size=(2, J)) * [[0.6], [0.5]]
 MU, SCALE = 1.0 + 0.5 * X + U[GROUP], np.exp(-0.5 + V[GROUP])
+FIVE = np.array([0.3, 1.2, -0.4, 2.1, 0.9])
 LATENT = ("level", "slope", "spread", "u", "v")
 
 
@@ -94,8 +97,8 @@ def correlated():
         chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))
         z, level, spread = pm.Normal("z", shape=(J, 2)), pm.Normal("level", 0.0, 2.0), pm.Normal("spread", 0.0, 1.0)
         u = pm.Deterministic("u", z @ chol.T)
-        seen = MU + SCALE * rng().normal(size=N)
-        pm.Normal("y", level + u[GROUP, 0], pm.math.exp(spread + u[GROUP, 1]), observed=seen)
+        group, seen = pm.Data("group", GROUP), MU + SCALE * rng().normal(size=N)
+        pm.Normal("y", level + u[group, 0], pm.math.exp(spread + u[group, 1]), observed=seen)
     return model, ("z", "level", "spread")
 
 
@@ -302,19 +305,44 @@ def test_draws_of_ep_have_the_covariance_between_predictors():
         assert_allclose(np.cov(draws[:, :, i]), fit.solution.cov[i], rtol=0.15, atol=0.01)
 
 
-def test_smoothed_means_are_nearer_to_quadrature():
-    seen = np.array([0.3, 1.2, -0.4, 2.1, 0.9])
+@pytest.mark.variation(but=["RowPrior"])
+@pytest.mark.parametrize("form", [RowPrior, PrecisionPrior])
+def test_new_level_keeps_the_covariance_between_predictors(form, monkeypatch):
+    fit = fit_of("correlated")
+    if form is PrecisionPrior:
+        monkeypatch.setattr(precision_sum, "_MANY", 1)
+        monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
+        fit = pm.fit(method="laplace", model=fit.classifier.model, hyper="map", progressbar=False)
+    assert isinstance(fit.solution.posterior.prior, form)
+    lower = np.zeros((2, 2))
+    lower[np.tril_indices(2)] = fit.hyperparameters["chol"]
+    wanted = fit.contrast({each: {each: 1.0} for each in ("level", "spread")})["cov"].values + lower @ lower.T
+    found = fit.predict(data={"group": [J]}, new_levels=True)["cov"][0]
+    assert_allclose(found, wanted, rtol=1e-6)
+    functions = fit.log_posterior.latent(fit.theta, fit.solution, None)
+    rows = functions.new_rows(None, {"group": [J]}, new_levels=True)
+    ((_, draws),) = functions.draw_at(np.random.default_rng(1), 20_000, rows)
+    assert_allclose(np.cov(draws[:, :, 0].T), wanted, atol=0.03 * wanted.max())
+
+
+@cache
+def location_and_scale_of_five():
+    """The likelihood of five numbers by a mean and the logarithm of a scale."""
     with pm.Model() as model:
         a, b = pm.Normal("a", 0.0, 2.0), pm.Normal("b", 0.0, 1.0)
-        pm.Normal("y", a + np.zeros(5), pm.math.exp(b), observed=seen)
+        pm.Normal("y", a + np.zeros(5), pm.math.exp(b), observed=FIVE)
+    return SEVERAL_PREDICTORS.read(model["y"], {a, b}).likelihood.given(np.zeros((1, 5)))
+
+
+def test_smoothed_means_are_nearer_to_quadrature():
+    seen = FIVE
     f, g = np.meshgrid(np.linspace(-6.0, 7.0, 801), np.linspace(-3.5, 4.0, 801), indexing="ij")
     density = stats.norm.logpdf(seen, f[..., None], np.exp(g)[..., None]).sum(axis=-1) - f**2 / 8.0 - g**2 / 2.0
     weights = np.exp(density - density.max())
     exact = (weights * g).sum() / weights.sum()
     roots = np.zeros((2, 5, 2))
     roots[0, :, 0], roots[1, :, 1] = 2.0, 1.0
-    likelihood = SEVERAL_PREDICTORS.read(model["y"], {a, b}).likelihood.given(np.zeros((1, 5)))
-    given = {"likelihood": likelihood, "prior_type": RowPrior}
+    given = {"likelihood": location_and_scale_of_five(), "prior_type": RowPrior}
     plain, smooth = (
         LaplacePredictors(smoothed_mean=each).solve(roots, np.zeros((2, 5)), seen, **given).mean[1, 0]
         for each in (False, True)
