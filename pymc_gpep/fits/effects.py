@@ -609,15 +609,14 @@ class _Alone(NamedTuple):
 def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
     """Yield effects with entries that have no moments and no rows, and effects with new levels."""
     solution = conditional.solution
-    if weak := list(conditional.factors_without_moments()):
-        cross = functions.prior_at(inputs)[0][0]
-        for name, at, _, unknown, quantiles in weak:
-            places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
-            yield _Alone(name, at, places, cross[:, at[places]].T, *own, quantiles, np.full((2, at.size), np.nan))
-    if (new := functions.of_new_levels(inputs)) is None:
-        return
+    for name, at, _, unknown, quantiles in conditional.factors_without_moments():
+        places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
+        cross = functions.between(inputs, at[places])[0].T
+        yield _Alone(name, at, places, cross, *own, quantiles, np.full((2, at.size), np.nan))
     for name, (at, factor) in conditional.factors():
-        cross = new[0][:, at]
+        if (new := functions.of_new_levels(inputs, at)) is None:
+            return
+        cross = new[0]
         if not (places := np.flatnonzero(cross.any(axis=0))).size:
             continue
         if ((given := factor.parameters) != given[:, :1]).any():

@@ -319,9 +319,13 @@ class Elsewhere(ABC):
         Covariance with the rows of the model (1 or c, m, n), variance (1 or c, m) and mean (c, m).
         """
 
-    def of_new_levels(self, point: PointType, x: Any) -> Array | None:
-        """Return covariances (c, m, n) of the part of new levels with the levels in their places; None without any."""
+    def of_new_levels(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array | None:
+        """Return covariances (c, m, s) of the part of new levels with points (s,) in their places; None without any."""
         return None
+
+    def between(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array:
+        """Return prior covariances (1 or c, m, s) with points (s,) of effects that are independent a priori."""
+        return self(point, x)[0][:, :, points]
 
     @property
     @abstractmethod

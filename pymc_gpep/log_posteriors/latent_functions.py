@@ -347,8 +347,11 @@ class DenseFunctions(LatentFunctions):
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
         return self._elsewhere(self._point, inputs)
 
-    def of_new_levels(self, inputs: Any) -> Array | None:
-        return self._elsewhere.of_new_levels(self._point, inputs)
+    def of_new_levels(self, inputs: Any, points: NDArray[np.intp]) -> Array | None:
+        return self._elsewhere.of_new_levels(self._point, inputs, points)
+
+    def between(self, inputs: Any, points: NDArray[np.intp]) -> Array:
+        return self._elsewhere.between(self._point, inputs, points)
 
     def at(self, inputs: Any) -> NewRows:
         there = self._elsewhere.at(self._point, inputs, self.posterior.prior.by_normals)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import csr_array
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior, PrecisionStructure
@@ -326,22 +327,47 @@ class PrecisionElsewhere(SumElsewhere):
             of = (self._rows * np.arange(len(mean))[:, None] + x.positions).ravel()
             rows = Entries(every.cells[of], every.values[of], every.q)
             return RowsOfNormals.exact(rows, mean[:, x.positions])
+        found, unknown = self._divided(point, x)
+        if unknown is not None:
+            cells, values = (each.reshape(*found.mean.shape, -1) for each in (unknown.cells, unknown.values))
+            for i, j in np.ndindex(len(found.mean), len(found.mean)):
+                same = cells[i, :, :, None] == cells[j, :, None]
+                found.beside[:, i, j] = np.einsum("ma,mab,mb->m", values[i], same, values[j])
+        return found
+
+    def _divided(self, point: PointType, x: NewData) -> tuple[RowsOfNormals, Entries | None]:
+        """Return rows without the part of new levels, and the coefficients of that part; None without new levels."""
         for name in x.strange:
-            self._levels.check_priors(name)
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
         x = self._resolved(point, x)
         mean, rows = self._at_rows(point, x)
-        found = RowsOfNormals.exact(rows, mean)
-        if x.strange:
-            cells, values = (each.reshape(*mean.shape, -1) for each in (rows.cells, rows.values))
-            alone = np.stack([np.any(self._levels.owned_cells(point, x, own), axis=0) for own in cells])
-            unknown = np.where(alone, values, 0.0)
-            for i, j in np.ndindex(len(mean), len(mean)):
-                same = cells[i, :, :, None] == cells[j, :, None]
-                found.beside[:, i, j] = np.einsum("ma,mab,mb->m", unknown[i], same, unknown[j])
-            rows.values[alone.reshape(rows.values.shape)] = 0.0
-        return found
+        if not x.strange:
+            return RowsOfNormals.exact(rows, mean), None
+        each = [self._levels.owned_cells(point, x, own) for own in rows.cells.reshape(*mean.shape, -1)]
+        alone = np.concatenate([np.any(own, axis=0) for own in each])
+        known = Entries(rows.cells, np.where(alone, 0.0, rows.values), rows.q)
+        return RowsOfNormals.exact(known, mean), Entries(rows.cells, np.where(alone, rows.values, 0.0), rows.q)
+
+    def of_new_levels(self, point: PointType, x: NewData | RowsOfData, points: NDArray[np.intp]) -> Array | None:
+        if isinstance(x, RowsOfData) or (unknown := self._divided(point, x)[1]) is None:
+            return None
+        return self._with_points(point, unknown, points)
+
+    def between(self, point: PointType, x: NewData | RowsOfData, points: NDArray[np.intp]) -> Array:
+        rows = self.by_normals(point, x).rows
+        assert isinstance(rows, Entries)
+        return self._with_points(point, rows, points)
+
+    def _with_points(self, point: PointType, rows: Entries, points: NDArray[np.intp]) -> Array:
+        """Return prior covariances (c, m, s) of rows (cm, q) with points whose coordinates are independent."""
+        prior, c = self._prior, self._prior.n_functions
+        if not self._of_fit:
+            self._of_fit[()] = AffineMap(prior, {ARGUMENT: prior.argument}, self._data, seen=True)
+        _, fitted = self._rows_at(point, self._of_fit[()], [], prior.n_points)
+        own, seen = map(_as_sparse, (rows, fitted))
+        m, n = len(rows.cells) // c, prior.n_points
+        return np.stack([(own[k * m : (k + 1) * m] @ seen[k * n + points].T).toarray() for k in range(c)])
 
     def _at_rows(self, point: PointType, x: NewData) -> tuple[Array, Entries]:
         """Return means (c, m) and coefficients at rows without new levels, or with their placeholders."""
@@ -364,6 +390,11 @@ class PrecisionElsewhere(SumElsewhere):
         prior = self._prior
         centre, linear = affine.along(point, ARGUMENT, values, partial(prior.by_function, n_points=m, batched=True))
         return prior.by_function(centre, m), every_entry(linear, self._blocks)
+
+
+def _as_sparse(rows: Entries) -> csr_array:
+    n, k = rows.cells.shape
+    return csr_array((rows.values.ravel(), rows.cells.ravel(), k * np.arange(n + 1)), shape=(n, rows.q))
 
 
 _MANY = 60  # Number of standard normals below which dense matrices are as fast.

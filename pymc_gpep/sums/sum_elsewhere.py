@@ -42,7 +42,6 @@ from pymc_gpep.sums.new_data import (
     used_beside,
 )
 from pymc_gpep.sums.row_parts import MovedProcess, PartsMap
-from pymc_gpep.univariate.prior_factor import is_factor
 
 
 class NewLevels:
@@ -98,18 +97,6 @@ class NewLevels:
                     "new_levels=True for the prior of a level that the model does not have."
                 )
         return {name: where for name, (where, _) in outside.items()}
-
-    def check_priors(self, name: str) -> None:
-        """Refuse new levels of effects whose priors are not normal."""
-        sources = self._prior.sources
-        behind = sources.intersection(ancestors(selected_by(self._known[name], [self._argument]), blockers=sources))
-        factors = [rv for rv in self._prior.model.observed_RVs if is_factor(rv)]
-        found = [v for v in behind if any(v in ancestors(rv.owner.inputs, blockers=sources) for rv in factors)]
-        if found:
-            raise ValueError(
-                f"data[{name!r}] has a new level of {found[0].name!r}, whose prior is not normal, and the model has a "
-                "sparse precision. Give the model a level without rows, fit it again, and predict that level."
-            )
 
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
         """Return the only level of each standard normal, (q,), or -1; raise an error if priors of levels differ."""
@@ -506,11 +493,11 @@ class SumElsewhere(Elsewhere):
                 variance += there.coefficients**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
 
-    def of_new_levels(self, point: PointType, x: NewData | RowsOfData) -> Array | None:
+    def of_new_levels(self, point: PointType, x: NewData | RowsOfData, points: NDArray[np.intp]) -> Array | None:
         if isinstance(x, RowsOfData) or not x.strange:
             return None
         _, new, known = self._at(point, self._resolved(point, x))
-        seen = self._at_fit(point, self._moved(x.names)).roots
+        seen = self._at_fit(point, self._moved(x.names)).roots[:, points]
         return np.asarray((new.roots - known)[:, : len(x)] @ seen.swapaxes(1, 2))
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:

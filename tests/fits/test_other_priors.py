@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import pymc_gpep as gpep
+from pymc_gpep.prior_moments import precision_sum
 from pymc_gpep.reading import prior_rows, read_classifier
 
 G, N, SIGMA = 4, 24, 0.7
@@ -171,7 +172,9 @@ def test_effects_without_moments_have_quantiles_and_a_note(nu):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moments(binary):
+def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moments(binary, monkeypatch):
+    if binary:
+        by_precision(monkeypatch)
     fit = fitted(lambda s: pm.Cauchy("u", 0, s, dims="g"), binary)
     with pytest.warns(UserWarning, match="1 of 2 new rows depend on levels of 'u' without data|y_mean is NaN"):
         found = fit.predict(data={"group": [0, 3]}, **({} if binary else {"quantiles": [0.1, 0.5, 0.9]}))
@@ -193,9 +196,18 @@ def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moment
     assert np.isnan(moments).values.tolist() == [[False, True]] * 2
 
 
-@pytest.mark.parametrize("binary", [True, False])
-def test_new_level_has_the_prior_of_the_effect(binary):
+def by_precision(patch):
+    """Let fits take the form of a sparse precision."""
+    patch.setattr(precision_sum, "_MANY", 1)
+    patch.setattr(precision_sum, "_DENSE", np.inf)
+
+
+@pytest.mark.parametrize(("binary", "sparse"), [(True, False), (False, False), (True, True)])
+def test_new_level_has_the_prior_of_the_effect(binary, sparse, monkeypatch):
+    if sparse:
+        by_precision(monkeypatch)
     fit = fitted(PRIORS["Exponential"][0], binary)
+    assert ("By a sparse precision" in str(fit)) == sparse
     found = fit.predict(data={"group": [0, 9]}, new_levels=True, **({} if binary else {"quantiles": [0.1, 0.9]}))
     level = fit.effects("a")["a"].values
     eta = stats.norm.rvs(*level, 200_000, random_state=1) + stats.expon.rvs(0, 0.8, 200_000, random_state=2)
