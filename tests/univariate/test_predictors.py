@@ -334,6 +334,25 @@ def location_and_scale_of_five():
     return SEVERAL_PREDICTORS.read(model["y"], {a, b}).likelihood.given(np.zeros((1, 5)))
 
 
+def test_proportional_predictors_match_sites_on_a_grid():
+    roots = np.full((2, 5, 1), 2.0)
+    roots[1] = 1.6
+    given = {"likelihood": location_and_scale_of_five(), "prior_type": RowPrior}
+    found = EPPredictors().solve(roots, np.array([[0.0], [-1.0]]) + np.zeros(5), FIVE, **given)
+    a, (tau, nu) = np.linspace(-9.0, 9.0, 2001), np.zeros((2, 5))
+    density = stats.norm.logpdf(FIVE[:, None], a, np.exp(0.8 * a - 1.0))
+    for i in np.tile(np.arange(5), 60):
+        precision, location = 0.25 + tau.sum() - tau[i], nu.sum() - nu[i]
+        weights = np.exp(density[i] - 0.5 * precision * a**2 + location * a)
+        mean = np.average(a, weights=weights)
+        variance = np.average((a - mean) ** 2, weights=weights)
+        tau[i], nu[i] = 1.0 / variance - precision, mean / variance - location
+    variance = 1.0 / (0.25 + tau.sum())
+    assert found.converged
+    assert_allclose(found.mean[:, 0], [variance * nu.sum(), 0.8 * variance * nu.sum() - 1.0], atol=1e-5)
+    assert_allclose(found.cov[0], variance * np.outer([1.0, 0.8], [1.0, 0.8]), atol=1e-5)
+
+
 def test_smoothed_means_are_nearer_to_quadrature():
     seen = FIVE
     f, g = np.meshgrid(np.linspace(-6.0, 7.0, 801), np.linspace(-3.5, 4.0, 801), indexing="ij")

@@ -21,6 +21,7 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, lower_factor, 
 _ROUNDING = 1e-12  # Ridge of a covariance that may be singular, relative to its variances.
 _TINY = 1e-30
 _NOTHING = 1e-20  # Variance given to a predictor without a site.
+_LEAST_REST = 1e-8  # Least share of a variance that previous predictors leave; sites are rounding for smaller shares.
 
 
 @kernel
@@ -109,15 +110,19 @@ def _root(cov):
 def ordered_roots(cov, order, out):
     """Write roots R (n, k, k) of covariances that may be singular: lower triangles, with rows in an order (k,)."""
     n, k, _ = cov.shape
-    own = np.empty((k, k))
     for i in range(n):
-        for a in range(k):
-            for e in range(k):
-                own[a, e] = cov[i, order[a], order[e]]
-        lower = _root(own)
-        for a in range(k):
-            for e in range(k):
-                out[i, order[a], e] = lower[a, e]
+        out[i] = 0.0
+        for j in range(k):
+            pivot = 0.0
+            for e in range(j, k):
+                value = cov[i, order[e], order[j]]
+                for a in range(j):
+                    value -= out[i, order[e], a] * out[i, order[j], a]
+                if e == j:
+                    least = _LEAST_REST * cov[i, order[j], order[j]] + _TINY
+                    value = least if value < least else value
+                    pivot = math.sqrt(value)
+                out[i, order[e], j] = value / pivot
 
 
 @kernel
