@@ -22,6 +22,7 @@ from pymc_gpep.solvers.sparse_sweeps import LeftOut
 _MOVES = 0.01  # Relative change of a variance, or square of a shift in deviations, that moves the site of a factor.
 _MOST = 24  # Largest number of factors of one row that move.
 _SWEEPS, _DAMPED, _TOLERANCE = 200, 20, 1e-9
+_FEW = 0.7  # Share of problems without convergence that go on without the rest.
 _TOGETHER = 800  # Largest numbers of rows and of effects whose covariances are computed together.
 
 
@@ -34,6 +35,12 @@ class Factor(NamedTuple):
     """The problem of each factor, (F,)."""
     place: NDArray[np.intp]
     """Its latent value, (F,)."""
+
+    def of(self, problems: NDArray[np.bool_]) -> "Factor":
+        """Return the factors of some problems, given by a mask."""
+        kept = np.flatnonzero(problems[self.problem])
+        problem = np.cumsum(problems)[self.problem[kept]] - 1
+        return Factor(self.likelihood.at(kept), self.labels[kept], problem, self.place[kept])
 
     def averages(self, mean: Array, variance: Array) -> Array:
         """Return terms (5, F) of `GaussianAverage`, with moments (problems, values) of cavities."""
@@ -64,12 +71,14 @@ class LocalEP(NamedTuple):
 
     def solved(self, factors: Sequence[Factor]) -> tuple["LocalEP", NDArray[np.bool_]]:
         """Return EP's sites of some factors, and a mask (B,) of problems for which EP converged."""
-        found, done = self, np.zeros(len(self.base), bool)
+        own = self._replace(precision=self.precision.copy(), location=self.location.copy())
+        active, done = np.arange(len(self.base)), np.zeros(len(self.base), bool)
+        found = own._replace(precision=own.precision.copy(), location=own.location.copy())
         for sweep in range(_SWEEPS):
-            mean, cov = found.moments()
+            mean, cov = own.moments()
             variance = np.einsum("bii->bi", cov)
-            moved = np.zeros(len(done))
-            precision, location = found.precision.copy(), found.location.copy()
+            moved = np.zeros(len(active))
+            precision, location = own.precision.copy(), own.location.copy()
             cavity = 1.0 / (1.0 / variance - precision)
             centre = cavity * (mean / variance - location)
             for factor in factors:
@@ -85,13 +94,16 @@ class LocalEP(NamedTuple):
                 damping = 1.0 if sweep < _DAMPED else 0.5
                 precision[at] += damping * step[0]
                 location[at] += damping * step[1]
-            done |= moved < _TOLERANCE
-            keep = (done | ~np.isfinite(precision).all(axis=1) | ~np.isfinite(location).all(axis=1))[:, None]
-            found = found._replace(
-                precision=np.where(keep, found.precision, precision), location=np.where(keep, found.location, location)
-            )
-            if (done | ~np.isfinite(moved)).all():
+            done[active] |= moved < _TOLERANCE
+            going = ~done[active] & np.isfinite(precision).all(axis=1) & np.isfinite(location).all(axis=1)
+            own.precision[going], own.location[going] = precision[going], location[going]
+            found.precision[active], found.location[active] = own.precision, own.location
+            going &= np.isfinite(moved)
+            if not going.any():
                 break
+            if going.sum() <= _FEW * len(going):  # The rest goes on alone.
+                own, active = LocalEP(*(each[going] for each in own)), active[going]
+                factors = [each.of(going) for each in factors]
         return found, done
 
     def log_evidence(self, factors: Sequence[Factor]) -> Array:
