@@ -39,7 +39,7 @@ BUDGETS = {
     "prior_moments": (2472, 3),
     "evidence": (1147, 2),
     "log_posteriors": (2774, 3),
-    "hyper": (4551, 5),
+    "hyper": (4571, 5),
     "cluster": (690, 2),
     "streaming": (3004, 5),
     "samplers": (1399, 3),

@@ -22,7 +22,7 @@ from pymc_gpep.hyper.cells import (
     unstretched,
 )
 from pymc_gpep.hyper.curvature import Scales, scales_at
-from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, evaluated, failures
+from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, evaluated, failures, rough
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS, Points, Surrogate
@@ -36,7 +36,10 @@ _FALL, _AIM = 5.0, 7.0  # Fall of the log density where a ray ends, and the fall
 _FARTHER, _FARTHEST = 4.0, 8.0  # Largest factor and largest step (standard deviations) to the next point of a ray.
 _ON_A_RAY = 6  # Largest number of points on a ray.
 _LONG = 0.4  # A direction with a smaller eigenvalue of the scaled precision has separate rays.
-_BATCH = 8  # Smallest number of points of a round.
+_BATCH, _GROWTH = 8, 0.3  # Smallest number of points of a round, and their number relative to earlier evaluations.
+_PREDICTED, _ENOUGH = 4, 32  # Predicted draws before rounds end, over the squared number of hyperparameters; a limit.
+_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Solutions with so few entries have a higher limit of evaluations.
+_WRONG = 4.0  # Largest error of a log density that counts.
 _CANDIDATES, _CHAINS = 300, 256  # Draws of a round from which its points are selected, and their chains.
 _EACH = 4  # With more hyperparameters the tolerance grows with the root of their number.
 _UNSURE = 0.8  # Error of the log density at random draws above which a fit reports it.
@@ -75,6 +78,8 @@ class _Density(NamedTuple):
     """Evaluations at these points."""
     reasons: list[str]
     """Complaints, in words; empty strings without one."""
+    doubt: str = ""
+    """Reason why marginals are rough; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ class Adaptive(HyperMethod):
         Root mean square error of the log density at random draws.
     evaluations : int, optional
         Largest number of evaluations after the evaluations for the second derivatives. The default is 40 plus 12 for
-        each hyperparameter. With cells it is 100, 400 and 2500 for one, two and three hyperparameters.
+        each hyperparameter, and up to three times as many with few rows. With cells it is 100, 400 and 2500 for one,
+        two and three hyperparameters.
     corrected : bool
         Whether EP's evidence of a sum of effects is corrected to second order, up to 5000 rows. With few binary rows in
         a group, scales are too small without the correction.
@@ -141,6 +147,7 @@ class Adaptive(HyperMethod):
             weights[kept],
             reasons,
             scales.held,
+            density.doubt,
             log_evidence=evidence,
             density=np.array([coordinates.theta(phi) for phi in scales.at(draws)]),
             settles=not coordinates.trivial,
@@ -171,44 +178,52 @@ class Adaptive(HyperMethod):
         return _Density(draws, total, cells.z[chosen], nodes, reasons)
 
     def _by_surrogate(self, known: "_Known", random_seed: int) -> _Density:
-        limit = self.evaluations or 40 + 12 * known.scales.size
-        surrogate, error, seed = self._rounds(known, limit, random_seed)
+        surrogate, error, seed = self._rounds(known, self.evaluations or _most(known), random_seed)
         missed = known.missed(surrogate, seed)
         draws, total = surrogate.draws(DRAWS, random_seed)
         branch = (
             f"the log density is higher than its interpolation at points of about {min(missed, 1.0):.0%} of the mass. "
             "Take hyper='nuts'"
         )
-        unsure = (
-            f"the log density of hyperparameters is interpolated to ±{error:.2g} only. Take "
-            f"hyper_options={{'evaluations': {2 * known.count}}}"
-        )
+        more = f"Take hyper_options={{'evaluations': {2 * known.count}}}"
+        unsure = f"the log density of hyperparameters is interpolated to ±{error:.2g} only. {more}"
         reasons = [
             failures(known.all) if known.failed > known.count // 4 else "",
             unsure if error > max(_UNSURE, self.tolerance) else "",
             branch if missed > _MISSED else "",
             known.open,
         ]
-        return _Density(draws, total, *known.candidates(), reasons)
+        doubt = "" if reasons[1] else rough(error, more)
+        return _Density(draws, total, *known.candidates(), reasons, doubt)
 
     def _rounds(self, known: "_Known", limit: int, seed: int) -> tuple[Surrogate, float, int]:
         """Evaluate in rounds until a surrogate predicts random draws. Return it, its error, and the last seed."""
-        scales, error, surrogate = known.scales, np.inf, None
-        tolerance = self.tolerance * np.sqrt(max(1.0, scales.size / _EACH))
+        d, surrogate, error = known.scales.size, None, np.inf
+        tolerance = self.tolerance * np.sqrt(max(1.0, d / _EACH))
+        last = min(_PREDICTED * d**2, _ENOUGH)
+        wrong = np.empty(0)
         while True:
-            surrogate = Surrogate(known.points(), scales.mixed, surrogate.length if surrogate else None)
-            if error < tolerance or known.count >= limit:
+            surrogate = Surrogate(known.points(), known.scales.mixed, surrogate.length if surrogate else None)
+            if (len(wrong) >= last and error < tolerance) or known.count >= limit:
                 return surrogate, error, seed
             seed += 1
             some, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
             some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # a chain may repeat its state
-            half = max(_BATCH, 2 * scales.size - _BATCH) // 2
+            half = max(_BATCH, 2 * d - _BATCH, min(int(_GROWTH * known.count), limit - known.count)) // 2
             others = some[half:]
             least = surrogate.least_known(others, half) if len(others) else np.empty(0, np.int64)
             batch = np.concatenate([some[:half], others[least]])
             expected = surrogate(batch)
-            wrong = known.evaluate(batch) - expected
-            error = max(_root_mean_square(wrong[:half]), _root_mean_square(wrong[half:]) / _WORSE)
+            off = known.evaluate(batch) - expected
+            wrong = np.append(wrong, off[:half])[-max(last, half) :]
+            error = max(_root_mean_square(wrong), _root_mean_square(off[half:]) / _WORSE)
+
+
+def _most(known: "_Known") -> int:
+    """Return the default limit on evaluations. It is higher where evaluations and the interpolation are cheap."""
+    d = known.scales.size
+    limit = 40 + 12 * d
+    return max(limit, min(_TIMES * limit, _NUMBERS // (1 + d))) if known.log_posterior.is_small(_CHEAP) else limit
 
 
 class _Known:
@@ -383,7 +398,7 @@ def _farther(t: float, fall: float, slope: float) -> float:
 
 
 def _root_mean_square(wrong: Array) -> float:
-    found = wrong[np.isfinite(wrong)]
+    found = np.clip(wrong[np.isfinite(wrong)], -_WRONG, _WRONG)
     return float(np.sqrt((found**2).mean())) if found.size else 0.0
 
 

@@ -145,16 +145,21 @@ def failures(nodes: Iterable[Evaluation | None]) -> str:
     return f"the approximation failed at {failed} of {len(found)} points, which were left out" if failed else ""
 
 
-def rough(nodes: Sequence[Evaluation | None], expected: Array) -> str:
-    """Return a text if a log density at its draws differs from the expected values (m,), else an empty text."""
-    true = np.array([np.nan if node is None else node.log_posterior for node in nodes])
-    wrong = (true - expected)[np.isfinite(true)]
-    if not wrong.size or (error := float(wrong.std())) < _ROUGH:
+def rough(error: float, remedy: str = "Take hyper='adaptive'") -> str:
+    """Return a text if errors of the log density at draws have a large root mean square, else an empty text."""
+    if error < _ROUGH:
         return ""
     return (
         f"marginals of hyperparameters are rough, since the log density at their draws is known to ±{error:.2g} only. "
-        "Take hyper='adaptive'"
+        f"{remedy}"
     )
+
+
+def spread_of_errors(nodes: Sequence[Evaluation | None], expected: Array) -> float:
+    """Return the standard deviation of errors of expected log densities (m,) at nodes; 0 without a node."""
+    true = np.array([np.nan if node is None else node.log_posterior for node in nodes])
+    wrong = (true - expected)[np.isfinite(true)]
+    return float(wrong.std()) if wrong.size else 0.0
 
 
 def above_maximum(top: float, best: Evaluation) -> str:

@@ -13,7 +13,7 @@ from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.solution import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.curvature import GaussianAtMaximum, gaussian_at, interpolated
-from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures, rough
+from pymc_gpep.hyper.hyper_method import HyperMethod, above_maximum, evaluate_nodes, failures, rough, spread_of_errors
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.surrogate import DRAWS
@@ -52,7 +52,7 @@ class LaplaceNodes(HyperMethod):
         good = self.usable(nodes)
         evidence = optimum.best.log_posterior + gaussian.log_volume
         density = gaussian.at(standard_normal_nodes(DRAWS, d, random_seed))
-        doubt = rough(nodes, -0.5 * (z**2).sum(axis=1))
+        doubt = rough(spread_of_errors(nodes, -0.5 * (z**2).sum(axis=1)))
         complaints, weights = [failures(nodes)], np.ones(len(good))
         return self.posterior(
             log_posterior, good, weights, complaints, doubt=doubt, log_evidence=evidence, density=density
@@ -135,7 +135,7 @@ class CentralComposite(HyperMethod):
         tails = _TAIL * np.concatenate([-np.eye(d), np.eye(d)])
         found = evaluate_nodes(log_posterior, gaussian.at(np.concatenate([some, tails])), near, progressbar)
         found, at_tails = found[: len(some)], found[len(some) :]
-        doubt = _long_tail(at_tails, best) or rough(found, surrogate(some))
+        doubt = _long_tail(at_tails, best) or rough(spread_of_errors(found, surrogate(some)))
         z = np.concatenate([z, some[[node is not None for node in found]]])
         surrogate = interpolated(z, [*known, *(node for node in found if node is not None)], gaussian)
         density = gaussian.at(surrogate.draws(DRAWS, random_seed)[0])

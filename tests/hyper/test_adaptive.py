@@ -81,6 +81,7 @@ def test_log_evidence_is_the_integral():
     assert found.log_evidence == pytest.approx(exact, abs=0.01)
 
 
+@pytest.mark.variation
 def test_six_skewed_hyperparameters_have_their_quantiles():
     """Sums of logarithms of gamma variables: independent ones are drawn, and mixed."""
     rng = np.random.default_rng(1)
@@ -92,12 +93,41 @@ def test_six_skewed_hyperparameters_have_their_quantiles():
         return float((shapes * (u - np.log(shapes)) - np.exp(u)).sum())
 
     found = Given(mixed, list("abcdef")).integrated()
-    draws = np.log(rng.gamma(shapes, size=(100_000, 6))) @ np.linalg.inv(mix).T
+    draws = np.log(rng.gamma(shapes, size=(400_000, 6))) @ np.linalg.inv(mix).T
     for scale in (np.asarray, np.exp):
         wide, exact = scale(found.density), scale(draws)
         error = (np.quantile(wide, LEVELS, axis=0) - np.quantile(exact, LEVELS, axis=0)) / exact.std(axis=0)
         assert_allclose(error, 0, atol=0.08)
     assert found.converged
+
+
+def test_quantiles_of_two_scales_beside_a_normal_hyperparameter_are_exact():
+    """Small values of one scale are seen where the other scale is large, away from the axes at the maximum."""
+
+    def pair(x):
+        w, s = np.exp(x)
+        v = w + s + 0.05
+        return float(-3.0 * np.log(v) - 0.6 / v + x.sum() - 0.5 * (w**2 + s**2))
+
+    found = Given(lambda x: pair(x[:2]) - 0.5 * float(x[2:] @ x[2:]), list("wsa")).integrated()
+    axis = np.exp(np.linspace(-12, 2.5, 300))
+    w, s = np.meshgrid(axis, axis, indexing="ij")
+    v = w + s + 0.05
+    own = np.exp(-3.0 * np.log(v) - 0.6 / v + np.log(w * s) - 0.5 * (w**2 + s**2)).sum(axis=0)
+    own /= own.sum()
+    sd = np.sqrt(own @ axis**2 - (own @ axis) ** 2)
+    exact = np.interp(LEVELS, np.cumsum(own) - 0.5 * own, axis)
+    for draws in np.exp(found.density[:, :2]).T:
+        assert_allclose((np.quantile(draws, LEVELS) - exact) / sd, 0, atol=0.1)
+    assert found.doubt == ""
+
+
+def test_an_uneven_log_density_is_called_rough(monkeypatch):
+    monkeypatch.setattr(adaptive, "_UNSURE", 10.0)  # above it the fit has not converged
+    found = Given(lambda x: -0.5 * float(x @ x) + 0.5 * float(np.sin(9.0 * x).sum()), ["a"])
+    found = found.integrated(at=[0.0], evaluations=20)
+    assert found.doubt.startswith("marginals of hyperparameters are rough")
+    assert "hyper_options={'evaluations':" in found.doubt
 
 
 def test_a_flat_hyperparameter_stays_at_the_maximum_and_is_named():
