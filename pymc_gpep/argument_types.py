@@ -29,6 +29,14 @@ def check_switches(**switches: Any) -> None:
             raise TypeError(f"{name} must be True or False, but is {value!r}.")
 
 
+def as_names(option: str, value: Any) -> tuple[str, ...]:
+    """Return the names that an option lists; a string is one name, and None is no name."""
+    names = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{option} must be a list of names, but is {value!r}.")
+    return tuple(names)
+
+
 def check_name(option: str, value: Any, known: Iterable[str], of: str = "") -> None:
     """Raise a ValueError unless an option has one of the known names.
 

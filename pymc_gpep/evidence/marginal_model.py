@@ -91,7 +91,7 @@ def marginalize(
     likelihood: str | None = None,
     *,
     warm: bool = False,
-    hyperparameters: Sequence[str] = (),
+    hyperparameters: str | Sequence[str] | None = None,
     **options: Any,
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
@@ -116,7 +116,7 @@ def marginalize(
         Whether an evaluation starts from recent evaluations nearby in its thread and process, which takes less than
         half the sweeps. Its value then depends on these, by no more than the tolerance allows. So chains with equal
         seeds differ after some draws.
-    hyperparameters : sequence of str, optional
+    hyperparameters : str or sequence of str, optional
         Names of Gaussian variables that are not integrated out.
     **options
         Options of the approximation, as `pymc_gpep.methods` lists them for each method.
@@ -154,9 +154,7 @@ def marginalize(
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
     moments = prior_moments(classifier, array=classifier.prior.arrays[prior_type]())
-    first = moments(initial_point(classifier.model))
-    check_moments(first, prior_type)
-    check_proper(
-        prior_type.checked(first.k, first.mean), first.labels, first.likelihood, dict(classifier.prior.recipes)
-    )
+    begin = initial_point(classifier.model)
+    check_moments(moments(begin), prior_type)
+    check_proper(classifier, prior_type, moments, begin)
     return MarginalModel(classifier, solver, warm)

@@ -323,10 +323,8 @@ class DenseLogPosterior(LogPosterior):
             likelihood.check_parameters(labels, "the labels")
 
     def check_proper(self, theta: Array) -> None:
-        """Raise a StructureError if coefficients with a flat prior have an improper posterior."""
-        if self.classifier.prior.flat:
-            k, mean, labels, likelihood = self.moments(theta)
-            check_proper(self._prior_type(k, mean), labels, likelihood, dict(self.classifier.prior.recipes))
+        """Raise a StructureError if the data leave a direction of coefficients with a flat prior open."""
+        check_proper(self.classifier, self._prior_type, self._moments, self.point(theta))
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:

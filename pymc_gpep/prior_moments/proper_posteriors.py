@@ -5,13 +5,19 @@ of its latent value, on one side, or on none. The posterior is improper if A has
 if the likelihood of no row falls along a direction δ. Then aᵀδ = 0 for rows that fall on both sides, and aᵀδ has one
 sign for rows that fall on one side. Albert and Anderson (1984) call such binary data separated. Effects with a proper
 prior do not matter. Linear programmes with few rows at a time find the direction.
+
+Hyperparameters with a flat prior that shift prior means are such coefficients, kept at their maximum. In a direction
+that the data leave open their likelihood has no maximum, or several.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.distributions.continuous import FlatRV
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.optimize import linprog
 
@@ -20,6 +26,7 @@ from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PlainDensity, ScalarDensity
+from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.recipes.recipe import Recipe, shape_of
 
 # Latent values at which a density that falls to 0 is small. The first value with a finite density is used.
@@ -30,6 +37,8 @@ _FALL = 1e-3
 _ROWS = 500
 # A slope below this fraction of the largest of its row counts as 0.
 _SLOPE = 1e-9
+# Largest relative difference of two columns of a coefficient on which means depend linearly.
+_LINEAR = 1e-6
 _NAMED = 4  # Largest number of columns in a message.
 # Smallest singular value of columns, relative to the largest, for which flat coefficients are accurate.
 _NEAR = 1e-6
@@ -46,13 +55,70 @@ class _Rows(NamedTuple):
     """Rows with aᵀδ ≥ 0, (m, p)."""
 
 
-def check_proper(prior: PriorForm, labels: Any, likelihood: Likelihood, recipes: dict[TensorVariable, Recipe]) -> None:
-    """Raise a StructureError if the posterior of coefficients with a flat prior is improper; see `check_columns`."""
-    check_columns(prior.flat_columns, labels, likelihood, recipes)
+def check_proper(
+    classifier: GPClassifier,
+    prior_type: Callable[[Array, Array], PriorForm],
+    moments: Callable[[PointType], Any],
+    point: PointType,
+) -> None:
+    """Raise a StructureError if the data leave a direction of coefficients with a flat prior open.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    prior_type : callable
+        Function of array and mean that makes the prior.
+    moments : callable
+        Function that returns array, mean, labels and likelihood at a point of the model.
+    point : dict
+    """
+    held = _held_coefficients(classifier, moments, point)
+    if classifier.prior.flat or held:
+        k, mean, labels, likelihood = moments(point)
+        check_columns(prior_type(k, mean).flat_columns, labels, likelihood, dict(classifier.prior.recipes), held)
+
+
+def _held_coefficients(
+    classifier: GPClassifier, moments: Callable[[PointType], Any], point: PointType
+) -> list[tuple["_Name", Array]]:
+    """Return names and columns (c, n) of hyperparameters with a flat prior that only shift prior means, linearly."""
+    model = classifier.model
+    behind = set(ancestors([classifier.prior.mean()]))
+    others = [rv for rv in model.observed_RVs if rv not in classifier.observed]
+    others += [each for rv in classifier.hyperparameters for each in rv.owner.inputs]
+    with_density = set(ancestors([*model.potentials, *others]))
+    values = {
+        rv: model.rvs_to_values[rv].name
+        for rv in classifier.hyperparameters
+        if isinstance(rv.owner.op, FlatRV) and model.rvs_to_transforms[rv] is None and rv in behind - with_density
+    }
+    rng, found = np.random.default_rng(0), []
+    here = point | {name: np.zeros_like(point[name]) for name in values.values()}
+    there = point | {name: rng.normal(size=np.shape(point[name])) for name in values.values()}
+    with np.errstate(all="ignore"):
+        begin = [moments(at) for at in (here, there)] if values else []
+        for rv, name in values.items():
+            for place in np.ndindex(np.shape(point[name])):
+                unit = np.zeros(np.shape(point[name]))
+                unit[place] = 1.0
+                moved = [moments(at | {name: at[name] + unit}) for at in (here, there)]
+                columns = [new.mean - old.mean for new, old in zip(moved, begin, strict=True)]
+                same = all(
+                    np.array_equal(new.k, old.k)
+                    and np.array_equal(new.likelihood.parameters, old.likelihood.parameters)
+                    for new, old in zip(moved, begin, strict=True)
+                )
+                if same and np.allclose(*columns, rtol=_LINEAR, atol=_LINEAR * np.abs(columns[1]).max(initial=0.0)):
+                    found.append((_Name(repr(_entry(rv, place)), _advice(str(rv.name)), held=True), columns[0]))
+    return found
 
 
 def check_columns(
-    columns: Array, labels: Any, likelihood: Likelihood, recipes: Mapping[TensorVariable, Recipe]
+    columns: Array,
+    labels: Any,
+    likelihood: Likelihood,
+    recipes: Mapping[TensorVariable, Recipe],
+    held: Sequence[tuple["_Name", Array]] = (),
 ) -> None:
     """Raise a StructureError if the data leave a direction of flat coefficients open.
 
@@ -65,11 +131,14 @@ def check_columns(
         Likelihood with its parameters.
     recipes : dict of TensorVariable to Recipe
         Integrated variables, in the order of their columns.
+    held : sequence of (_Name, array)
+        Names and columns (c, n) of coefficients that are hyperparameters.
     """
+    columns = np.concatenate([columns, *(own[:, :, None] for _, own in held)], axis=2)
     if not columns.shape[2] or not np.isfinite(columns).all():
         return
     norms = np.sqrt((columns**2).sum(axis=(0, 1)))
-    names = _names(recipes, likelihood)
+    names = _names(recipes, likelihood) + [name for name, _ in held]
     if not norms.all():
         raise _improper(names, norms == 0.0, "No row depends on")
     seen = columns / norms if likelihood.sees_common else (columns - columns.mean(axis=0)) / norms
@@ -182,6 +251,18 @@ class _Name(NamedTuple):
     shown: str
     advice: str
     """Remedy if the data leave the number open."""
+    held: bool = False
+    """Whether the number is a hyperparameter."""
+
+
+def _entry(variable: TensorVariable, place: Sequence[Any]) -> str:
+    """Return the name of an entry of a variable."""
+    return f"{variable.name}[{', '.join(map(str, place))}]" if len(place) else str(variable.name)
+
+
+def _advice(name: str) -> str:
+    """Return the remedy for a coefficient without a density."""
+    return f"Leave a column out, or give its coefficient a density: pm.Normal({name!r}, 0, s)."
 
 
 def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> list[_Name]:
@@ -190,7 +271,7 @@ def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> 
     with_bounds = "pm.sample() draws" if likelihood.function_axis else "method='ep' integrates"
     for variable, recipe in recipes.items():
         shape, name = shape_of(variable), str(variable.name)
-        advice = f"Leave a column out, or give its coefficient a density: pm.Normal({name!r}, 0, s)."
+        advice = _advice(name)
         if recipe.bounded:
             advice = f"The bounds of {name!r} matter, but this method ignores them: {with_bounds} within them."
         for place in recipe.flat:
@@ -198,8 +279,7 @@ def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> 
                 begin = f"Declare {name!r} without it, or give it a density: init_dist=pm.Normal.dist(0, s)."
                 found.append(_Name(f"the start of {name!r}", begin))
             else:
-                index = ", ".join(map(str, np.unravel_index(place, shape)))
-                found.append(_Name(repr(f"{name}[{index}]" if shape else name), advice))
+                found.append(_Name(repr(_entry(variable, np.unravel_index(place, shape))), advice))
     return found
 
 
@@ -207,9 +287,9 @@ def _improper(names: Sequence[_Name], which: NDArray[np.bool_], before: str, aft
     """Return the error that names the columns of a direction."""
     advice = [own.advice for own, there in zip(names, which, strict=True) if there]
     first = min(advice, key=lambda text: not text.startswith("The bounds"))
-    return StructureError(
-        f"{before} {_shown(names, which)}{after}, so that the posterior is improper under flat priors. {first}"
-    )
+    held = all(own.held for own, there in zip(names, which, strict=True) if there)
+    so = "the likelihood has no single maximum" if held else "the posterior is improper under flat priors"
+    return StructureError(f"{before} {_shown(names, which)}{after}, so that {so}. {first}")
 
 
 def _shown(names: Sequence[_Name], which: NDArray[np.bool_]) -> str:

@@ -11,6 +11,7 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import as_names
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import in_double_precision, own_constants, own_constants_of_model
 from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, listing
@@ -53,7 +54,7 @@ from pymc_gpep.univariate.prior_factor import is_factor
 def read_classifier(
     model: pm.Model,
     likelihood: str | None = None,
-    hyperparameters: Sequence[str] = (),
+    hyperparameters: str | Sequence[str] | None = None,
     *,
     means: bool = False,
     starts: bool = False,
@@ -71,7 +72,7 @@ def read_classifier(
     likelihood : str, optional
         Name of the observed variable that is read. Other observed variables are then terms of the model. By default
         observed variables that share Gaussian variables are read together, each with one latent function.
-    hyperparameters : sequence of str
+    hyperparameters : str or sequence of str, optional
         Names of Gaussian variables that are not to be integrated.
     means : bool
         Whether to integrate Gaussian variables in the means of Gaussian processes, if latent functions are only these
@@ -103,6 +104,7 @@ def read_classifier(
     >>> read_classifier(model).n_points
     30
     """
+    hyperparameters = as_names("hyperparameters", hyperparameters)
     refuse_what_was_made(model)
     own_constants_of_model(model)
     model = lower_dims(model)

@@ -532,7 +532,7 @@ def _rebuilt(
         with made:
             pm.CustomDist(
                 f"{name}{SUFFIX}",
-                made[name].ravel(),
+                pt.atleast_1d(made[name]) if made[name].ndim < 2 else made[name].ravel(),
                 *[next(parameters) for _ in own.parameters],
                 logp=own.density,
                 observed=np.zeros(own.size),

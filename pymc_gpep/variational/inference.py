@@ -91,7 +91,7 @@ class GPInference(Inference):
         uses a grid that follows the density. `"ccd"` uses a central composite design, `"importance"` weighted draws.
         `"mean_field"`, for `"vb"` alone, is variational Bayes. `"nuts"`, for methods on all latent values together,
         runs Markov chains. After batches the integral needs sweeps over all rows. See `pymc_gpep.hyper`.
-    hyperparameters : sequence of str, optional
+    hyperparameters : str or sequence of str, optional
         Names of Gaussian variables that stay hyperparameters. Other Gaussian variables are integrated out if the
         likelihood's argument is affine in them.
     hyper_options : dict, optional
@@ -124,7 +124,7 @@ class GPInference(Inference):
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
         data: Any = None,
         hyper: str | None = None,
-        hyperparameters: Sequence[str] = (),
+        hyperparameters: str | Sequence[str] | None = None,
         hyper_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
