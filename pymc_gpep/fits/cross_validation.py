@@ -17,16 +17,21 @@ from pymc_gpep.argument_types import check_switches, check_whole, did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.left_out import Groups, LeftOutGroup, harmonic, left_out_group
 from pymc_gpep.fits.fitted import Fitted, Gp
+from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
+from pymc_gpep.prior_moments.proper_posteriors import check_columns
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.user_warnings import warn
 
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import LeaveOneOut
 
+_NAMED = 10  # Largest number of groups in a message.
 _SEED = 2016  # Seed of the draws: equal fits have equal results.
 
 
@@ -96,7 +101,8 @@ def loo(
         An `arviz.ELPDDataLOO` for `az.compare`. `elpd_i` and `p_loo_i`, the excess of a label's log density under the
         full posterior, have the dims and coords of the labels. There is no Pareto k. `warning` is set if the fit, or a
         repeated fit, did not converge. With `groups` there is a value for each group, with a standard error `error_i`.
-        A `pareto_k` above 0.7 means that the density of a group is inaccurate.
+        A `pareto_k` above 0.7 means that the density of a group is inaccurate. `elpd_i` is NaN for a group without
+        which the posterior of coefficients with a flat prior is improper.
 
     With `pit` there is `pit_i`.
 
@@ -110,6 +116,11 @@ def loo(
     ValueError
         If the posterior is not proper. If the rows came from `data=...` and the fit was read from a file, which does
         not contain rows. If groups do not match the rows, or are combined with `refit_above`.
+
+    Warns
+    -----
+    UserWarning
+        If `elpd_i` is NaN, with the groups.
 
     Examples
     --------
@@ -264,21 +275,47 @@ def _groups_left_out(
 
     chosen, weights = _groups_of_rows(fit.classifier, groups, fit.log_posterior.space.data), fit.hyper_posterior.weights
     found = np.empty((len(LeftOutGroup._fields), len(weights), len(chosen.rows)))
-    n_rows = sum(map(len, chosen.rows))
+    n_rows, improper = sum(map(len, chosen.rows)), np.zeros(len(chosen.rows), bool)
     with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
+            if s == 0:  # The columns of coefficients do not depend on hyperparameters.
+                improper = _leaves_open(fit.classifier, functions, chosen)
             for g, rows in enumerate(chosen.rows):
-                found[:, s, g] = left_out_group(functions.group(rows), draws, tolerance)
+                found[:, s, g] = np.nan if improper[g] else left_out_group(functions.group(rows), draws, tolerance)
                 progress.advance(len(rows))
+    if improper.any():
+        names, more = [repr(each) for each in chosen.labels[improper].tolist()], int(improper.sum()) - _NAMED
+        warn(
+            f"elpd_i is NaN for the groups {', '.join(names[:_NAMED])}{f' and {more} more' * (more > 0)}: the other "
+            "groups leave coefficients with a flat prior open. Give these coefficients a density, such as "
+            "pm.Normal('b', 0, s)."
+        )
     without, within, error, pareto_k = found
     log_weights = np.log(weights)[:, None]
     elpd = harmonic(log_weights, without)
     lpd = logsumexp(log_weights + within, axis=0)
     # Nodes share draws, so their errors have the weights of their densities.
     share = softmax(log_weights - without, axis=0)
-    sampled = (share * error).sum(axis=0), pareto_k.max(axis=0)
+    sampled = (share * error).sum(axis=0), np.where(np.isnan(pareto_k), np.inf, pareto_k).max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())
     return groups_summed_up(fit.classifier, fit.name, chosen, lpd, elpd, sampled, converged, draws)
+
+
+def _leaves_open(classifier: GPClassifier, functions: LatentFunctions, chosen: Groups) -> NDArray[np.bool_]:
+    """Return a mask of groups without whose rows the posterior of flat coefficients is improper."""
+    found = np.zeros(len(chosen.rows), bool)
+    if not classifier.prior.flat:
+        return found
+    columns = functions.solution.posterior.prior.flat_columns
+    columns = columns if classifier.groups is None else columns[:, classifier.groups.of]
+    for g, rows in enumerate(chosen.rows):
+        others = np.delete(np.arange(columns.shape[1]), rows)
+        own = columns[:, others], functions.labels[others], functions.likelihood.at(others)
+        try:
+            check_columns(*own, classifier.prior.recipes)
+        except StructureError:
+            found[g] = True
+    return found
 
 
 def _groups_of_rows(
