@@ -337,15 +337,17 @@ class Cells:
         value = _TOP - self._fall * np.expm1(np.clip(-compressed / self._fall, 0.0, _DEEPEST))
         return np.minimum(value, self._highest + _ABOVE)
 
-    def _masses(self, which: NDArray[np.int64]) -> Array:
-        """Log masses (m,) of cells (m,)."""
-        inside = self._model(self._unit * self.half[which][:, None], which)
+    def _masses(self, which: NDArray[np.int64], shift: Array | None = None, part: Array | float = 1.0) -> Array:
+        """Log masses (m,) of cells (m,), or of parts of them with shifts (m, d) and relative widths (m, d)."""
+        half = self.half[which] * part
+        places = self._unit * half[:, None]
+        inside = self._model(places if shift is None else places + shift[:, None], which)
         top = inside.max(axis=1)
         with np.errstate(invalid="ignore"):
             average = np.log(np.exp(inside - top[:, None]).mean(axis=1))
-        narrow = (self.half[which] < _NARROW).any(axis=1) & (self.value[which] < -_DEEP)
+        narrow = (half < _NARROW).any(axis=1) & (self.value[which] < -_DEEP)
         mass = np.where(np.isfinite(top) & ~narrow, top + average, -np.inf)
-        return mass + np.log(2.0 * self.half[which]).sum(axis=1)
+        return mass + np.log(2.0 * half).sum(axis=1)
 
     @property
     def z(self) -> Array:
@@ -392,7 +394,9 @@ class Cells:
         ends = np.concatenate([self.centre[own] + step, self.centre[own] - step])
         value, slope = self._at(ends, np.tile(own, 2))
         self.count += len(ends)
-        self.lost += list(np.tile(self.log_mass[own] - np.log(3.0), 2)[~np.isfinite(value)])
+        third = np.where(step != 0.0, 1.0 / 3.0, 1.0)
+        parts = [self._masses(own, sign * step, third) for sign in (1.0, -1.0)]
+        self.lost += list(np.concatenate(parts)[~np.isfinite(value)])
         (ahead, behind), (to, back) = value.reshape(2, -1), slope.reshape(2, len(own), self.d)
         here = self.slope[own]
         change = (to - back) / (2.0 * away[:, None])
