@@ -280,7 +280,7 @@ def finite_moments(
         places = [(e.theta, hyper.log_posterior.solve(e.theta, e.start)) for e in tail.far]
         near, far = (of(Conditional(hyper.log_posterior, *place)) for place in places)
         for name in names:
-            grows = np.ravel(far[name]) > _GROWTH * np.ravel(near[name])
+            grows = ~(np.ravel(far[name]) <= _GROWTH * np.ravel(near[name])) | np.isinf(np.ravel(far[name]))
             found[name] = np.minimum(found.get(name, _MOMENTS), np.where(grows, tail.moments, _MOMENTS))
     return found
 

@@ -18,7 +18,7 @@ from pymc_gpep.approximations.solution import Correction
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
-from pymc_gpep.fits.effects import Conditional, over_priors
+from pymc_gpep.fits.effects import Conditional, finite_moments, over_priors
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions, warn_of_moments
 from pymc_gpep.gaussians.prior_form import covariance_root
@@ -403,8 +403,8 @@ def predict(
     Warns
     -----
     UserWarning
-        If rows of `Xnew` are farther from all data than the length scales. If a mean or variance of an observation does
-        not exist. If a mean is above nearly all of the predicted values.
+        If rows of `Xnew` are farther from all data than the length scales. If a mean or variance does not exist. If a
+        mean is above nearly all of the predicted values.
 
     Examples
     --------
@@ -471,9 +471,12 @@ def predict(
                 yield found
 
         averaged = average_predictions(hyper.weights, predictions())
+        if hyper.tails and gp is None and not whole:
+            averaged, lacking = _existing(fit, averaged, classifier.response, inputs, elsewhere)
+            notes.update(dict.fromkeys([lacking] * bool(lacking)))
         for note in list(notes)[:1]:
             warn(note)
-        if averaged.outcome is not None:
+        if averaged.outcome is not None and not notes:
             heaviest = hyper.point(int(np.argmax(hyper.weights)))
             warn_of_moments(averaged, elsewhere(heaviest, y), classifier.response)
         if levels is not None:
@@ -519,6 +522,38 @@ def _of_array(
     own = array_elsewhere(classifier, data, constants)
     elsewhere = own.prior.elsewhere(None, constants)
     return (each.at_rows_of(elsewhere) for each in functions), own
+
+
+def _existing(
+    fit: Fitted, found: Prediction, response: str, inputs: Any, elsewhere: Callable[..., Likelihood]
+) -> tuple[Prediction, str]:
+    """Return a prediction with NaN for moments that do not exist, since scales have heavy tails, and a warning."""
+    hyper = fit.hyper_posterior
+    names = ["latent", *(["mean", "variance"] * (found.outcome is not None))]
+
+    def variances(each: Conditional) -> dict[str, Array]:
+        own = predict_at(each.functions.of(response), inputs, likelihood=elsewhere(each.point, None))
+        assert own.cov is not None
+        latent = np.diagonal(own.cov, axis1=1, axis2=2)
+        return {"latent": latent} | ({} if own.moments is None else dict(zip(names[1:], own.moments, strict=True)))
+
+    counts = finite_moments(hyper, names, variances)
+    latent = counts["latent"].reshape(found.mean.shape)
+    changed: dict[str, Array] = {"mean": np.where(latent < 1, np.nan, found.mean)}
+    if found.cov is not None:
+        undefined = (latent < 2)[:, :, None]
+        changed["cov"] = np.where(undefined | undefined.swapaxes(1, 2), np.nan, found.cov)
+    if found.outcome is not None:  # A mean that grows with the scales, as that of counts, is infinite.
+        undefined = np.stack([(counts["variance"] < 1) | (counts["mean"] < 2), counts["variance"] < 2], axis=1)
+        changed["outcome"] = np.where(undefined, np.nan, found.outcome)
+    rows = int(np.any([count.reshape(len(found.mean), -1).min(axis=1) < 2 for count in counts.values()], axis=0).sum())
+    if not rows:
+        return found, ""
+    scales = " and ".join(dict.fromkeys(repr(name) for tail in hyper.tails for name in tail.names))
+    return found._replace(**changed), (
+        f"Moments of {rows} of {len(found.mean)} rows are NaN, since they do not exist: the posterior of {scales} has "
+        "a heavy tail. Give it a density, such as pm.HalfNormal. Quantiles exist: fit.predict(..., quantiles=[0.5])."
+    )
 
 
 def predict_at(

@@ -32,6 +32,7 @@ _FAR = (6.0, 9.0), (3.0, 6.0)
 _MOMENTS = 2  # Tails with larger powers leave mean and variance defined.
 # Slope of the log posterior in the logarithm of a half-flat scale, above which a search follows a rise without end.
 _RISING = 0.5
+_WITHOUT_END = "its log posterior rises without end towards larger values"
 _TOGETHER = 3  # Largest number of scales that grow together.
 
 
@@ -90,6 +91,19 @@ def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]
     return None
 
 
+def check_rises(log_posterior: LogPosterior, theta: Array) -> None:
+    """Raise a ValueError if the log posterior rises without end in a half-flat scale, from where a search begins.
+
+    The likelihood then stays above 0, as that of a negative binomial that becomes a Poisson distribution.
+    """
+    space = log_posterior.space
+    for i in _half_flat(space):
+        with np.errstate(all="ignore"):
+            near, far = (log_posterior(theta + part * _ENDS[0] * np.eye(theta.size)[i]) for part in (0.5, 1.0))
+        if far.log_posterior - near.log_posterior > _RISING * 0.5 * _ENDS[0]:
+            raise _improper(space, [space.owners[i]], _WITHOUT_END, has_maximum=False)
+
+
 def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array | None) -> None:
     """Raise a ValueError if a hyperparameter whose prior has no density has an improper posterior.
 
@@ -97,8 +111,7 @@ def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array 
     """
     space = log_posterior.space
     if rising := [i for i in _half_flat(space) if best.gradient[i] > _RISING]:
-        why = "its log posterior rises without end towards larger values"
-        raise _improper(space, [space.owners[rising[0]]], why, has_maximum=False)
+        raise _improper(space, [space.owners[rising[0]]], _WITHOUT_END, has_maximum=False)
     deviations = np.full(len(space.owners), np.nan) if deviations is None else deviations
     for i in np.flatnonzero(space.without_density):
         known = float(deviations[i]) if 0.0 < deviations[i] < _NO_MAXIMUM or not space.transformed[i] else np.nan

@@ -24,7 +24,7 @@ from pymc_gpep.graphs.interpreted import compile_options
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.adaptive import Adaptive
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.tails import check_ends
+from pymc_gpep.hyper.tails import check_ends, check_rises
 from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
@@ -279,6 +279,8 @@ class GPInference(Inference):
             fit.include_transformed = transformed
             return fit
 
+        if self._hyper.name != Maximum.name and not self._plan.by_steps and begin is None:
+            check_rises(search.log_posterior, self._given.first)
         search.run(n, run, fit_of, begin)
         log_posterior, trace = search.log_posterior, search.trace
         hyper, trace = self._integrated(run, log_posterior, trace, progressbar)

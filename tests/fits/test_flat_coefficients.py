@@ -1,6 +1,7 @@
 """Coefficients with a flat prior (`pm.Flat`) are integrated exactly, with the density 1 in their own units."""
 
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pymc as pm
@@ -324,6 +325,22 @@ def test_ep_is_exact_for_rows_that_alone_inform_on_a_coefficient():
     assert fit.log_evidence == pytest.approx(expected - special.gammaln(counts + 1.0).sum(), abs=1e-6)
 
 
+@pytest.mark.parametrize("case", ["separated", "collinear", "collinear with an integrated one"])
+def test_coefficients_at_their_maximum_need_a_single_maximum(case):
+    held, message = ["a", "b"], "data are separated by the columns of 'a', 'b', so that the likelihood has no single"
+    with pm.Model() as model:
+        f = line() + pm.Normal("u", 0, 1, shape=Q)[GROUP]
+        if case == "separated":
+            pm.Bernoulli("y", logit_p=f, observed=HIGH)
+        else:
+            pm.Normal("y", f + pm.Flat("c") * (2 * X - 1), 1, observed=Y)
+            held = ["a", "b", "c"] if case == "collinear" else ["c"]
+            so = "the likelihood has no single" if case == "collinear" else "the posterior is improper"
+            message = f"'b', 'c' are linearly dependent, so that {so}"
+    with pytest.raises(gpep.StructureError, match=message):
+        fitted(model, "laplace", hyper="map", hyperparameters=held)
+
+
 def test_factor_with_a_flat_prior_stays_a_hyperparameter():
     with pm.Model() as model:
         theta, lam = pm.Normal("theta", shape=Q), pm.Flat("lam", shape=Q, initval=np.ones(Q))
@@ -387,6 +404,22 @@ def test_row_that_alone_informs_on_a_coefficient_cannot_be_left_out():
         pm.Normal("y", line() + pm.Flat("c") * (np.arange(N) == 4), NOISE, observed=Y)
     with pytest.raises(ValueError, match="Row 4 alone informs on a coefficient with a flat prior"):
         fitted(model, "ep").loo()
+
+
+def test_groups_that_alone_inform_on_a_coefficient_are_named_when_left_out():
+    where, covariance = GROUP % 3, NOISE**2 * np.eye(N)
+    columns = np.column_stack([np.ones(N), where == 2])
+    with pm.Model() as model:
+        pm.Normal("y", pm.Flat("a") + pm.Flat("c") * (where == 2), NOISE, observed=Y)
+    with pytest.warns(UserWarning, match="elpd_i is NaN for the groups 2: .* flat prior open"):
+        found = fitted(model, "ep").loo(groups=where)
+    assert np.isnan(found.elpd_i[2])
+    assert found.pareto_k[2] == np.inf
+    whole = restricted(columns, covariance, Y)[0]
+    for group in (0, 1):
+        keep = where != group
+        rest = restricted(columns[keep], covariance[np.ix_(keep, keep)], Y[keep])[0]
+        assert float(found.elpd_i[group]) == pytest.approx(whole - rest, abs=1e-6)
 
 
 def kriging(x, new, y, columns, there, noise):
@@ -559,13 +592,14 @@ def test_scale_of_rows_with_a_half_flat_prior_has_its_closed_form():
 @pytest.mark.parametrize("groups", [3, 4, 5])
 def test_half_flat_scale_of_few_groups_lacks_moments(groups):
     """Given J groups and a flat level the density of the scale falls as s^-(J-1) (Gelman 2006)."""
-    where, mean = np.arange(8 * groups) % groups, 2.0 * np.arange(groups)
-    rest = np.random.default_rng(3).normal(size=(8, groups))
+    mean, rest = 2.0 * np.arange(groups), np.random.default_rng(3).normal(size=(8, groups))
     with pm.Model() as model:
+        where = pm.Data("where", np.arange(8 * groups) % groups)
         scale, level = pm.HalfFlat("s"), pm.Flat("a")
         u = pm.Normal("u", 0, scale, shape=groups)
         pm.Deterministic("of_group", level + u)
-        pm.Normal("y", level + u[where], 1.0, observed=(mean + rest - rest.mean(axis=0)).ravel())
+        f = level + u[where]
+        pm.Normal("y", f, 1.0, observed=(mean + rest - rest.mean(axis=0)).ravel(), shape=f.shape)
     fit = fitted(model, "laplace")
     found = fit.summary(["s", "a", "u", "of_group"], ci_prob=0.5)
     undefined = np.isnan(found[["mean", "sd"]]).sum(axis=1)
@@ -578,6 +612,11 @@ def test_half_flat_scale_of_few_groups_lacks_moments(groups):
         assert np.isnan(own[name]).any() == (missing > 0)
     assert np.isfinite(fit.contrast({"difference": {"u": [1, -1] + [0] * (groups - 2)}})["sd"]).all()
     assert np.isnan(fit.std_data).sum() == (missing > 0) * (1 + groups)
+    heavy = pytest.warns(UserWarning, match="Moments of 1 of 2 rows are NaN.* 's' has a heavy tail")
+    with heavy if missing else nullcontext():
+        new = fit.predict(data={"where": [0, groups]}, new_levels=True)
+    for name, least in (("mean", 2), ("variance", 1), ("y_mean", 2), ("y_variance", 1)):
+        assert np.isnan(new[name]).values.tolist() == [False, missing >= least]
     # By quadrature: the means of groups are a sufficient statistic.
     s = np.exp(np.linspace(-8.0, 20.0, 20001))
     spread = s**2 + 1.0 / 8.0

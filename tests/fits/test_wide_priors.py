@@ -1,13 +1,15 @@
-"""Coefficients with wide normal priors end at the maximum of the likelihood, in whatever form the prior is given."""
+"""Wide priors: normal ones end at the maximum of the likelihood, in whatever form the prior is given."""
 
 import numpy as np
 import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
+from scipy import special
 
 from pymc_gpep.approximations import Laplace
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.reading import read_classifier
 
 RNG = np.random.default_rng(5)
 N, Q, NOISE = 120, 30, 0.9
@@ -95,3 +97,37 @@ def test_variances_beyond_the_digits_of_a_matrix_are_named_with_advice_that_work
     with pytest.raises(ValueError, match=r"The largest prior variance is .*e\+.*\(x - x\.mean\(\)\) / x\.std\(\)"):
         fitted(raw)
     assert fitted(np.column_stack([np.ones(12), (raw[:, 1:] - raw[:, 1:].mean(0)) / raw[:, 1:].std(0)])).converged
+
+
+@pytest.mark.parametrize("prior", [pm.HalfNormal, pm.HalfCauchy])
+def test_single_effect_with_another_prior_matches_quadrature(prior):
+    x, y = HEIGHT[:40] - 170.0, (RNG.random(40) < special.expit(0.1 * (HEIGHT[:40] - 170.0))).astype(int)
+    with pm.Model():
+        b = prior("b", 1.0)
+        pm.Bernoulli("y", logit_p=b * x, observed=y)
+        found = pm.fit(method="ep", progressbar=False).summary(["b"])
+    grid = np.linspace(0.0, 3.0, 3001)
+    weight = special.expit((2 * y - 1) * x * grid[:, None]).prod(axis=1)
+    weight *= np.exp(-0.5 * grid**2) if prior is pm.HalfNormal else 1.0 / (1.0 + grid**2)
+    mean = np.average(grid, weights=weight)
+    sd = np.sqrt(np.average((grid - mean) ** 2, weights=weight))
+    assert_allclose(found.to_numpy()[0, :2], [mean, sd], rtol=0.01)
+
+
+def test_names_of_hyperparameters_are_a_list_a_name_or_none():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a") + pm.Normal("slope") * MALE, NOISE, observed=Y)
+    for given, expected in ((None, []), ("slope", ["slope"]), (("slope",), ["slope"])):
+        assert [rv.name for rv in read_classifier(model, hyperparameters=given).hyperparameters] == expected
+    with pytest.raises(TypeError, match="hyperparameters must be a list of names, but is 3"):
+        read_classifier(model, hyperparameters=3)
+
+
+def test_half_flat_dispersion_of_counts_is_refused_before_a_search(monkeypatch):
+    """The likelihood becomes that of a Poisson distribution, which is not 0."""
+    monkeypatch.setattr("pymc_gpep.variational.plans.all_rows.Climb.run", None)
+    with pm.Model():
+        f = pm.Flat("a") + pm.Normal("u", 0, 1, shape=3)[GROUP[:30] % 3]
+        pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.HalfFlat("alpha"), observed=GROUP[:30])
+        with pytest.raises(ValueError, match="'alpha' is improper: its log posterior rises without end"):
+            pm.fit(method="laplace", progressbar=False)

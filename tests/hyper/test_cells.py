@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.cells import extent
+from pymc_gpep.hyper.cells import Cells, extent
 from tests.hyper.given_density import Given
 
 LEVELS = np.array([0.025, 0.25, 0.5, 0.75, 0.975])
@@ -143,6 +143,18 @@ def test_failures_in_the_mass_are_reported():
     found = Given(lambda x: np.nan if x[0] > 1.3 else -0.5 * float(x @ x), ["a", "b"], wide).integrated(at=[0.0, 0.0])
     assert "the approximation failed at" in found.message
     assert found.density[:, 0].max() < 1.6
+
+
+def test_lost_mass_of_a_tail_is_that_of_the_tail():
+    """The density 1 / cosh has the mass 2 atan(exp(-6)) / π beyond 6, where evaluations fail."""
+
+    def evaluate(z, near):
+        return np.where(z[:, 0] < 6.0, -np.log(np.cosh(z[:, 0])), -np.inf), -np.tanh(z)
+
+    cells = Cells(np.array([-20.0]), np.array([20.0]), evaluate)
+    cells.refine(3e-3, 100)
+    exact = 2.0 * np.arctan(np.exp(-6.0)) / np.pi
+    assert exact / 4.0 < cells.share_lost < 4.0 * exact
 
 
 def test_branch_that_a_surrogate_misses_is_reported():
