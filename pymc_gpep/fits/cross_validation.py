@@ -101,8 +101,8 @@ def loo(
         An `arviz.ELPDDataLOO` for `az.compare`. `elpd_i` and `p_loo_i`, the excess of a label's log density under the
         full posterior, have the dims and coords of the labels. There is no Pareto k. `warning` is set if the fit, or a
         repeated fit, did not converge. With `groups` there is a value for each group, with a standard error `error_i`.
-        A `pareto_k` above 0.7 means that the density of a group is inaccurate. `elpd_i` is NaN for a group without
-        which the posterior of coefficients with a flat prior is improper.
+        A `pareto_k` above 0.7 means that the density of a group is inaccurate. `elpd_i` is NaN for a group if the
+        posterior of coefficients with a flat prior is improper without rows of its latent values.
 
     With `pit` there is `pit_i`.
 
@@ -286,9 +286,9 @@ def _groups_left_out(
     if improper.any():
         names, more = [repr(each) for each in chosen.labels[improper].tolist()], int(improper.sum()) - _NAMED
         warn(
-            f"elpd_i is NaN for the groups {', '.join(names[:_NAMED])}{f' and {more} more' * (more > 0)}: the other "
-            "groups leave coefficients with a flat prior open. Give these coefficients a density, such as "
-            "pm.Normal('b', 0, s)."
+            f"elpd_i is NaN for the groups {', '.join(names[:_NAMED])}{f' and {more} more' * (more > 0)}: without "
+            "rows of their latent values coefficients with a flat prior are open. Give these coefficients a density, "
+            "such as pm.Normal('b', 0, s)."
         )
     without, within, error, pareto_k = found
     log_weights = np.log(weights)[:, None]
@@ -307,12 +307,15 @@ def _leaves_open(classifier: GPClassifier, functions: LatentFunctions, chosen: G
     if not classifier.prior.flat:
         return found
     columns = functions.solution.posterior.prior.flat_columns
-    columns = columns if classifier.groups is None else columns[:, classifier.groups.of]
+    of = np.arange(columns.shape[1]) if classifier.groups is None else classifier.groups.of
     for g, rows in enumerate(chosen.rows):
-        others = np.delete(np.arange(columns.shape[1]), rows)
-        own = columns[:, others], functions.labels[others], functions.likelihood.at(others)
+        others = np.delete(np.arange(len(of)), rows)
+        own = columns[:, of[others]], functions.labels[others], functions.likelihood.at(others)
+        # Rows with the latent values of the group are left out first, and then return.
+        first = np.delete(columns, of[rows], axis=1).reshape(-1, columns.shape[2])
         try:
             check_columns(*own, classifier.prior.recipes)
+            found[g] = np.linalg.matrix_rank(first) < first.shape[1]
         except StructureError:
             found[g] = True
     return found

@@ -37,7 +37,7 @@ _FALL = 1e-3
 _ROWS = 500
 # A slope below this fraction of the largest of its row counts as 0.
 _SLOPE = 1e-9
-# Largest relative difference of two columns of a coefficient on which means depend linearly.
+# Largest relative difference of moments that counts as rounding.
 _LINEAR = 1e-6
 _NAMED = 4  # Largest number of columns in a message.
 # Smallest singular value of columns, relative to the largest, for which flat coefficients are accurate.
@@ -102,15 +102,19 @@ def _held_coefficients(
                 unit = np.zeros(np.shape(point[name]))
                 unit[place] = 1.0
                 moved = [moments(at | {name: at[name] + unit}) for at in (here, there)]
-                columns = [new.mean - old.mean for new, old in zip(moved, begin, strict=True)]
-                same = all(
-                    np.array_equal(new.k, old.k)
-                    and np.array_equal(new.likelihood.parameters, old.likelihood.parameters)
-                    for new, old in zip(moved, begin, strict=True)
-                )
-                if same and np.allclose(*columns, rtol=_LINEAR, atol=_LINEAR * np.abs(columns[1]).max(initial=0.0)):
+                pairs = list(zip(moved, begin, strict=True))
+                columns = [new.mean - old.mean for new, old in pairs]
+                still = [(new.k, old.k) for new, old in pairs]
+                still += [(new.likelihood.parameters, old.likelihood.parameters) for new, old in pairs]
+                if all(_alike(*pair) for pair in [columns, *still]):
                     found.append((_Name(repr(_entry(rv, place)), _advice(str(rv.name)), held=True), columns[0]))
     return found
+
+
+def _alike(one: Array, other: Array) -> bool:
+    """Whether two arrays are equal up to rounding."""
+    size = np.abs(other[np.isfinite(other)]).max(initial=0.0)
+    return bool(np.allclose(one, other, rtol=_LINEAR, atol=_LINEAR * size))
 
 
 def check_columns(

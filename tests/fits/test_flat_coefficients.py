@@ -408,10 +408,10 @@ def test_row_that_alone_informs_on_a_coefficient_cannot_be_left_out():
 
 def test_groups_that_alone_inform_on_a_coefficient_are_named_when_left_out():
     where, covariance = GROUP % 3, NOISE**2 * np.eye(N)
-    columns = np.column_stack([np.ones(N), where == 2])
+    columns = np.column_stack([np.ones(N), where == 2, X])
     with pm.Model() as model:
-        pm.Normal("y", pm.Flat("a") + pm.Flat("c") * (where == 2), NOISE, observed=Y)
-    with pytest.warns(UserWarning, match="elpd_i is NaN for the groups 2: .* flat prior open"):
+        pm.Normal("y", line() + pm.Flat("c") * (where == 2), NOISE, observed=Y)
+    with pytest.warns(UserWarning, match="elpd_i is NaN for the groups 2: .* flat prior are open"):
         found = fitted(model, "ep").loo(groups=where)
     assert np.isnan(found.elpd_i[2])
     assert found.pareto_k[2] == np.inf
