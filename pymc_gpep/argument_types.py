@@ -30,7 +30,7 @@ def check_switches(**switches: Any) -> None:
 
 
 def as_names(option: str, value: Any) -> tuple[str, ...]:
-    """Return the names that an option lists; a string is one name, and None is no name."""
+    """Return the names that an option lists; a string is a single name, and None an empty list."""
     names = (value,) if isinstance(value, str) else () if value is None else value
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{option} must be a list of names, but is {value!r}.")

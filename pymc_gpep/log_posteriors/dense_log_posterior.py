@@ -324,7 +324,8 @@ class DenseLogPosterior(LogPosterior):
 
     def check_proper(self, theta: Array) -> None:
         """Raise a StructureError if the data leave a direction of coefficients with a flat prior open."""
-        check_proper(self.classifier, self._prior_type, self._moments, self.point(theta))
+        if self.classifier.prior.flat or self.space.without_density.any():
+            check_proper(self.classifier, self._prior_type, self._moments, self.point(theta))
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
