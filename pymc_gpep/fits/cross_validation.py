@@ -20,7 +20,6 @@ from pymc_gpep.fits.fitted import Fitted, Gp
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
-from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.prior_moments.proper_posteriors import check_columns
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
@@ -301,7 +300,7 @@ def _groups_left_out(
     return groups_summed_up(fit.classifier, fit.name, chosen, lpd, elpd, sampled, converged, draws)
 
 
-def _leaves_open(classifier: GPClassifier, functions: LatentFunctions, chosen: Groups) -> NDArray[np.bool_]:
+def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> NDArray[np.bool_]:
     """Return a mask of groups without whose rows the posterior of flat coefficients is improper."""
     found = np.zeros(len(chosen.rows), bool)
     if not classifier.prior.flat:
