@@ -438,6 +438,12 @@ def imported_and_named() -> list[str]:
     ).splitlines()
 
 
+def test_times_are_taken_from_clocks_that_never_jump():
+    # The system's clock may be set while a fit runs: seconds, limits and bars need time.monotonic or perf_counter.
+    jumps = re.compile(r"\btime\.time\(|from time import .*\btime\b|datetime\S*\.(utc)?now\(")
+    assert [str(path) for path in MODULES if jumps.search(path.read_text())] == []
+
+
 def test_import_brings_no_optional_or_heavy_library():
     # These are for those who plot or compare; `import pymc` may bring them, `import pymc_gpep` should not.
     added = imported_and_named()[0].split()

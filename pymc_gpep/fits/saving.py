@@ -6,6 +6,7 @@ stored, since their rows may be absent later. Hyperparameters on their natural s
 are for users who read a file without the model.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -179,19 +180,24 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
     checksum is an attribute of the root.
     """
     new, old = _finished(path)
-    for each in (new, old):
-        _remove(each)
-    if path.suffix == ".zarr":
-        tree.to_zarr(new, consolidated=False)
-        checksum = _checksums(new)[0]
-        root = json.loads((new / _ROOT).read_text())
-        root["attributes"][_CHECKSUM] = checksum
-        (new / _ROOT).write_text(json.dumps(root))
-    else:
-        tree.to_netcdf(new)
-        checksum = _checksums(new)[0]
-        with new.open("ab") as file:
-            file.write(_MARK + checksum.encode())
+    try:
+        for each in (new, old):
+            _remove(each)
+        if path.suffix == ".zarr":
+            tree.to_zarr(new, consolidated=False)
+            root = json.loads((new / _ROOT).read_text())
+            root["attributes"][_CHECKSUM] = _checksums(new)[0]
+            (new / _ROOT).write_text(json.dumps(root))
+        else:
+            content = bytes(tree.to_netcdf())  # HDF5 can crash the process if it writes to a full disk itself.
+            new.write_bytes(content + _MARK + hashlib.sha256(content).hexdigest().encode())
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            _remove(new)
+        if isinstance(error, OSError):
+            why = f"{error.strerror or error}. The fit was not saved, and an earlier file of this name was not changed"
+            raise OSError(error.errno, why, str(path)) from error
+        raise
     if path.is_dir():  # A folder cannot replace another folder.
         path.rename(old)
     new.rename(path)

@@ -4,6 +4,8 @@ numba's own cache depends on the text of the function's file, and on no other fi
 another file would be stale after a change there. A new docstring would cause a file to be compiled again. The
 cache of PyTensor does not depend on the source. Both caches use a digest of code without docstrings and comments. The
 digest covers a file and all files of this package that it imports, directly or indirectly.
+
+Processes may share the cache, an interrupt may cut a write short, and no folder need be writable.
 """
 
 import ast
@@ -14,13 +16,15 @@ import json
 import os
 import re
 import sys
+import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numba
 from numba.core import types
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, InTreeCacheLocator
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -128,6 +132,89 @@ def source_key(file: str) -> int:
     return int.from_bytes(_digest(Path(file))[:6])
 
 
+class _Beside(InTreeCacheLocator):
+    """The folder that `NUMBA_CACHE_DIR` names, or the folder beside the source, also if it is read-only."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        super().__init__(function, file)
+        if folder := numba.config.CACHE_DIR:
+            self._cache_path = os.path.join(folder, self.get_suitable_cache_subpath(file))
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> "_Beside":
+        return cls(function, file)
+
+
+class _Places(CompileResultCacheImpl):
+    """The first writable folder; if no folder is writable, `_Beside`."""
+
+    _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
+
+
+class _Files(IndexDataCacheFile):
+    """Files of the cache of one kernel.
+
+    numba numbers files of compiled code, and writes the index before the code. An interrupted process leaves an index
+    of older code, and two processes give one number to two signatures. Here each file has a name of its own, and the
+    index is written last.
+
+    Parameters
+    ----------
+    folders : list of str
+        The folder to write, and further folders to read.
+    name : str
+    stamp : bytes
+    """
+
+    def __init__(self, folders: list[str], name: str, stamp: bytes) -> None:
+        super().__init__(folders[0], name, stamp)
+        self._name = name
+        self._further = [_Files([folder], name, stamp) for folder in folders[1:] if folder != folders[0]]
+
+    def load(self, key: Any) -> Any:
+        """Return compiled code; None if it is absent or damaged."""
+        try:
+            found = super().load(key)
+        except Exception:  # a damaged pickle can raise any error
+            found = None
+        return found or next(filter(None, (each.load(key) for each in self._further)), None)
+
+    def save(self, key: Any, data: Any) -> None:
+        name = f"{self._name}.{uuid.uuid4().hex}.nbc"
+        self._save_data(name, data)
+        try:
+            known = self._load_index()
+        except Exception:
+            known = {}
+        if not known and os.path.exists(self._index_path):  # code of older source
+            for each in Path(self._cache_path).glob(f"{self._name}.*.nbc"):
+                if each.name != name:
+                    each.unlink(missing_ok=True)
+        self._save_index(known | {key: name})
+
+
+class _Cache(FunctionCache):
+    """The cache of one kernel. A folder that cannot be written costs compilations, and no error."""
+
+    _impl_class = _Places
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _warn_once(f"{numba.config.CACHE_DIR or _PACKAGE}: {error.strerror}")
+
+
+@functools.cache
+def _warn_once(why: str) -> None:
+    warnings.warn(
+        f"Compiled kernels cannot be kept in {why}. Each process compiles them again, for seconds up to minutes. Set "
+        "the environment variable NUMBA_CACHE_DIR to a folder that is writable and has space.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
 def kernel(
     function: Callable[..., Any], *, inline: Literal["never", "always"] = "never", reorders: bool = False
 ) -> Any:
@@ -137,17 +224,18 @@ def kernel(
     a quarter of the time. Numbers that are not finite stay not finite.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
-    options: Any = {"cache": True, "error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}
+    options: Any = {"error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}
     options |= {"no_cfunc_wrapper": True}
     dispatcher: Any = numba.njit(**options)(function)
     template = dispatcher.get_call_template
     # numba would compile a function again for each literal integer in a call.
     dispatcher.get_call_template = lambda args, kws: template([types.unliteral(each) for each in args], kws)
-    cache = dispatcher._cache
+    dispatcher._cache = cache = _Cache(function)
     # Names on disk contain no line number, since an edited docstring moves the functions below it.
     name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base)
-    stamp = _digest(Path(function.__code__.co_filename))
-    cache._cache_file = IndexDataCacheFile(cache._cache_path, filename_base=name, source_stamp=stamp)
+    file = function.__code__.co_filename
+    folders = [cache._cache_path, _Beside(function, file).get_cache_path()]
+    cache._cache_file = _Files(folders, name, _digest(Path(file)))
     return dispatcher
 
 

@@ -1,5 +1,7 @@
 """A fit as a file, and back."""
 
+import contextlib
+
 import arviz as az
 import cloudpickle
 import numpy as np
@@ -91,11 +93,26 @@ def test_loaded_fit_predicts_like_a_fit(probit):
     xr.testing.assert_identical(gpep.from_datatree(again.to_datatree(), model).latent, probit.latent)
 
 
+@contextlib.contextmanager
+def full_disk(free):
+    """Let writes fail after so many bytes of a file."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 @pytest.mark.parametrize("name", ["fit.nc", "fit.zarr"])
 def test_saved_fit_loads_from_its_file_also_after_a_second_save(probit, tmp_path, name):
     path = tmp_path / name
     probit.save(path)
     probit.save(str(path))
+    for free in (0, 400):
+        with full_disk(free), pytest.raises(OSError, match=rf"The fit was not saved, and an earlier file .*{name}"):
+            probit.save(path)
     model, gp = models.probit()
     again = gpep.load(path, model)
     assert_allclose(again.predict(gp, NEW)["p"], probit.predict(NEW)["p"], atol=1e-6)

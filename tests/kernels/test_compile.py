@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import pymc_gpep.kernels
@@ -189,3 +190,76 @@ def test_ops_name_the_file_of_their_wrapper():
     wrappers = [path for path in KERNELS.parent.rglob("*.py") if "@register_funcify" in path.read_text()]
     assert {path.stem for path in wrappers} == {"evidence", "multinomial_probit_distribution", "multinomial_probit"}
     assert [path for path in wrappers if "source_key(__file__)" not in path.read_text()] == []
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Make the files of one kernel, as each process has them, for the stamp of its source."""
+    return lambda stamp=b"source": compile._Files([str(tmp_path)], "kernel", stamp)
+
+
+def test_processes_that_save_at_once_never_exchange_code(files):
+    """The second process read the index before the first wrote it, and saves while the first does."""
+    first, second = files(), files()
+    second._load_index = dict
+    write = first._save_data
+
+    def write_late(name, code):
+        second.save("floats", "code for floats")
+        write(name, code)
+
+    first._save_data = write_late
+    first.save("integers", "code for integers")
+    assert (files().load("integers"), files().load("floats")) == ("code for integers", "code for floats")
+
+
+def test_interrupted_save_leaves_no_code_of_older_source(files, tmp_path, monkeypatch):
+    files(b"older").save("floats", "older code")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for half in ("_save_data", "_save_index"):
+        with monkeypatch.context() as patch:
+            patch.setattr(compile._Files, half, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                files().save("floats", "code")
+        assert files().load("floats") is None
+    files().save("floats", "code")
+    assert files().load("floats") == "code"
+    assert len(list(tmp_path.glob("*.nbc"))) == 1
+
+
+def test_damaged_files_of_the_cache_are_compiled_again(files, tmp_path):
+    files().save("floats", "code")
+    for file in tmp_path.iterdir():
+        whole = file.read_bytes()
+        for content in (b"", whole[: len(whole) // 2], b"no pickle"):
+            file.write_bytes(content)
+            assert files().load("floats") is None
+        file.write_bytes(whole)
+    next(tmp_path.glob("*.nbi")).write_bytes(b"")
+    files().save("floats", "code")
+    assert files().load("floats") == "code"
+
+
+def doubled(x):
+    return 2.0 * x
+
+
+def test_kernels_are_read_from_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    """No folder is writable, as with a read-only home; for root neither a folder in a file is."""
+    filled, absent = tmp_path / "filled", tmp_path / "file" / "absent"
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(compile, "_digest", lambda path: b"source")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(filled))
+    assert compile.kernel(doubled)(1.5) == 3.0
+    monkeypatch.setattr(compile._Places, "_locator_classes", [compile._Beside])
+    again = compile.kernel(doubled)
+    assert again(1.5) == 3.0
+    assert sum(again.stats.cache_hits.values()) == 1
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(absent))
+    with pytest.warns(
+        RuntimeWarning, match=r"cannot be kept in .*absent: Not a directory.* NUMBA_CACHE_DIR to a folder"
+    ):
+        assert compile.kernel(doubled)(1.5) == 3.0
