@@ -1,0 +1,88 @@
+"""Interrupts (Ctrl-C) at a hundred random moments: files stay whole, and later results are the same."""
+
+import signal
+import time
+from contextlib import suppress
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.fits.saving import _checksums, read_tree
+from tests import models
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers of processor time"),
+    # Python itself drops an interrupt that arrives in the clearing up of an object.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning"),
+]
+NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
+
+
+def fitted():
+    return pm.fit(model=models.probit()[0], method="nested_ep", progressbar=False, random_seed=1)
+
+
+WORK = {
+    "fit": (lambda fit, path: fitted(), lambda found: found.predict(NEW)["p"]),
+    "draws": (
+        lambda fit, path: (fit.predict(NEW)["p"], fit.sample(20, random_seed=1)["posterior/f"]),
+        lambda found: np.concatenate([np.ravel(each) for each in found]),
+    ),
+    "fit.nc": (lambda fit, path: fit.save(path), None),
+    "fit.zarr": (lambda fit, path: fit.save(path), None),
+}
+
+
+@pytest.fixture(scope="module")
+def probit():
+    return fitted()
+
+
+@pytest.fixture
+def interrupted():
+    """Return a function that calls `work`, and returns its result and whether the timer interrupted it."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def run(work, seconds):
+        with suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+            try:
+                return work(), False
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        return None, True
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    yield run
+    signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_interrupts_leave_whole_files_and_the_same_numbers(probit, interrupted, name, tmp_path):
+    work, numbers = WORK[name]
+    path = tmp_path / name
+    work(probit, path)
+    began, first = time.process_time(), work(probit, path)
+    seconds, stopped = time.process_time() - began, 0
+    for moment in np.random.default_rng(1).uniform(1e-4, seconds, size=25):
+        found, raised = interrupted(lambda: work(probit, path), moment)
+        kept = name == "fit" and not raised
+        stopped += raised or (kept and found.trace.interrupted)
+        if kept:
+            assert np.isfinite(found.log_evidence)
+        if numbers is None:
+            checksum, stored = _checksums(path)
+            assert checksum == stored
+    assert stopped > 5
+    again = work(probit, path)
+    if numbers is None:
+        assert read_tree(path).attrs["message"] == probit.message
+        assert [each.name for each in tmp_path.iterdir()] == [name]
+    else:
+        assert_allclose(numbers(again), numbers(first), rtol=1e-12)
