@@ -72,21 +72,36 @@ def dense(scales, functions):
     return Form(DensePrior, k, functions, roots, lambda array: np.eye(functions * ALL), points, symmetric=True)
 
 
+def residual_roots(functions):
+    """Root L (new, c, c) of a residual covariance at each new point."""
+    return np.tril(RNG.normal(size=(NEW, functions, functions))) + np.eye(functions)
+
+
+def with_residuals(full, roots):
+    """Write roots into the last columns of J (c, n + new, q + c new)."""
+    new, functions, _ = roots.shape
+    full[:, THERE, full.shape[2] - new * functions :] = block_diag(*roots).reshape(new, functions, -1).swapaxes(0, 1)
+    return full
+
+
+def covariances_of(roots):
+    """Residual covariances L Lᵀ."""
+    return roots @ roots.swapaxes(1, 2)
+
+
 def by_rows(whole):
-    """Rows J (c, n + new, q), and a variance of its own at each new point."""
+    """Rows J (c, n + new, q), and a residual covariance of the functions at each new point."""
     functions, _, q = whole.shape
-    beside = RNG.gamma(1.0, size=(functions, NEW))
+    beside = residual_roots(functions)
 
     def roots(array):
         full = np.zeros((functions, ALL, q + functions * NEW))
         full[:, :, :q] = whole
         full[:, OLD, :q] = array
-        for k in range(functions):
-            full[k, THERE, q + k * NEW : q + (k + 1) * NEW] = np.diag(np.sqrt(beside[k]))
-        return full
+        return with_residuals(full, beside)
 
     def points(mean):
-        return rows_of_functions(whole[:, THERE]), beside, mean
+        return rows_of_functions(whole[:, THERE]), covariances_of(beside), mean
 
     unit = np.eye(q + functions * NEW)
     return Form(RowPrior, np.ascontiguousarray(whole[:, OLD]), functions, roots, lambda array: unit, points)
@@ -133,7 +148,7 @@ def sparse_precision(c):
     values[range(c), :, 1 + np.arange(c)] = RNG.normal(size=(c, ALL))
     entries = np.r_[1.0, 2.2 + RNG.random(walk), -np.ones(walk - 1)]
     structure = PrecisionStructure(cells[OLD], first, second, columns, np.array([0.1]), functions=c)
-    beside = RNG.gamma(1.0, size=(c, NEW))
+    beside = residual_roots(c)
 
     def split(array):
         size = c * N * (1 + c)
@@ -144,8 +159,7 @@ def sparse_precision(c):
         own = np.concatenate([split(array)[0], values[:, THERE]], axis=1)
         for k in range(c):
             np.add.at(full[k], (np.arange(ALL)[:, None], cells), own[k])
-            full[k, THERE, q + k * NEW : q + (k + 1) * NEW] = np.diag(np.sqrt(beside[k]))
-        return full
+        return with_residuals(full, beside)
 
     def s(array):
         precision = np.zeros((q, q))
@@ -155,7 +169,7 @@ def sparse_precision(c):
 
     def points(mean):
         there = Entries(np.tile(cells[THERE], (c, 1)), values[:, THERE].reshape(c * NEW, -1), q)
-        return there, beside, mean
+        return there, covariances_of(beside), mean
 
     array = np.concatenate([values[:, OLD].ravel(), entries])[None, None]
     return Form(lambda array, mean: PrecisionPrior(array, mean, structure), array, c, roots, s, points)
@@ -167,17 +181,16 @@ def with_places(places):
     j, r = RNG.normal(size=(ALL, q)) / 2, RNG.normal(size=ALL)
     r[N + 1 :] = 0.0
     every = np.concatenate([places, np.full(NEW, places[1])])
-    beside = RNG.gamma(1.0, size=(1, NEW))
+    beside = residual_roots(1)
 
     def roots(array):
         full = np.zeros((1, ALL, q + count + NEW))
         full[0, :, :q] = np.concatenate([array[0, :, :q], j[THERE]])
         full[0, np.arange(ALL), q + every] = np.concatenate([array[0, :, q], r[THERE]])
-        full[0, THERE, q + count :] = np.diag(np.sqrt(beside[0]))
-        return full
+        return with_residuals(full, beside)
 
     def points(mean):
-        return PlaceRows(coefficients(j[THERE]), r[THERE], every[THERE], count, q), beside, mean
+        return PlaceRows(coefficients(j[THERE]), r[THERE], every[THERE], count, q), covariances_of(beside), mean
 
     structure = PlaceStructure(places, count)
     array = np.column_stack([j, r])[None, OLD]
