@@ -30,7 +30,7 @@ SETTINGS = {
     "checks": "0.1 0.5 0.7 0.9",
     "howto/bambi": "0.21",
     "howto/choices": "0.5 0.8 1.2",
-    "howto/maps": "1.5",
+    "howto/maps": "1.5 0.05 0.5 0.95",
     "howto/priors": "0.55 2.5 1.9 0.31 9.8 0.67 90 %",
     "howto/series": "0.9",
     "howto/two_classes": "1.6",
