@@ -73,7 +73,7 @@ TypeError
 
 
 def _on_dense(name: str) -> Callable[..., Solution]:
-    """The dense method of a name."""
+    """Return the method with this name, on a prior covariance, as a function of arrays."""
 
     def method(
         k: ArrayLike,
@@ -99,7 +99,7 @@ def _on_dense(name: str) -> Callable[..., Solution]:
 
 
 def _on_inducing(name: str) -> Callable[..., SparseSolution]:
-    """The method of a name that works by inducing inputs."""
+    """Return the method with this name, on inducing inputs, as a function of arrays."""
     kind = SPARSE_APPROXIMATIONS[name]
 
     def method(
@@ -125,21 +125,21 @@ def _on_inducing(name: str) -> Callable[..., SparseSolution]:
 
 
 def _further(name: str) -> Callable[..., Any]:
-    """The method of a name that is neither of matrices of all rows nor of inducing inputs."""
+    """Return the method with this name in `FURTHER_METHODS` as a function of arrays."""
     kind = FURTHER_METHODS[name]
     function, prior, more, arrays, number = kind.on_arrays()
     return _documented(function, name, [kind], prior, more, arrays, number)
 
 
 def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLike, c: int, n: int) -> Likelihood:
-    """The likelihood with its parameters at n points, if these and the labels are legal for c functions."""
+    """Return the likelihood with its parameters at n points, after checks of parameters and labels for c functions."""
     found = likelihood.given(likelihood.checked_parameters(parameters, n))
     found.check_parameters(found.check(labels, c, n), "labels")
     return found
 
 
 def _docstring(kind: type) -> str:
-    """Return the docstring that the author of a class wrote: a dataclass without one has its signature there."""
+    """Return the docstring of a class; empty if it is the signature that Python writes for a dataclass."""
     written = inspect.getdoc(kind) or ""
     return "" if written.startswith(f"{kind.__name__}(") else written
 
@@ -150,7 +150,7 @@ type _Kind = type[Approximator | SparseApproximation | FurtherMethod]
 def _documented[F: Callable[..., Any]](
     method: F, name: str, kinds: Sequence[_Kind], prior: str, more: str, arrays: str, number: str
 ) -> F:
-    """The function with the documentation and the options of the approximations that it chooses from."""
+    """Return the function with the documentation and options of its approximations."""
     theirs = {kind: [each.name for each in LIKELIHOODS if kind.approximates(each)] for kind in kinds}
     words: list[str] = []
     options: dict[str, str] = {}

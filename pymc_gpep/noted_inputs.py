@@ -1,4 +1,4 @@
-"""Arrays that were given to `pm.gp.Latent.prior` as inputs, noted at the constants that its graph has of them."""
+"""Records of the input arrays of `pm.gp.Latent.prior`, attached to the constants of its graph with their columns."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from pymc_gpep.array_types import Array
 
 
 class NotedInputs(NamedTuple):
-    """The part of the inputs of a prior that a constant of a graph holds."""
+    """Inputs of a prior, and the columns of the inputs that a constant of a graph holds."""
 
     array: Array
     """The inputs (n, d)."""
@@ -22,11 +22,11 @@ class NotedInputs(NamedTuple):
 
 
 def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], Any]] = ()) -> None:
-    """Note at each constant behind the latent values f that is over the points which array its columns are of.
+    """Attach a record to each constant behind the latent values f with an entry for each point: its array and columns.
 
-    PyTensor keeps the note through copies of a graph. Inputs that are a variable of the graph itself need no note.
-    Where columns of the array are the same at all points, the functions of inputs that made f are called with other
-    inputs. This shows the order in which they take columns.
+    PyTensor keeps the record through copies of a graph. Inputs that are a variable of the graph need no record.
+    If columns of the array are equal at all points, the functions of inputs that made f are called with other
+    inputs. This shows the order in which they select columns.
     """
     array = inputs.data if isinstance(inputs, Constant) else inputs
     if isinstance(array, Variable) or np.ndim(array) != 2:
@@ -42,19 +42,19 @@ def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], An
 
 
 def noted_inputs(leaf: Variable) -> NotedInputs | None:
-    """The inputs that a constant has columns of; None where that was not noted."""
+    """Return the inputs whose columns a constant holds; None without a record."""
     return getattr(leaf.tag, _NOTE, None)
 
 
 def renew_note(leaf: Constant, former: Any) -> None:
-    """Let the note of a constant with a new array name that array, where it named the former one."""
+    """Update the record of a constant whose array was replaced, if the record holds the `former` array."""
     noted = noted_inputs(leaf)
     if noted is not None and noted.array is former:
         setattr(leaf.tag, _NOTE, noted._replace(array=leaf.data))
 
 
 def own_arrays(made: Any) -> None:
-    """Give covariance and mean functions copies of the arrays that they hold, so that later changes do not reach them.
+    """Replace the arrays of covariance and mean functions by copies, so that later changes of arrays have no effect.
 
     Sums and products contain further functions.
     """
@@ -70,7 +70,7 @@ def own_arrays(made: Any) -> None:
 
 
 def some_columns_alike(array: Array) -> bool:
-    """Whether any two columns of inputs (n, d) are the same at all points."""
+    """Return whether any two columns of inputs (n, d) are equal at all points."""
     return len({column.tobytes() for column in array.T}) < array.shape[1]
 
 
@@ -79,9 +79,9 @@ def _over_points(variables: Any, points: int) -> list[Constant]:
 
 
 def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> list[tuple[int, ...]]:
-    """Return the columns of the inputs that functions turn into constants, found with an argument of distinct columns.
+    """Return the columns of the inputs that functions turn into constants, found by a call with distinct columns.
 
-    The rows of column j are the binary digits of j, which any type of numbers can be.
+    The rows of column j are the binary digits of j, which every numeric type can hold.
     """
     n, d = array.shape
     numbers = np.arange(d)
@@ -90,10 +90,10 @@ def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> l
         return []
     number_of = {column.tobytes(): number for number, column in enumerate(digits.T)}
     try:
-        with pm.Model(model=None), warnings.catch_warnings():  # variables that the functions declare are dropped
+        with pm.Model(model=None), warnings.catch_warnings():  # drops variables that the functions declare
             warnings.simplefilter("ignore")
             made = [result for function in functions if isinstance(result := function(digits), Variable)]
-    except Exception:  # of a user's own function, which may compute with its inputs
+    except Exception:  # a user's function may fail for these inputs
         return []
     found = []
     for leaf in _over_points(ancestors(made), n):

@@ -19,7 +19,7 @@ def progress_bar(shown: bool, within: bool = False) -> CustomProgress:
 
 
 class RowProgress:
-    """How much of the work on rows is done, and the time that is left; a context.
+    """Display of the finished share of work on rows, and of the remaining time; a context.
 
     The first piece of the work includes compilation, so it counts neither for the remaining time nor for the delay
     before the bar appears. An interrupt (Ctrl-C) is raised again with the number of finished rows.

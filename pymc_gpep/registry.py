@@ -191,7 +191,7 @@ class Registry[T](Collection[T]):
         return (*entries, entry)
 
     def face(self, module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-        """Return `__getattr__` and `__dir__` of a module that offers added entries beside its own names."""
+        """Return `__getattr__` and `__dir__` of a module that offers added entries and its own names."""
 
         def attribute(name: str) -> Any:
             if name.startswith("__") or name not in self.names:

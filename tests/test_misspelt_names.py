@@ -57,7 +57,7 @@ def _two_responses():
         ({"tolerence": 1e-3}, "tolerance"),
     ],
 )
-def test_misspelt_option_of_a_fit_is_asked_about(options, meant):
+def test_misspelt_option_of_a_fit_gets_a_suggestion(options, meant):
     with _sum(), pytest.raises((ValueError, TypeError), match=rf"Did you mean '{meant}'\?"):
         GPInference("laplace", **options).fit(progressbar=False)
 
@@ -74,7 +74,7 @@ def test_misspelt_option_of_a_fit_is_asked_about(options, meant):
         ("vb", {"hyper": "meanfield"}, "mean_field"),
     ],
 )
-def test_misspelt_option_of_a_process_is_asked_about(method, options, meant):
+def test_misspelt_option_of_a_process_gets_a_suggestion(method, options, meant):
     model, _ = models.probit()
     with model, pytest.raises(ValueError, match=rf"Did you mean '{meant}'\?"):
         GPInference(method, **options).fit(1, progressbar=False)
@@ -93,13 +93,13 @@ OF_A_SUM = {
 
 
 @pytest.mark.parametrize("case", OF_A_SUM)
-def test_misspelt_name_in_a_call_of_a_fit_is_asked_about(case, fit):
+def test_misspelt_name_in_a_call_of_a_fit_gets_a_suggestion(case, fit):
     call, meant = OF_A_SUM[case]
     with pytest.raises(ValueError, match=rf" Did you mean {meant!r}\?$"):
         call(fit)
 
 
-def test_misspelt_response_is_asked_about():
+def test_misspelt_response_gets_a_suggestion():
     with pytest.raises(ValueError, match=r"Did you mean 'falls'\?"):
         _two_responses().predict(response="fals")
 
@@ -117,7 +117,7 @@ OF_A_PROCESS = {
 
 
 @pytest.mark.parametrize("case", OF_A_PROCESS)
-def test_misspelt_name_in_a_call_with_classes_is_asked_about(case, shared):
+def test_misspelt_name_in_a_call_with_classes_gets_a_suggestion(case, shared):
     call, meant = OF_A_PROCESS[case]
     with pytest.raises(ValueError, match=rf"Did you mean {meant!r}\?$"):
         call(shared.fit)
@@ -137,7 +137,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("case", ELSEWHERE)
-def test_misspelt_name_elsewhere_is_asked_about(case):
+def test_misspelt_name_elsewhere_gets_a_suggestion(case):
     call, meant = ELSEWHERE[case]
     with pytest.raises(ValueError, match=rf"Did you mean {meant!r}\?$"):
         call()
@@ -151,7 +151,7 @@ def test_misspelt_name_elsewhere_is_asked_about(case):
         (gpep.samplers.ProbitGibbs, {"hyper": "whitned"}, "whitened"),
     ],
 )
-def test_misspelt_option_of_a_sampler_is_asked_about(step, options, meant, shared):
+def test_misspelt_option_of_a_sampler_gets_a_suggestion(step, options, meant, shared):
     with shared.model, pytest.raises((ValueError, TypeError), match=rf"Did you mean {meant!r}\?"):
         step(**options)
 

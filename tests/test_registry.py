@@ -345,7 +345,7 @@ class Later(Never):
     assert "later" in HYPER.names
 
 
-def test_order_of_paths_is_that_of_registration():
+def test_paths_are_in_the_order_of_registration():
     gpep.register("hyper", f"{__name__}:Never", f"{__name__}:Rarely")
     gpep.register("hyper", type("Last", (Never,), {"name": "last"}))
     assert list(HYPER.names)[-3:] == ["never", "rarely", "last"]

@@ -105,7 +105,7 @@ def run(folder: Path, options: str) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no process for tests")
 @pytest.mark.parametrize(("most", "processes"), [(0, 3), (1e12, 2)], ids=["one for each file", "one for all"])
-def test_files_have_processes_of_their_own_once_memory_is_taken(tmp_path, most, processes):
+def test_files_have_separate_processes_once_memory_is_used(tmp_path, most, processes):
     """The second file ends its process, after which a third one begins in any case."""
     (tmp_path / "conftest.py").write_text(CONFTEST.format(most=most))
     for name, last in ("test_a", True), ("test_b", False), ("test_c", True):
@@ -119,7 +119,7 @@ def test_files_have_processes_of_their_own_once_memory_is_taken(tmp_path, most, 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no process for tests")
-def test_setups_and_teardowns_that_say_something_are_shown(tmp_path):
+def test_setups_and_teardowns_with_output_are_shown(tmp_path):
     (tmp_path / "conftest.py").write_text(CONFTEST.format(most=1e12))
     (tmp_path / "test_around.py").write_text(AROUND)
     shown = run(tmp_path, "-rA --durations 0")

@@ -303,7 +303,7 @@ class Approximator(ABC):
 
 # A solve with this many times the tolerance ranks points far from a maximum, and ends with the first scheme.
 _RANKS = 1e4
-_FAR = 1.0  # largest distance of log √α below its neighbours' values; none above, since it may be inadmissible there
+_FAR = 1.0  # Largest fall of log √α below its neighbours' values. It must not exceed them: it could be inadmissible.
 
 
 @dataclass(frozen=True)

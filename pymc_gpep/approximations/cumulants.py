@@ -199,7 +199,7 @@ def _of_several(solution: Solution) -> Array:
 
 
 def _log_ratios(solution: Solution, x: Array) -> Array:
-    """Return log p(y_i | f_i) less the log of the site, 1 at the mean, of x = f − mean (s, c, n): (s, n)."""
+    """Return log p(y_i | f_i) minus the log of the site scaled to 1 at the mean, (s, n), for f = mean + x (s, c, n)."""
     posterior, f = solution.posterior, solution.mean + x
     log_sites = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
     return solution.likelihood.log_densities(f, solution.labels) - log_sites

@@ -35,7 +35,7 @@ from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_ch
 _AT_MODE = 1e-2  # Tolerance of the mode that starts a cold solve.
 # Use the rough kernel if the tolerance is at least _WIDE, or changes exceed _CLOSE times the tolerance.
 _WIDE, _CLOSE = 1e-5, 1e3
-_WIDEST = 10.0  # variance of a cavity, in units of the prior variance
+_WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
 _DIGITS = 8.0 * np.finfo(np.float64).eps
 
 
@@ -54,10 +54,10 @@ def scalar_ep(
 ) -> Found:
     """EP; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
-    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
-    `ParameterSlopes` for it. `density` is the same for cavities of width 0, if that takes less time. Sweeps far from
-    the fixed point, and solves with a wide tolerance, use the kernel `rough`. Sites of densities that are normal come
-    from `normal`, since moments lose their digits where a site is precise. Precisions of sites are at least
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
+    `ParameterSlopes`. `density` is the same for cavities of width 0, if that takes less time. Sweeps far from the fixed
+    point, and solves with a wide tolerance, use the kernel `rough`. Sites of densities that are normal come from
+    `normal`, since moments lose their digits where a site is precise. Precisions of sites are at least
     `least_precision`, 0 or −∞. Other options are passed to `pymc_gpep.solvers.site_ep.site_ep`.
     """
     y = problem.labels
@@ -107,7 +107,7 @@ def scalar_ep(
     start.reshape(2, -1)[:, given] = exact[:, given]
     ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
     status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
-    # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
+    # Sites of large counts are precise: for an A of the size 10ᵏ, at most its trace, A⁻¹ loses k digits.
     trace = float(problem.prior.variances[0] @ np.abs(posterior.of.precision))
     if problem.prior.by_weights and status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
@@ -162,7 +162,7 @@ class EP(AcceleratedEP):
 
     @staticmethod
     def _beside_priors(problem: Problem, likelihood: Likelihood) -> Array:
-        """Return sites (2, n) at the mode, in which factors of priors have the moments of the priors."""
+        """Return sites (2, n) at the mode, given sites with which prior factors have the moments of the priors."""
         terms = likelihood.computation(GaussianAverage).terms
         rows = np.concatenate([each for each, _ in likelihood.given(problem.parameters).priors()])
         mean, variance = (np.ascontiguousarray(each[0]) for each in (problem.prior.mean, problem.prior.variances))
@@ -183,7 +183,7 @@ class EP(AcceleratedEP):
         return sites
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return outliers, whose sites are weak compared with their sites under the prior, and these sites."""
+        """Return rows whose sites are far less precise than under the prior, and their sites under the prior."""
         likelihood, prior = solution.likelihood, solution.posterior.prior
         if likelihood.log_concave:
             return super().from_outliers(solution)

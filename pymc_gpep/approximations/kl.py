@@ -64,7 +64,7 @@ def bound_response(solution: Solution) -> Posterior:
 
 
 def average_response(solution: Solution) -> Posterior:
-    """Return sites of the Gaussian nearest to the posterior, as precise as points under a moving cavity.
+    """Response of the means of the Gaussian nearest to the posterior, whose variances change with its means.
 
     A force moves means m, means move the variances v, and variances move the means again, by ∂²g/∂m∂v. With the
     covariance V and S = V ∘ V, the means follow by

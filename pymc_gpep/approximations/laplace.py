@@ -220,7 +220,7 @@ _MAX_ITERATIONS = 200
 def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Array, prior_mean: Array) -> Array:
     """Probability of each class at m new points, corrected by Laplace's method with the new point among the data.
 
-    For every new point and every label it could have, the mode is found anew from that of the data. This takes a few
+    For every new point and every possible label, the mode is found anew, from the mode of the data. This takes a few
     iterations of O((c + 1) n³) each, so that m points take some mc times as long as one iteration of the fit.
 
     Parameters
@@ -297,7 +297,7 @@ class Laplace(NewtonApproximation):
 
 _SUFFICIENT = 1e-4  # Smallest accepted share of the increase predicted by the slope.
 _MAX_HALVINGS = 50
-_CLOSE_TO_MODE = 0.1  # Closer to the mode steps are not compared: rounding would decide.
+_CLOSE_TO_MODE = 0.1  # Largest change of latent values by a step that is not shortened: rounding would decide.
 
 
 class BlockAscent:

@@ -120,7 +120,7 @@ def approximator(
     others: Collection[str] = (),
     singular: bool = False,
 ) -> Approximator:
-    """Make the approximation that a method stands for with a likelihood.
+    """Make the approximation that a method uses for a likelihood.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def approximator(
     others : collection of str
         Names of these options, for a suggestion.
     singular : bool
-        Whether the prior is that of a sum, for the message about a method that does not fit.
+        Whether the prior belongs to a sum, for the message about a method that does not fit.
 
     Raises
     ------

@@ -165,7 +165,7 @@ class InnerSitePosterior(CoupledSitePosterior):
         super().__init__(problem, lambda labels, sites, *written: site_parameters(labels, *sites, *written))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`; log ∫ p(f) p(u) ∏ sites, which the terms of the factors leave over."""
+        """See `ImpliedPosterior`; log ∫ p(f) p(u) ∏ sites, the evidence without the terms of the factors."""
         variances = self.problem.prior.variances
         if sites.any() or not variances.max() < _BEYOND_REASON:
             return super().take(sites)
@@ -295,12 +295,12 @@ _UNIMPROVED = 3  # sweeps that may pass without a smaller residual
 class SinglePrecision:
     """Decide before each sweep whether it runs in single precision.
 
-    The first sweep does only from a cold start, since the distance of another start from the solution is unknown. Once
-    residuals are small, all sweeps run in double precision.
+    The first sweep runs in single precision only from a cold start: the distance of another start from the solution is
+    unknown. Once residuals are small, all sweeps run in double precision.
 
     Rounding changes the sites that match the moments of a posterior by up to ε trace K, in units of their marginals.
-    An iteration comes that close to its fixed point, and goes on from there with 64 bits. The final sites and the
-    evidence are computed with 64 bits.
+    Single precision is used until an iteration is that close to its fixed point, then 64 bits. The final sites and
+    the evidence are computed with 64 bits.
 
     Parameters
     ----------
@@ -406,7 +406,7 @@ class NestedEP(AcceleratedEP):
         return 2 * n_points * (n_functions - 1)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """The Φ(g_j) of all points: the fixed point is that of EP with these as factors."""
+        """The Φ(g_j) of all points: the fixed point is the fixed point of EP with these factors."""
         c, n = solution.mean.shape
         alpha, beta = solution.start.reshape(2, n, c - 1)
         average = solution.likelihood.computation(DifferenceFactors).average

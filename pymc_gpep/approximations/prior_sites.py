@@ -22,12 +22,12 @@ from pymc_gpep.solvers.sparse_sweeps import LeftOut
 _MOVES = 0.01  # Relative change of a variance, or square of a shift in deviations, that moves the site of a factor.
 _MOST = 24  # Largest number of factors of one row that move.
 _SWEEPS, _DAMPED, _TOLERANCE = 200, 20, 1e-9
-_FEW = 0.7  # Share of problems without convergence that go on without the rest.
+_FEW = 0.7  # Share of problems without convergence below which they continue without the rest.
 _TOGETHER = 800  # Largest numbers of rows and of effects whose covariances are computed together.
 
 
 class Factor(NamedTuple):
-    """Factors of latent values of some problems, one value each."""
+    """Factors of several problems. Each factor depends on a single latent value."""
 
     likelihood: Likelihood
     labels: Observed
@@ -101,7 +101,7 @@ class LocalEP(NamedTuple):
             going &= np.isfinite(moved)
             if not going.any():
                 break
-            if going.sum() <= _FEW * len(going):  # The rest goes on alone.
+            if going.sum() <= _FEW * len(going):  # Continue with the rest alone.
                 own, active = LocalEP(*(each[going] for each in own)), active[going]
                 factors = [each.of(going) for each in factors]
         return found, done
@@ -201,11 +201,11 @@ class PriorSites:
         found : LeftOut
             Leave-one-out moments with the sites of the fit.
         alike : array (n,) or None
-            Numbers of rows, the same for equal rows.
+            Group number of each row; equal rows have the same number.
         of : array (n,) or None
             The point of each row; rows are points if None.
         rest : callable
-            Function that returns factors of the other rows of the points of rows.
+            Function that returns, for given rows, factors of the other rows of their points.
         """
         own = np.arange(found.rows.start, found.rows.stop)
         _, first, back = np.unique(own if alike is None else alike[own], return_index=True, return_inverse=True)

@@ -71,8 +71,8 @@ class _PredictorsAscent(BlockAscent):
     Attributes
     ----------
     exact : bool
-        Whether the curvature that was factorised last is that of the log density. Where its posterior does not exist,
-        its eigenvalues are replaced by their absolute values, so that steps go up.
+        Whether the curvature that was factorised last is the curvature of the log density. Where its posterior does not
+        exist, its eigenvalues are replaced by their absolute values, so that steps go up.
     """
 
     sees_common = True
@@ -97,7 +97,7 @@ class _PredictorsAscent(BlockAscent):
         )
 
     def away(self, x: Array) -> Array:
-        """Return the highest of some coordinates beside a saddle, along its directions of largest negative curvature.
+        """Return the highest of some coordinates near a saddle, along its directions of largest negative curvature.
 
         A direction is f = K b with W K b = λ b, where λ is less than −1.
         """

@@ -193,7 +193,7 @@ RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
 
 
 def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
-    """The rule that a name stands for with a likelihood.
+    """Return the rule with this name for a likelihood.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class Number(Enum):
 
 @dataclass(frozen=True, eq=False)
 class SparseSolution:
-    """The approximate posterior of latent functions by way of inducing values, at fixed hyperparameters.
+    """The approximate posterior of latent functions, given by inducing values, at fixed hyperparameters.
 
     Attributes
     ----------

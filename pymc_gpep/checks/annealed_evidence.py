@@ -246,7 +246,7 @@ def annealed_evidence(
     Independent runs go from the prior of the latent values, or from an approximate posterior, to the posterior. They
     yield an estimate by annealed importance sampling (Neal 2001) and one by thermodynamic integration (Nickisch and
     Rasmussen 2008, section 10). Both are exact in the limit of many runs and temperatures, from any start. Their
-    agreement is a sign, besides `effective_runs`, that the runs follow the temperatures.
+    agreement is a sign, in addition to `effective_runs`, that the runs follow the temperatures.
 
     Parameters
     ----------

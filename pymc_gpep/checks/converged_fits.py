@@ -1,7 +1,7 @@
 """Reasons to doubt a fit that converged.
 
-`nothing_learned` compares the evidence of the fit with that of the class frequencies. `other_mode` searches for a
-second mode of EP, by a solve that begins without the sites of rows that look like outliers. `mirror_image` finds
+`nothing_learned` compares the evidence of the fit with the evidence of the class frequencies. `other_mode` searches for
+a second mode of EP, by a solve that begins without the sites of rows that look like outliers. `mirror_image` finds
 linear predictors whose product is all that a likelihood depends on.
 """
 

@@ -84,7 +84,7 @@ def nothing_known(n: int) -> BlockCheck:
 
 
 def _near(x: Array, count: int) -> NDArray[np.intp]:
-    """Return numbers (n, count) of the points with the largest correlation to each point, the point itself first."""
+    """Return indices (n, count) of the points with the largest correlation to each point, the point itself first."""
     draws, c, n = x.shape
     standard = x - x.mean(axis=0)
     spread = standard.std(axis=0)

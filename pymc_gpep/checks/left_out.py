@@ -232,7 +232,7 @@ def groups_summed_up(
 ) -> Any:
     """Return a `LeaveOneOut` for log densities (g,) of groups under the whole posterior and without themselves.
 
-    Sampled are the standard errors of the latter, and Pareto k.
+    The standard errors of the log densities without the group, and Pareto k, are sampled.
     """
 
     def by_group(values: Array) -> xr.DataArray:

@@ -39,7 +39,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class ClusterLogPosterior(SparseLogPosterior):
-    """The same function as `SparseLogPosterior`, by the workers of a cluster.
+    """The same function as `SparseLogPosterior`, computed by the workers of a cluster.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def _expanded(start: Array) -> Array:
 
 
 def part_ends(rows: Rows, count: int) -> list[int]:
-    """Where parts begin and end: at chunks, if there are enough of them."""
+    """Return the ends of parts, beginning with 0: ends of chunks if there are enough chunks."""
     n, size = rows.n_rows, rows.chunk
     step = size if -(-n // size) >= count else 1
     ends = np.linspace(0, -(-n // step), min(count, n) + 1).round().astype(np.int64) * step

@@ -203,24 +203,24 @@ class WorkerPart:
         return Sums(self._vector.products(used))
 
     def combine(self, gamma: Array, mixing: float, damping: float, interval: tuple[float, float]) -> Sums:
-        """Take an accelerated step, and return Return the sums S and h of this part."""
+        """Take an accelerated step. Return the sums S and h of this part."""
         self._vector.combine(gamma, mixing, damping, interval)
         self._past = True
         return self.natural()
 
     def damp(self, damping: float) -> Sums:
-        """Take a part of the residual, and return Return the sums S and h of this part."""
+        """Add a share of the residual to the sites. Return the sums S and h of this part."""
         self._vector.damp(damping)
         self._past = True
         return self.natural()
 
     def clear(self) -> Sums:
-        """Make all sites 0, and return Return the sums S and h of this part."""
+        """Set all sites to 0. Return the sums S and h of this part."""
         self._vector.clear()
         return self.natural()
 
     def end(self, number: int) -> Sums:
-        """Keep the sites under a number, and return Return the sums S and h of this part."""
+        """Store the sites under a number. Return the sums S and h of this part."""
         self._ends[number] = self._vector.sites.ravel().copy()
         for old in list(self._ends)[:-_KEPT]:
             del self._ends[old]
@@ -400,6 +400,6 @@ def _carried(task: bytes) -> bytes:
 
 
 def _done(part: WorkerPart, message: bytes) -> Sums:
-    """A task is in bytes, so that each part has a copy of its own."""
+    """Run a pickled task on a part. Each part unpickles a copy of its own."""
     task: Task = cloudpickle.loads(message)
     return task(part)

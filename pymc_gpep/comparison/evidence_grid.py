@@ -126,7 +126,7 @@ def evidence_grid(
 
 
 def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Indices of an array in an order in which each differs by one step from the last."""
+    """Yield the indices of an array in an order in which consecutive indices differ by one step."""
     if not shape:
         yield ()
         return
@@ -140,7 +140,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _elsewhere(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
-    """Return values of all hyperparameters, in their shapes; values of the grid's axes give shapes only."""
+    """Return values of all hyperparameters in their shapes. The grid replaces the values of its own axes."""
     known = {rv.name: rv for rv in classifier.hyperparameters}
     listed = ", ".join(map(repr, known)) or "none"
     if not axes:

@@ -310,7 +310,7 @@ def predict_draws(
     observed : array (m,), optional
         Observations at the new points, for `log_density`.
     model : pm.Model, optional
-        Model that was sampled; that of the context if not given.
+        Model that was sampled; by default the model of the context.
     likelihood : str, optional
         Name of the likelihood, if the model has several of which one is read.
     response : str, optional
@@ -362,7 +362,7 @@ def predict_draws(
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
     def prediction(s: int, done: Callable[[int], None]) -> Prediction:
-        """Return predictions given a draw, block of rows by block."""
+        """Return predictions given a draw, computed in blocks of rows."""
         point = point_of({name: values[name][s] for name in names})
         moments, there = given(s, point), elsewhere(point, y)
 
@@ -390,7 +390,7 @@ type _Moments = Callable[[slice], tuple[Array, Array]]
 def _processes(
     classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """The number of new rows, and the moments there given a draw, of Gaussian processes."""
+    """Return the number of new rows, and the function for moments of Gaussian processes at these rows given a draw."""
     cross_covariance = CrossCovariance(classifier.prior, as_gps(gp), {})
     inputs = repeated(cross_covariance.rows(x, data or {}), rows_of_parameters(classifier, data))
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
@@ -417,7 +417,7 @@ def _sum(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None,
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and moments there given a draw, of sums of effects."""
+    """Return the number of new rows, and the function for moments of sums of effects at these rows given a draw."""
     if gp is not None or x is not None:
         raise TypeError("Latent functions that are sums are predicted from draws at other data: data={...}, not Xnew.")
     m, at = drawn.at_new_rows(data, rows_of_parameters(classifier, data))

@@ -182,7 +182,7 @@ def compare_methods(
     reference : str
         Name of the result to compare other results with.
     model : pm.Model, optional
-        The model; that of the first fit if not given.
+        The model; by default the model of the first fit.
     gp : pm.gp.Latent or sequence of them, optional
         The processes of the model. Needed if its graph does not determine their prior at new inputs.
     Xnew : array (m, d), optional
@@ -196,8 +196,8 @@ def compare_methods(
         `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
         Precomputed class probabilities of held-out points, by result. Other probabilities are computed:
-        with `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit
-        for example, has a `gp` of its own, so its probabilities must be given.
+        with `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, for example a softmax next
+        to a probit, has its own `gp`, so its probabilities must be given.
     checks : dict of str to ImportanceCheck, optional
         Results of `fit.importance()`, of fits among the results.
     prob : float
@@ -211,7 +211,7 @@ def compare_methods(
         One row for each result. Columns that apply to the results:
 
         - `log_evidence` of fits at the maximum of the hyperparameters. `log_evidence_integrated` where a fit has
-          integrated over them. `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function, and
+          integrated over them. `lower_bound`, by the fit's Gaussian, for likelihoods of one latent function, and
           where a method has a bound for its number. All three are of the sparse model for fits with inducing inputs.
 
         - The hyperparameters by name, means of draws and of the densities of fits, elements of arrays as `ls[width]`.
@@ -220,10 +220,10 @@ def compare_methods(
           variances, of the latent values and the reference's. They are NaN for another likelihood.
 
         - `probability_difference`: mean absolute difference of the class probabilities of held-out points. Where
-          observations are not classes it is `outcome_difference`, that of the predictive means.
+          observations are not classes it is `outcome_difference`, the difference of the predictive means.
 
         - `mlpd`, `accuracy`, each with `_low` and `_high`. `mlpd_difference`, `accuracy_difference` are differences
-          between the method and the reference, with their intervals. Ordered classes have `ranked_probability` besides,
+          between the method and the reference, with their intervals. Ordered classes also have `ranked_probability`,
           the ranked probability score, 0 at best. Counts have `squared_error` of the predictive mean, instead of
           `accuracy`.
 

@@ -49,7 +49,7 @@ _doubles = types.CPointer(_double)
 
 
 def signature(observed_dtype: str) -> Any:
-    """The type of such a function, for observations of a type.
+    """Return the numba signature of the function that runs a solver, for observations of this type.
 
     Arrays are C-ordered. The solver writes results into the last five and the start, NaN unless it converged.
     """
@@ -168,7 +168,7 @@ class RecentSolves:
 
 
 def place_of(prior: PriorForm, mean: Array) -> Array:
-    """Return numbers (d,) that identify prior moments: moments of a few points, in units of the change of solutions.
+    """Return coordinates (d,) of prior moments: moments of a few points, scaled by their effect on the solution.
 
     They are log variances, correlations, and means in standard deviations. A hyperparameter that becomes e times as
     large changes them by a distance of about one.
@@ -321,7 +321,7 @@ class Evidence(Op):
         means = np.concatenate([mean, likelihood.parameters]) if likelihood.has_parameters else mean
         problem, place = (self, k.shape, labels.tobytes()), place_of(self.form(k, mean), means)
         if not np.isfinite(place).all():
-            return run(start)  # which names the fault
+            return run(start)  # the run names the fault
         near = _recent.near(problem)
         found = run(start if near is None else near.predict(approximator, place))
         if near is not None and found.status != CONVERGED:

@@ -61,7 +61,7 @@ def _jax_log_probability_hessian(op: LogProbabilityHessian, node: Apply, **kwarg
 
 
 def with_slopes(solve: Callable[..., Any], slopes: Sequence[int | None], message: str) -> Callable[..., Any]:
-    """`solve`, differentiable in its first output: `slopes` are the outputs with its derivative in each input."""
+    """Return `solve` with derivatives of its first output; `slopes` are the positions of these among the outputs."""
     differentiable = jax.custom_vjp(solve)
 
     def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], Any]:

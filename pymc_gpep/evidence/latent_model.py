@@ -1,7 +1,7 @@
 """A model as samplers see it: a function of the point that PyMC passes from step to step.
 
-A point is a dict: name of a value variable → its value, unconstrained. Latent values are in it either as they are or
-rotated (`reparameterize=True`), or as the effects that they are sums of. Samplers see one array x in all cases.
+A point is a dict: name of a value variable → its value, unconstrained. It contains latent values themselves, or rotated
+values (`reparameterize=True`), or the effects that they are sums of. Samplers see one array x in all cases.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ from pymc_gpep.reading.classifier import GPClassifier, ReadModel
 def drawn_value(
     model: pm.Model, missing: MissingResponses, in_parts: Callable[[Sequence[Variable]], Sequence[Variable]]
 ) -> TensorVariable:
-    """Return a draw of a missing response, as its value variable has it.
+    """Return a draw of a missing response in the form of its value variable.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class _LikelihoodByKernels:
             self._known = behind, own, cast(LogDensity, log_density_with_slope(likelihood))
         _, labels, log_density = self._known
         slope = np.empty_like(prior.function_mean)
-        with np.errstate(all="ignore"):  # where a trajectory diverges
+        with np.errstate(all="ignore"):  # overflow where a trajectory diverges
             value = log_density(prior.functions(x), labels, slope)
             return float(value), prior.pulled(slope)
 
@@ -294,7 +294,7 @@ class _LikelihoodByGraph:
         self._function = function
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
-        """Return the value, and the derivative in the shape of x; x itself without `slope`."""
+        """Return the value, and its derivative in the shape of x; x itself if the function has no derivatives."""
         value, *slopes = self._function(point, *self._values.parts_of(x, prior))
         return float(value), self._values.slope_of(slopes, prior) if slopes else x
 

@@ -212,7 +212,7 @@ class EarlyStopping(Callback):
         one more row, for the fit that `pm.fit` returns. `mlpd` is NaN if the covariance of the inducing values was
         singular.
     best : Fit
-        The fit with the highest `mlpd`, at that iteration. It is held in memory. `gpep.Checkpoint` does not write it;
+        The fit at the iteration with the highest `mlpd`. It is held in memory. `gpep.Checkpoint` does not write it;
         `held.best.save(path)` does.
 
     Raises
@@ -266,7 +266,7 @@ class EarlyStopping(Callback):
 
     @property
     def best(self) -> Any:
-        """The fit with the highest `mlpd`, at that iteration."""
+        """The fit at the iteration with the highest `mlpd`."""
         if self._best is None:
             raise ValueError("No fit has been scored yet: give this callback to pm.fit(callbacks=[...]).")
         return self._best[1]

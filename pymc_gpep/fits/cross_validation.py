@@ -140,7 +140,7 @@ def loo(
 
 
 def _vectors(classifier: GPClassifier) -> str | None:
-    """Return the dim whose entries are vectors with correlated noise, which are left out whole; None without such.
+    """Return the dim whose entries are vectors with correlated noise, to be left out whole; None without such a dim.
 
     Raises
     ------

@@ -100,7 +100,7 @@ def _standard_normals(c: int) -> Array:
 
 
 def _blocks(m: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield blocks of positions of rows, if a row takes `size` numbers of memory."""
+    """Yield blocks of positions of rows. Each row takes `size` numbers of memory."""
     step = max(1, _HELD // size)
     for first in range(0, m, step):
         yield np.arange(first, min(first + step, m))
@@ -543,7 +543,7 @@ def _existing(
     if found.cov is not None:
         undefined = (latent < 2)[:, :, None]
         changed["cov"] = np.where(undefined | undefined.swapaxes(1, 2), np.nan, found.cov)
-    if found.outcome is not None:  # A mean that grows with the scales, as that of counts, is infinite.
+    if found.outcome is not None:  # A mean that grows with the scales, such as the mean of counts, is infinite.
         undefined = np.stack([(counts["variance"] < 1) | (counts["mean"] < 2), counts["variance"] < 2], axis=1)
         changed["outcome"] = np.where(undefined, np.nan, found.outcome)
     rows = int(np.any([count.reshape(len(found.mean), -1).min(axis=1) < 2 for count in counts.values()], axis=0).sum())

@@ -15,7 +15,7 @@ The difference 1 − π var f loses digits if a row alone nearly determines its 
 With c functions A is (cn, q). Rows of a point share the places of their coefficients. P has entries at pairs of these
 places.
 
-Numbers of a Gaussian process by nearest neighbours follow the numbers of effects. Regressions determine their
+Numbers of a nearest-neighbour Gaussian process follow the numbers of effects. Regressions determine their
 precision, see `pymc_gpep.solvers.neighbour_precision`.
 """
 
@@ -471,7 +471,7 @@ class PrecisionBlocks(BlockRows, PrecisionAlgebra):
 
 @dataclass(frozen=True, eq=False)
 class NeighbourStructure(PrecisionStructure):
-    """Sparsity pattern of rows and precision for effects, followed by a process by nearest neighbours.
+    """Sparsity pattern of rows and precision for effects, followed by a nearest-neighbour process.
 
     Attributes
     ----------
@@ -513,7 +513,7 @@ class NeighbourStructure(PrecisionStructure):
 
 
 class NeighbourPrior(PrecisionPrior):
-    """f = m + A x for effects with a sparse precision, followed by values of a process by nearest neighbours.
+    """f = m + A x for effects with a sparse precision, followed by values of a nearest-neighbour process.
 
     Parameters
     ----------

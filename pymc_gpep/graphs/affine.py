@@ -235,7 +235,7 @@ _MOVES = (DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape, Subtensor, Adv
 
 
 class Lifted:
-    """Graphs whose functions that are not affine in some variables stand behind selections and changes of shape.
+    """Graphs in which functions that are not affine in some variables come after selections and changes of shape.
 
     Parameters
     ----------
@@ -327,14 +327,14 @@ class Lifted:
         return sum(any(not isinstance(leaf, Constant) for leaf in graph_inputs([each])) for each in node.inputs) == 1
 
     def _behind(self, source: TensorVariable, node: Apply, ndim: int) -> TensorVariable:
-        """Return an elementwise operation of its operands, moved as `node` moves its result."""
+        """Return an elementwise operation of moved operands in place of the move of its result by `node`."""
         shape = self._shape_of(source)
         lengths = [source.shape[i] if length is None else length for i, length in enumerate(shape)]
         spread = [_moved(each, source, lengths, partial(self._move, node), ndim) for each in source.owner.inputs]
         return cast(TensorVariable, source.owner.op(*map(self._inside, spread)))
 
     def _move(self, node: Apply, source: TensorVariable) -> TensorVariable:
-        """Return a variable moved as `node` moves its input: the same one for equal moves, which readers compare."""
+        """Return a variable moved as `node` moves its input. Equal moves return the same variable, for comparisons."""
         how, known = node.inputs[1:], self._moved.setdefault((node.op, source), [])
         for other, made in known:
             if equal_computations(how, other):
@@ -439,7 +439,7 @@ def _moved(
     move: Callable[[TensorVariable], TensorVariable],
     ndim: int,
 ) -> TensorVariable:
-    """Return an operand of an elementwise operation `like`, moved as the result of the operation is."""
+    """Return an operand of an elementwise operation, moved like its result, the variable `like`."""
     if all(operand.type.broadcastable):
         return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
     if operand.type.broadcastable == like.type.broadcastable:

@@ -74,7 +74,7 @@ _one_at_a_time = Lock()
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
     """Return a function of a graph. If a graph with the same structure was rewritten before, its result is reused.
 
-    An operation may have an attribute `stands_for` with everything that rewriting depends on besides types. Operations
+    An operation may have an attribute `stands_for` with everything except types that rewriting depends on. Operations
     with equal attributes are interchangeable.
 
     Parameters
@@ -191,7 +191,7 @@ def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
 
 
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
-    """Return the rewritten graph of a function, with leaves of its own.
+    """Return the rewritten graph of a function, with separate leaves.
 
     None if the function has updates, or if rewriting folded an operation that other constants would change.
     """
@@ -252,7 +252,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
     for node in io_toposort([], outputs):
         if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
-            if number.type.dtype == "int64" and number.data > _LARGEST:  # a slope has such lengths
+            if number.type.dtype == "int64" and number.data > _LARGEST:  # derivatives contain such lengths
                 now[node.outputs[0]] = length(number.data)
             continue
         lengths = range(*_lengths(node).indices(len(node.inputs)))

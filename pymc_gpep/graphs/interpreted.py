@@ -197,7 +197,7 @@ def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Rewrite x ≥ a and x ≤ ∞, which the derivative of `Clip` asks, as x ≥ a. It is false where x is NaN as well."""
+    """Replace (x ≥ a) ∧ (x ≤ ∞), part of the derivative of `Clip`, by x ≥ a. Both are false if x is NaN."""
     if not isinstance(node.op.scalar_op, AND):
         return None
     for this, other in (node.inputs, node.inputs[::-1]):
@@ -327,10 +327,9 @@ np.empty(2**25 - 2**13, dtype=np.uint8)
 
 
 def without_c_compiler() -> Any:
-    """Keep PyTensor from C while an interpreted graph is made.
+    """Prevent PyTensor from compiling C code while an interpreted graph is made.
 
-    PyTensor would link graphs within the graph, which distributions have, by C, and the compiler takes a second for
-    each operation.
+    PyTensor would compile the inner graphs of distributions in C, which takes a second for each operation.
     """
     return pytensor.config.change_flags(cxx="")
 
@@ -494,7 +493,7 @@ _initial: WeakKeyDictionary[pm.Model, dict[Any, tuple[list[Any], list[Variable]]
 
 
 def _initial_values(model: pm.Model, rvs: Sequence[TensorVariable], strategies: Mapping[Any, Any]) -> list[Variable]:
-    """Return graphs of initial values, which PyMC makes in the time of a small evaluation, once for a model."""
+    """Return graphs of PyMC's initial values. They are stored for each model, since making them is slow."""
     made_of = [*strategies.keys(), *strategies.values(), *model.rvs_to_transforms.values()]
     kept = _initial.setdefault(model, {})
     before, values = kept.get(tuple(rvs), ([], []))

@@ -187,7 +187,7 @@ def _confined(
 ) -> bool:
     """Return whether values at a position of an array change entries of the output at this position alone.
 
-    Arrays whose lengths are not that of the output along the axis may change all entries.
+    Arrays whose length along the axis differs from the output's may change all entries.
     """
     values, before = new[variable], function(new)
     length = before.shape[axis]
@@ -271,7 +271,7 @@ class _Proof(Walk):
 def _unproven(
     output: TensorVariable, axis: int | None, rows: Collection[Variable], stop: Sequence[Variable]
 ) -> CannotSplitError | None:
-    """Return why the graph does not prove that rows are apart; None if it does."""
+    """Return why the graph does not prove that rows are independent; None if the graph proves it."""
     count = pt.lscalar()
     walk = _Proof(_RowData(rows), {ROWS: count, COLUMNS: count}, pt.zeros((1, 1)), stop)
     one = output.type.broadcastable
@@ -317,7 +317,7 @@ def _operation(why: CannotSplitError) -> str:
 
 
 def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDArray[Any]]) -> bool:
-    """Return whether companions change the values of some of the fitted rows."""
+    """Return whether additional rows change the values of some of the fitted rows."""
     rng = np.random.default_rng(SEED)
     n = len(rows[0])
     own = rng.permutation(n)[:_COMPARED]

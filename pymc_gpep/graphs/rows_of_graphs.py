@@ -180,7 +180,7 @@ def _(op: Elemwise, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | N
 
 
 def _filled(node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
-    """Values in the shape of another variable, whose own values do not matter."""
+    """Values broadcast to the shape of another variable. The values of that variable have no effect."""
     shape_of, values = node.inputs
     made = walk(values, _where_long(values, roles))
     shape = [

@@ -351,7 +351,7 @@ class _Known:
         return np.array(values), np.array([self._slope(node) for node in nodes])
 
     def _high(self, z: Array, nodes: Sequence[Evaluation]) -> list[int]:
-        """Return indices of centres (m, d) of a grid that may have mass, by values at them or at neighbours."""
+        """Return indices of grid centres (m, d) with a high density, or that failed next to a high density."""
         value = np.array([n.log_posterior - self.best.log_posterior if n.usable else -np.inf for n in nodes])
         place = np.stack([np.unique(along, return_inverse=True)[1] for along in z.T], axis=1)
         beside = [value[(np.abs(place - own) <= 1).all(axis=1)].max() for own in place]
@@ -388,7 +388,7 @@ class _Known:
 
 
 def _farther(t: float, fall: float, slope: float) -> float:
-    """Distance of the next point of a ray, from the last one at t with its fall and the slope of the fall."""
+    """Return the distance of the next point of a ray, from the distance t of the last, the fall and its slope there."""
     curvature = max(slope / t, 1e-3) if np.isfinite(slope) else 2.0 * max(fall, 1e-3) / t**2
     slope = slope if np.isfinite(slope) else curvature * t
     if slope <= 0.0:

@@ -154,7 +154,7 @@ class Sharpness:
 
     @property
     def unbounded(self) -> bool:
-        """Whether the search has long risen and sharpened, to a standard deviation near rounding."""
+        """Whether the log posterior rose and sharpened over many steps, to a standard deviation near rounding."""
         if len(self._looks) <= _WINDOWS or self._looks[-1][0] > _POINT:
             return False
         sharpness, heights = np.transpose(self._looks[-1 - _WINDOWS :])

@@ -98,7 +98,7 @@ class Coordinates:
             entries, (own, last) = scale * z, (slope[:-1], slope[-1])
             # ∂L_k / ∂w_m is s c_k (1 − z²) for m = k and −L_k z_m for m < k.
             later = np.append((own * entries)[::-1].cumsum()[::-1], 0.0)[1:]
-            count = np.arange(len(z))[::-1]  # numbers of later entries, whose volumes depend on each
+            count = np.arange(len(z))[::-1]  # number of later entries, whose volumes depend on the entry
             gradient[row[:-1]] = own * scale * (1.0 - z**2) - z * (later + last) - count * z
             gradient[row[-1]] = own @ entries + last + len(z)
             value += float(np.log(scale).sum())
@@ -226,7 +226,7 @@ def correction_at(log_posterior: LogPosterior, z: Array, nodes: Sequence[Evaluat
 
 
 def _beside(z: Array, axis: int) -> list[int]:
-    """Indices of a place on each side along one axis, at the distance of most of the mass."""
+    """Return the index of the place nearest to distance `_AT` on each side along one axis."""
     on_axis = (z != 0.0).sum(axis=1) == 1
     sides = (np.flatnonzero(on_axis & (side * z[:, axis] > 0.0)) for side in (-1.0, 1.0))
     return [int(own[np.argmin(np.abs(np.abs(z[own, axis]) - _AT))]) for own in sides if own.size]

@@ -146,7 +146,7 @@ def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Gen
 
 
 def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return the shares of `size` after dealing in turn, each at most its `available` number."""
+    """Divide `size` into shares as equally as possible, each at most its `available` number."""
     taken = np.zeros_like(available)
     while (left := size - int(taken.sum())) > 0:
         takers = np.flatnonzero(taken < available)[:left]

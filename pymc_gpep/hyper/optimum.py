@@ -89,7 +89,7 @@ class Optimum:
         return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
 
     def followed_by(self, later: "Optimum") -> "Optimum":
-        """Return the better of two searches, with both histories; the later one began above the end of this one."""
+        """Return the better of two searches, with both histories; `later` began above the end of this search."""
         better = later if later.best.log_posterior > self.best.log_posterior else self
         return replace(better, history=(*self.history, *later.history), remark=_AGAIN, ends=self.ends)
 

@@ -92,9 +92,9 @@ def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]
 
 
 def check_rises(log_posterior: LogPosterior, theta: Array) -> None:
-    """Raise a ValueError if the log posterior rises without end in a half-flat scale, from where a search begins.
+    """Raise a ValueError if the log posterior rises without end in a half-flat scale, from the start of a search.
 
-    The likelihood then stays above 0, as that of a negative binomial that becomes a Poisson distribution.
+    The likelihood then has a positive limit: a negative binomial, for example, becomes a Poisson distribution.
     """
     space = log_posterior.space
     for i in _half_flat(space):

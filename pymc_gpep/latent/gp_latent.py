@@ -93,7 +93,7 @@ def latents_among(variables: Iterable[Variable], model: pm.Model) -> list[Latent
 
 
 def is_process(latent: LatentGP) -> bool:
-    """Whether a prior comes from `pm.gp.Latent` and not from `pm.MvNormal`, by the jitter, `K + jitter * eye`."""
+    """Whether a prior comes from `pm.gp.Latent`, not `pm.MvNormal`: its covariance has a term `jitter * eye`."""
     return any(_is_jitter(term) for term in _operands(latent.cov, Add))
 
 

@@ -320,11 +320,11 @@ class Elsewhere(ABC):
         """
 
     def of_new_levels(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array | None:
-        """Return covariances (c, m, s) of the part of new levels with points (s,) in their places; None without any."""
+        """Return covariances (c, m, s) of new levels with points (s,) in their places; None without new levels."""
         return None
 
     def between(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array:
-        """Return prior covariances (1 or c, m, s) with points (s,) of effects that are independent a priori."""
+        """Return prior covariances (1 or c, m, s) with points (s,), for effects that are independent a priori."""
         return self(point, x)[0][:, :, points]
 
     @property

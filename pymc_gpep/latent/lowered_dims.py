@@ -55,7 +55,7 @@ def lower_dims(model: pm.Model) -> pm.Model:
     -------
     pm.Model
         The model itself if none of its variables is made by `pymc.dims`. Otherwise a new model whose data and coords
-        follow those of `model`: `pm.set_data` on either changes both. Variables added to `model` later are not in it.
+        follow `model`: `pm.set_data` on either changes both. Variables added to `model` later are not in it.
 
     Raises
     ------

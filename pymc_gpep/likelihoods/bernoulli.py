@@ -48,7 +48,7 @@ class ProbitRV(RandomVariable):
 
     @classmethod
     def rng_fn(cls, rng: np.random.Generator, f: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
-        """Draw labels of shape `size`, or that of `f`."""
+        """Draw labels of shape `size`, or of the shape of `f`."""
         return np.asarray(f + rng.standard_normal(np.shape(f) if size is None else size) > 0.0, np.int64)
 
 

@@ -93,7 +93,7 @@ class Factors(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """The factors of some groups, one after another."""
+    """The concatenated factors of some groups."""
 
     slots: NDArray[np.int64]
     columns: NDArray[np.int64]

@@ -140,7 +140,7 @@ class Likelihood(LocalLikelihood, ABC):
         return np.zeros(len(observed), dtype=bool)
 
     def may_be(self, variable: TensorVariable) -> bool:
-        """Whether a random variable has a distribution that it may be read from."""
+        """Whether the likelihood may be read from a random variable, by the distribution of the variable."""
         return isinstance(variable.owner.op, self.distributions)
 
     @abstractmethod

@@ -48,7 +48,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class StackedLikelihood(OneFunction):
-    """Likelihoods of one latent function, each of its own rows.
+    """Likelihoods of one latent function, each for its part of the rows.
 
     Parameters
     ----------

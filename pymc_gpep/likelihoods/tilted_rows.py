@@ -340,7 +340,7 @@ class TiltedRows:
         return _Nodes(rows, f, np.ones((m, d, 1)), squares, log_z, mean, cov)
 
     def _by_nodes(self, rows: Rows, at: Array, root: Array) -> _Nodes:
-        """Return outer nodes, and moments of the inner number by nodes of its own."""
+        """Return outer nodes, and moments of the inner number by quadrature along it."""
         rank = self._rank[rows[0]]
         (outer, _), (inner, log_weights) = self._outer_rule(rows), _rule(1, self._rules[rank][1])
         m, d, e = len(rows), len(outer), len(inner)

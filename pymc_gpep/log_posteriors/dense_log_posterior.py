@@ -347,7 +347,7 @@ class DenseLogPosterior(LogPosterior):
 
 
 class InducingRowsLogPosterior(DenseLogPosterior):
-    """The log posterior with a process by inducing inputs that stay, as rows with residuals at places.
+    """The log posterior with a process by fixed inducing inputs: rows of coefficients, and a residual of each place.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ class InducingRowsLogPosterior(DenseLogPosterior):
 
 
 class NeighbourLogPosterior(DenseLogPosterior):
-    """The log posterior with a process by nearest neighbours, which stay as they are.
+    """The log posterior with a nearest-neighbour process, whose neighbours are fixed.
 
     Parameters
     ----------

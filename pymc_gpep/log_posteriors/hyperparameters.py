@@ -110,7 +110,7 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
 
 
 _STEP = 1e-3  # Step of differences of slopes of log priors.
-_MANY = 100  # Number of points from which on one graph computes them all.
+_MANY = 100  # Smallest number of points that a single graph computes together.
 
 
 def _computed(outputs: Sequence[Variable]) -> list[Variable]:

@@ -167,7 +167,7 @@ class LatentFunctions(ABC):
 
     @property
     def alike(self) -> NDArray[np.int64] | None:
-        """Numbers (n,) of the fitted rows, the same for equal rows; None if all rows may differ."""
+        """Group numbers (n,) of the fitted rows; equal rows have the same number. None if all rows may differ."""
         return None
 
     @abstractmethod
@@ -233,7 +233,7 @@ class LatentFunctions(ABC):
         raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
 
     def gram(self, weights: Array) -> Array:
-        """Return JᵀwJ (q, q) of w (n,), with one function; `of_normals` has J and the error."""
+        """Return JᵀwJ (q, q) for w (n,), with one function; for J and the error see `of_normals`."""
         raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
@@ -387,7 +387,7 @@ class DenseFunctions(LatentFunctions):
         return self._priors.followed(found, self.alike, of, self._rest)
 
     def _rest(self, rows: NDArray[np.intp]) -> list[Factor]:
-        """Return factors of the other rows of the points of rows."""
+        """Return factors of the other rows that share points with the given rows."""
         return []
 
     @cached_property
@@ -396,7 +396,7 @@ class DenseFunctions(LatentFunctions):
         return self._approximator.response(self.solution)
 
     def _at_points(self, points: NDArray[np.intp]) -> GroupOfRows:
-        """Return the posterior of points, as of observations that are left out together."""
+        """Return the posterior of points whose observations are left out together."""
         posterior = self._response
         if not posterior.sites.pointwise:
             raise NotImplementedError(
@@ -446,7 +446,7 @@ class DenseFunctions(LatentFunctions):
         try:
             self.posterior.prior.check()
         except NotPositiveDefiniteError as error:
-            # An approximation needs no such factor; the model's own latent values, mean + factor × noise, need it.
+            # Approximations need no Cholesky factor; the model does, for latent values mean + factor × noise.
             at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
             raise NotPositiveDefiniteError.of(
                 f"The prior covariance of the latent values {self._names}",

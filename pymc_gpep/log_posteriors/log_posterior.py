@@ -161,7 +161,7 @@ class LogPosterior(ABC):
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
-        """Return a copy with the accuracy that a search needs; without `gradients`, that weights of points need."""
+        """Return a copy with the accuracy of a search; without `gradients`, with the accuracy of weights of points."""
         return self
 
     def roughly(self) -> Self:

@@ -1,6 +1,6 @@
 """Log posterior with inducing inputs, and the base of log posteriors without a covariance matrix of all rows.
 
-The base class asks the prior for blocks of rows. Its posterior is that of inducing values, or of the latent values of a
+The base class asks the prior for blocks of rows. It has the posterior of inducing values, or of the latent values of a
 few rows.
 """
 
@@ -525,8 +525,8 @@ class SparseLogPosterior(BlockLogPosterior):
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
         """Evaluate after one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
 
-        The log posterior is that before the sweep. It is not that of the model until EP has converged; the gradient is
-        exact for the sites as they are.
+        The log posterior is computed before the sweep. It equals the log posterior of the model once EP has converged;
+        the gradient is exact for the present sites.
         """
         prior = self.prior_at(theta)
         found = self.approximator.one_sweep().solved(prior, self.labels, start, likelihood=self._likelihood)

@@ -5,6 +5,6 @@ inducing_blocks: prior moments with inducing inputs, by blocks of rows, compiled
 effects_beside: one Gaussian process plus effects, for methods with inducing inputs
 inducing_sum: one Gaussian process by inducing inputs plus effects, as rows with residuals at places
 precision_sum: sums of effects with a sparse precision
-neighbour_sum: one Gaussian process by nearest neighbours plus effects, with a sparse precision
+neighbour_sum: one nearest-neighbour Gaussian process plus effects, with a sparse precision
 proper_posteriors: refusal of models whose posterior is improper under flat priors
 """

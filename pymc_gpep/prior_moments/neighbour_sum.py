@@ -1,4 +1,4 @@
-"""A sum of a Gaussian process by nearest neighbours and of effects, by coordinates with a sparse precision.
+"""A sum of a nearest-neighbour Gaussian process and of effects, in coordinates with a sparse precision.
 
 Coordinates of the process are its values at different inputs, its places. Places are ordered, and each value is a
 regression on values of earlier neighbours (Vecchia 1988). Rows at one place share its value.
@@ -45,7 +45,7 @@ from pymc_gpep.sums.sum_elsewhere import ARGUMENT
 
 @dataclass(frozen=True, eq=False)
 class NeighbourSum(OneProcessInForm, PrecisionSum):
-    """A sum with a process by nearest neighbours.
+    """A sum of effects and of a nearest-neighbour process.
 
     Coordinates of effects come first. Values of the process minus its mean, at the ordered places, follow.
 
@@ -288,7 +288,7 @@ class NeighbourElsewhere(PrecisionElsewhere):
 
 
 def takes_neighbours(approximator: TakesForms) -> bool:
-    """Whether an approximation supports a process by nearest neighbours."""
+    """Whether an approximation supports a nearest-neighbour process."""
     return approximator.takes(NeighbourPrior)
 
 

@@ -65,8 +65,8 @@ def with_rows(model: pm.Model) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself if there is nothing to change. Otherwise a new model whose data and coords follow those of
-        `model`. Its log density is the same.
+        The model itself if there is nothing to change. Otherwise a new model whose data and coords follow `model`. Its
+        log density is the same.
     """
     sources = gaussians_of(model).sources
     missing = missing_responses(model)
@@ -477,7 +477,7 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, FoundLikelihood]:
-    """Return readings of observed variables by their log density. Variables with more than two classes are left out."""
+    """Read observed variables by their log density. Variables with more than two classes are left out."""
     found = {}
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv

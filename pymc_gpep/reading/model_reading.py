@@ -515,7 +515,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # fields need no matrix roots and no more numbers
+        if not by_class:  # fields need no roots of matrices, and have no more numbers
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:

@@ -140,8 +140,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself if there is no such series. Otherwise a new model whose data and coords follow those of
-        `model`.
+        The model itself if there is no such series. Otherwise a new model whose data and coords follow `model`.
     """
     found: dict[TensorVariable, tuple[TensorVariable, TensorVariable]] = {}
     for rv in model.free_RVs:
@@ -235,8 +234,8 @@ def with_latent_processes(model: pm.Model) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself if there is no such process. Otherwise a new model whose data and coords follow those of
-        `model`. The density of observations, latent values integrated out, is the same.
+        The model itself if there is no such process. Otherwise a new model whose data and coords follow `model`. The
+        density of observations, latent values integrated out, is the same.
     """
     model = _with_vectors(_with_low_rank_processes(_with_regressions(model)))
     missing = missing_responses(model)
@@ -467,8 +466,8 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself if it has no such potential. Otherwise a new model whose data and coords follow those of
-        `model`. Its log density is the same.
+        The model itself if it has no such potential. Otherwise a new model whose data and coords follow `model`. Its
+        log density is the same.
     """
     by_class = [each for each in LIKELIHOODS if each.function_axis]  # these likelihoods need a single observed variable
     if not model.potentials or any(each.may_be(rv) for rv in model.observed_RVs for each in by_class):

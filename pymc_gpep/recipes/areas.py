@@ -33,9 +33,9 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(CARRV)
 def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
-    """The inverse root of the precision, tau (D - alpha W), where D has the numbers of neighbours.
+    """Recipe by the inverse root of the precision tau (D - alpha W). D is diagonal, with the numbers of neighbours.
 
-    PyMC's density is that of this Gaussian times a constant, which depends on W alone.
+    PyMC's density is the density of this Gaussian times a constant, which depends on W alone.
     """
     mu, weights, alpha, tau, _ = parameters(variable)
     dense = weights
@@ -53,7 +53,7 @@ def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _car_field(weights: TensorVariable, shape: Shape) -> Field | None:
-    """The precision of the variable times the root of tau, D - alpha W; None of weights that may change."""
+    """Return the field of √tau times the variable, with precision D - alpha W; None if weights may change."""
     if is_random(weights) or weights.ndim != 2:
         return None
     w = csr_array(_value(weights), dtype=float)
@@ -75,9 +75,9 @@ def _car_field(weights: TensorVariable, shape: Shape) -> Field | None:
 
 @reads(ICARRV)
 def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """The root of the pseudo-inverse of D - W, and the mean of all areas, which PyMC holds near zero.
+    """Recipe by a root of the pseudo-inverse of D - W, and by the mean of all areas, which PyMC holds near zero.
 
-    PyMC's density is that of this Gaussian times a constant, as long as sigma is one: it lacks the power of sigma.
+    PyMC's density is the density of this Gaussian times a constant if sigma is 1; it lacks the power of sigma.
     """
     sigma, sd_of_mean = parameters(variable)[1:]
     if len(shape) != 1 or is_random(sigma):
@@ -99,7 +99,7 @@ def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _icar_field(weights: csr_array, sigma: TensorVariable, sd_of_mean: TensorVariable) -> Field:
-    """The precision D - W of the variable by sigma, with one area held, which a column takes away, and the mean."""
+    """Return the field of the variable / sigma: D - W plus a ridge at one area. Columns remove it and add the mean."""
     n, below = weights.shape[0], tril(weights, -1).tocoo()
     degrees = np.asarray(weights.sum(axis=0)).ravel()
     held = int(degrees.argmax())
@@ -124,12 +124,12 @@ def neighbours(variable: TensorVariable) -> csr_array:
 
 
 def is_connected(weights: csr_array) -> bool:
-    """Whether each area can be reached from each other one by way of neighbours."""
+    """Whether each area can be reached from each other area through neighbours."""
     return bool(connected_components(weights, directed=False)[0] == 1)
 
 
 def _value(variable: TensorVariable) -> NDArray[np.float64]:
-    """The value of a variable, which may be a sparse matrix."""
+    """Return the value of a variable, which may be a sparse matrix."""
     (found,) = evaluate([variable])
     return found.item() if found.dtype == object else found
 
@@ -137,8 +137,8 @@ def _value(variable: TensorVariable) -> NDArray[np.float64]:
 def _intrinsic_root(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a root of the pseudo-inverse of D - W, (n, n - 1).
 
-    The last area is held at zero, where D - W without its row and column has a Cholesky factor. Taking the mean of all
-    areas off then makes a generalised inverse the pseudo-inverse.
+    With the last area held at zero, D - W without its row and column has a Cholesky factor. Subtracting the mean of
+    all areas turns this generalised inverse into the pseudo-inverse.
     """
     laplacian = np.diag(weights.sum(axis=0)) - weights
     n = len(weights)

@@ -44,13 +44,13 @@ _SMALL = 100  # With fewer rows the precision may be denser.
 
 @reads(FlatRV)
 def read_flat(variable: TensorVariable, shape: Shape) -> Recipe:
-    """The numbers themselves, with the density 1."""
+    """Recipe by the numbers themselves, with density 1."""
     size = prod(shape)
     return Recipe(size, (), (), lambda z, means, scales: z.reshape(shape), flat=tuple(range(size)))
 
 
 class WideUniformRV(UniformRV):
-    """A uniform variable between bounds beyond which the posterior has no mass."""
+    """A uniform variable whose bounds have no effect: the posterior has no mass beyond the bounds."""
 
 
 wide_uniform = WideUniformRV()
@@ -58,7 +58,7 @@ wide_uniform = WideUniformRV()
 
 @reads(WideUniformRV)
 def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
-    """The middle plus z times the width, of numbers z with the density 1, which lie between −½ and ½."""
+    """Recipe by the middle plus z times the width, with numbers z between −½ and ½ that have density 1."""
     size = prod(shape)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], bounds: Sequence[TensorVariable]) -> TensorVariable:
@@ -70,7 +70,7 @@ def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(MvNormalRV)
 def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """A root of the covariance, of each covariance of a batch, times standard normals."""
+    """Recipe by a root of the covariance, or of each covariance of a batch, times standard normals."""
     mean, cov = parameters(variable)
     root = read_root(cov)
     return Recipe(
@@ -83,7 +83,7 @@ def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _by_precision(root: Root, shape: Shape) -> Field | None:
-    """The variable less its mean, by a precision that the graph shows, with few entries; None of any other."""
+    """Return the field of the variable minus its mean, if the graph contains a sparse precision of it; else None."""
     if root.of is not inverse_root or root.scale.ndim != 2 or not shape:
         return None
     first, second = pattern_of(root.scale)
@@ -93,7 +93,7 @@ def _by_precision(root: Root, shape: Shape) -> Field | None:
 
 
 def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries) -> Field:
-    """The variable less its mean, by the entries of a precision that all of a batch have."""
+    """Return the field of the variable minus its mean, by the entries of a precision that the whole batch shares."""
     size = prod(shape)
     begin = np.arange(0, size, shape[-1])[:, None]
 
@@ -112,7 +112,7 @@ def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries
 
 @reads(SparseNormalRV)
 def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """A root of the inverse of the precision times standard normals, or the precision as it is."""
+    """Recipe by a root of the inverse of the precision times standard normals, with a field by the precision itself."""
     _, _, mean, entries, *places = parameters(variable)
     first, second = evaluate(places)
 
@@ -128,7 +128,7 @@ def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(ZeroSumNormalRV)
 def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
-    """A normal less its means along the axes, which is the projection on arrays that sum to zero along each."""
+    """Recipe by a normal minus its means along the axes: the projection on arrays that sum to zero along each axis."""
     sigma = parameters(variable)[2]
     size, series = prod(shape), prod(shape[:-1])
     axes = range(-variable.owner.op.ndim_supp, 0)
@@ -152,7 +152,7 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
-    """Return the recipe of a normal that sums to zero along its last axis without that, by the same standard normals.
+    """Return the recipe of a zero-sum normal before its projection along the last axis, by the same standard normals.
 
     None for other variables.
     """
@@ -168,7 +168,7 @@ _ENTRIES = 2_000_000  # Largest number of entries of a product.
 
 @reads(KroneckerNormalRV)
 def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Roots of the factors, applied along one axis each; noise has standard normals of its own."""
+    """Recipe by roots of the factors, applied along one axis each; noise has separate standard normals."""
     _, _, mu, sigma, *covs = parameters(variable)
     roots = [read_root(cov) for cov in covs]
     lengths = [int(each[-1]) for each in evaluate(resolve_shapes([cov.shape for cov in covs]))]
@@ -187,9 +187,9 @@ def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape, noisy: bool) -> Field | None:
-    """The variable less its mean and noise, by the product of the precisions of the factors, if it has few entries.
+    """Return the field by the Kronecker product of the factors' precisions; None if the product has many entries.
 
-    A factor by its precision has the entries of that, and a short one by its covariance has all.
+    The precision of a factor that is given by its covariance is dense, so that such a factor must be short.
     """
     shown = [root.of is inverse_root for root in roots]
     if any(not sparse and length > _SHORT for sparse, length in zip(shown, lengths, strict=True)):
@@ -230,7 +230,7 @@ def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape
 
 @reads(MatrixNormalRV)
 def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Both roots, one on each side; PyMC has no density of several matrices."""
+    """Recipe by a root on each side of the normals. PyMC has no density of several matrices."""
     if len(shape) != 2:
         return None
     mu, row_root, column_root = parameters(variable)

@@ -46,17 +46,17 @@ class Field:
     Attributes
     ----------
     make : callable
-        As that of a recipe, with x in place of standard normals.
+        Like `Recipe.make`, with x in place of standard normals.
     first, second : array (m,)
-        Rows and columns of the entries of Q, on one side of the diagonal; entries of one place are added.
+        Rows and columns of the entries of Q, on one side of the diagonal; duplicate entries add up.
     entries : callable
-        Makes these entries (m,) of the scales of the recipe.
+        Returns these entries (m,) for the scales of the recipe.
     columns : array (p, size)
         Vᵀ.
     widths : array (p,)
         The diagonal of W.
     blocks : tuple of tuple of int
-        Shapes of parts of x, of each of which an entry of the variable takes one number; its own shape if empty.
+        Shapes of parts of x. An entry of the variable has one number of each part. Empty for one part in its own shape.
     independent : bool
         Whether x are independent standard normals.
     """
@@ -135,15 +135,15 @@ class Recipe:
         `make(z, means, scales)` returns the variable as a graph in double precision, with the shape that the random
         variable had when it was read. It is affine in `z`, of shape (size,), and in the means.
     positive : tuple of TensorVariable
-        Numbers below zero of which PyMC's density is zero, although the variable so made would be Gaussian.
+        Numbers whose negative values have density 0 in PyMC, although `make` then returns a Gaussian variable.
     field : Field, optional
-        The same by as many numbers that have a sparse precision.
+        The same variable, by `size` numbers with a sparse precision.
     flat : tuple of int
-        Positions of coefficients with a flat instead of a standard normal prior, the field's included.
+        Positions of coefficients, also of the field, whose prior is flat instead of standard normal.
     bounded : bool
         Whether flat numbers lie between −½ and ½, which is taken to be without effect on the posterior.
     wide : tuple of float
-        Standard deviations of the normal priors that replaced flat priors, of each number that had a flat prior.
+        Standard deviations of the normal priors that replaced flat priors, one for each flat number.
     """
 
     size: int
@@ -199,7 +199,7 @@ def is_read(variable: Variable) -> bool:
 
 
 def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
-    """Return how a random variable of a model is made of independent standard normals.
+    """Return the recipe of a random variable of a model by independent standard normals.
 
     Returns
     -------
@@ -291,9 +291,9 @@ class Root(NamedTuple):
 
 
 def read_root(cov: TensorVariable) -> Root:
-    """Return how to make a root of a covariance.
+    """Return the parameter of a covariance, and the function that makes a root from it.
 
-    A factor that the graph shows, L of L Lᵀ, is taken as it is, and a precision that it shows is not inverted.
+    If the graph contains a factor L of L Lᵀ, L is the root. A precision in the graph is not inverted.
     """
     cov = as_matrix(cov)
     node = cov.owner
@@ -372,7 +372,7 @@ def _is_square(matrix: TensorVariable) -> bool:
 
 @reads(NormalRV)
 def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Mean and scale as they are; the standard normals have the shape of the variable, and broadcast both."""
+    """Recipe by mean + scale · z; the standard normals z have the shape of the variable."""
     mu, sigma = parameters(variable)
     given = sigma
     while given.owner is not None and isinstance(given.owner.op, DimShuffle):

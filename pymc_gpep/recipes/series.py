@@ -31,7 +31,7 @@ from pymc_gpep.recipes.recipe import (
 def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
     """Read the running sum of a start and innovations, which may be any Gaussian variables.
 
-    PyMC keeps time in front for both of them, and for the walk behind the axes of other series.
+    In PyMC time is the first axis of start and innovations; in the walk it follows the axes of other series.
     """
     start, innovations, _ = parameters(variable)
     time = len(shape) - variable.owner.op.ndim_supp
@@ -61,10 +61,10 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | None:
-    """The start, and the walk from there, whose differences are independent; None of steps that are more than normals.
+    """Return the field of the start, and of the walk minus the start, by normal steps; None for other distributions.
 
-    The start is apart, and steps are of size 1 where they all have one scale. Next to small steps a precision would
-    have no digits left of anything else.
+    The start is separate, and steps with a common scale have variance 1. Otherwise the precision of small steps
+    would cost the digits of other precisions.
     """
     start, innovations, _ = parameters(variable)
     *series, length = shape
@@ -101,7 +101,7 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
 
 @reads(AutoRegressiveRV)
 def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """The start and the innovations, times the inverse of the matrix that takes innovations out of the series."""
+    """Recipe by start and innovations, times the inverse of the matrix that maps the series to its innovations."""
     rho, sigma, start, *_ = parameters(variable)
     op = variable.owner.op
     order, constant = op.ar_order, op.constant_term

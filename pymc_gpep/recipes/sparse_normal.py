@@ -99,7 +99,7 @@ class _LogDeterminant(Op):
 
 
 class _Spread(Op):
-    """Draws of N(0, Q⁻¹), of standard normals (..., n) and entries of Q."""
+    """Draws of N(0, Q⁻¹), from standard normals (..., n) and entries of Q."""
 
     __props__ = ()
 
@@ -204,7 +204,7 @@ class SparseNormal(Continuous):
 
     @classmethod
     def dist(cls, mu: Any, tau: Any, **kwargs: Any) -> TensorVariable:
-        """A random variable outside any model; arguments as for the class."""
+        """Return a random variable outside any model; arguments as for the class."""
         if issparse(tau):
             tau = ps.as_sparse_variable(csc_matrix(tau, dtype=np.float64))
         if not isinstance(getattr(tau, "type", None), ps.SparseTensorType):

@@ -1,6 +1,6 @@
 """Class-independent EP: by inner EP, by quadrature, for a softmax, and with label noise.
 
-The posterior keeps the latent functions independent. The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and
+The posterior keeps the latent functions independent. For the algebra see `pymc_gpep.kernels.gaussians.coupled` and
 `pymc_gpep.kernels.gaussians.independent`. With label noise sites have any sign. The common shift of all functions is
 solved for in every sweep (`pymc_gpep.solvers.common_shift`).
 """
@@ -92,7 +92,7 @@ class SeparateSitePosterior(SitePosterior):
         return True, total
 
     def _factorise(self) -> tuple[bool, float]:
-        """Take the precisions: whether a posterior exists, and Σ_k log|A_k|."""
+        """Factorise for the precisions. Return whether a posterior exists, and Σ_k log|A_k|."""
         k, pi, inverses, p = self._problem.k, self.precision, self._inverses, self._p
         if self._shifts:
             ok, log_det = factorise(k, pi, inverses, p, self._problem.team)

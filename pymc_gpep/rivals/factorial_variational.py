@@ -45,8 +45,8 @@ def factorial_variational(
 ) -> Found:
     """The factorial variational method; `start`, which is overwritten, holds the weights b (1, n).
 
-    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
-    `ParameterSlopes` for it. It computes the variances of the factors in place of precisions.
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
+    `ParameterSlopes`. It computes the variances of the factors in place of precisions.
     """
     k = problem.k[0]
     n = len(k)

@@ -35,7 +35,7 @@ class Hierarchy:
     Raises
     ------
     StructureError
-        If there are no children. It is raised as well if the model has terms besides the priors of the hyperparameters
+        If there are no children. It is also raised if the model has terms other than the priors of the hyperparameters
         and the likelihood. Draws from the priors would ignore such terms.
     """
 

@@ -469,7 +469,7 @@ def active_prior(prior: RowBlocks, rows: Places) -> DensePrior:
 
 
 def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:
-    """Return the rows of a bound besides the active rows: all rows, or a sample with all classes in proportion."""
+    """Return rows of a bound that are not active: all of these rows, or a sample with all classes in proportion."""
     n = len(labels)
     free = np.ones(n, bool)
     free[active] = False

@@ -45,7 +45,7 @@ class _Regression:
         self.inverse = np.full((n, n), np.nan)
 
     def at(self, log_noise: float) -> tuple[bool, float, float]:
-        """Whether a posterior exists, the bound, and its derivative in log σ."""
+        """Return whether a posterior exists, the bound, and its derivative in log σ."""
         w = np.exp(-2.0 * log_noise)
         posterior, g = self.posterior, self._g
         if not posterior.update(np.full(self._targets.size, w), w * self._targets):

@@ -118,7 +118,7 @@ def plot_active(
 ) -> Axes:
     """Draw class probabilities over one or two inputs, the data, and rings around the active rows.
 
-    The plot is that of Figure 5 of Girolami and Rogers (2006).
+    The plot follows Figure 5 of Girolami and Rogers (2006).
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
 
 
 def covariance_roots(posterior: Posterior) -> Array:
-    """R_k, (1 or c, n, n), where the posterior covariance of a function is R_k R_kᵀ; one if all have the same.
+    """Return roots R_k (1 or c, n, n) of posterior covariances R_k R_kᵀ; a single root if all covariances are equal.
 
     With K_k = L_k L_kᵀ these are L_k M_k⁻ᵀ, M_k M_kᵀ = I + L_kᵀ D_k L_k, which subtracts nothing.
     """
@@ -411,7 +411,7 @@ def _shown(values: dict[str, Array], names: list[str]) -> str:
 
 
 def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The block of each entry of θ, (d,), from that of each entry of the children on their natural scale."""
+    """Return the block of each entry of θ, (d,), from the blocks of the entries of children on their natural scale."""
     owners = np.array(log_posterior.space.owners)
     found = np.full(owners.size, -1)
     for name, blocks in of.items():
@@ -501,10 +501,10 @@ class MeanField(HyperMethod):
     weights : {"authors", "utilities", "latent", "printed"}
         Rule for the weights of draws, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights of Girolami and
         Rogers' own program, and predict best on the paper's data. They are for functions of variance 1, make no bound,
-        and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
-        the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
-        `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step.
-        The remaining rules begin at the maximum and update the latent values until convergence.
+        and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y); the bound of
+        `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its
+        toy. `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a
+        step. The remaining rules begin at the maximum and update the latent values until convergence.
     inner : int, optional
         Number of updates of the latent values in a step; the default depends on the weights.
     tolerance : float

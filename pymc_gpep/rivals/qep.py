@@ -1,6 +1,6 @@
 """Expectation propagation by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3).
 
-The posterior is that of nested EP, and tilted moments are computed by quadrature.
+The posterior has the form of nested EP, and tilted moments are computed by quadrature.
 """
 
 from dataclasses import dataclass, field

@@ -46,8 +46,8 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
 def tilted_response(solution: Solution) -> Posterior:
     """Response of an EP that matches marginals only; the likelihood must have `DifferenceFactors`.
 
-    The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
-    that this adds to the cavity's is, by inner EP, that of a site of nested EP.
+    The mean of a tilted distribution changes with the mean of its cavity, by the whole tilted covariance. By inner EP,
+    the precision that this adds to the cavity's precision is the precision of a site of nested EP.
     """
     posterior, labels = solution.posterior, solution.labels
     c, n = solution.mean.shape

@@ -12,7 +12,7 @@ _LOOKED_AT = 16  # Number of rows in a fingerprint.
 
 
 def fingerprint(rows: Rows) -> str:
-    """A checksum of inputs and labels of a few rows, the first and the last among them, and of how many there are."""
+    """Return a checksum of the number of rows, and of a few rows with their labels, the first and the last included."""
     found = hashlib.sha256(f"{rows.n_rows}, {rows.n_inputs}".encode())
     for row in np.unique(np.linspace(0, rows.n_rows - 1, _LOOKED_AT).astype(np.int64)):
         here = slice(int(row), int(row) + 1)
@@ -34,7 +34,7 @@ class FormerRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> "FormerRows":
-        """The record of some rows, without the rows."""
+        """Return the record of some rows, without the rows."""
         if isinstance(rows, cls):
             return rows
         return cls(rows.n_rows, rows.n_inputs, fingerprint(rows), getattr(rows, "name", ""))

@@ -86,7 +86,7 @@ class InMemory:
         return self._inputs[rows]
 
     def _values(self) -> bytes:
-        """A checksum of some rows, the first and the last among them."""
+        """Return a checksum of some rows, the first and the last included."""
         some = np.linspace(0, self.n_rows - 1, min(_LOOKED_AT, self.n_rows)).astype(np.int64)
         return hashlib.sha256(self._inputs[some].tobytes()).digest()
 
@@ -125,7 +125,7 @@ class FirstColumns:
 
 
 class RowRange:
-    """Rows that follow one another.
+    """Consecutive rows of other rows.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class Rows(Protocol):
 
     @property
     def chunk(self) -> int:
-        """Rows that are cheap to read together, and small enough to have several times in memory; n if all are."""
+        """Number of rows that are cheap to read together, and fit into memory several times; n if all rows do."""
 
     def inputs(self, rows: slice) -> Array:
         """Inputs (B, d) of rows start to stop, step 1. They must not be modified."""

@@ -149,7 +149,7 @@ def column_names(files: Sequence[str]) -> list[str]:
 
 
 class ParquetColumns:
-    """Columns of files that follow one another.
+    """Columns of consecutive Parquet files.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ site_algebra: the contract of the algebra of sites that couple functions
 prior_form: the contracts of a prior in a solver, and of a posterior of one function
 coefficients: rows of coefficients, dense or sparse
 sparse_precision: factor of a sparse precision
-neighbour_precision: precision of a process by nearest neighbours
+neighbour_precision: precision of a nearest-neighbour process
 newton: Newton's method for the mode of the latent values
 scalar_bound: iteration that maximises a variational bound
 site_ep: EP as a fixed point of sites: sweep, iteration, fallback sequence

@@ -115,7 +115,7 @@ def own_features_shift(
         z = cho_solve(cho_factor(np.eye(c * size) - gram, lower=True), pulled).reshape(c, size)
     except (LinAlgError, ValueError):
         z = np.zeros((c, size))
-    # The location changes by −R⁻¹ z, and with μ = Rᵀ R (Σ ν w) its norm is that of R (Σ ν w).
+    # The location changes by −R⁻¹ z, and with μ = Rᵀ R (Σ ν w) its norm equals the norm of R (Σ ν w).
     before = np.array([
         solve_triangular(root, mean, lower=True, trans="T")
         for root, mean in zip(posterior.root, posterior.mean, strict=True)

@@ -1,4 +1,4 @@
-"""Precision of effects and of a process by nearest neighbours: pattern, products and solves.
+"""Precision of effects and of a nearest-neighbour process: pattern, products and solves.
 
 The value at a place is a regression on earlier neighbours, see `pymc_gpep.kernels.gaussians.neighbours`. Determinant
 and root of the precision therefore need no factorisation.
@@ -150,7 +150,7 @@ def continued(values: Array, noise: Array, cells: Indices, b: Array) -> Array:
 
 
 class NeighbourPrecision:
-    """Block-diagonal precision: that of effects, then (I − B)ᵀ D⁻¹ (I − B) of a process by neighbours.
+    """Block-diagonal precision: a block of effects, then (I − B)ᵀ D⁻¹ (I − B) of a nearest-neighbour process.
 
     Parameters
     ----------

@@ -306,7 +306,7 @@ class Ascent(Protocol):
 
     @property
     def stiffness(self) -> Array | float:
-        """Ratio of the rounding error of the gradient to that of f: the curvature, but at least 1."""
+        """Ratio of the rounding errors of the gradient and of f: the curvature, but at least 1."""
         ...
 
     def log_density(self) -> float:

@@ -63,7 +63,7 @@ class History:
         return len(self._rows)
 
     def is_full(self) -> bool:
-        """Whether the limit is reached."""
+        """Whether the largest number of iterations is reached."""
         return len(self._rows) >= self.limit
 
     @property

@@ -88,7 +88,7 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
     def of(
         cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
     ) -> "NotPositiveDefiniteError":
-        """Return the error for the prior covariance `covariance`, `where`; `like` is an earlier error of the matrix."""
+        """Return the error for the prior covariance with this name at `where`, with the numbers of the error `like`."""
         least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
         found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."

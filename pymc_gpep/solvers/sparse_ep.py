@@ -2,7 +2,7 @@
 
 A factor depends on the latent values f_k = m + x_k + e_k alone; see `pymc_gpep.solvers.sparse_sweeps`. At fixed sites,
 only the factors depend on hyperparameters, through w and s in the moments of their cavities. At a fixed point the
-derivative is that of the evidence. At other points it is that of the evidence with fixed sites.
+derivative of the factors equals the derivative of the evidence; elsewhere, of the evidence with fixed sites.
 
 Nested EP (`CoupledSparseSweeps`): the sites act on projections as well, and couple the functions. A point's site acts
 on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form of a site of nested EP. Its noise is all noise around x: the noise
@@ -11,9 +11,9 @@ factors. The posterior of v couples all functions. The functions of a point ente
 common part keeps its prior.
 
 Derivatives: with fixed sites as functions of x, only the posterior of v depends on features. At a fixed point the
-derivative of its normaliser is that of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features and ρ in the
-prior mean. A point's log normaliser depends on the sum of s_k and its cavity's variance of x_k. The derivative in
-s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
+derivative of its normaliser equals the derivative of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features
+and ρ in the prior mean. A point's log normaliser depends on the sum of s_k and its cavity's variance of x_k. The
+derivative in s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
 
 Variational inference (`SparseVISweeps`): the best Gaussian of whitened inducing values under a bound. The bound
 is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)). E is an average log likelihood, or a lower bound of it. It depends on the

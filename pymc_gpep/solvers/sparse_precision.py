@@ -212,7 +212,7 @@ class SparsePrecision:
     def factorised(
         cls, pattern: FactorPattern, entries: Array, columns: Array, widths: Array
     ) -> "SparsePrecision | None":
-        """Factorise P₀ from `entries` by slots, which are overwritten. Return None if P₀ is not positive definite."""
+        """Factorise P₀ from `entries` by slot, and overwrite these. Return None if P₀ is not positive definite."""
         q, p = pattern.size, pattern
         entries[-1] = 0.0
         diagonal, lower = entries[:q], entries[q:-1]

@@ -335,7 +335,7 @@ class BatchLogPosterior(BlockLogPosterior):
         )
 
     def _sweeps(self) -> SparseApproximation:
-        """Return the approximation whose fixed point is the limit of the steps."""
+        """Return the approximation by sweeps over all rows that has the limit of the steps as its fixed point."""
         name = "sparse_ep" if self.of_ep else "sparse_vi"
         kind = SPARSE_APPROXIMATIONS[name]
         given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}

@@ -362,7 +362,7 @@ class StoredMemory(Memory):
 
     A site acts on x′ = w′ᵀv, with the features w′ of its row at its last visit. The memory divides q by this site. The
     moments of the row's factors are moments of x = wᵀv, with the current features. If hyperparameters and inducing
-    inputs are fixed, x = x′, and the fixed point is that of EP, without noise of batches.
+    inputs are fixed, x = x′, and the fixed point equals EP's, without noise of batches.
     """
 
     name: ClassVar[str] = "sites"

@@ -68,7 +68,7 @@ def probes(shape: tuple[int, ...]) -> Array:
 
 
 def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the value that each row selects, and a mask of rows with at most one value times a coefficient.
+    """Return the index of the value that each row selects, and a mask of rows that use at most one value.
 
     Parameters
     ----------
@@ -437,9 +437,9 @@ class AffineMap:
         self.made = self._by(z, {latent.f: value for latent, value in zip(moved, g, strict=True)})
 
     def graphs(self, name: str, along: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return t, and the slopes along values (s, ...) of z and of each g, in terms of the model's random variables.
+        """Return graphs of t, and of slopes along directions `along` (s, ...) of z and of each g, in random variables.
 
-        Slopes of further g are left out.
+        Processes g without directions have no slopes.
         """
         symbols, value = self.symbols, self.made[self.names.index(name)]
         zeros: dict[Variable, Variable] = {symbols[0]: pt.zeros(symbols[0].type.shape)}

@@ -48,7 +48,7 @@ def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | No
 def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> TensorVariable | None:
     """Return one number for each level: a combination of all entries that data select. None for other uses of data.
 
-    The combination has random weights. So if the numbers of levels are alike, all entries of the levels are alike.
+    The combination has random weights. So if the numbers of levels are equal, all entries of the levels are equal.
     """
     if _read_otherwise(variable, outputs):
         return None

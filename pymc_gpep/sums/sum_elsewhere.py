@@ -281,7 +281,7 @@ ARGUMENT = "argument"
 
 
 class _AtRows(NamedTuple):
-    """A sum at rows."""
+    """A sum at m rows: means, coefficients, and its moved processes."""
 
     mean: Array
     """(c, m)."""

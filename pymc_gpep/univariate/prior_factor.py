@@ -1,4 +1,4 @@
-"""The prior of an effect that is not normal as a factor, p(u) / N(u | base): one row of EP.
+"""A prior of an effect u that is not normal, as a factor p(u) / N(u | base): one row of EP.
 
 A normal prior, the base, replaces the prior p of an effect u. The base does not depend on hyperparameters. The factor
 of a row restores p. Base and site together are the Gaussian approximation of p. So neither the fixed point of EP nor

@@ -192,7 +192,7 @@ class GPInference(Inference):
             Argument of PyMC without effect: the losses, negative log posteriors, are always recorded.
         callbacks : list of functions of (fit, losses, iteration), optional
             Functions called after each iteration or step, with a fit that does not change later. StopIteration ends the
-            fit and keeps the best point so far. With several starts the losses are those of the search with the latest
+            fit and keeps the best point so far. With several starts the losses belong to the search with the latest
             step, and iterations are counted together. All searches but the first run in parallel. Callbacks are always
             called in the thread of the fit, one at a time.
         progressbar : bool

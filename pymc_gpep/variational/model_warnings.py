@@ -229,7 +229,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     factors with an entry for each integrated variable, if another hyperparameter multiplies the same variables.
 
     Length scales and magnitudes of processes do not count. Variables that the user named in `hyperparameters` do not
-    count. A `pm.Flat` without a scale does not count: its maximum is that of the likelihood, as intended.
+    count. A `pm.Flat` without a scale does not count: it is at the maximum of the likelihood, as intended.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
 
 
 def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
-    """Return whether the prior of a hyperparameter depends on another; that of a `pm.Flat` is in the Potentials."""
+    """Return whether the prior of a hyperparameter depends on another; a `pm.Flat` has its prior in Potentials."""
     graphs = list(rv.owner.inputs)
     if isinstance(rv.owner.op, FlatRV):
         graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]
@@ -336,7 +336,7 @@ class _Effect:
             of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
             pairs = [[each.log_densities(own + step, labels) for step in (half, -half)] for each in densities]
             of_f = np.sum([ahead - behind for ahead, behind in pairs], axis=0)
-            # For a shift the ratio of both slopes is the same at all latent values.
+            # If the hyperparameter acts as a shift, the ratio of its slope to the slope in f is equal at all f.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
             same &= bool((apart <= _SLOPE_TOLERANCE * size).all())

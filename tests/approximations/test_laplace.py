@@ -85,7 +85,7 @@ def test_equals_dense_reference(kind, n, c, variance, per_class, with_mean):
     assert (outcome.gradient == outcome.gradient.transpose(0, 2, 1)).all()
 
 
-def test_curvature_of_a_probit_is_that_of_the_dense_reference():
+def test_curvature_of_a_probit_matches_the_dense_reference():
     problem = random_problem(7, 8, 3, variance=1.0, with_mean=True)
     dense = dense_laplace(problem.K, problem.y, problem.m, multinomial_probit)
     solution = LaplaceProbit(tolerance=1e-12).solve(problem.K, problem.m, problem.y)

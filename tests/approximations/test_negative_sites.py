@@ -61,7 +61,7 @@ def test_evidence_and_slopes_by_rows_match_dense_form_and_differences(student_t,
 
 
 @pytest.mark.parametrize("singular", [False, True], ids=["regular", "singular"])
-def test_posterior_is_that_of_dense_algebra(singular):
+def test_posterior_matches_dense_algebra(singular):
     k = np.outer(X + 2.0, X + 2.0) if singular else K
     posterior = posterior_of(DensePrior(k[None], MEAN), IndependentSites(PRECISION, LOCATION))
     cov = np.linalg.solve(np.eye(4) + k * PRECISION, k)

@@ -121,7 +121,7 @@ def test_pairwise_bound_of_equal_classes_is_far_below():
         (ProbitLikelihood(), 1, 50, "quadrature"),
     ],
 )
-def test_default_rule_is_that_of_the_likelihood(likelihood, c, size, name):
+def test_default_rule_follows_the_likelihood(likelihood, c, size, name):
     assert chosen_rule(likelihood, c, size) == name
     assert SparseEP().named(likelihood, c, size).sites == name
     assert SparseEP(sites="quadrature").named(likelihood, c, size).sites == "quadrature"

@@ -77,7 +77,7 @@ def test_bound_is_below_the_evidence(likelihood):
 
 
 @every
-def test_one_inducing_input_more_never_lowers_it(likelihood):
+def test_one_inducing_input_more_never_lowers_the_bound(likelihood):
     problem = problem_for(likelihood, 4, 25, 6)
     bounds = [
         SparseVI(**EXACT)

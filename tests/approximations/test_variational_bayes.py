@@ -64,7 +64,7 @@ def test_reference_has_the_means_of_the_truncated_gaussian(c):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bound_is_the_expectation_that_it_bounds_with(seed):
+def test_bound_matches_the_sampled_expectation(seed):
     problem = random_problem(seed, 4, 3, variance=3.0, with_mean=True)
     solution = TIGHT.solve(problem.K, problem.m, problem.y)
     posterior = solution.posterior

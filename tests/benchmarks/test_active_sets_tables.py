@@ -67,7 +67,7 @@ def test_run_ends_if_the_printed_bound_stays(last: float, rise: float, expected:
     assert not ended([-50.0, last], split, "authors", None)
 
 
-def test_report_of_table_1() -> None:
+def test_report_of_table_1_has_errors_and_differences() -> None:
     def run(shift: float) -> dict[str, np.ndarray]:
         values = np.array([[0.05, -10.0 + shift], [0.05, -8.0], [0.04, -7.0], [0.04, -7.0], [0.04, -6.5]])
         return {"scores": values, "steps": np.array(9), "effective": np.array(30.0), "bound": np.array(-40.0)}
@@ -86,7 +86,7 @@ def test_report_of_table_1() -> None:
     assert set(TABLE_1) == set(NAMES)
 
 
-def test_report_of_the_surfaces() -> None:
+def test_report_of_the_surfaces_has_the_best_points() -> None:
     problem = next(iter(PROBLEMS))
     assert GRID.tolist() == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
@@ -110,7 +110,7 @@ def test_report_of_the_surfaces() -> None:
     assert Surfaces().draw(part) is None
 
 
-def test_report_of_table_2() -> None:
+def test_report_of_table_2_has_errors_and_steps() -> None:
     def run(error: float, **more: Any) -> dict[str, np.ndarray]:
         values = {"scores": [error, -0.3], "seconds": 2.0, **more}
         return {name: np.array(value) for name, value in values.items()}

@@ -137,7 +137,7 @@ def table_run(log_p):
     }  # fmt: skip
 
 
-def test_report_of_table_2():
+def test_report_of_table_2_has_scores_and_times():
     runs = {f"wine, M 10 %, ep, fold {k}": table_run([-score, -score]) for k, score in enumerate((0.05, 0.07, 0.09))}
     record, text = EXPERIMENT.report(runs)
     (row,) = record["rows"]
@@ -155,7 +155,7 @@ def test_one_fold_has_the_spread_of_its_points():
     assert "2.00 ± 1.00* (2.45 ± 0.14)" in text
 
 
-def test_report_of_figure_1():
+def test_report_of_figure_1_has_times_to_reach_losses():
     runs = {
         "inner": {"at": np.array([1.0, 2.0, 3.0]), "loss": np.array([30.0, 12.0, 10.5])},
         "outer": {"at": np.array([2.0, 4.0]), "loss": np.array([25.0, 10.0])},
@@ -181,7 +181,7 @@ def test_measures_of_figure_3_match_direct_computation():
     assert np.isnan(figure3.to_boundary(z[None], figure3.boundary(np.zeros_like(half))))
 
 
-def test_report_and_picture_of_figure_3():
+def test_report_and_picture_of_figure_3_have_one_entry_for_each_size():
     half = (figure3.grid()[:, 0] > 0).astype(int)
     z = np.random.default_rng(0).normal(size=(3, 2, 2))
     run = {"first": z, "inducing": z, "labels": half, "points": np.array(20)}
@@ -201,7 +201,7 @@ def test_data_of_figure_3_are_from_smooth_functions():
     assert (y == y[closest])[near.min(axis=1) < 0.1].mean() > 0.8
 
 
-def test_report_of_figure_4():
+def test_report_of_figure_4_has_mean_scores():
     curves = np.array([[1.0, 1.2, 0.5], [3.0, 0.6, 0.3]])
     runs = {f"sep, M 4, fold {k}": {"scores": curves + k * np.array([0.0, 0.1, 0.0]), "points": np.array(30)}
             for k in range(2)}  # fmt: skip
@@ -215,7 +215,7 @@ def test_report_of_figure_4():
     assert figure.axes[0].lines[0].get_ydata() == pytest.approx([1.25, 0.65])
 
 
-def test_report_of_overfitting():
+def test_report_of_overfitting_has_means_over_folds():
     curve = {"loss": np.array([9.0, 8.0, 7.0, 6.0, 5.0]), "iterations": np.array([1, 2, 5]),
              "scores": np.array([[0.1, 0.9, 0.4], [0.2, 0.7, 0.3], [0.5, 0.8, 0.3]])}  # fmt: skip
     shorter = curve | {"loss": curve["loss"][:2] - 1.0, "scores": curve["scores"][:2] + 0.2}
@@ -319,7 +319,7 @@ def test_drawn_rows_follow_the_generating_model():
     np.testing.assert_allclose(drawn.probit_probabilities(f), expected, atol=1e-4)
 
 
-def test_report_of_batches():
+def test_report_of_batches_has_scores_and_memory():
     runs = {
         "logistic": {
             "scores": np.array([[2.0, 0, 0.27, 0.075, 0.26]]),

@@ -184,7 +184,7 @@ def test_arviz_plots_all_methods_together(drawn, plot):
 @pytest.mark.filterwarnings(
     "ignore:Detected variables likely created by GP objects", "ignore:Estimated shape parameter"
 )
-def test_arviz_compares_their_predictions(shared, drawn):
+def test_arviz_compares_predictions_of_all_methods(shared, drawn):
     with shared.model:
         trees = {
             name: pm.compute_log_likelihood(tree.copy(), progressbar=False, extend_inferencedata=True)

@@ -36,7 +36,7 @@ def test_both_spellings_of_a_probit_keep_digits_in_the_tail(own):
 
 
 @pytest.mark.parametrize("likelihood", [*DECLARED, *VOTES])
-def test_log_likelihood_equals_the_models(likelihood):
+def test_log_likelihood_equals_the_log_likelihood_of_the_model(likelihood):
     """Most are computed by kernels, and all have the constants of PyMC's density."""
     model = declared(likelihood, legal(likelihood))
     latent_model = LatentModel(read_classifier(model))

@@ -350,7 +350,7 @@ def test_jax_differentiates_the_evidence_once():
 
 
 @pytest.mark.slow
-def test_nutpie_calls_the_solver_from_threads_of_its_own():
+def test_nutpie_calls_the_solver_from_its_threads():
     """And through machine code, with one of PyMC's covariances in it."""
     X, y = models.data()
     with pm.Model() as model:

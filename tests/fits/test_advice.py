@@ -140,7 +140,7 @@ OF_SUMS = {
 
 
 @pytest.mark.parametrize("case", OF_SUMS)
-def test_advised_question_to_a_sum_is_answered(case, fits):
+def test_advised_call_of_a_fit_of_a_sum_works(case, fits):
     provoke, message, advised = OF_SUMS[case]
     follow(Advice(lambda: provoke(fits), message, lambda: advised(fits)))
 
@@ -180,7 +180,7 @@ OF_PROCESSES = {
 
 
 @pytest.mark.parametrize("case", OF_PROCESSES)
-def test_advised_question_to_a_process_is_answered(case, shared):
+def test_advised_call_of_a_fit_of_a_process_works(case, shared):
     provoke, message, advised = OF_PROCESSES[case]
     x = models.data()[0][:3] + 0.1
     follow(Advice(lambda: provoke(shared.fit, x), message, lambda: advised(shared.fit, x)))
@@ -228,7 +228,7 @@ def _constant_and_groups(sum_to_zero):
     return fit
 
 
-def test_advice_to_let_effects_sum_to_zero():
+def test_advice_to_let_effects_sum_to_zero_works():
     message = r"correlation of u\[0\] and a is -1.*pm\.ZeroSumNormal"
     follow(Advice(lambda: _constant_and_groups(False), message, lambda: _constant_and_groups(True)))
 
@@ -266,7 +266,7 @@ def test_advised_response_is_predicted():
     )
 
 
-def test_advised_maker_of_latent_values_is_taken(shared):
+def test_advised_process_of_latent_values_is_accepted(shared):
     x = models.data()[0][:3] + 0.1
     other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
     for advised in (lambda: shared.fit.predict(shared.gp, x), lambda: shared.fit.predict(x)):
@@ -279,7 +279,7 @@ def test_advised_maker_of_latent_values_is_taken(shared):
         )
 
 
-def test_advised_recovery_gives_draws_of_a_marginal_model_latent_values(shared):
+def test_advised_recovery_gives_draws_of_a_marginal_model_their_latent_values(shared):
     marginal = gpep.marginalize(shared.model)
     with marginal:
         idata = pm.sample(

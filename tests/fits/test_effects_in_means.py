@@ -123,7 +123,7 @@ def test_saved_fit_equals_the_fit(fit, model):
     assert_allclose(again.effects()["b"], fit.effects()["b"], atol=1e-7)
 
 
-def test_file_with_them_as_hyperparameters_is_read(model):
+def test_file_with_effects_in_means_as_hyperparameters_is_read(model):
     with model:
         before = pm.fit(method="ep", hyper="map", hyperparameters=["a", "b", "level"], **SMALL)
     tree = before.to_datatree()
@@ -167,21 +167,21 @@ def test_evidence_grids_integrate_effects_in_means(fit, model):
     [("sparse_ep", {"inducing": 5}), ("ivm", {"active": 10}), ("sparse_ep", {"inducing": 5, "batch_size": 10})],
     ids=["inducing inputs", "active rows", "batches"],
 )
-def test_other_methods_keep_them_as_hyperparameters(method, options, model):
+def test_other_methods_keep_effects_in_means_as_hyperparameters(method, options, model):
     with model, pytest.warns(UserWarning, match=r"'b' \(Normal\), 'a' \(Normal\) are not integrated, but at"):
         fit = pm.fit(method=method, **SMALL | {"n": 2, "hyper": "map"} | options)
     assert set(fit.hyperparameters.data_vars) == {"ls", "a", "b", "level"}
     assert "'b' stays a hyperparameter: this method does not integrate means of Gaussian processes." in str(fit)
 
 
-def test_user_can_keep_them_as_hyperparameters(model):
+def test_user_can_keep_effects_in_means_as_hyperparameters(model):
     with model:
         fit = pm.fit(method="ep", hyper="map", hyperparameters=["b"], **SMALL)
     assert set(fit.hyperparameters.data_vars) == {"ls", "b"}
     assert "'b' stays a hyperparameter: hyperparameters=[...] names it." in str(fit)
 
 
-def test_method_that_inverts_the_covariance_keeps_them_as_hyperparameters():
+def test_method_that_inverts_the_covariance_keeps_effects_in_means_as_hyperparameters():
     fit = fitted(constant, True, method="fv")
     assert set(fit.hyperparameters.data_vars) == {"ls", "c"}
     assert "'c' stays a hyperparameter: this method does not integrate means" in str(fit)

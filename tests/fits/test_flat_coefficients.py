@@ -455,7 +455,7 @@ def beside_a_process(observed=BINARY):
     return model
 
 
-def test_flat_coefficients_beside_inducing_inputs_match_a_fit_of_all_rows():
+def test_flat_coefficients_with_inducing_inputs_match_a_fit_of_all_rows():
     """With an inducing input at each row the sparse model is the model itself."""
     whole, sparse = fitted(beside_a_process(), "ep"), fitted(beside_a_process(), "sparse_ep", inducing=N)
     constant = float(re.search(r"log evidence is ([\d.]+) larger", str(sparse))[1])
@@ -493,7 +493,7 @@ def test_uniform_coefficients_with_far_bounds_have_a_flat_density(form, method, 
     assert_allclose(gpep.load(tmp_path / "fit.nc", uniform()).summary(["a", "b"]), found)
 
 
-def test_bounds_with_an_effect_are_named_and_ep_takes_them():
+def test_bounds_with_an_effect_are_named_and_fitted_by_ep():
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     _, mean, cov = restricted(COLUMNS, covariance, Y)
     sd = np.sqrt(cov[1, 1])

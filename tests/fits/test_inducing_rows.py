@@ -59,7 +59,7 @@ def effects():
     return SimpleNamespace(model=model, fit=fit, exact=exact, j=j)
 
 
-def test_evidence_is_that_of_dense_ep_with_the_fitc_covariance(effects):
+def test_evidence_matches_dense_ep_with_the_fitc_covariance(effects):
     assert effects.fit.log_evidence == pytest.approx(effects.exact.evidence, abs=1e-8)
     latent = effects.fit.latent_moments()
     assert_allclose(latent[0].ravel(), effects.exact.mean.ravel(), atol=1e-7)
@@ -92,7 +92,7 @@ def test_rows_with_equal_inputs_share_a_residual():
     assert_allclose(f[0], f[1], rtol=1e-12)
 
 
-def test_noise_of_rows_with_equal_inputs_is_their_own():
+def test_rows_with_equal_inputs_have_separate_noise():
     likelihood = LIKELIHOODS["poisson"].given(np.zeros((1, N)))
     with pm.Model():
         cov = 1.44 * pm.gp.cov.ExpQuad(2, ls=0.9) + pm.gp.cov.WhiteNoise(0.5)
@@ -106,7 +106,7 @@ def test_noise_of_rows_with_equal_inputs_is_their_own():
     assert fit.log_evidence == pytest.approx(exact.evidence, abs=1e-8)
 
 
-def test_new_inputs_have_a_residual_of_their_own():
+def test_new_inputs_have_separate_residuals():
     """A process whose inputs are the rows' own, with an effect beside it."""
     x, new = RNG.normal(size=(15, 2)), RNG.normal(size=(3, 2))
     group, y = RNG.integers(0, GROUPS, 15), RNG.poisson(2.0, 15)
@@ -297,7 +297,7 @@ def test_several_functions_are_refused_with_the_method_for_classes():
         pm.fit(method="laplace", inducing=3, progressbar=False)
 
 
-def test_number_of_inducing_inputs_is_at_most_that_of_different_inputs():
+def test_inducing_inputs_are_at_most_as_many_as_different_inputs():
     with pm.Model():
         pm.Poisson("y", mu=pm.math.exp(process(X[PLACE])), observed=COUNTS)
         whole = pm.fit(method="laplace", inducing=12, progressbar=False)
@@ -340,7 +340,7 @@ def test_rows_without_a_response_are_left_out_and_predicted():
     assert_allclose(one["variance"], other["variance"], atol=1e-3)
 
 
-def test_flat_effect_is_the_limit_of_a_wide_one():
+def test_flat_effect_is_the_limit_of_wide_priors():
     found = []
     for level in (lambda: pm.Flat("level"), lambda: pm.Normal("level", 0.0, 1e4)):
         with pm.Model():

@@ -38,7 +38,7 @@ def test_dim_of_an_effect_that_results_use_is_refused(groups):
         check_dims(read_classifier(model_of(groups=groups)))
 
 
-def test_dim_that_no_result_of_the_model_uses_is_taken():
+def test_dim_that_no_result_of_the_model_uses_is_accepted():
     check_dims(read_classifier(model_of(groups="class")))
 
     def counts(f, rows):

@@ -143,7 +143,7 @@ def test_order_and_neighbours_by_a_tree_match_brute_force(x):
         assert_allclose(squares[k, cells[k]], np.sort(squares[k, :k])[:5])
 
 
-def test_evidence_is_that_of_the_covariance_of_regressions():
+def test_evidence_matches_the_covariance_of_regressions():
     """Inputs are metres of a map, far from 0."""
     with model_of(False, learned=False, offset=np.array([5e5, 5e6])):
         fit = pm.fit(method="laplace", neighbours=3, tolerance=1e-10, **FIXED)
@@ -156,7 +156,7 @@ def test_evidence_is_that_of_the_covariance_of_regressions():
 
 
 @pytest.mark.parametrize("method", ["laplace", pytest.param("ep", marks=pytest.mark.variation)])
-def test_gradient_is_that_of_differences(method):
+def test_gradient_matches_differences(method):
     with model_of(False):
         fit = pm.fit(method=method, neighbours=3, tolerance=1e-11, **FIXED)
     at, step = fit.log_posterior, 1e-4

@@ -146,7 +146,7 @@ def test_named_effects_stay_hyperparameters():
     assert fit.latent["mean"].shape == (N,)
 
 
-def test_slopes_beside_an_intercept_are_integrated_where_a_rate_could_be_an_exposure():
+def test_slopes_with_an_intercept_are_integrated_although_a_rate_could_be_an_exposure():
     x = RNG.normal(size=(N, 3))
     with pm.Model() as made:
         eta = pm.Normal("a", 0, 1) + x @ pm.Laplace("u", 0, 0.5, shape=3)

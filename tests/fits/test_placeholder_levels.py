@@ -109,7 +109,7 @@ def test_placeholder_differs_from_any_fixed_level(levels):
     check(fit, {"a": [9]}, fixed, [[1.0]], exact(one_hot(A) + fixed))
 
 
-def test_several_memberships_of_one_row():
+def test_row_with_several_memberships_averages_its_levels():
     fit = fitted(lambda u, w: u[w].mean(axis=1), w=np.column_stack([A, B]))
     rows = (one_hot(A) + one_hot(B)) / 2
     known = [[0] * 4, [0] * 4, [0, 0.5, 0, 0]]
@@ -128,7 +128,7 @@ def test_two_effects_of_one_index_share_the_new_level():
 
 
 @pytest.mark.parametrize("method", ["laplace", "ep"])
-def test_same_new_level_by_a_sparse_precision(method):
+def test_same_new_level_is_one_level_with_a_sparse_precision(method):
     many = 600
     a, b = np.arange(many), np.roll(np.arange(many), 1)
     fit = fitted(lambda u, a, b: 0.5 * u[a] + 0.5 * u[b], levels=many, method=method, a=a, b=b)

@@ -56,7 +56,7 @@ def test_nine_of_ten_draws_of_a_softmax_lie_within():
     assert_allclose((draws > ends[..., 1]).mean(axis=0), 0.05, atol=0.006)
 
 
-def test_ranges_without_variance_are_the_probabilities_themselves():
+def test_intervals_without_variance_equal_the_probabilities():
     likelihood = BY_NAME["multinomial_probit"]
     mean, cov = np.array([[0.3, -0.2, 1.0]]), np.zeros((1, 3, 3))
     p, _ = likelihood.probabilities(mean, cov)

@@ -306,7 +306,7 @@ def test_an_observed_variable_of_a_hyperparameter_stays_a_term():
     assert [rv.name for rv in found.hyperparameters] == ["log_s"]
 
 
-def test_variable_read_by_its_log_density_stands_beside_a_poisson_variable():
+def test_variable_read_by_its_log_density_is_fitted_with_a_poisson_variable():
     with pm.Model() as model:
         u, b = effects()
         pm.StudentT("heavy", nu=4, mu=u[GROUP] + b, sigma=1.0, observed=X)

@@ -103,7 +103,7 @@ def test_second_order_term_equals_the_sum_over_pairs():
 
 
 @pytest.mark.parametrize("way", ["rows", "matrices"])
-def test_second_order_term_of_some_effects_equals_that_of_all(way, monkeypatch):
+def test_second_order_term_of_some_effects_equals_second_order_term_of_all(way, monkeypatch):
     """A few effects have the term as a trace over standard normals, and all effects have it by pairs of rows."""
     rows = np.arange(45) % 30
     monkeypatch.setattr(effect_sum, "_MANY", 1 if way == "rows" else 1000)

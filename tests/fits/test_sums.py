@@ -164,7 +164,7 @@ def test_importance_sampling_confirms_the_fit(intercepts):
     assert found.log_evidence == pytest.approx(intercepts[1].log_evidence, abs=0.1)
 
 
-def test_rows_left_out_are_predicted_as_by_fits_without_them(intercepts):
+def test_left_out_rows_match_fits_without_these_rows(intercepts):
     """At the same hyperparameters: sigma is given."""
     sigma = intercepts[1].hyperparameters["sigma"].item()
 
@@ -446,7 +446,7 @@ def test_many_hyperparameters_cause_a_warning():
 
 
 @pytest.mark.variation
-def test_a_variable_that_a_user_keeps_is_a_hyperparameter():
+def test_variable_that_a_user_keeps_stays_a_hyperparameter():
     fit = fitted(MODELS["varying_intercepts"](), method="laplace", hyperparameters=["beta"])
     assert set(fit.hyperparameters.data_vars) == {"sigma", "beta"}
     assert "beta" not in fit.effects()

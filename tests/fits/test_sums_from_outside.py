@@ -123,7 +123,7 @@ def test_single_precision_is_read():
     assert_allclose(found["u"], expected["u"], atol=1e-5)
 
 
-def test_loaded_fit_has_the_hyperparameters_that_were_named():
+def test_loaded_fit_keeps_named_hyperparameters():
     x = np.linspace(-1, 1, 10)
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=x[:, None])

@@ -101,7 +101,7 @@ def test_six_skewed_hyperparameters_have_their_quantiles():
     assert found.converged
 
 
-def test_quantiles_of_two_scales_beside_a_normal_hyperparameter_are_exact():
+def test_quantiles_of_two_scales_and_a_normal_hyperparameter_are_exact():
     """Small values of one scale are seen where the other scale is large, away from the axes at the maximum."""
 
     def pair(x):

@@ -145,7 +145,7 @@ def test_failures_in_the_mass_are_reported():
     assert found.density[:, 0].max() < 1.6
 
 
-def test_lost_mass_of_a_tail_is_that_of_the_tail():
+def test_lost_mass_of_a_tail_is_near_its_integral():
     """The density 1 / cosh has the mass 2 atan(exp(-6)) / π beyond 6, where evaluations fail."""
 
     def evaluate(z, near):

@@ -157,7 +157,7 @@ def test_error_names_the_reason_if_all_points_fail():
         maximise(made_up, np.zeros(1), 20)
 
 
-def test_an_interrupt_beside_a_saddle_keeps_it():
+def test_interrupt_during_the_escape_from_a_saddle_keeps_the_saddle():
     class Interrupted(MadeUp):
         def __call__(self, theta, start=None):
             if theta[0] != 0.0:

@@ -31,7 +31,7 @@ def of_g(kernel, mu, C, *arguments):
 
 
 @pytest.mark.parametrize(("d", "order"), [(1, 3), (2, 7), (4, 5)])
-def test_product_rule_is_that_of_the_paper(d, order):
+def test_product_rule_matches_the_paper(d, order):
     mu, C = cavity_of_g(*cavity(d, d + 1, 2.0), 0)
     expected = product_rule(mu, C, order)
     factor = np.linalg.cholesky(C)

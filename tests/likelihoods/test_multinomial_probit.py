@@ -266,7 +266,7 @@ def test_labels_outside_the_classes_are_refused(labels, message):
     ],
     ids=["masked", "Int64", "None", "nan"],
 )
-def test_missing_labels_are_a_variable_of_their_own(labels):
+def test_missing_labels_are_a_separate_variable(labels):
     with pm.Model() as model, pytest.warns(pm.exceptions.ImputationWarning):
         MultinomialProbit("y", F[:4], observed=labels)
     np.testing.assert_array_equal(model.rvs_to_values[model["y_observed"]].data, np.array(LABELS)[[0, 1, 3]])

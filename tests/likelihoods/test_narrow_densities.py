@@ -27,7 +27,7 @@ NOISE = {
 @pytest.mark.parametrize(
     ("name", "width"), list(zip(cycle(NOISE), [1e-5, 1.0, 0.03, 1e-3, 5.0, 1e-5, 1.0, 0.03], strict=False))
 )
-def test_distribution_function_is_that_of_latent_value_plus_noise(name, width):
+def test_distribution_function_matches_latent_value_plus_noise(name, width):
     """Against an integral over the noise, in which nothing is narrow."""
     parameters, noise = NOISE[name][0](width), NOISE[name][1](width)
     likelihood = next(each for each in LIKELIHOODS if each.name == name)

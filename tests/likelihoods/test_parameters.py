@@ -49,7 +49,7 @@ def test_parameters_are_read(name):
 
 
 @cases
-def test_density_equals_the_models(name):
+def test_density_equals_the_density_of_the_model(name):
     case, parameters = CASES[name], CASES[name].parameters
     likelihood = next(each for each in LIKELIHOODS if each.name == name).given(parameters)
     y = COUNTS if name == "poisson" else ORDERED

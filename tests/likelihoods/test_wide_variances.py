@@ -48,7 +48,7 @@ def test_ordered_classes_of_noise_of_either_kind_agree_where_both_noises_are_sma
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["softmax", "multinomial_probit"])
-def test_class_probability_is_that_of_the_largest_function(name, variance):
+def test_class_probability_matches_the_largest_function(name, variance):
     # For three functions it is the largest with a probability of two differences, by SciPy's bivariate distribution.
     rng = np.random.default_rng(1)
     mean, root = rng.normal(size=(3, 3)), rng.normal(size=(3, 3))

@@ -39,6 +39,6 @@ def test_table_without_scores_is_refused():
         plot_scores(TABLE[["mlpd_low"]])
 
 
-def test_counts_have_a_score_of_their_own():
+def test_counts_have_a_separate_score():
     axes = plot_scores(TABLE.rename(columns=lambda name: name.replace("accuracy", "squared_error")))
     assert [row[0].get_xlabel() for row in axes] == ["mean log predictive density", "squared error"]

@@ -24,7 +24,7 @@ def blocks_of(build, of_graph=False):
 
 @pytest.mark.parametrize("of_graph", [False, True])
 @pytest.mark.parametrize("build", [models.shared, models.per_class])
-def test_blocks_are_the_models_covariance(build, of_graph):
+def test_blocks_equal_the_covariance_of_the_model(build, of_graph):
     space, blocks = blocks_of(build, of_graph)
     point = space.point(space.initial_point())
     inputs = blocks.rows.inputs(slice(0, 30))

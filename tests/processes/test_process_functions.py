@@ -217,7 +217,7 @@ THREE = RNG.normal(size=(7, 3))
 
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
 @pytest.mark.parametrize(("name", "rotated"), [(name, i % 2 == 0) for i, name in enumerate(COLUMNS)])
-def test_columns_of_an_array_are_in_the_order_in_which_the_prior_was_given_them(name, rotated):
+def test_columns_of_an_array_keep_the_order_of_the_inputs_of_the_prior(name, rotated):
     functions = made(COLUMNS[name], MEANS[0], THREE, as_data=False, rotated=rotated)
     a, b = RNG.normal(size=(2, 4, 3))
     found = evaluate([functions.covariance(pt.constant(a), pt.constant(b)), functions.variance(pt.constant(a))])

@@ -62,7 +62,7 @@ ARRAYS = {
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing", "ignore::pymc.exceptions.ImputationWarning")
 @pytest.mark.parametrize("name", ARRAYS)
-def test_evidence_of_array_is_that_of_its_entries(name):
+def test_evidence_of_array_equals_evidence_of_its_entries(name):
     argument, covariance, scale, observed = ARRAYS[name]
     with pm.Model():
         pm.Normal("y", argument(), scale, observed=observed)

@@ -253,14 +253,14 @@ def test_new_vectors_are_predicted_entry_by_entry():
     assert_allclose(found["log_density"].values.ravel(), density, rtol=1e-8)
 
 
-def test_file_of_vectors_is_read_again():
+def test_loaded_fit_of_vectors_equals_the_fit():
     fit = pm.fit(method="ep", model=vectors("learned factor"), hyper="map", progressbar=False)
     again = gpep.from_datatree(fit.to_datatree(), vectors("learned factor"))
     assert_allclose(again.latent["variance"], fit.latent["variance"], rtol=1e-8)
     assert fit.sample(4, random_seed=1).observed_data["y"].dims == ("row", "out")
 
 
-def test_vectors_beside_another_response_are_left_out_by_name():
+def test_vectors_next_to_another_response_are_left_out_by_name():
     model = vectors("known covariance")
     with model:
         pm.Poisson("count", pm.math.exp(model["level"] + pm.Normal("w") * DESIGN[:, 0]), observed=np.arange(ROWS))

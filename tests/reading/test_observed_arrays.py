@@ -196,7 +196,7 @@ def test_transposed_array_has_transposed_results(fits):
     assert_allclose(found.latent["mean"].values.T, fits[0].latent["mean"], rtol=1e-6)
 
 
-def test_file_of_array_is_read_again(fits):
+def test_loaded_fit_of_array_equals_the_fit(fits):
     again = gpep.from_datatree(fits[0].to_datatree(), poisson(False))
     assert_allclose(again.latent["mean"], fits[0].latent["mean"])
     with pytest.raises(ValueError, match="labels differ"):

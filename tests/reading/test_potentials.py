@@ -87,7 +87,7 @@ def test_complement_of_a_distribution_function_keeps_its_digits_in_the_tail(spel
 
 
 @pytest.mark.parametrize("declare", [survival, survival_in_one_sum, survival_by_distribution_function, all_rows])
-def test_log_density_of_rows_equals_that_of_the_potential(declare):
+def test_log_density_of_observed_rows_equals_the_model_with_the_potential(declare):
     model = declared(declare)
     made = with_observed_potentials(model)
     assert not made.potentials

@@ -30,7 +30,7 @@ def fit():
     return pm.fit(method="ep", model=studies(True), hyper="map", progressbar=False)
 
 
-def test_evidence_is_that_of_the_model_without_predictions(fit):
+def test_evidence_equals_the_model_without_predictions(fit):
     alone = pm.fit(method="ep", model=studies(False), hyper="map", progressbar=False)
     assert fit.log_evidence == alone.log_evidence
     assert [rv.name for rv in fit.classifier.hyperparameters] == ["tau"]
@@ -45,6 +45,6 @@ def test_draws_have_the_prior_given_their_parameters(fit):
     assert (drawn["better"] == (drawn["theta_new"] > drawn["theta"][..., 0])).all()
 
 
-def test_variable_that_is_asked_for_stays_a_hyperparameter():
+def test_variable_named_as_hyperparameter_stays_a_hyperparameter():
     found = read_classifier(studies(True), hyperparameters=["of_scale"], starts=True)
     assert [rv.name for rv in found.hyperparameters] == ["tau", "of_scale"]

@@ -118,7 +118,7 @@ def test_walk_stays_whole_if_the_name_of_its_start_is_taken():
     assert with_starts(model) is model
 
 
-def test_model_with_a_start_follows_data_of_the_first_one():
+def test_model_with_a_start_follows_data_of_the_original_model():
     with pm.Model() as model:
         place = pm.Data("place", np.arange(T))
         pm.Normal("y", walk(pm.Uniform.dist(-5, 5))[place], NOISE, observed=Y, shape=place.shape)

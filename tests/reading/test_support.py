@@ -45,7 +45,7 @@ def declared(name, prior=(1, 0.5)):
 @pytest.mark.variation(but=["normal", "areas"])
 @pytest.mark.filterwarnings("ignore:.*trace is deprecated:FutureWarning", "ignore:.* encountered in .*:RuntimeWarning")
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_log_posterior_is_a_number_where_the_density_of_the_model_is(name):
+def test_log_posterior_is_a_number_where_the_density_of_the_model_is_a_number(name):
     model = declared(name)
     density = model.compile_logp(mode="FAST_COMPILE")
     log_posterior = DenseLogPosterior(read_classifier(model), EP())
@@ -54,7 +54,7 @@ def test_a_log_posterior_is_a_number_where_the_density_of_the_model_is(name):
         assert np.isfinite(log_posterior(np.array([s])).log_posterior) == expected
 
 
-def test_outside_the_log_posterior_is_minus_infinity():
+def test_log_posterior_is_minus_infinity_outside_the_support():
     model = declared("normal")
     found = DenseLogPosterior(read_classifier(model), EP())(np.array([-0.7]))
     assert found.log_posterior == -np.inf

@@ -44,7 +44,7 @@ def test_chosen_rows_have_a_higher_bound_than_random_rows(score):
         assert found.bound > np.mean(blind) + 1.0
 
 
-def test_a_bound_over_a_sample_is_near_that_over_all_rows():
+def test_bound_over_a_sample_is_near_the_bound_over_all_rows():
     problem = random_problem(5, 400, 3)
     rows = DenseRows(problem.K, problem.m)
     whole = IVM(active=20, polish=False).solve(rows, problem.y)

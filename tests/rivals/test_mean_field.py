@@ -157,7 +157,7 @@ def by_class():
 
 
 @pytest.mark.variation
-def test_classes_with_covariances_of_their_own_have_weights_of_their_own(by_class):
+def test_classes_with_separate_covariances_have_separate_weights(by_class):
     """The paper's 4.5: each class's draws are weighted by that class's latent means alone."""
     phi = np.array([[0.2], [1.0], [2.0]])
     theta = by_class.space.initial_point({"phi": phi})
@@ -378,7 +378,7 @@ def test_the_authors_weights_are_the_default_and_begin_at_the_priors():
 
 
 @pytest.mark.variation
-def test_a_fit_with_a_posterior_for_each_class():
+def test_fit_with_a_posterior_for_each_class_reports_its_effective_draws():
     with of_each_class(1):
         fit = pm.fit(
             method="vb",

@@ -72,7 +72,7 @@ def test_estimate_is_unbiased(three_points, guide):
     assert abs(np.expm1(estimate.log_evidence - exact)) < 4.0 * estimate.standard_error
 
 
-def test_standard_error_is_that_of_repeated_estimates(three_points):
+def test_standard_error_matches_repeated_estimates(three_points):
     step, point, _ = three_points
     whitening = whitenings(*three_points)["prior"]
     z = np.random.default_rng(1).standard_normal((200, 50, *whitening.shape))

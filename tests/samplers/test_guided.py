@@ -274,7 +274,7 @@ def test_unknown_variables_are_refused(model):
         gpep.samplers.EllipticalSlice([model["eta"]])
 
 
-def test_sample_without_step_offers_one_and_assigns_pymcs(model, caplog):
+def test_sample_without_step_logs_a_step_of_the_package_and_runs_nuts(model, caplog):
     with caplog.at_level(logging.INFO, "pymc"):
         idata = draw_without_step(model)
     assert "step_size" in idata["sample_stats"]  # of NUTS

@@ -170,7 +170,7 @@ def test_unsupported_models_are_refused():
 
 @pytest.mark.variation
 @models.interpreted_sampler
-def test_samplers_of_pymc_run_on_it():
+def test_samplers_of_pymc_run_on_an_inducing_model():
     sparse = gpep.inducing_model(*named(), inducing=3, shared_inducing=True)
     quick = {"tune": 5, "draws": 5, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
     idata = pm.sample(model=sparse, random_seed=1, **quick)

@@ -54,7 +54,7 @@ def test_normals_and_variables_are_inverse_maps(name, read):
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_likelihood_equals_the_models(name, read):
+def test_likelihood_equals_the_likelihood_of_the_model(name, read):
     latent_model, point, prior, x = read(name)
     model = latent_model.processes.model
     there = point | latent_model.values.to_point(point, x, prior)

@@ -91,7 +91,7 @@ def test_counts_have_the_mean_of_a_log_normal_rate(likelihood):
 
 
 @pytest.mark.variation
-def test_interval_of_two_classes_is_that_of_the_latent_function(two_classes):
+def test_interval_of_two_classes_follows_the_latent_function(two_classes):
     X, _, _ = frame()
     moments = two_classes.fit_.predict(two_classes.columns_.encode(X.iloc[:5]))
     f, deviation = moments["mean"].values, np.sqrt(moments["variance"].values)

@@ -45,7 +45,7 @@ def test_a_team_is_as_large_as_blas_was_allowed(blas, monkeypatch):
     assert gather(1000).size == 1  # nor is there anything to share out where BLAS has its own threads
 
 
-def test_no_more_threads_than_processors(blas, monkeypatch):
+def test_team_has_no_more_threads_than_processors(blas, monkeypatch):
     monkeypatch.setattr("pymc_gpep.solvers.team._processors", lambda: 1)
     with one_blas_thread():
         assert gather(1000).size == 1

@@ -178,7 +178,7 @@ def test_step_without_memory_has_the_fixed_point_of_ep(at_fixed_point):
 
 
 @pytest.mark.variation
-def test_gradient_at_the_fixed_point_equals_that_of_the_evidence(at_fixed_point):
+def test_gradient_at_the_fixed_point_equals_the_gradient_of_the_evidence(at_fixed_point):
     problem, (_, of_theta, of_inducing, *_) = at_fixed_point
     prior, found = batch_solution(problem)
     *total, product = prior.row_slopes(found.bars())

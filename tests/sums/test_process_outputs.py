@@ -44,7 +44,7 @@ def fitted(argument):
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing")
 @pytest.mark.parametrize("name", SUMS)
-def test_evidence_of_outputs_is_that_of_independent_functions(name):
+def test_evidence_of_outputs_equals_evidence_of_independent_functions(name):
     argument, covariance = SUMS[name]
     exact = multivariate_normal(cov=covariance + NOISE**2 * np.eye(N)).logpdf(Y)
     assert fitted(argument).log_evidence == pytest.approx(exact, abs=1e-6)

@@ -100,7 +100,7 @@ def test_rows_with_equal_coefficients_are_one_point(name):
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_prior_of_groups_is_that_of_their_rows(name):
+def test_prior_of_groups_equals_the_prior_of_their_rows(name):
     found, classifier = groups_of(SAME[name][0])
     rows = read_classifier(classifier.model)
     model = classifier.model

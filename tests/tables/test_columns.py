@@ -137,7 +137,7 @@ def test_missing_values_are_imputed_on_request():
     np.testing.assert_array_equal(table.X[:, table.places == 1].argmax(axis=1), [2, 1, 3, 0])
 
 
-def test_unseen_categories_are_refused_by_name_or_have_a_level_of_their_own():
+def test_unseen_categories_are_refused_by_name_or_have_a_separate_level():
     new = with_value("city", 1, "Lima")
     with pytest.raises(ValueError, match="'city' has a category that training rows did not have: 'Lima'"):
         gpep.columns(FRAME).encode(new)

@@ -53,7 +53,7 @@ def laplace_of(fit, near=None):
     return laplace_of_model(build(near), LATENT, fit.hyperparameters, mean), mean
 
 
-def test_evidence_is_that_of_the_log_density_of_the_model():
+def test_evidence_matches_the_log_density_of_the_model():
     _, fit = fit_of("laplace")
     exact, mean = laplace_of(fit)
     assert_allclose(fit.solution.evidence, exact.evidence, rtol=0.0, atol=1e-5)
@@ -71,7 +71,7 @@ def test_potential_is_a_term_of_the_evidence():
 
 @pytest.mark.variation(but=["laplace"])
 @pytest.mark.parametrize("method", ["laplace", "ep", "kl"])
-def test_gradient_is_that_of_differences(method):
+def test_gradient_matches_differences(method):
     _, fit = fit_of(method)
     direction = np.random.default_rng(1).normal(size=fit.theta.size)
     log_posterior, theta, step = fit.log_posterior, fit.theta + 0.2 * direction, 1e-4 if method == "laplace" else 1e-3

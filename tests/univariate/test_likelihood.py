@@ -287,7 +287,7 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         "censored by data in some rows",
     ],
 )
-def test_log_density_equals_the_models(declare):
+def test_log_density_equals_the_log_density_of_the_model(declare):
     with pm.Model() as model:
         declare(pm.Normal("f", 0, 1, shape=4))
     found = read_classifier(model)

@@ -62,7 +62,7 @@ def test_flat_slope_of_a_raw_covariate_causes_no_warning(kind, method):
         assert_allclose(there[name], here[name], rtol=1e-6, atol=1e-6)
 
 
-def test_maximum_of_a_normal_model_is_that_of_its_closed_form():
+def test_maximum_of_a_normal_model_matches_its_closed_form():
     """The marginal likelihood of a linear mixed model is a normal density, maximised here by another optimiser."""
     fit = fitted(crossed("normal", 50.0, 8000.0), **FLAT)
     y = RESPONSES["normal"]

@@ -55,7 +55,7 @@ def test_options_reach_the_approximation(shared):
         assert fit.log_posterior.approximator == NestedEP(max_inner=7)
 
 
-def test_unknown_names_get_pymcs_error_with_ours_added(shared):
+def test_error_for_unknown_names_lists_methods_of_pymc_and_of_this_package(shared):
     with shared.model, pytest.raises(KeyError, match=r"should be one of.*advi.*pymc_gpep adds.*nested_ep"):
         pm.fit(method="nested")
     for wrong, meant in (("sparse_seb", "sparse_sep"), ("fulrank_advi", "fullrank_advi"), ("TAP", "tap_naive")):

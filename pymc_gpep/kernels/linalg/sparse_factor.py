@@ -129,7 +129,7 @@ def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
     for c in range(count):
         k = rows[begin + c]
         diagonal[k] -= products[c, c]
-        if k >= dense:  # The column has all rows below.
+        if k >= dense:  # The column has entries in all rows below.
             place = starts[k] - k - 1
             for i in range(c + 1, count):
                 lower[place + rows[begin + i]] -= products[i, c]
@@ -194,7 +194,7 @@ _TOGETHER = 8  # Number of right-hand sides that share a pass over L.
 
 @kernel
 def solve_lower(starts, rows, dense, lower, x):
-    """Replace each row x of `x` (m, q) by L⁻¹ x. Columns from `dense` on have all rows below."""
+    """Replace each row x of `x` (m, q) by L⁻¹ x. Columns from `dense` on have entries in all rows below."""
     some = np.empty((x.shape[1], _TOGETHER))
     first = 0
     while first + _TOGETHER <= x.shape[0]:
@@ -225,7 +225,7 @@ def solve_lower(starts, rows, dense, lower, x):
 
 @summing_kernel
 def solve_upper(starts, rows, dense, lower, x):
-    """Replace each row x of `x` (m, q) by L⁻ᵀ x. Columns from `dense` on have all rows below."""
+    """Replace each row x of `x` (m, q) by L⁻ᵀ x. Columns from `dense` on have entries in all rows below."""
     for s in range(x.shape[0]):
         own = x[s]
         for j in range(own.size - 1, dense - 1, -1):
@@ -299,7 +299,7 @@ def _gather(starts, rows, begin, dense, diagonal, entries, block):
         if k < dense:
             place = starts[k]
         for i in range(c + 1, count):
-            if k >= dense:  # The column has all rows below.
+            if k >= dense:  # The column has entries in all rows below.
                 value = entries[place + rows[begin + i]]
             else:
                 while rows[place] < rows[begin + i]:
@@ -316,7 +316,7 @@ def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, in
     for t in range(count):
         k, factor = rows[first + t], lower[first + t]
         place, total = starts[k] - k - 1, inverse_diagonal[k] * factor
-        if k >= dense:  # The column has all rows below.
+        if k >= dense:  # The column has entries in all rows below.
             for s in range(t + 1, count):
                 entry = inverse[place + rows[first + s]]
                 total += entry * lower[first + s]

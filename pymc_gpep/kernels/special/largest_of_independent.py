@@ -177,7 +177,7 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
 
 @kernel
 def _entries(k, place, step, nodes, shapes):
-    """Return first entries of nodes in all tables, strides of powers, number of nodes, and t in their cells.
+    """Return the index of the first node in the tables, the stride between powers, the number of nodes, and t in cells.
 
     The first node is at `place` of table k.
     """

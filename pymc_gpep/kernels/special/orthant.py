@@ -475,7 +475,7 @@ def _next_to_refine(variances, levels):
 def _sum_to_one(probabilities, variances):
     """Make the estimates sum to 1, and return the largest error of the result.
 
-    The correction is shared in proportion to the variances, its most likely value. The error is several standard errors
+    The most likely correction of each estimate is in proportion to its variance. The error is several standard errors
     of the result, plus the part of the sum's distance from 1 that variances do not explain. Without variances the
     probabilities are scaled, and the error is the sum's distance from 1.
     """

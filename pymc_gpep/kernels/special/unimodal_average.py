@@ -93,7 +93,7 @@ def _some(g):
         second = -0.5 * r + 2.0 * c2 + 4.0 * c4 + 6.0 * c6 + 8.0 * c8
         third = -0.5 * r + 4.0 * c2 + 16.0 * c4 + 36.0 * c6 + 64.0 * c8
         fourth = -0.5 * r + 8.0 * c2 + 64.0 * c4 + 216.0 * c6 + 512.0 * c8
-        # log((1 − e⁻ʳ) / r) = −r/2 + r²/24 − ..., the integral of the first derivative less 1.
+        # log((1 − e⁻ʳ) / r) = −r/2 + r²/24 − ... is the integral over g of the first derivative minus 1.
         return g - 0.5 * r + 0.5 * c2 + 0.25 * c4 + c6 / 6.0 + 0.125 * c8, first, second, third, fourth
     if r > 700.0:
         return 0.0, 0.0, 0.0, 0.0, 0.0

@@ -106,7 +106,7 @@ def probit_information(mean, cov, y, log_z, information):
 def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
     """Compute the information of labels of a softmax by quadrature.
 
-    It is that of the Gaussian with the tilted moments: sites are not projected for it.
+    The information is computed for the Gaussian with the tilted moments; sites are not projected.
 
     `nodes` and `log_weights` are as in `softmax_moments`, all else as in `probit_information`.
     """

@@ -3,7 +3,7 @@
 Each point has c scalar sites. Their precisions π and locations ν match the marginals of the tilted
 distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its cavity. The likelihood is log-concave,
 which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
-below 1. The quadrature of a multinomial probit is that of `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
+below 1. For the quadrature of a multinomial probit see `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
 
 For a softmax the differences are g_j = f_y − f_j = (F t)_j. Their moments, with the loss of covariance Ω of t, come
 from `pymc_gpep.kernels.moments.softmax_quadrature`. Under an independent cavity of variances v_k the differences have

@@ -140,10 +140,10 @@ def _orthant_moments(mu, lower, rule, mean, cov):
 
 @kernel
 def _sort(mu, cavity, order):
-    """Bring `order` up to date, the order of coordinates by their standardised means; −1 stands for no order as yet.
+    """Update `order`, the order of coordinates by their standardised means; −1 stands for a missing order.
 
-    The error of the rule depends on the order a little, so that an iteration could swap near-equals for ever. An order
-    is therefore kept until it is wrong by more than a margin.
+    The error of the rule depends slightly on the order, so that an iteration could swap nearly equal means for ever. So
+    an order is kept until it is wrong by more than a margin.
     """
     margin = _MARGIN
     if order[0] < 0:

@@ -5,8 +5,8 @@ A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. A later candidate
 prior covariance with the active rows.
 
 `LiquidGrowth` moves the sites of the latest active rows by EP, before they are fixed (Seeger and Jordan 2004, appendix
-D). These rows are a Gaussian of their own, with sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed sites it has
-G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
+D). The latent values of these rows have a separate Gaussian, with sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed
+sites it has G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
 
     mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
 
@@ -522,7 +522,7 @@ class Candidates:
 
     @property
     def full(self) -> bool:
-        """Whether there are as many active rows as there may be."""
+        """Whether the number of active rows has reached its limit."""
         return not self._room.any()
 
     @property

@@ -236,7 +236,7 @@ class ActiveBound:
         return Block(of_cross, of_variance, slope)
 
     def slopes(self) -> BoundSlopes:
-        """Derivatives in the prior moments of the active rows, by way of the posterior of all rows that were added."""
+        """Derivatives in the prior moments of the active rows, through the posterior of all rows that were added."""
         posterior, b, t = self._posterior, self._b, self._t
         k_prior, weights = posterior.prior.k, posterior.weights
         c, d = weights.shape
@@ -394,7 +394,7 @@ class RowSiteRule(ABC):
     def told(self, seen: SeenRows) -> Told:
         """Scores of rows: ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of each row, M = I + ΠA and g = M⁻¹(ν − Πμ).
 
-        The divergence is that of the latent values of the row alone (Seeger and Jordan 2004, equation 14).
+        The divergence is between distributions of the row's latent values alone (Seeger and Jordan 2004, equation 14).
         """
 
     def log_normalisers(self, seen: SeenRows) -> Array:
@@ -422,7 +422,7 @@ def surprise(rule: RowSiteRule, seen: SeenRows) -> Array:
 
 
 def expected_information(rule: RowSiteRule, seen: SeenRows) -> Array:
-    """Return the information of each row on average over the labels that it may have, as they are predicted.
+    """Return the information of each row, averaged over its predicted labels.
 
     Its own label is not used, so that rows are not chosen because of wrong labels.
     """

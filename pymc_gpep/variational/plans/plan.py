@@ -136,7 +136,7 @@ class Plan(ABC):
 
     @classmethod
     def besides(cls) -> str:
-        """Return the options in addition to those of the approximation, for a message."""
+        """Return the options beyond the options of the approximation, for a message."""
         listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
         return f", {listed} and likelihood, besides pm.fit's own: n, start, random_seed, callbacks and progressbar"
 
