@@ -4,11 +4,11 @@ The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m �
 posterior and b its weights: nothing cancels. Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df. The tilted mean is μ + D h′
 and the tilted variance D + D² h″. The new site thus has the precision γ / (1 − Dγ), γ = −h″, and pulls with the force
 h′ at the tilted mean. A likelihood that is not log-concave may have γ < 0: an outlier under heavy tails has a site of
-negative precision. Sites that are scaled to be 1 at m make the evidence
+negative precision. With sites that are scaled to be 1 at m, the evidence is
 
     Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
 
-whether or not they match. Where they do it is stationary in them (Nickisch and Rasmussen 2008, section 4).
+for any sites. If the sites match, the evidence is stationary in them (Nickisch and Rasmussen 2008, section 4).
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def scalar_ep(
     least_precision: float = 0.0,
     **options: Any,
 ) -> Found:
-    """EP; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
+    """Run EP. `start` holds precisions and locations of the sites (2, n), and is overwritten.
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
     `ParameterSlopes`. `density` is the same for cavities of width 0, if that takes less time. Sweeps far from the fixed

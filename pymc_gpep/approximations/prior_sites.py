@@ -1,8 +1,8 @@
-"""Rows that are left out of fits with factors of priors, whose sites depend on these rows.
+"""Rows left out of fits with factors of priors. The sites of these factors depend on the rows.
 
-The site of a prior p(u) resembles it where the rows of u have their posterior. If one of few rows is left out, the
-posterior moves. So EP goes on among the factors of the effects of a row, with all other sites held. The density of the
-row is a quotient of evidences, with q₋ the posterior without the sites of the row and of the factors:
+The site of a prior p(u) approximates p(u) where the posterior of u lies. If one of few rows is left out, the posterior
+moves. EP then updates the sites of the effects of the row, with all other sites fixed. The density of the row is a
+quotient of evidences, with q₋ the posterior without the sites of the row and of the factors:
 
     p(y_i | y_-i) = ∫ q₋ p(y_i | f_i) ∏ p(u_k) / ∫ q₋ ∏ p(u_k).
 """
@@ -19,10 +19,10 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
-_MOVES = 0.01  # Relative change of a variance, or square of a shift in deviations, that moves the site of a factor.
-_MOST = 24  # Largest number of factors of one row that move.
+_MOVES = 0.01  # Relative change of a variance, or squared shift in deviations, above which a site is updated.
+_MOST = 24  # Largest number of factors that are updated for one row.
 _SWEEPS, _DAMPED, _TOLERANCE = 200, 20, 1e-9
-_FEW = 0.7  # Share of problems without convergence below which they continue without the rest.
+_FEW = 0.7  # If at most this share of problems has not converged, the sweeps continue with these problems alone.
 _TOGETHER = 800  # Largest numbers of rows and of effects whose covariances are computed together.
 
 
@@ -34,7 +34,7 @@ class Factor(NamedTuple):
     problem: NDArray[np.intp]
     """The problem of each factor, (F,)."""
     place: NDArray[np.intp]
-    """Its latent value, (F,)."""
+    """Position of its latent value in the problem, (F,)."""
 
     def of(self, problems: NDArray[np.bool_]) -> "Factor":
         """Return the factors of some problems, given by a mask."""
@@ -52,7 +52,7 @@ class Factor(NamedTuple):
 
 
 class LocalEP(NamedTuple):
-    """Sites of several problems of d latent values with the same number, B."""
+    """Sites of B problems, each with d latent values."""
 
     base_mean: Array
     """Means without sites, (B, d)."""
@@ -88,7 +88,7 @@ class LocalEP(NamedTuple):
                 step = np.stack(
                     [-curvature / rest - precision[at], (slope - centre[at] * curvature) / rest - location[at]]
                 )
-                step = np.where(cavity[at] > 0.0, step, 0.0)  # A site whose cavity is improper stays.
+                step = np.where(cavity[at] > 0.0, step, 0.0)  # A site with an improper cavity does not change.
                 size = np.abs(step[0] * cavity[at]) + np.abs(step[1]) * np.sqrt(np.abs(cavity[at]))
                 np.maximum.at(moved, factor.problem, np.where(np.isfinite(size), size, np.inf))
                 damping = 1.0 if sweep < _DAMPED else 0.5
@@ -119,7 +119,7 @@ class LocalEP(NamedTuple):
                 centre[at][:, None], cavity[at][:, None, None], self.precision[at][:, None], self.location[at][:, None]
             )
             own = factor.averages(centre, cavity)[0] - alone._log_sites(alone.base_mean, alone.base)
-            # A factor without a cavity counts by its density and its site at the mean, exactly for Gaussian factors.
+            # A factor with an improper cavity adds log density minus log site at the mean: exact for Gaussian factors.
             site = self.location[at] * mean[at] - 0.5 * self.precision[at] * mean[at] ** 2
             at_mean = factor.likelihood.log_densities(mean[at][None], factor.labels) - site
             own = np.where(cavity[at] > 0.0, own, at_mean)
@@ -137,7 +137,7 @@ class LocalEP(NamedTuple):
 
 
 class PriorSites:
-    """Sites of factors of priors as rows are left out.
+    """Sites of factors of priors, updated if rows are left out.
 
     Parameters
     ----------
@@ -234,9 +234,9 @@ class PriorSites:
         points : array (B,)
             The point of each row.
         moved : array (B, K)
-            Factors that move.
+            Indices of factors to update, padded by −1.
         rest : sequence of Factor
-            Remaining rows of the points. The latent values of a problem are the points first, then the effects.
+            Factors of the other rows at the points. In a problem, the point precedes the effects.
         """
         solution = self._solution
         base, prior, sites = self._base(points[:, None], moved)

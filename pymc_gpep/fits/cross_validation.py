@@ -61,7 +61,7 @@ def loo(
 
     With `groups` all rows of a group are left out together, to score predictions of unseen groups. The density is joint
     for all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
-    q₋ is the posterior without their sites. It is computed by weighted draws of the fit and of q₋, half of each.
+    q₋ is the posterior without their sites. The density is estimated by weighted draws, half of the fit, half of q₋.
 
     Inducing inputs and active rows stay fixed as well. `p_loo` omits the effect of a label on the residual variance of
     its row given the inducing values.
@@ -310,7 +310,7 @@ def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> ND
     for g, rows in enumerate(chosen.rows):
         others = np.delete(np.arange(len(of)), rows)
         own = columns[:, of[others]], functions.labels[others], functions.likelihood.at(others)
-        # Rows with the latent values of the group are left out first, and then return.
+        # The computation first removes all rows that share latent values with the group, then adds the other rows.
         first = np.delete(columns, of[rows], axis=1).reshape(-1, columns.shape[2])
         try:
             check_columns(*own, classifier.prior.recipes)

@@ -167,7 +167,7 @@ def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[s
 
 
 _LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
-_GROWTH = 20.0  # Smallest growth of a variance, while scales grow by e³, of a variable that grows with the scales.
+_GROWTH = 20.0  # If scales grow by e³ and a variance by more than this factor, the variable grows with the scales.
 _MOMENTS = 2  # Number of moments: mean and variance.
 _SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
@@ -669,7 +669,7 @@ def over_priors(
             shifts += rng.permutation(quantiles - each.mean[i])[:, None] * slope
             if np.isnan(centre):
                 names[each.name] = None
-            # A product with a slope of 0 would be NaN, too.
+            # If the moment is NaN, its product with a slope of 0 would be NaN, too.
             mean += np.where(slope == 0.0, 0.0, slope * (centre - each.mean[i]))
             variance += np.where(slope == 0.0, 0.0, slope**2 * (square - each.variance[i]))
             shift += np.where(slope == 0.0, 0.0, slope * (centre - quantiles.mean()))

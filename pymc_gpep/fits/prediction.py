@@ -228,7 +228,7 @@ _SEVERAL = 5  # Smallest number of fitted points for which a common correlation 
 def unreached(cross: Array, variance: Array, own: Array) -> Array:
     """Return 1 for points (m,) that are practically uncorrelated with all fitted points, and 0 for other points.
 
-    A level that all points share, as of `pm.gp.cov.Constant`, is subtracted.
+    A correlation that all points share, as with `pm.gp.cov.Constant`, is subtracted.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
     )
 
 
-_ENTRIES = 4_000  # Least cost of a row, so that an interrupt is noticed soon.
+_ENTRIES = 4_000  # Smallest size of a row (numbers) that blocks assume, so that an interrupt is noticed soon.
 
 
 def process_and_inputs(
@@ -527,7 +527,7 @@ def _of_array(
 def _existing(
     fit: Fitted, found: Prediction, response: str, inputs: Any, elsewhere: Callable[..., Likelihood]
 ) -> tuple[Prediction, str]:
-    """Return a prediction with NaN for moments that do not exist, since scales have heavy tails, and a warning."""
+    """Return a prediction, with NaN for moments that heavy tails of scales leave undefined, and a warning."""
     hyper = fit.hyper_posterior
     names = ["latent", *(["mean", "variance"] * (found.outcome is not None))]
 

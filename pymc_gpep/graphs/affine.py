@@ -3,7 +3,7 @@
 A derivative that looks constant proves nothing: `abs`, `switch` and saturated links have one almost everywhere.
 
 `Lifted` moves elementwise operations behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`.
-So the argument of a link is found at the rows of the data. It also merges axes of rows into one.
+So the argument of a link is found at the rows of the data. `Lifted` also merges axes of rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,8 +61,8 @@ class NotAffineError(Exception):
     node : Apply
         The operation.
     sides : list of frozenset of Variable
-        The operation is affine in the sources of one side if all other sources are fixed; with one side, if its sources
-        are fixed.
+        The operation is affine in the sources of one side if the sources of all other sides are fixed. If there is a
+        single side, its sources must be fixed.
     """
 
     def __init__(self, node: Apply, sides: Iterable[Sources]) -> None:
@@ -129,7 +129,7 @@ def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
 
 
 def _one_factor(node: Apply, given: list[Sources]) -> Sources:
-    """Return the sources of operations that are linear in each input: one alone may depend on sources."""
+    """Return the sources of operations that are linear in each input, if a single input depends on sources."""
     sides = [each for each in given if each]
     if len(sides) < 2:
         return sides[0]
@@ -231,7 +231,7 @@ def _(op: Elemwise, node: Apply, given: list[Sources]) -> Sources:
 
 
 _MOVES = (DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape, Subtensor, AdvancedSubtensor, Alloc, Repeat)
-"""Operations whose result has entries of their first input in other places."""
+"""Operations that rearrange, select or repeat entries of their first input."""
 
 
 class Lifted:
@@ -327,7 +327,7 @@ class Lifted:
         return sum(any(not isinstance(leaf, Constant) for leaf in graph_inputs([each])) for each in node.inputs) == 1
 
     def _behind(self, source: TensorVariable, node: Apply, ndim: int) -> TensorVariable:
-        """Return an elementwise operation of moved operands in place of the move of its result by `node`."""
+        """Return an elementwise operation whose operands are moved as `node` moves its result."""
         shape = self._shape_of(source)
         lengths = [source.shape[i] if length is None else length for i, length in enumerate(shape)]
         spread = [_moved(each, source, lengths, partial(self._move, node), ndim) for each in source.owner.inputs]

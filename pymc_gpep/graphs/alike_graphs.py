@@ -54,9 +54,9 @@ class _Structure(NamedTuple):
     key: Any
     """Operations, types and constants, which can be compared and hashed."""
     leaves: list[Variable]
-    """Inputs, and then shared variables in the order in which they are met."""
+    """Inputs, then shared variables in the order of a traversal."""
     ops: list[Op]
-    """Operation of each node that another may stand in for, in the order in which they are met."""
+    """Operations with `stands_for`, which equal operations may replace, in the order of a traversal."""
 
 
 class _Rewritten(NamedTuple):
@@ -85,7 +85,7 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
     inputs : sequence of Variable
     outputs : sequence of Variable or Variable
     mode : Mode
-        Mode that the graph is rewritten and linked by. If it changes, so does its query of rewrites.
+        Mode that rewrites and links the graph. Results are reused only for the same query of rewrites.
     *how : hashable
         Further values that rewriting depends on.
 
@@ -267,9 +267,9 @@ def _lengths(node: Apply) -> slice:
     """Return the inputs of an operation that are lengths of axes, or integers that may be shared variables."""
     op = node.op
     if isinstance(op, Alloc | SpecifyShape):
-        return slice(1, None)  # the first input is repeated, or has the shape
+        return slice(1, None)  # The first input is the array.
     if isinstance(op, Eye):
-        return slice(2)  # the third is a diagonal
+        return slice(2)  # The third input is the number of a diagonal.
     if isinstance(op, MakeVector) and op.dtype == "int64":
         return slice(None)
     return slice(0)
@@ -444,7 +444,7 @@ def _remade(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
         return [reduced(op, inputs[0])]
     if isinstance(op, AllocDiag):
         return [alloc_diag(inputs[0], op.offset, op.axis1, op.axis2)]
-    if isinstance(op, OpFromGraph):  # made for the types of its first inputs
+    if isinstance(op, OpFromGraph):  # The inner graph has the types of the original inputs.
         return _promoted_graph(op.inner_outputs, (), dict(zip(op.inner_inputs, inputs, strict=True)))
     return op.make_node(*inputs).outputs
 
@@ -457,7 +457,7 @@ def reduced(op: CAReduce, values: Variable) -> TensorVariable:
 
 
 def is_bitwise(node: Apply) -> bool:
-    """Whether a node computes with integers and booleans alone."""
+    """Whether a node operates on the bits of integers or booleans."""
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, BinaryBitOp | UnaryBitOp)
 
 
@@ -471,7 +471,7 @@ def whole(made: TensorVariable, dtype: str) -> TensorVariable:
 
 
 def _numbers(node: Apply) -> list[bool]:
-    """Return the inputs of a node that are numbers to compute with."""
+    """Return for each input of a node whether it is a number to compute with."""
     count = len(node.inputs)
     if isinstance(node.op, Join) or (isinstance(node.op, _ALL_NUMBERS) and not is_bitwise(node)):
         return [True] * count

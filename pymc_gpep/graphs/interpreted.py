@@ -6,7 +6,7 @@ pass over an array. So rewrites join operations, and a sum of matrix products ta
 
 Machine code for a graph takes ten seconds or more to compile, once for each model and shape. For a step of a fit batch
 by batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
-matrices thousands of times. Machine code would save some milliseconds a time there. Functions that a sampler of PyMC
+matrices thousands of times. Machine code would save a few milliseconds each time. Functions that a sampler of PyMC
 calls thousands of times are compiled, as PyMC does it.
 """
 
@@ -282,7 +282,7 @@ def _compares(variable: Variable, how: type, bound: float | None = None) -> bool
     return is_elementwise(variable, how) and (bound is None or _is_constant(variable.owner.inputs[1], bound))
 
 
-# One by one: two in one rewriter cannot be pickled.
+# Each rewrite has its own rewriter: a rewriter of two cannot be pickled.
 NUMPY_REWRITES: list[tuple[GraphRewriter, float]] = [
     (dfs_rewriter(each), 49.0 + 0.1 * place)
     for place, each in enumerate(
@@ -610,7 +610,7 @@ class ModelFunctions:
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point, at which no coefficient is 0 that is not 0 elsewhere."""
+        """Return a random point near the initial point, at which only coefficients that are always 0 are 0."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 

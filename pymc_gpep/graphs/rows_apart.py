@@ -151,7 +151,7 @@ def check_entries_apart(
     if found and why is None:
         return
     if not _may_be_shorter(new, axis, function):
-        return  # Effects have a value at each position, so that new data have all of them.
+        return  # Effects have a value at each position, so new data have all positions.
     if isinstance(why, MixedRowsError):
         raise dependent_rows(what, why, [why.source])
     for variable in behind:
@@ -343,18 +343,18 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
             alone = at(np.array([place]))
             alone = at(np.repeat(place, _COPIES)) if alone is None else alone
         except IndexError:
-            return True  # a row is taken by its position
+            return True  # A row is selected by its position.
         if alone is None:
-            return False  # further data are missing, which the prediction finds out
+            return False  # Further data are missing: the prediction raises an error.
         found.append(alone[:1])
     expected = np.concatenate(found)
-    size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # of each entry of a row
+    size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # Largest size of each entry of a row.
 
     def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
         """Whether values at the compared rows differ from expected values when extreme rows are added."""
         try:
             found = at(places, extremes)
-        except IndexError:  # an extreme value is an index
+        except IndexError:  # An extreme value is used as an index.
             return False
         if found is None:
             return False

@@ -2,8 +2,8 @@
 
 The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. For a block of it,
 each operation determines the axes of its inputs over rows and over columns. The walk ends at X, which is replaced by
-the inputs of the rows or of the columns. No array on the way has more points than the block. Demand goes from the
-result to the data: a part that no operation needs over points is unchanged.
+the inputs of the rows or of the columns. No intermediate array has more points than the block. The walk goes from the
+result to the data, so a part that no operation needs over points does not change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class Role(Enum):
 ROWS, COLUMNS = Role.ROWS, Role.COLUMNS
 
 type Roles = tuple[Role | None, ...]
-"""For each axis of a variable; None for one that stays as it is."""
+"""Role of each axis of a variable; None for an axis that does not change."""
 
 
 class RowPoints(Protocol):

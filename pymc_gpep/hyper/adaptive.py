@@ -36,11 +36,11 @@ _FALL, _AIM = 5.0, 7.0  # Fall of the log density where a ray ends, and the fall
 _FARTHER, _FARTHEST = 4.0, 8.0  # Largest factor and largest step (standard deviations) to the next point of a ray.
 _ON_A_RAY = 6  # Largest number of points on a ray.
 _LONG = 0.4  # A direction with a smaller eigenvalue of the scaled precision has separate rays.
-_BATCH, _GROWTH = 8, 0.3  # Smallest number of points of a round, and their number relative to earlier evaluations.
-_PREDICTED, _ENOUGH = 4, 32  # Predicted draws before rounds end, over the squared number of hyperparameters; a limit.
-_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Solutions with so few entries have a higher limit of evaluations.
-_WRONG = 4.0  # Largest error of a log density that counts.
-_CANDIDATES, _CHAINS = 300, 256  # Draws of a round from which its points are selected, and their chains.
+_BATCH, _GROWTH = 8, 0.3  # Smallest number of points of a round; number of points per earlier evaluation.
+_PREDICTED, _ENOUGH = 4, 32  # Smallest number of random draws that test the surrogate: 4 d², at most 32.
+_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Solutions of few entries: 3 times the limit, at most 2500 / (1 + d).
+_WRONG = 4.0  # Errors of the log density are clipped at this size before they are averaged.
+_CANDIDATES, _CHAINS = 300, 256  # Draws of a round from which its points are selected; number of chains.
 _EACH = 4  # With more hyperparameters the tolerance grows with the root of their number.
 _UNSURE = 0.8  # Error of the log density at random draws above which a fit reports it.
 _FEW = 3  # Largest number of hyperparameters for which cells cover the whole prior.
@@ -54,7 +54,7 @@ _LOST = 0.02  # Share of mass at points where the approximation fails, above whi
 _FAR = 8.0  # Fall of the log density beyond which a cell of the first cut has next to no mass.
 _STEEP = 40.0  # Fall beyond which the neighbours of a cell of the first cut have next to no mass.
 _NODES = 80  # Largest number of nodes among centres of cells.
-_CHECKS, _ALONG, _LINE = 64, 6, 60  # Points of a check, at least along each axis; points of the surrogate on a line.
+_CHECKS, _ALONG, _LINE = 64, 6, 60  # Check points in all; fewest along an axis; values of the surrogate along a line.
 _CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
 _MISSED = 0.045  # Share of mass that a surrogate may miss.
 _WORSE = 5.0  # Tolerance of the most uncertain points of a round, in units of the tolerance of its random draws.
@@ -197,7 +197,7 @@ class Adaptive(HyperMethod):
         return _Density(draws, total, *known.candidates(), reasons, doubt)
 
     def _rounds(self, known: "_Known", limit: int, seed: int) -> tuple[Surrogate, float, int]:
-        """Evaluate in rounds until a surrogate predicts random draws. Return it, its error, and the last seed."""
+        """Evaluate in rounds until a surrogate predicts random draws. Return surrogate, error and last seed."""
         d, surrogate, error = known.scales.size, None, np.inf
         tolerance = self.tolerance * np.sqrt(max(1.0, d / _EACH))
         last = min(_PREDICTED * d**2, _ENOUGH)
@@ -262,7 +262,7 @@ class _Known:
         return np.array([np.nan if node is None else node.log_posterior - self.best.log_posterior for node in nodes])
 
     def explore(self) -> None:
-        """Evaluate along rays from the maximum until the log density has fallen: along axes, and long directions."""
+        """Evaluate along rays from the maximum (axes and long directions) until the log density has fallen."""
         values, vectors = np.linalg.eigh(-self.scales.mixed)
         long = vectors[:, values < _LONG] / np.sqrt(values[values < _LONG])
         directions = np.concatenate([np.eye(self.scales.size), long.T]) if self.scales.size > 1 else np.eye(1)
@@ -328,8 +328,8 @@ class _Known:
         ----------
         z : array (m, d)
         near : array (m,)
-            Number of an earlier centre from whose solution a solve starts; negative for the centres of the first cut.
-            The posterior of a log-concave likelihood has one mode. Its solves then start from predictions.
+            Index of the earlier centre from whose solution each solve starts; negative for centres of the first cut.
+            At these, solves of a log-concave likelihood start from predictions, since the posterior has one mode.
         """
         loose = self.log_posterior.weighing()
         before = [self.centres[s] if s >= 0 else None for s in near]
@@ -405,8 +405,8 @@ def _root_mean_square(wrong: Array) -> float:
 def quadrature_weights(places: Array, draws: Array) -> Array:
     """Return nonnegative weights (n,) of points (n, d) that match averages of smooth functions over draws (m, d).
 
-    They have the smallest squared maximum mean discrepancy from the draws, for a squared exponential kernel. The kernel
-    is wide in units of the draws' standard deviations, so that means and covariances come first.
+    The weights minimise the squared maximum mean discrepancy from the draws, for a squared exponential kernel. The
+    kernel is wide in units of the draws' standard deviations, so that means and covariances are matched best.
     """
     d = places.shape[1]
     root = np.linalg.cholesky(np.cov(draws.T).reshape(d, d) + 1e-12 * np.eye(d))

@@ -31,10 +31,10 @@ type Evaluate = Callable[..., Evaluation]
 def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
     """Return the highest of some points near the best point of a search; None if the best point is higher.
 
-    The points lie in directions without a slope at any point of the search. A log posterior that is symmetric about its
-    start has no slope at it even without a maximum, and two exchangeable hyperparameters stay equal. The directions
-    are the direction of largest upward curvature, each hyperparameter that never moved, and their sum. The sum is
-    needed for products: a product of two zeros stays 0 if a single factor moves.
+    The points lie in directions without a slope at any point of the search. A start about which the log posterior is
+    symmetric has no slope, even if it is not a maximum. Two exchangeable hyperparameters stay equal. The directions
+    are the direction of largest upward curvature, each hyperparameter that never moved, and the sum of these
+    hyperparameters. The sum is needed for products: a product of two zeros stays 0 if a single factor moves.
 
     Parameters
     ----------
@@ -86,15 +86,15 @@ def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | 
 def _upwards(evaluate: Evaluate, here: Evaluation, near: Neighbours, among: Array) -> Iterator[Array]:
     """Return the direction of the largest second derivative, if positive, among combinations of some directions.
 
-    It is found by Lanczos' method from a fixed vector. With as many products as directions it is exact, up to
-    differences of gradients; with fewer products it finds extreme directions first.
+    Lanczos' method finds the direction from a fixed vector. With as many products as directions the method is exact,
+    up to differences of gradients. With fewer products it finds extreme directions first.
     """
     size = among.shape[1]
     basis: list[Array] = []
     images: list[Array] = []
     following = np.random.default_rng(0).standard_normal(len(among))
     while len(basis) < min(len(among), _PRODUCTS):
-        for each in [*basis, *basis]:  # twice, for rounding
+        for each in [*basis, *basis]:  # Orthogonalise twice: once leaves rounding errors.
             following = following - (each @ following) * each
         length = np.linalg.norm(following)
         if not length > _NO_SLOPE:
@@ -218,7 +218,7 @@ class HyperAscent:
         self._sharpness = Sharpness(here.theta)
 
     def begin(self, curvature: Curve, units: Array | None) -> None:
-        """Set the first curvatures, and take Newton steps in the hyperparameters that they belong to.
+        """Set the first curvatures, and take Newton steps in the hyperparameters with a given curvature.
 
         Parameters
         ----------
@@ -354,7 +354,7 @@ class HyperAscent:
         rises = self._rough is not self._evaluate and self._gain > _GAIN
 
         def look(part: float) -> tuple[float, float]:
-            # Only accurate evaluations distinguish two points of a line search with a small difference.
+            # If two points of a line search differ little, only accurate evaluations distinguish them.
             rough = rises and len(found) < _TRIALS
             there = (self._rough if rough else self._evaluate)(here.theta + part * step, self._near)
             found[part] = there, rough
@@ -383,7 +383,7 @@ class HyperAscent:
         self._callback(tuple(self.history))
 
     def _refined(self) -> bool:
-        """Move to the highest point, evaluated accurately; return whether anything changed."""
+        """Evaluate the highest point accurately, and move to it; return whether this took an evaluation."""
         news = False
         # A rough evaluation may be higher than its neighbours.
         while (top := self.highest()).theta.tobytes() in self._roughly:

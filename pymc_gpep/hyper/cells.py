@@ -169,7 +169,7 @@ class MovedLogPosterior:
         return self._with(self._log_posterior.roughly())
 
     def climbed(self, best: Evaluation) -> Evaluation:
-        """Return the highest point that a climb in the coordinates from a point of θ reaches."""
+        """Return the highest point of a search in the coordinates that starts at a point of θ."""
         first = self._coordinates.phi(best.theta)
         loose, top = self.loosely(), [self(first, best.start)]
 
@@ -188,7 +188,7 @@ class MovedLogPosterior:
 _MOST = 5000  # Largest number of latent values for matrices of all pairs.
 _AT, _BEYOND = 1.7, 1.5  # Distance of the points (standard deviations), and factor by which parabolas extend it.
 _SHARE, _SMALL = 0.5, 0.01  # Largest term of the next order, relative to the correction and absolute.
-_LARGEST = 2.0  # Difference between two points above which the series is unreliable.
+_LARGEST = 2.0  # Difference of the correction between two points above which it is not used.
 
 
 def has_correction(log_posterior: LogPosterior) -> bool:
@@ -246,7 +246,7 @@ def _two_loops(log_posterior: LogPosterior, node: Evaluation) -> float:
 _WIDTH = 2.0  # Largest width of a cell of the first cut.
 _BATCH = 12  # Number of cells that are split together.
 _WORST = 0.02  # A cell of a batch has at least this share of the score of the worst cell.
-_POINTS = 6  # The density of a cell is averaged at 2 to the power of this many points.
+_POINTS = 6  # log2 of the number of points at which the density of a cell is averaged.
 _UNKNOWN = 2.0  # Error of the log density along an axis without a split.
 _THIRD, _MIXED = 40.0, 20.0  # Ratio of remainders at new centres to errors in the smaller cells: values, slopes.
 _TOP = 8.0  # Log density, relative to the maximum of the search, at which compression begins.
@@ -259,7 +259,7 @@ _PROPOSALS = 131_072  # Number of points from which draws are resampled.
 _HEAVIEST = 16.0  # Largest weight of a proposal, in units of the mean weight in its cell.
 _MARGIN = 0.03  # Width of the border of the box, as a share of the box.
 _FALL = 9.0  # Fall of the log prior at the border of the box.
-_STEP, _GROWTH, _STEPS = 0.25, 0.1, 60  # First step of the search for it, growth with the distance, number of steps.
+_STEP, _GROWTH, _STEPS = 0.25, 0.1, 60  # First step towards the border, its growth with the distance, number of steps.
 
 type Evaluate = Callable[[Array, NDArray[np.int64]], tuple[Array, Array]]
 """Function of standardised points (m, d) and the index of an earlier point near each (m,), or −1.

@@ -22,7 +22,7 @@ _TOGETHER = 16  # Number of solves that run in parallel.
 _NEAR = 3  # Largest number of hyperparameters for which draws reuse neighbours' solutions.
 _SOLVES = 1000  # Largest number of solutions behind draws.
 _SOLVES_OF_ONE = 128  # The same with one hyperparameter; each further hyperparameter doubles it.
-_WORK = 200_000_000  # Largest total size of their matrices.
+_WORK = 200_000_000  # Largest total size of the matrices of these solutions.
 _ENTRIES = 32_000_000  # Largest total size of kept solutions: 256 MB.
 
 

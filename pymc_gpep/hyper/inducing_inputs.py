@@ -155,7 +155,7 @@ def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def _centred(rows: Array) -> Array:
-    """Return rows minus their mean, over a number with which squared distances do not overflow."""
+    """Return rows minus their mean, divided by a number that keeps squared distances from overflowing."""
     scaled, _ = of_size_one(rows)
     return scaled - scaled.mean(axis=0)
 
@@ -305,7 +305,7 @@ def climb(
     here, remark = off_start(log_posterior, log_posterior(theta), how_many(log_posterior, theta))
     if not np.isfinite(here.log_posterior):
         refuse(log_posterior, here)
-    if not np.isfinite(here.gradient).all():  # the gradient of sites before a fixed point needs a sweep
+    if not np.isfinite(here.gradient).all():  # Away from EP's fixed point, the gradient needs a sweep.
         here = log_posterior.after_one_sweep(here.theta, here.start)
     if not np.isfinite(here.gradient).all():
         refuse(log_posterior, here)
@@ -352,7 +352,7 @@ def climb(
 
 
 def _is_flat(values: Sequence[float], flat: float) -> bool:
-    """Whether the last ten steps gained nothing."""
+    """Whether the last ten steps changed the log posterior by less than `flat`."""
     last = values[-_PATIENCE - 1 :]
     return len(last) > _PATIENCE and bool(np.ptp(last) < flat * (1.0 + abs(last[-1])))
 

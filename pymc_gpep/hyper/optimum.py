@@ -188,7 +188,7 @@ def maximise(
     remaining rise of the log posterior, in any units. If curvatures in some hyperparameters are given, the search
     begins with Newton's method in these hyperparameters.
 
-    A point without a slope may not be a maximum: a log posterior symmetric about its start has no slope there. If a
+    A point without a slope may not be a maximum: a log posterior symmetric about its start has no slope at it. If a
     point near the end is higher, the search continues from it.
 
     Parameters
@@ -281,7 +281,7 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
 
 def too_wide(log_posterior: LogPosterior, x: Array) -> str:
     """Return advice if prior variances are too large for a covariance matrix in double precision; else empty."""
-    covariance = getattr(log_posterior, "covariance", None)  # a function of θ alone has none
+    covariance = getattr(log_posterior, "covariance", None)  # A plain function has no covariance.
     largest = 0.0 if covariance is None else float(np.max(covariance(x)[0], initial=0.0))
     if not largest > _LARGE:
         return ""
@@ -500,7 +500,7 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
 
 _TINY_LOG_SPREAD = -6.0  # Logarithm of a standard deviation too small for data.
 _NEARER = 0.5  # Step of the logarithm towards −∞.
-_FALLS = 1e-3  # Fall of the log posterior over this step; at a maximum it is much larger.
+_FALLS = 1e-3  # Smallest fall over this step that counts; at a maximum the fall is much larger.
 
 
 def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluation) -> str:
@@ -524,7 +524,7 @@ def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluat
         n = int((np.sqrt(8 * rows.shape[-1] + 1) - 1) / 2)
         ends = np.cumsum(np.arange(1, n + 1)) - 1
         gone = rows[..., ends] < _TINY_LOG_SPREAD
-        gone[..., 0] = False  # the first row is a logarithm alone
+        gone[..., 0] = False  # The first row is a single logarithm.
         if not gone.any():
             continue
         found[str(rv.name)] = float(np.exp(rows[..., ends][gone].min()))

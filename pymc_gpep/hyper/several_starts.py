@@ -116,7 +116,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
     magnitudes, scales = roles(look, first)
     if not scales.any():
         return []
-    # Duplicate points are correlated at every scale, so that they do not inform on it.
+    # Duplicate points are correlated at every scale, so their correlations say nothing about scales.
     same = correlations(log_posterior.covariance(first + _PATH[0] * scales)[0]).max(axis=0) > _CORRELATED
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
@@ -127,7 +127,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
             continue
         point = first + step * scales
         if magnitudes.any():
-            # An unconstrained magnitude is nearly a logarithm; otherwise this is still a valid start.
+            # The unconstrained value of a magnitude is nearly a logarithm. If not, the start is still valid.
             slope = look(point + magnitudes).log_sd - (here := look(point).log_sd)
             point = point + np.clip((np.log(_MAGNITUDE) - here) / slope, -9, 9) * magnitudes if slope else point
         points.append(point)
@@ -176,7 +176,7 @@ class Listener:
             raise KeyboardInterrupt
 
     def call(self, *arguments: Any) -> None:
-        """Let the listener call `answer`; raise its StopIteration, or a KeyboardInterrupt if it ends the work."""
+        """Let the listener call `answer`; raise its StopIteration, or a KeyboardInterrupt if the work ended."""
         answered: Future[None] = Future()
         self.check()
         self._calls.put((arguments, answered))

@@ -27,7 +27,7 @@ _LEAST, _NO_MAXIMUM = 5.0, 20.0
 _FALL = 0.1
 # An end that is deeper below the maximum is negligible.
 _DEEP = 12.0
-# Pairs of distances of logarithms from the maximum between which a power is measured. It is a whole number so far away.
+# Pairs of distances (logarithms) from the maximum, between which a power is measured. So far out it is an integer.
 _FAR = (6.0, 9.0), (3.0, 6.0)
 _MOMENTS = 2  # Tails with larger powers leave mean and variance defined.
 # Slope of the log posterior in the logarithm of a half-flat scale, above which a search follows a rise without end.

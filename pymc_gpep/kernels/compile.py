@@ -1,7 +1,7 @@
 """The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
 numba's own cache depends on the text of the function's file, and on no other file. A kernel that calls a kernel in
-another file would be stale after a change there. A new docstring would cause a file to be compiled again. The
+another file would be stale after a change in that file. A new docstring would cause a file to be compiled again. The
 cache of PyTensor does not depend on the source. Both caches use a digest of code without docstrings and comments. The
 digest covers a file and all files of this package that it imports, directly or indirectly.
 
@@ -60,7 +60,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 class _Notes:
-    """Digests and imports of files, stored on disk by the text of a file, since parsing takes a second.
+    """Digests and imports of files, stored on disk with a hash of each file, since parsing takes a second.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def source_key(file: str) -> int:
 
 
 class _Beside(InTreeCacheLocator):
-    """The folder that `NUMBA_CACHE_DIR` names, or the folder beside the source, also if it is read-only."""
+    """The folder `NUMBA_CACHE_DIR`, or else the cache folder next to the source, even if it is read-only."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         super().__init__(function, file)
@@ -154,9 +154,9 @@ class _Places(CompileResultCacheImpl):
 class _Files(IndexDataCacheFile):
     """Files of the cache of one kernel.
 
-    numba numbers files of compiled code, and writes the index before the code. An interrupted process leaves an index
-    of older code, and two processes give one number to two signatures. Here each file has a name of its own, and the
-    index is written last.
+    numba names files of compiled code by number, and writes the index before the code. An interrupted process leaves
+    an index of older code, and two processes give one number to two signatures. Here each file has a unique name, and
+    the index is written last.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class _Files(IndexDataCacheFile):
             known = self._load_index()
         except Exception:
             known = {}
-        if not known and os.path.exists(self._index_path):  # code of older source
+        if not known and os.path.exists(self._index_path):  # The index is of older source: remove its code.
             for each in Path(self._cache_path).glob(f"{self._name}.*.nbc"):
                 if each.name != name:
                     each.unlink(missing_ok=True)
@@ -194,7 +194,7 @@ class _Files(IndexDataCacheFile):
 
 
 class _Cache(FunctionCache):
-    """The cache of one kernel. A folder that cannot be written costs compilations, and no error."""
+    """The cache of one kernel. If its folder cannot be written, kernels are compiled again, without an error."""
 
     _impl_class = _Places
 

@@ -54,7 +54,7 @@ class Joint:
         Means by name, in the shape of the variable.
     slopes : mapping of str to array (q, ...)
         Slopes by name.
-    cov : array (q, q), or what columns (q, s) can be multiplied by
+    cov : array (q, q), or an operator that multiplies columns (q, s)
         Covariance of z.
     noise : mapping of str to array, optional
         Variances of independent noise of each entry.
@@ -145,12 +145,12 @@ class IntegratedVariables(ABC):
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
         """Return the function for the posterior of variables at new inputs and data, and their row axes.
 
-        Entries have only variances there, and no joint covariance.
+        The result has variances of entries, but no joint covariance.
 
         Raises
         ------
         ValueError
-            As `affine`, or if a variable cannot be computed there.
+            See `affine`; also if a variable cannot be computed at the new rows.
         """
 
     @abstractmethod
@@ -237,7 +237,7 @@ class RowsOfNormals(NamedTuple):
     rows: Coefficients
     """J, (cm, q)."""
     beside: Array
-    """Covariance (m, c, c) of e between the functions of each row, which no row of the model knows."""
+    """Covariance (m, c, c) of e between the functions of each row; e is independent of all rows of the model."""
     mean: Array
     """m, (c, m)."""
 
@@ -320,7 +320,7 @@ class Elsewhere(ABC):
         """
 
     def of_new_levels(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array | None:
-        """Return covariances (c, m, s) of new levels with points (s,) in their places; None without new levels."""
+        """Return covariances (c, m, s) of new levels, by placeholders, with points (s,); None without new levels."""
         return None
 
     def between(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array:
@@ -358,7 +358,7 @@ class LatentPrior(ABC):
     """The prior of c latent functions at n points, as a function of hyperparameters.
 
     Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
-    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+    of its value variables. They follow changes of the data (`pm.set_data`). The counts of points and functions do not.
 
     Attributes
     ----------
@@ -386,7 +386,7 @@ class LatentPrior(ABC):
     recipes: Mapping[TensorVariable, Recipe]
     kept: Mapping[TensorVariable, str]
     samples_values: ClassVar[bool] = True
-    """Whether samplers move latent values, and not the standard normals that these are made of."""
+    """Whether samplers move latent values, and not the standard normals behind them."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return itself: it never changes, and its expressions belong to the model."""
@@ -400,7 +400,7 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def held(self) -> tuple[TensorVariable, ...]:
-        """Deterministics that hold values of Gaussian processes, which draws give so that no graph computes them."""
+        """Deterministics with values of Gaussian processes. Draws contain the values, so no graph computes them."""
 
     @cached_property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:

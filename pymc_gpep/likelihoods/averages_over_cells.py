@@ -441,8 +441,8 @@ def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Ar
 def _log_average(rule: CellRule, count: int) -> Array:
     """h and four derivatives in the mean.
 
-    With s = (f − μ)/D they are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), which holds at kinks too. If N is
-    narrow, the last two would be divided by powers of a small D; then they are Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its
+    With s = (f − μ)/D the derivatives are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), at kinks as well. Powers
+    of a small D would amplify rounding in the last two. If N is narrow, these are Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its
     derivative.
     """
     variance = rule.points.variance

@@ -105,7 +105,7 @@ def over_factors(
         Target absolute error. With strongly correlated classes no rule reaches it: check the estimated errors. They are
         NaN if no rule was tried, as with tolerances below 1e-5.
     rules : tuple
-        `CHEAP`, of third and fifth degree, hundreds of points, or `DEAR`, four to sixteen thousand.
+        `CHEAP`, with hundreds of points or more, or `DEAR`, with 4,000 to 16,000 points or more.
     """
     probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
     left = np.arange(len(mean) if tolerance >= _FINEST else 0)

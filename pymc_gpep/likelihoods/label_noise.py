@@ -132,8 +132,8 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 _NARROW = 1e-5
 """Smallest noise that smooths a step to a probit, relative to the largest standard deviation of latent values."""
-_CLOSE = 1e-8  # Smallest noise relative to the largest difference of their means.
-_NONE = 1e-150  # Smallest noise.
+_CLOSE = 1e-8  # Smallest noise, relative to the largest difference of means of latent values.
+_NONE = 1e-150  # Smallest noise in absolute terms.
 
 
 @dataclass(frozen=True)

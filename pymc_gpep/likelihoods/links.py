@@ -238,7 +238,7 @@ class _NotExponentialError(Exception):
 def _of_logarithm(
     sign: float, rate: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Return the terms, with factors, whose sum is `times` the logarithm of a rate."""
+    """Yield terms, with factors, whose sum is `sign` times the logarithm of a rate."""
     if not depends(rate):
         exposure = rate.astype("float64")  # PyTensor stores constants in the smallest exact type
         none = pt.eq(exposure, 0.0)
@@ -282,7 +282,7 @@ def _number(variable: Variable) -> float | None:
 def _of_sum(
     sign: float, variable: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Return the terms, with factors, whose sum is `times` a variable."""
+    """Yield terms, with factors, whose sum is `sign` times a variable."""
     if variable in latents or variable.owner is None or not depends(variable):
         yield sign, variable
         return

@@ -215,7 +215,7 @@ class LocalLikelihood(ABC):
         """Built-in local computations, then computations registered for its name, imported on demand."""
         yield from self.bound
         yield from self.local
-        # A likelihood made of another likelihood has its name but other arrays. Its class has no name.
+        # A likelihood that wraps another has the same name but other arrays. Its class has no name.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:

@@ -194,7 +194,7 @@ class LabelAverages(Op):
     __props__ = ()
     gufunc_signature: ClassVar[str]
     compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
-    """Function of arrays that returns the outputs. It broadcasts over further axes in front."""
+    """Function of arrays that returns the outputs. It broadcasts over leading axes."""
     others: ClassVar[str]
     """Derivatives that are not available, for messages."""
 

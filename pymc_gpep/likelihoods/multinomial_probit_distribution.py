@@ -510,7 +510,7 @@ class RobustMax(Discrete):
     gradients (NUTS) thus do not learn from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average over `f`,
     and so do fits with inducing inputs. :class:`EllipticalSlice` needs no gradients.
 
-    Noise of the utilities belongs into the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
+    Noise of the utilities belongs in the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
     is that of :class:`MultinomialProbit` with the same `epsilon`.
 
     Examples

@@ -63,7 +63,7 @@ def pooled(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood,
     ----------
     likelihood : Likelihood
         Likelihood of a row, with its parameters at some values.
-    rows : Rows
+    rows : PooledRows
     """
     pool = _POOLS.get(type(likelihood), _products)
     if isinstance(likelihood, NormalLikelihood | LogNormalLikelihood) and likelihood.parameters.size:
@@ -193,8 +193,8 @@ def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
     ----------
     likelihood : Likelihood
         Likelihood of a row, with the parameters of all rows at some values.
-    rows : Rows
-        Rows of several observed variables and their groups stand one variable after another.
+    rows : PooledRows
+        Rows and groups of several observed variables follow one another, variable by variable.
     """
     if not isinstance(likelihood, StackedLikelihood):
         found, factors = pooled(likelihood, rows)

@@ -50,11 +50,11 @@ class Nodes(NamedTuple):
 def class_nodes(d: int, most: int) -> Nodes:
     """Return at most about `most` nodes for d classes; fewer if they suffice.
 
-    Up to five dimensions, six classes, they are a lattice A*, ℤᵈ projected along 1, in a ball. That is the trapezoidal
-    rule of its kind. Its error for smooth functions that fall like a normal density is exponentially small in both the
-    distance of points and the radius.
+    Up to five dimensions (six classes) the nodes are a lattice A*, ℤᵈ projected along 1, in a ball. This is the
+    trapezoidal rule of the lattice. For smooth functions that fall like a normal density the error is exponentially
+    small in both the distance of points and the radius.
 
-    In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic orders of their
+    In more dimensions the nodes are scrambled Sobol points, made normal, with all signs and cyclic orders of their
     coordinates.
 
     Both are scaled to exactly the covariance I − 11ᵀ/d. Otherwise sites would be inaccurate, even if evidences are
@@ -89,7 +89,7 @@ def _sobol(d: int, most: int) -> Nodes:
     normals = ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
     normals -= normals.mean(axis=1, keepdims=True)
     points = np.concatenate([sign * np.roll(normals, shift, axis=1) for sign in (1.0, -1.0) for shift in range(d)])
-    # Give the points exactly the covariance I − 11ᵀ/c: averages of nearly quadratic functions then have less noise.
+    # Give the points exactly the covariance I − 11ᵀ/d: averages of nearly quadratic functions then have less noise.
     values, vectors = np.linalg.eigh(points.T @ points / len(points))
     roots = 1.0 / np.sqrt(values[1:])  # The first eigenvalue, of the constant vector, is zero.
     points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T

@@ -203,7 +203,7 @@ def standard_computations(
             out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
 
     def averaged_slopes(kernel: Kernel, rows: int, in_variance: Callable[[Array], Array]) -> Kernel:
-        """Return slopes of this average; `in_variance` computes the slope in the variance from the kernel's result."""
+        """Return slopes of an average over f; `in_variance` computes the slope in the variance from its result."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):

@@ -2,8 +2,8 @@
 
 A tilted distribution is p(y | f) N(f | μ, R Rᵀ) of f = μ + R z. Outer numbers z have the nodes of a product of
 Gauss–Hermite rules. At each of these nodes the inner numbers are integrated. The integral is exact if the log density
-is quadratic in inner predictors. Otherwise one inner number has nodes of its own. So a scale may decide how wide the
-location is.
+is quadratic in inner predictors. Otherwise one inner number has nodes as well. So the conditional width of a location
+may depend on a scale.
 
 Nodes are placed by means and covariances (Naylor and Smith 1982). These come from modes at first, and then from the
 moments themselves, until they agree. The number of nodes grows for rows whose result changes with a larger rule.
@@ -100,7 +100,7 @@ class TiltedNumbers(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Nodes of some rows (m,) with the same rule, and conditional moments of inner numbers there."""
+    """Nodes of some rows (m,) with the same rule, and conditional moments of inner numbers at the nodes."""
 
     rows: Rows
     f: Array
@@ -371,7 +371,7 @@ class TiltedRows:
         return f.reshape(self._k, -1), squares
 
     def _inner_modes(self, rows: Rows, at: Array, root: Array) -> tuple[Array, Array]:
-        """Return modes (m, d) of the inner number at outer nodes, and scales by the curvature there."""
+        """Return modes (m, d) of the inner number at outer nodes, and scales by the curvature at the modes."""
         outer, _ = self._outer_rule(rows)
         m, d = len(rows), len(outer)
         columns = np.repeat(self._columns[:, rows], d, axis=1)
@@ -387,7 +387,7 @@ class TiltedRows:
         return z.reshape(m, d), 1.0 / np.sqrt(np.maximum(np.abs(precision), _LEAST_PRECISION)).reshape(m, d)
 
     def _begin(self, rows: Rows, at: Array, root: Array) -> None:
-        """Place outer nodes of some rows at the tilted modes, by the curvature there."""
+        """Place outer nodes of some rows around the tilted modes, scaled by the curvature at the modes."""
         at, root, y, parameters = at[rows], root[rows], self._y[rows], self._parameters[:, rows]
         o = self.split.outer
 
@@ -459,7 +459,7 @@ class TiltedParts:
 
 
 def _ascend(height: Callable[[Array], tuple[Array, Array, Array]], z: Array) -> tuple[Array, Array]:
-    """Return maxima of many functions by Newton's method, from z (m,) or (m, k), and negative curvatures there.
+    """Return maxima of many functions by Newton's method, from z (m,) or (m, k), and their negative curvatures.
 
     `height` returns values (m,), slopes in the shape of z, and negative curvatures (m,) or (m, k, k).
     """

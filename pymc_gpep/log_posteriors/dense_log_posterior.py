@@ -53,7 +53,7 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 
-_FEW, _ROUGHER = 200, 20.0  # Up to this number of rows searches use the exact tolerance; with more, this many times it.
+_FEW, _ROUGHER = 200, 20.0  # From this number of rows on, `roughly` widens the tolerance by this factor.
 _SOME = 2000  # Number of rows that show the effect of hyperparameters on the prior.
 _DIFFERENCE = 1e-4  # Step of a hyperparameter on which means depend linearly.
 # Largest relative difference of the slopes in a parameter and in the latent value that it moves.
@@ -218,7 +218,7 @@ class DenseLogPosterior(LogPosterior):
 
         The number of threads is BLAS's limit, and does not change results.
         """
-        # Compilation takes too long to do it twice.
+        # Compiled functions run in one thread: a copy for each thread would take too long to compile.
         with one_blas_thread(), ALONE if self.compiled else self._team() as team:
             self.prepare(team.size)
             return team.each(function, items)
@@ -229,7 +229,7 @@ class DenseLogPosterior(LogPosterior):
     def loosely(self, gradients: bool = True) -> Self:
         """The same log posterior, evaluated with a wider tolerance.
 
-        It is enough to search for a maximum, and without accurate `gradients` to weigh points against each other.
+        The tolerance suffices for a search. Without `gradients` it is wider, and suffices for weights of points.
         """
         return self._loosened(self.approximator.looseness ** (1 if gradients else 2))
 
@@ -252,7 +252,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _function(self) -> GraphFunction:
-        # A fit that is read from a file never evaluates, and need not wait for this.
+        # A fit from a file does not need this function until it evaluates.
         outputs = arrays_as_shared(self._outputs)
         value_vars = self.space.value_vars
 
@@ -284,7 +284,7 @@ class DenseLogPosterior(LogPosterior):
         )  # fmt: skip
 
     def moments(self, theta: Array) -> Moments:
-        """Prior moments, labels and likelihood at one point, which the approximation takes."""
+        """Prior moments, labels and likelihood at one point, the input of the approximation."""
         with _one_at_a_time:
             return self._moments(self.point(theta))
 

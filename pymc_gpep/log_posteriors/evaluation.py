@@ -14,7 +14,7 @@ class Evaluation(NamedTuple):
     """The log posterior at one point of the unconstrained space."""
 
     theta: Array
-    """A flat vector: hyperparameters, and after them what else is learned."""
+    """A flat vector: hyperparameters, then further learned parameters."""
     log_posterior: float
     """Evidence, log priors, log Jacobians and the model's other terms."""
     gradient: Array
@@ -24,7 +24,7 @@ class Evaluation(NamedTuple):
     status: int
     """One of `pymc_gpep.kernels.status`."""
     start: Array
-    """Where a solve at this point or near by starts; empty in what was read from a file, but for the best point."""
+    """Start of a solve at this point or nearby; empty if it was not kept."""
 
     @classmethod
     def failed(cls, theta: Array, status: int) -> "Evaluation":

@@ -35,20 +35,20 @@ class NewRows(NamedTuple):
     mean: Array
     """(c, m)."""
     cov: Array
-    """Between the functions at each input, (m, c, c)."""
+    """Covariances between the functions at each input, (m, c, c)."""
     prior: Block
-    """Prior moments there, with what the posterior is known by."""
+    """Prior moments at the inputs, and covariances with the values that determine the posterior."""
 
 
 class Reach(NamedTuple):
     """Prior moments that measure the distance of inputs from the values that determine a posterior."""
 
     cross: Array
-    """Covariances, (q, m, n); NaN for what is to be left out."""
+    """Covariances of inputs with these values, (q, m, n); NaN entries are ignored."""
     variance: Array
-    """Of the inputs, (q, m)."""
+    """Variances at the inputs, (q, m)."""
     own: Array
-    """Of what the posterior is known by, (q, n)."""
+    """Variances of the values that determine the posterior, (q, n)."""
 
 
 class GroupOfRows(NamedTuple):
@@ -63,13 +63,13 @@ class GroupOfRows(NamedTuple):
     weights: Array
     """The force ν − Πμ of the sites, (c, m)."""
     own: "Labelled"
-    """Observations to leave out, at the first of the rows."""
+    """Observations to leave out, which belong to the first rows."""
     kept: "tuple[tuple[NDArray[np.intp], Labelled], ...]" = ()
-    """Observations that stay, for which sites stand as well, with their places among the rows."""
+    """Observations that stay although the sites include them, with their positions among the rows."""
     whole: "Labelled | None" = None
-    """All observations of the rows, where some stay."""
+    """All observations of the rows, if some of them stay; else None."""
     taken: tuple[Array, Array] | None = None
-    """Precisions and forces (m,) that draws without the rows lack of the posterior; those of all sites if None."""
+    """Precisions and forces (m,) that are removed for draws without the rows; None for those of all sites."""
 
 
 class Labelled(NamedTuple):
@@ -206,7 +206,7 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def whitened(self) -> tuple[Array, Array]:
-        """Return mean and variance (c, n) of z at the model's points, where f = m + L z and L Lᵀ is the prior's.
+        """Return mean and variance (c, n) of z at the model's points, f = m + L z, with the prior covariance L Lᵀ.
 
         Raises
         ------
@@ -281,8 +281,8 @@ class DenseFunctions(LatentFunctions):
     names : str
         Names of the latent values in the model, for messages.
     roots : callable, optional
-        Function that computes factors (c, n, q) of the prior covariance that the model's variables belong to, where
-        these are not its Cholesky factors.
+        Function that computes factors (c, n, q) of the prior covariance, with a column for each standard normal of the
+        model. None if these are the Cholesky factors.
 
     Attributes
     ----------
@@ -369,7 +369,7 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _priors(self) -> PriorSites | None:
-        """The factors of priors, whose sites follow rows that are left out."""
+        """The factors of priors, whose sites are updated if rows are left out."""
         return PriorSites.of(self.solution, self._response)
 
     def _following(self, found: LeftOut, of: NDArray[np.int64] | None = None) -> LeftOut:

@@ -25,7 +25,7 @@ from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.rows.rows import Rows
 
 type Gps = tuple[pm.gp.Latent, ...] | None
-"""What made the latent values; None where the graph of the model says what their prior is."""
+"""Processes of the latent values; None if the graph of the model determines their prior."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class LogPosterior(ABC):
     Attributes
     ----------
     space : Hyperparameters
-        The hyperparameters of the model, and its data when this was made.
+        The hyperparameters of the model, and its data at construction.
     approximator : Approximator, SparseApproximation or IVM
         The approximation with its options.
     kind : str
@@ -157,7 +157,7 @@ class LogPosterior(ABC):
 
     @property
     def number(self) -> str:
-        """Name of the kind of its evidence."""
+        """Name of the computed evidence, such as "log evidence"."""
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
@@ -220,8 +220,8 @@ class LogPosterior(ABC):
         x : array
             A flat vector.
         start : array or Neighbours, optional
-            `Evaluation.start` of a neighbouring point, or of several. It saves iterations; where the solve fails from
-            there, it is repeated from a cold start.
+            `Evaluation.start` of a neighbouring point, or of several. It saves iterations. If the solve from this
+            start fails, it is repeated from a cold start.
         """
 
     @abstractmethod
@@ -234,7 +234,7 @@ class LogPosterior(ABC):
         Raises
         ------
         TypeError
-            If solves have no iteration of their own.
+            If solves are not iterative.
         """
         found: Convergence | None = self.solve(x).convergence
         if found is None:
@@ -243,7 +243,7 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def latent(self, x: Array, solution: Any, gps: Gps = None) -> LatentFunctions:
-        """Return the latent functions at any inputs, given a flat vector and the solution there.
+        """Return the latent functions at any inputs, given a flat vector and its solution.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class LogPosterior(ABC):
         """Return the prior covariance (1 or c, m, m) of rows, or of a sample of many rows, with their observations."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior of a fit that ended with a solution at x, which may differ from this."""
+        """Return the log posterior of a fit that ended with a solution at x; it may be another object."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:

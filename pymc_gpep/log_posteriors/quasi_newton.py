@@ -140,7 +140,7 @@ _INSIDE = 0.1  # Smallest distance of a trial from the ends of its bracket (shar
 _BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end failed to evaluate.
 
 type Look = Callable[[float], tuple[float, float]]
-"""Rise of the log posterior and slope at a part of a step; not finite where it cannot be computed."""
+"""Function from a part of a step to the rise of the log posterior and its slope; not finite after a failure."""
 
 
 def line_search(look: Look, slope: float, few: bool = False) -> float:

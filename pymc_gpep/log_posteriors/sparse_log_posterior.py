@@ -46,10 +46,10 @@ OVER_FITTED = (
     "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "
     "inducing inputs that stay or of all rows."
 )
-"""What a fit by EP says that learned its inducing inputs."""
+"""Text of a fit by EP that learned its inducing inputs."""
 
 FEW = 6
-"""Inputs whose prior covariance is kept in files, to know the model by."""
+"""Number of inputs whose prior covariance is stored in a file, to identify the model."""
 
 _PLACES, _MANY = 20, 400  # Numbers of places and rows whose covariances represent all rows.
 _SOME = 200  # Number of fitted rows that are checked in place of all.
@@ -84,7 +84,7 @@ class BlockFunctions(LatentFunctions):
     x : array
         A flat vector.
     solution : SparseSolution, ActiveSolution or BatchSolution
-        The solution there.
+        The solution at this vector.
     gps : tuple of pm.gp.Latent or None
     """
 
@@ -289,7 +289,7 @@ class BlockLogPosterior(LogPosterior):
         return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     def prior_at(self, x: Array, gps: Gps = None, solution: Any = None) -> PriorAt:
-        """Return the prior at a flat vector, with the anchors there."""
+        """Return the prior at a flat vector, with the anchors of this vector."""
         return PriorAt(self.blocks(gps), self.point(x), self.anchors(x, solution))
 
     def likelihood_at(self, x: Array, n_points: int) -> Likelihood:
@@ -334,8 +334,8 @@ class BlockLogPosterior(LogPosterior):
 class SparseLogPosterior(BlockLogPosterior):
     """log p(θ, Z | y) up to a constant, with gradient, by EP with the inducing inputs Z; Z has a flat prior.
 
-    A flat vector is θ, unconstrained, and, where they are learned, the inducing inputs. These are in units of the
-    standard deviation of their column of the model's inputs.
+    A flat vector is θ, unconstrained, followed by the inducing inputs if these are learned. Inducing inputs are in
+    units of the standard deviation of their column of the model's inputs.
 
     Parameters
     ----------
@@ -418,7 +418,7 @@ class SparseLogPosterior(BlockLogPosterior):
         return other
 
     def flat(self, theta: Array) -> Array:
-        """The vector for hyperparameters θ and the inducing inputs to begin with."""
+        """The flat vector of hyperparameters θ and the initial inducing inputs."""
         return np.concatenate([theta, (self._inducing / self._units).ravel()]) if self._learn else theta
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
@@ -428,7 +428,7 @@ class SparseLogPosterior(BlockLogPosterior):
         return np.asarray(x[self.space.size :].reshape(self._inducing.shape) * self._units)
 
     def check_moments(self, x: Array) -> None:
-        """Raise a ValueError if the covariance of the inducing values at one point cannot be one."""
+        """Raise a ValueError if the matrix of inducing values at one point is not a covariance."""
         if bad := np.count_nonzero(~np.isfinite(self.prior_at(x).inducing())):
             raise ValueError(
                 f"The prior covariance of the inducing values must be finite, but has {bad} values that are not. Look "
@@ -523,10 +523,10 @@ class SparseLogPosterior(BlockLogPosterior):
         return self._evaluated(theta, prior, found.solution, slopes)
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
-        """Evaluate after one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
+        """Evaluate after one sweep from the sites of a neighbour, with the gradient for the sites after the sweep.
 
-        The log posterior is computed before the sweep. It equals the log posterior of the model once EP has converged;
-        the gradient is exact for the present sites.
+        The log posterior belongs to the sites before the sweep. It equals the log posterior of the model only when EP
+        has converged. The gradient is exact for the new sites.
         """
         prior = self.prior_at(theta)
         found = self.approximator.one_sweep().solved(prior, self.labels, start, likelihood=self._likelihood)
@@ -557,7 +557,7 @@ class SparseLogPosterior(BlockLogPosterior):
     def _solve(self, prior: PriorAt, start: Array | None) -> Solved:
         """Solve from `start`; if that does not converge, solve without a start.
 
-        A bound below its maximum is accepted: it is higher than a solve without a start would find.
+        An unconverged bound is accepted: a solve without a start would find a lower bound.
         """
 
         def is_good(found: Solved) -> bool:

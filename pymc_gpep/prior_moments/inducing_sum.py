@@ -97,7 +97,7 @@ def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
 
 @dataclass(frozen=True, eq=False)
 class OneProcessInForm(SumInForm):
-    """A sum of effects and of one process, whose numbers in place of its values follow the numbers of effects."""
+    """A sum of effects and one process. Numbers that represent the process follow the numbers of effects."""
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
@@ -110,7 +110,7 @@ class OneProcessInForm(SumInForm):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; numbers in place of values of the process come last."""
+        """See `EffectSum`; numbers that represent the process come last."""
         ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
         found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
         return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}
@@ -339,7 +339,7 @@ class InducingVariables(SumVariables):
         }
 
     def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Any]:
-        own = functions.posterior  # type: ignore[attr-defined]  # the functions of all rows have it
+        own = functions.posterior  # type: ignore[attr-defined]  # `DenseFunctions` has a posterior.
         return own.coordinates[0], _Solved(own.algebra, own.coordinates.shape[1])
 
     def _joint_of(
@@ -353,7 +353,7 @@ class InducingVariables(SumVariables):
         found = self._placed(centres, slopes)
         centre, solved = self.posterior(functions)
         means = {n: found[n][0] + found[n][1].products(centre).reshape(np.shape(found[n][0])) for n in names}
-        algebra = functions.posterior.algebra  # type: ignore[attr-defined]  # the functions of all rows have it
+        algebra = functions.posterior.algebra  # type: ignore[attr-defined]  # `DenseFunctions` has a posterior.
         return _RowsJoint(means, {name: found[name][1] for name in names}, algebra, len(solved), noise)
 
     def covariance(

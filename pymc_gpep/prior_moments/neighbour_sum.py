@@ -242,7 +242,7 @@ class NeighbourElsewhere(PrecisionElsewhere):
     _prior: NeighbourSum
 
     def _process_at(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, NDArray[np.int64]] | None:
-        """Return coefficients (m,) of the process, its places (s, d) and the place (m,) of rows; None if not moved."""
+        """Return coefficients (m,) and places (s, d) of a moved process, and the place (m,) of rows; else None."""
         if isinstance(x, RowsOfData) or not self._moved(x.names):
             return None
         x = self._resolved(point, x)

@@ -290,7 +290,7 @@ class PrecisionVariables(SumVariables):
 
 
 def _numbers(functions: PosteriorFunctions) -> Numbers:
-    posterior = functions.posterior  # type: ignore[attr-defined]  # the functions of all rows together have it
+    posterior = functions.posterior  # type: ignore[attr-defined]  # `DenseFunctions` has a posterior.
     return Numbers(posterior.coordinates[0], posterior.algebra.factor)
 
 
@@ -336,7 +336,7 @@ class PrecisionElsewhere(SumElsewhere):
         return found
 
     def _divided(self, point: PointType, x: NewData) -> tuple[RowsOfNormals, Entries | None]:
-        """Return rows without the part of new levels, and the coefficients of that part; None without new levels."""
+        """Return rows without the part of new levels, and coefficients of this part (None without new levels)."""
         for name in x.strange:
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")

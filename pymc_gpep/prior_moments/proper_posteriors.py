@@ -169,7 +169,7 @@ def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
 
 
 def _rows_of(columns: Array, labels: Any, likelihood: Likelihood) -> _Rows | None:
-    """Return rows by the direction in which their likelihood falls; None if it is unknown."""
+    """Return rows by the direction in which their likelihood falls; None if the direction is unknown."""
     c, n, p = columns.shape
     if c == 1 and (likelihood.offers(ScalarDensity) or likelihood.offers(PlainDensity)):
         left, right = (_stays(likelihood, labels, sign, n) for sign in (-1.0, 1.0))
@@ -210,7 +210,7 @@ def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
 
 
 def _null_space(rows: Array) -> Array:
-    """Return directions (p, k) that are orthogonal to all rows (m, p), whose largest singular value is about 1."""
+    """Return directions (p, k) that are orthogonal to all rows (m, p), up to rounding."""
     if _are_clearly_independent(rows):
         return np.zeros((rows.shape[1], 0))
     _, values, vectors = np.linalg.svd(rows, full_matrices=len(rows) < rows.shape[1])

@@ -254,8 +254,8 @@ class NeighbourChoice:
     def cliques(self, point: PointType, x: Array, known: Array, sets: NeighbourSets) -> tuple[NDArray[np.int64], ...]:
         """Return a place of the data with its neighbours (s, m + 1) for each new place (s, d), and their number (s,).
 
-        Posterior covariances of such places are entries of the selected inverse. Among the nearest places this is
-        the place whose neighbours include the most of them.
+        Posterior covariances of such places are entries of the selected inverse. The place is chosen among the nearest
+        places: its set, the place and its neighbours, contains the most of the nearest places.
         """
         count = min(sets.cells.shape[1] + 1, len(known))
         near = self.earlier(point, x, known, count, np.full(len(x), len(known)))

@@ -590,7 +590,7 @@ class SumElsewhere(Elsewhere):
 
     @property
     def _size(self) -> int | None:
-        """Number of numbers in place of standard normals; None for all normals."""
+        """Number of numbers that replace the standard normals; None if all standard normals are used."""
         return None
 
     @property

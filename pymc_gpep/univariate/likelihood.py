@@ -52,7 +52,7 @@ class Argument(NamedTuple):
     variable: TensorVariable
     """An affine function of Gaussian variables, with a number for each row or one number for all rows."""
     others: frozenset[Variable]
-    """The Gaussian variables that reach the random variable by other ways. They have few entries."""
+    """Further Gaussian variables on which the random variable depends by other paths. They have few entries."""
 
 
 def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]) -> Argument | None:
@@ -364,7 +364,7 @@ def depends_on_draws(part: TensorVariable) -> bool:
 
 
 def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list[str]:
-    """Return names of few variables that have to stay hyperparameters for a single argument; empty if not found."""
+    """Return names of few variables that must stay hyperparameters to leave one argument; empty if none suffice."""
     behind = [each for each in ancestors(variable.owner.inputs) if each in set(latents)]
     for count in range(1, min(len(behind), _MOST_KEPT + 1)):
         for kept in combinations(behind, count):

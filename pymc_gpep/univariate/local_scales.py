@@ -1,4 +1,4 @@
-"""The prior of an effect with scales of its own, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor: one row of EP.
+"""The prior of an effect with local scales, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor: one row of EP.
 
 The mean m and the variance v of an effect are functions of local variables λ. Examples are the scale of a horseshoe and
 the indicator of a spike. A local variable with a density is on a lattice of its unconstrained values t, where sums are
@@ -202,7 +202,7 @@ class ScaleDensity(RowDensity):
 
 @dataclass(frozen=True)
 class LocalScaleFactor(PriorFactor):
-    """The factor p(u) / N(u | base) of an effect u with scales of its own.
+    """The factor p(u) / N(u | base) of an effect u with local scales.
 
     Parameters
     ----------

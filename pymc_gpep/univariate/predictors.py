@@ -45,7 +45,7 @@ class Frontier(NamedTuple):
 
 
 def affine_frontier(variable: TensorVariable, sources: Collection[Variable]) -> Frontier | None:
-    """Return the affine frontier of a random variable; None if Gaussian variables reach it by other ways."""
+    """Return the affine frontier of a random variable; None if Gaussian variables reach it by other paths."""
     every = frozenset(sources)
     affinity = Affinity(every)
     reached = {each for each in ancestors([variable]) if not every.isdisjoint(ancestors([each]))}

@@ -202,7 +202,7 @@ def _trend(year, second=False, name="year"):
 
 
 @pytest.mark.parametrize("kind", [int, float])
-def test_advice_to_centre_a_year_leaves_predictions_as_they_are(kind):
+def test_advised_centring_of_a_year_does_not_change_predictions(kind):
     year = YEAR.astype(kind)
     message = (
         r"correlation of a and b is -(1|0\.999\d+): .*covariate 'year' is 2015\.1 ± 3\.5, .*: year - year\.mean\(\)"

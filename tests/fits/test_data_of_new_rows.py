@@ -148,7 +148,7 @@ def test_data_of_effects_and_of_noise_have_equal_checks():
             fit.predict(data=wrong, progressbar=False)
 
 
-def test_data_frame_gives_the_columns_that_the_model_has():
+def test_data_frame_may_have_columns_that_the_model_lacks():
     with pm.Model():
         x, group = pm.Data("x", np.arange(len(Y), dtype=float)), pm.Data("group", GROUP.astype("int8"))
         pm.Normal("y", pm.Normal("level", shape=3)[group] + pm.Normal("slope") * x, 1.0, observed=Y)

@@ -113,7 +113,7 @@ def test_isolated_training_rows_cause_no_warning_for_new_rows(options):
     assert_allclose(fit.predict(NEAR)["p"], 0.5, atol=1e-6)
 
 
-def test_a_fit_from_a_file_has_no_rows_to_compare_with():
+def test_loaded_fit_warns_of_far_rows():
     model, _ = model_of(lambda eta: eta**2 * cov.ExpQuad(2, ls=1.0))
     with model:
         fit = pm.fit(**FITS["sparse_ep"], data=(X[::-1].copy(), Y[::-1].copy()), random_seed=1, progressbar=False)

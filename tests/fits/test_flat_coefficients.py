@@ -289,7 +289,7 @@ def test_improper_posterior_is_refused_with_its_columns(case):
         fitted(model, "laplace")
 
 
-def test_separation_of_many_rows_is_found_by_programmes_of_few(monkeypatch):
+def test_separation_is_found_by_linear_programmes_of_few_rows(monkeypatch):
     """One row of the class that is not separated decides, and each programme has three rows more."""
     monkeypatch.setattr("pymc_gpep.prior_moments.proper_posteriors._ROWS", 3)
     for label, separated in ((1, True), (0, False)):
@@ -305,7 +305,7 @@ def test_separation_of_many_rows_is_found_by_programmes_of_few(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["ep", "laplace"])
-def test_effects_with_a_density_hide_no_separation(method):
+def test_separation_is_found_if_effects_have_a_density(method):
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=Q)
         binary(lambda: line() + u[GROUP], HIGH)()
@@ -634,7 +634,7 @@ def test_scales_that_grow_together_without_bound_are_refused():
         fitted(model, "laplace")
 
 
-def test_search_that_follows_a_scale_without_end_says_that_the_posterior_is_improper():
+def test_endless_search_along_a_scale_reports_an_improper_posterior():
     with pm.Model() as model:
         u = pm.Normal("u", 0, pm.HalfFlat("s"), shape=6)
         binary(lambda: u[GROUP % 6], GROUP % 2)()

@@ -212,7 +212,7 @@ def learned():
 
 
 @pytest.mark.parametrize(("method", "written"), [("ep", True), ("laplace", True), ("kl", False)])
-def test_gradient_is_the_slope_of_the_log_posterior(learned, method, written, monkeypatch):
+def test_gradient_matches_differences_of_the_log_posterior(learned, method, written, monkeypatch):
     """Moments and their derivatives are written formulas, or graphs of the model where no formula is known."""
     if not written:
         monkeypatch.setattr("pymc_gpep.processes.inducing_rows.stationary", lambda *given: None)
@@ -285,7 +285,7 @@ def classes():
         (sums_of_values, "combine values of 'f'"),
     ],
 )
-def test_models_without_one_process_of_single_values_are_refused_and_fitted_without_inducing_inputs(made, message):
+def test_inducing_inputs_require_one_process_whose_values_rows_select(made, message):
     with made():
         with pytest.raises(gpep.StructureError, match=message):
             pm.fit(method="ep", inducing=3, progressbar=False)
@@ -307,7 +307,7 @@ def test_inducing_inputs_are_at_most_as_many_as_different_inputs():
             pm.fit(method="laplace", inducing=13, progressbar=False)
 
 
-def test_method_on_matrices_of_all_rows_is_refused():
+def test_inducing_inputs_are_refused_for_unsupported_methods():
     with pm.Model():
         pm.Bernoulli("y", p=pm.math.invprobit(process(X)), observed=np.arange(12) % 2)
         with pytest.raises(ValueError, match='Take method="ep", "laplace" or "kl", or leave inducing out'):

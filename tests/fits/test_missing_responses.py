@@ -180,7 +180,7 @@ def test_recovered_draws_have_missing_responses(fits):
     assert_array_equal(draws["y"].values[0][:, GONE], draws["y_unobserved"].values[0])
 
 
-def test_importance_weights_are_of_the_rows_with_a_response(fits):
+def test_importance_weights_use_rows_with_a_response(fits):
     found, expected = (each.importance(400, random_seed=1) for each in fits[1:])
     assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-8)
 

@@ -102,7 +102,7 @@ def test_left_out_rows_and_draws_agree_with_fit_of_all_rows(pair):
     assert draws.std() == pytest.approx(sd, rel=0.15)
 
 
-def test_file_of_a_fit_has_its_neighbours(pair):
+def test_loaded_fit_has_the_neighbours_of_the_fit(pair):
     with model_of(pair.rows):
         again = gpep.from_datatree(pair.few.to_datatree())
     assert again.log_evidence == pytest.approx(pair.few.log_evidence, abs=1e-9)
@@ -188,7 +188,7 @@ def test_neighbours_follow_the_length_scales():
         assert set(by_value.sets.cells[i]) == set(np.argsort(r)[:4])
 
 
-def test_neighbours_are_refused_where_they_do_not_apply():
+def test_unsupported_neighbours_are_refused():
     with model_of(False):
         with pytest.raises(ValueError, match="neighbours and inducing are two approximations"):
             pm.fit(method="ep", neighbours=3, inducing=3)

@@ -330,7 +330,7 @@ def test_name_of_a_response_selects_it_for_the_fit():
 # What is not carried.
 
 
-def test_a_prediction_names_its_variable(joint):
+def test_prediction_without_a_response_name_is_refused(joint):
     _, fit = joint
     for given in ({}, {"response": "weight"}):
         with pytest.raises(ValueError, match=r"response=\.\.\. of 'visits', 'time'"):
@@ -351,7 +351,7 @@ def test_methods_are_compared_at_new_rows_of_the_variable_that_is_named(joint):
         gpep.compare_methods(fits, "ep", model=model, **held_out)
 
 
-def test_functions_for_each_class_stand_alone():
+def test_variable_with_a_function_for_each_class_is_refused_with_other_variables():
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=(J, 3))
         pm.Categorical("kind", logit_p=u[GROUP], observed=COUNTS % 3)
@@ -360,7 +360,7 @@ def test_functions_for_each_class_stand_alone():
         read_classifier(model)
 
 
-def test_inducing_inputs_are_for_one_variable():
+def test_inducing_inputs_are_refused_for_several_variables():
     x = np.linspace(-2, 2, N)[:, None]
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=x)

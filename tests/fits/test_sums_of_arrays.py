@@ -123,7 +123,7 @@ def test_fitted_rows_are_predicted_as_they_were_fitted(of_arrays):
     assert_allclose(of_arrays.fitted_inputs(), XY)
 
 
-def test_the_maker_of_a_process_may_be_given():
+def test_prediction_with_gp_equals_prediction_without_gp():
     def declare():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=LS))
         makers.append(gp)

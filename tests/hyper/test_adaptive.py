@@ -122,7 +122,7 @@ def test_quantiles_of_two_scales_and_a_normal_hyperparameter_are_exact():
     assert found.doubt == ""
 
 
-def test_an_uneven_log_density_is_called_rough(monkeypatch):
+def test_uneven_log_density_is_reported_as_rough(monkeypatch):
     monkeypatch.setattr(adaptive, "_UNSURE", 10.0)  # above it the fit has not converged
     found = Given(lambda x: -0.5 * float(x @ x) + 0.5 * float(np.sin(9.0 * x).sum()), ["a"])
     found = found.integrated(at=[0.0], evaluations=20)
@@ -145,7 +145,7 @@ def test_a_maximum_without_curvature_is_integrated():
     assert found.density.std() == pytest.approx(np.sqrt(weights @ grid**2 / weights.sum()), rel=0.02)
 
 
-def test_failures_of_the_approximation_leave_the_rest():
+def test_points_where_the_approximation_fails_are_left_out():
     found = Given(lambda x: np.nan if x[0] > 2.5 else -0.5 * float(x @ x), ["a", "b"]).integrated(at=[0.0, 0.0])
     assert_allclose(found.density.std(axis=0), 1, atol=0.08)
 
@@ -258,7 +258,7 @@ def test_rough_values_of_far_cells_do_not_change_the_integral(monkeypatch):
 
 
 @pytest.mark.parametrize(("method", "function"), [("ccd", one_row_a_group), ("laplace", schools)])
-def test_marginals_by_few_nodes_are_called_rough_unless_the_density_is_normal(method, function):
+def test_marginals_by_few_nodes_are_reported_as_rough_unless_the_density_is_normal(method, function):
     skewed = Given(function, ["s", "e"] if method == "ccd" else ["s"]).integrated(method=method)
     assert skewed.doubt.endswith("Take hyper='adaptive'")
     assert skewed.converged

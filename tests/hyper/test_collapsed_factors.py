@@ -40,7 +40,7 @@ def along(log_density, n):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_the_density_of_pymc_rises_towards_0(n):
+def test_density_of_pymc_rises_towards_a_standard_deviation_of_0(n):
     """To a bound with two effects, and without one with three."""
     with pm.Model() as model:
         pm.LKJCholeskyCov("chol", n=n, eta=2, sd_dist=exponential())
@@ -65,7 +65,7 @@ def test_standard_deviation_that_runs_to_0_is_reported():
     ("n", "sd_dist"), [(2, lambda: pm.InverseGamma.dist(3, 1)), (3, lambda: pm.LogNormal.dist(-1, 1))]
 )
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
-def test_priors_that_are_advised_have_a_maximum(n, sd_dist):
+def test_advised_priors_have_a_maximum(n, sd_dist):
     with slopes(n, sd_dist):
         fit = pm.fit(method="ep", hyper="map", progressbar=False)
     assert fit.converged

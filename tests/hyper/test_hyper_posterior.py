@@ -620,7 +620,7 @@ def test_number_of_stored_solutions_is_limited_by_memory(pair, monkeypatch):
     assert len(nodes._kept) == 2
 
 
-def test_a_share_of_the_draws_of_four_hyperparameters_has_the_quantiles_of_all():
+def test_subset_of_draws_of_four_hyperparameters_has_the_quantiles_of_all_draws():
     density = np.exp(0.6 * np.random.default_rng(3).normal(size=(4096, 4)))
     draws = _stratified(density, 1000, np.random.default_rng(4))
     levels = [0.025, 0.25, 0.5, 0.75, 0.975]
@@ -649,7 +649,7 @@ def test_density_of_a_grid_has_the_moments_of_its_nodes():
     assert_allclose(found.std(axis=0) / sd, 1.0, atol=0.05)
 
 
-def test_summary_says_that_marginals_are_rough(pair):
+def test_summary_reports_rough_marginals(pair):
     found = pair.fit("ccd").hyper_posterior
     doubtful = pair._updated(replace(found, doubt="rough. Take hyper='adaptive'", solved=None)).summary(["eta"])
     assert list(doubtful["note"]) == ["rough. Take hyper='adaptive'"]

@@ -173,7 +173,7 @@ def test_interrupt_of_the_last_solve_keeps_the_best_point():
 
 
 @pytest.mark.parametrize("sites", ["nested", "quadrature", "pairwise"])
-def test_at_the_fixed_point_a_sweep_changes_nothing(sites):
+def test_sweep_at_the_fixed_point_changes_nothing(sites):
     posterior = log_posterior(models.shared, sites=sites)
     theta = posterior.flat(posterior.space.initial_point())
     solved = posterior(theta)

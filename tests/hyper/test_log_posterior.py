@@ -190,7 +190,7 @@ def test_search_of_many_rows_has_a_wider_tolerance_while_rising(monkeypatch):
     assert rough.log_posterior == pytest.approx(searched.log_posterior, abs=1e-3)
 
 
-def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():
+def test_search_saves_evaluations_and_sweeps():
     class Counting(DenseLogPosterior):
         seen: ClassVar = []  # shared by the one that searches
 

@@ -179,7 +179,7 @@ def test_units_of_another_search_do_not_end_a_search_early(units):
 
 
 @pytest.mark.parametrize("limit", range(1, 7))
-def test_a_search_that_is_ended_early_keeps_the_highest_point_accurately(limit):
+def test_search_ended_early_evaluates_its_highest_point_accurately(limit):
     valley = Valley(1e-4)
     found = maximise(valley, np.array([3.0, -2.0]), limit)
     exact = Valley()

@@ -112,7 +112,7 @@ def test_search_without_saddle_has_no_extra_evaluations():
     assert made_up.calls < 2 * len(found.history)
 
 
-def test_a_maximum_without_a_slope_at_its_start_stays():
+def test_search_that_starts_at_a_maximum_does_not_move():
     found = maximise(MadeUp(lambda a: (-(a**2), (-2 * a,))), np.zeros(1), 100)
     assert found.converged
     assert found.best.theta == 0.0
@@ -135,7 +135,7 @@ def test_failing_start_is_replaced(search):
 
 @pytest.mark.parametrize("search", ["L-BFGS", "sweeps"])
 @pytest.mark.parametrize(("only_here", "says"), [(False, "nor beside them, so that no other start helps"), (True, "")])
-def test_a_slope_that_is_not_finite_is_named(search, only_here, says):
+def test_error_names_a_slope_that_is_not_finite(search, only_here, says):
     def rooted(a, b):
         return -(a**2) - b**2, (-2 * a, np.nan if b == 0.0 or not only_here else -2 * b)
 

@@ -118,7 +118,7 @@ CANNOT_BE = [
 
 
 @pytest.mark.parametrize(("written", "wrong"), CANNOT_BE)
-def test_an_exposure_that_cannot_be_is_refused_with_its_rows(written, wrong):
+def test_invalid_exposures_are_refused_with_their_rows(written, wrong):
     made, _ = model(slice(None), hours=np.where(np.isin(np.arange(12), [2, 4]), wrong, EXPOSURE), written=written)
     with pytest.raises(ValueError, match=r"must be numbers of at least 0.* in rows 2, 4\."):
         fit(made)

@@ -57,7 +57,7 @@ def test_shape_and_offset_are_read(observe, process):
     assert_allclose(likelihood.log_densities(f[None], Y), expected, rtol=1e-6)
 
 
-def test_a_shape_with_latent_values_in_it_is_read_by_its_log_density():
+def test_shape_that_depends_on_latent_values_is_read_by_its_log_density():
     model = model_of(lambda f, ratio: pm.Gamma("y", mu=pm.math.exp(f), sigma=ratio, observed=Y), process=False)
     assert read_classifier(model).kind == "univariate"
 

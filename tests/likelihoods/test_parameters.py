@@ -233,7 +233,7 @@ def test_ordered_classes_with_a_scale_have_divided_argument_and_cutpoints():
 
 
 @pytest.mark.parametrize("sigma", [2.0, np.linspace(1.0, 2.0, 12)], ids=["number", "scales of rows"])
-def test_error_for_ordered_classes_with_constant_scales_does_not_speak_of_softmax(sigma):
+def test_error_for_ordered_classes_with_constant_scales_does_not_mention_softmax(sigma):
     model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=sigma, observed=ORDERED))
     with pytest.raises(StructureError, match=r"pm\.OrderedProbit\('y', eta=f, cutpoints=\.\.\.\) without sigma") as why:
         read_classifier(model)

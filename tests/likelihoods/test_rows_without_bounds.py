@@ -26,6 +26,6 @@ def test_predictions_are_for_observations_without_bounds(upper):
     np.testing.assert_allclose(found["y_variance"], found["variance"] + 0.49)
 
 
-def test_scores_of_new_rows_ask_for_their_bounds():
+def test_scores_of_new_rows_require_their_bounds():
     with pytest.raises(ValueError, match="depend on data"):
         fit(lambda: pm.Data("upper", UPPER)).predict(data=NEW, observed=[0.1, 0.2])

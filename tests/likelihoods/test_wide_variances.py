@@ -37,7 +37,7 @@ def test_an_ordered_class_has_the_density_between_its_cutpoints(name, variance):
 
 
 @pytest.mark.parametrize("variance", [1e9, 1e12])
-def test_ordered_classes_of_noise_of_either_kind_agree_where_both_noises_are_small(variance):
+def test_ordered_logit_and_probit_agree_under_wide_variances(variance):
     # Of logistic noise the variance is π²/3, which a normal density beside it may have as well.
     cuts = np.tile([[-0.7], [0.9]], len(Z))
     mean, cov = gaussian(variance)

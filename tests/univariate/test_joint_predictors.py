@@ -94,7 +94,7 @@ def test_predictions_name_a_response():
 
 
 @pytest.mark.variation
-def test_loo_draws_importance_and_files_exist():
+def test_loo_draws_importance_and_files_work():
     model, fit = fit_of("laplace")
     assert np.isfinite(fit.loo(progressbar=False).elpd_i).all()
     assert fit.sample(20, random_seed=1)["posterior"]["u"].shape == (1, 20, J)
@@ -105,7 +105,7 @@ def test_loo_draws_importance_and_files_exist():
 
 
 @pytest.mark.parametrize("method", [EPPredictors(tolerance=1e-8), KLPredictors(tolerance=1e-8), LaplacePredictors()])
-def test_variables_without_common_effects_have_the_evidences_of_each(method):
+def test_evidence_of_unrelated_variables_is_the_sum_of_their_evidences(method):
     seen = np.array([0.3, 2.2, -1.0]), np.array([2, 0])
     with pm.Model() as model:
         f, g, h = (pm.Normal(name, shape=n) for name, n in (("f", 3), ("g", 3), ("h", 2)))
