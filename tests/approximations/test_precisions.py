@@ -173,7 +173,7 @@ def test_posterior_by_precision_equals_posterior_by_covariance(widths):
         cross, own = full @ case.covariance() @ case.a().T, (full @ root) ** 2
         mean = rng.normal(size=(1, 4))
         for one, other in zip(
-            found.predict(rows, np.zeros((1, 4)), mean),
+            found.predict(rows, np.zeros((4, 1, 1)), mean),
             dense.predict(cross[None], own.sum(axis=1)[None], mean),
             strict=True,
         ):

@@ -81,7 +81,7 @@ def test_posterior_by_rows_equals_posterior_by_covariance(q, rank):
         (rows.marginals(), dense.marginals()),
         (rows.cavities(*rows.marginals()), dense.cavities(*dense.marginals())),
         (
-            rows.predict(coefficients_of(there[0]), 0.0 * own, mean[:, :4]),
+            rows.predict(coefficients_of(there[0]), np.zeros((4, 1, 1)), mean[:, :4]),
             dense.predict(cross, own, mean[:, :4]),
         ),
         ([rows.joint_covariance(j, unit)], [dense.joint_covariance(j, unit)]),
@@ -103,7 +103,7 @@ def test_digits_are_kept_under_a_wide_prior():
     ahead = np.array([[[1e5, 0.5]]])
     slope = (j[0, :, 1] ** 2).sum()
     expected = 1.0 / (N + 1e-10) + 0.25 / (1.0 + slope)
-    _, variance = found.predict(coefficients_of(ahead[0]), np.zeros((1, 1)), np.zeros((1, 1)))
+    _, variance = found.predict(coefficients_of(ahead[0]), np.zeros((1, 1, 1)), np.zeros((1, 1)))
     assert variance.item() == pytest.approx(expected, rel=1e-9)
 
 

@@ -172,10 +172,11 @@ def test_draws_at_new_rows_have_their_moments():
     j = mixed(rng)
     found = posterior_of(RowPrior(j, rng.normal(size=(C, N))), sites_of(CoupledSites, rng))
     there = rows_of_functions(rng.normal(size=(C, new, j.shape[2])) * (j != 0.0).any(axis=1, keepdims=True))
-    beside, mean = rng.gamma(1.0, size=(C, new)), rng.normal(size=(C, new))
+    root, mean = rng.normal(size=(new, C, C)), rng.normal(size=(C, new))
+    residual = root @ root.swapaxes(1, 2)
     z = found.draw_whitened(rng, 2000)
-    drawn = found.prior.draw_at(rng, None, z, there, beside, mean)
-    expected, cov = found.predict(there, beside, mean)
+    drawn = found.prior.draw_at(rng, None, z, there, residual, mean)
+    expected, cov = found.predict(there, residual, mean)
     sd = np.sqrt(cov.diagonal(axis1=1, axis2=2)).T
     assert_allclose((drawn.mean(axis=0) - expected) / sd, 0.0, atol=4.5 / np.sqrt(2000))
     assert_allclose(drawn.std(axis=0) / sd, 1.0, atol=0.1)
@@ -194,7 +195,7 @@ def test_results_for_independent_functions_equal_separate_results(form, make):
     unit = np.eye(2)
     for found, expected in (
         (
-            rows.predict(rows_of_functions(there), 0.0 * own, mean[:, :4]),
+            rows.predict(rows_of_functions(there), np.zeros((4, C, C)), mean[:, :4]),
             dense.predict(cross, own, mean[:, :4]),
         ),
         ([rows.joint_covariance(prior.k, prior.k)], [dense.joint_covariance(prior.k, prior.k)]),
