@@ -32,7 +32,10 @@ def compiled_alone(compiler: Any, dispatcher: Any, signature: Any) -> Any:
     with global_compiler_lock:
         if lock in _held:
             return compiler(dispatcher, signature)
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:  # A folder that cannot be made has no kernels of other processes.
+            return compiler(dispatcher, signature)
         with lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             _held.add(lock)
