@@ -58,9 +58,10 @@ def serve() -> None:
         import_module(name)
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import_module("tests.compile_once").compile_once()
-    import_module("tests.graph_modes").make_functions_quickly()
+    modes = import_module("tests.graph_modes")
+    modes.make_functions_quickly()
+    modes.interpret_graphs()
     sys.path.pop(0)
-    interpret_graphs()
     with catch_warnings(action="ignore"):
         fit_and_draw()
     gc.collect()
@@ -84,15 +85,6 @@ def serve() -> None:
     for kernel in running:
         os.kill(kernel, signal.SIGTERM)
         os.waitpid(kernel, 0)
-
-
-def interpret_graphs() -> None:
-    """Make PyTensor interpret graphs: pages evaluate each graph a few times, and machine code takes ten seconds."""
-    import pytensor
-
-    from pymc_gpep.graphs.interpreted import INTERPRETED
-
-    pytensor.config.mode, pytensor.config.cxx = INTERPRETED, ""
 
 
 def fit_and_draw() -> None:

@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery, SequenceDB
 from pytensor.graph.utils import Scratchpad
 
 from pymc_gpep.graphs.interpreted import INTERPRETED, NUMPY_REWRITES
 
-__all__ = ["HARDLY_REWRITTEN", "hardly_rewritten", "make_functions_quickly", "rewritten"]
+__all__ = ["HARDLY_REWRITTEN", "hardly_rewritten", "interpret_graphs", "make_functions_quickly", "rewritten"]
 
 HARDLY_REWRITTEN = Mode(INTERPRETED.linker, RewriteDatabaseQuery(include=["merge"])).register(*NUMPY_REWRITES)
 """Graphs as they were written, which are made in a third of the time and evaluated in three times as much."""
@@ -33,6 +34,15 @@ def rewritten() -> Iterator[None]:
     """Within `hardly_rewritten`, graphs are those that users have."""
     with patch.dict(vars(INTERPRETED), _AS_FOR_USERS, clear=True):
         yield
+
+
+def interpret_graphs() -> None:
+    """Have PyTensor interpret graphs, to the end of this process.
+
+    Machine code takes ten seconds to make for a graph that a test or a page evaluates a few times. C links graphs
+    within such graphs, which takes a second for each operation.
+    """
+    pytensor.config.mode, pytensor.config.cxx = INTERPRETED, ""
 
 
 def make_functions_quickly() -> None:

@@ -13,19 +13,15 @@ import pymc as pm
 import pytensor
 import pytest
 
-from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.variational import inference
 from tests import graph_modes, models
 from tests.compile_once import compile_once
 from tests.short_lived import ShortLived
 
-# Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
-# `machine_code`, or name their mode.
-pytensor.config.mode = INTERPRETED
-# Nor does PyTensor link graphs within such graphs by C, which takes a second for each operation; see `c_compiler`.
+# Tests of compiled graphs ask for `machine_code`, or name their mode, and tests of C ask for `c_compiler`.
 _CXX = pytensor.config.cxx
-pytensor.config.cxx = ""
-# Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
+graph_modes.interpret_graphs()
+# No variable keeps the lines that made it, which takes a seventh of the time of a graph.
 pytensor.config.traceback__limit = 0
 graph_modes.make_functions_quickly()
 
