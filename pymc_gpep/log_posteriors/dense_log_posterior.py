@@ -170,9 +170,13 @@ class DenseLogPosterior(LogPosterior):
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         moments = self.moments(x)
         some = np.arange(0, len(moments.labels), -(-len(moments.labels) // _SOME))
-        groups = self.classifier.groups
-        labels = moments.labels if groups is None else self.observed()[groups.first]
-        return self._prior_type(moments.k, moments.mean).among(some, some), np.asarray(labels[some])
+        return self._prior_type(moments.k, moments.mean).among(some, some), np.asarray(self._labels[some])
+
+    @cached_property
+    def _labels(self) -> Observed:
+        """Observations of rows, or of the first row of each group."""
+        observed, groups = self.observed(), self.classifier.groups
+        return observed if groups is None else observed[groups.first]
 
     def inputs(self, gps: Gps = None) -> Array:
         return self._prior_elsewhere(gps).inputs

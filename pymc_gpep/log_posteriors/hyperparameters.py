@@ -146,7 +146,6 @@ class Hyperparameters:
         self.functions = ModelFunctions(model, classifier.hyperparameters, self.data)
         self.value_vars = self.functions.values
         self._layout: RaveledVars | None = None
-        self._initial: dict[int, Array] = {}  # Initial points without overrides, by random seed.
 
     @cached_property
     def variables(self) -> IntegratedVariables:
@@ -172,8 +171,6 @@ class Hyperparameters:
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Return the model's initial point, overridden by `start` (names of variables → values)."""
         check_start(start)
-        if not start and random_seed in self._initial:  # PyMC builds a graph for each initial point.
-            return self._initial[random_seed].copy()
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
         if unknown := sorted(set(start or {}) - names):
@@ -193,10 +190,7 @@ class Hyperparameters:
                 f"The initial value of {', '.join(outside)} is outside of the support of its prior{which}."
             )
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
-        found = np.asarray(self._layout.data, dtype=np.float64)
-        if not start:
-            self._initial[random_seed] = found.copy()
-        return found
+        return np.asarray(self._layout.data, dtype=np.float64)
 
     def point(self, theta: Array) -> PointType:
         """Return the values of value variables for a flat vector."""
