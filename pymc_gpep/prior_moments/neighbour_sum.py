@@ -198,8 +198,9 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         """
         assert self.choice is not None
         p, jitter = len(self.ordered), jitter_of(self._latent)
-        order, _ = self.choice.sets(point, x - self.centre, 1)
-        places = np.concatenate([self.ordered, (x - self.centre)[order]])
+        moved = x - self.centre
+        order = self.choice.order(point, moved)
+        places = np.concatenate([self.ordered, moved[order]])
         m = min(self.neighbours, p)
         near = self.choice.earlier(point, places[p:], places, m, np.arange(p, len(places)))
         b, d = self.choice.regressions(point, places, jitter, near, np.full(len(x), m))

@@ -216,12 +216,15 @@ class NeighbourChoice:
         cov, variance = self._moments(point, a, b)
         return np.asarray(cov), np.asarray(variance)
 
+    def order(self, point: PointType, x: Array) -> NDArray[np.int64]:
+        """Return the order (p,) in which each place of x (p, d) is the farthest from all earlier places."""
+        scales, spread = self.scales(point, x), x.std(axis=0)
+        moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
+        return PlaceTree(moved).maximin()
+
     def sets(self, point: PointType, x: Array, m: int) -> tuple[NDArray[np.int64], NeighbourSets]:
         """Return an order (p,) of different places x (p, d), and the m nearest earlier places of each place."""
-        scales, count = self.scales(point, x), min(m, max(len(x) - 1, 1))
-        spread = x.std(axis=0)
-        moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
-        order = PlaceTree(moved).maximin()
+        order, count = self.order(point, x), min(m, max(len(x) - 1, 1))
         return order, NeighbourSets.chosen(self.earlier(point, x[order], x[order], count, np.arange(len(x))))
 
     def earlier(self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]) -> NDArray[np.int64]:
