@@ -473,7 +473,8 @@ def predict(
         averaged = average_predictions(hyper.weights, predictions())
         if hyper.tails and gp is None and not whole:
             averaged, lacking = _existing(fit, averaged, classifier.response, inputs, elsewhere)
-            notes.update(dict.fromkeys([lacking] * bool(lacking)))
+            if lacking:
+                notes[lacking] = None
         for note in list(notes)[:1]:
             warn(note)
         if averaged.outcome is not None and not notes:

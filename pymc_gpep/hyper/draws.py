@@ -27,9 +27,9 @@ class ImportanceSampling(HyperMethod):
     """Draws of a Student t distribution at the maximum, weighted by the posterior density over the t density.
 
     The proposal has the scale of the Gaussian with the second derivatives of the log posterior, in the unconstrained
-    space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The log of their mean is
-    log p(y), exact but for Monte Carlo error and the error of the approximate evidence. Draws are quasi-random, a
-    scrambled Halton sequence: for a few hyperparameters the error is well below the reported standard error of
+    space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The log of their mean
+    estimates log p(y), with Monte Carlo error and the error of the approximate evidence. Draws are quasi-random, a
+    scrambled Halton sequence. For a few hyperparameters the error is well below the reported standard error of
     independent draws.
 
     Parameters

@@ -148,6 +148,7 @@ class _Beside(InTreeCacheLocator):
 class _Places(CompileResultCacheImpl):
     """The first writable folder; if no folder is writable, `_Beside`."""
 
+    # numba declares a variable of instances, and reads it from the class.
     _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
 
 

@@ -100,7 +100,7 @@ class OneProcessInForm(SumInForm):
     """A sum of effects and one process. Numbers that represent the process follow the numbers of effects."""
 
     @property
-    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]  # a field of other priors
         return super().latents if self.recipes else self.processes
 
     @property

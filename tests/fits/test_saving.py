@@ -95,7 +95,7 @@ def test_loaded_fit_predicts_like_a_fit(probit):
 
 @contextlib.contextmanager
 def full_disk(free):
-    """Let writes fail after so many bytes of a file."""
+    """Within this context a file takes `free` bytes, and further writes raise an error."""
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))

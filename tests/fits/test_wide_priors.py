@@ -1,4 +1,4 @@
-"""Wide priors: normal ones end at the maximum of the likelihood, in whatever form the prior is given."""
+"""Fits with wide normal priors end at the maximum of the likelihood, in every form of the prior."""
 
 import numpy as np
 import pymc as pm
