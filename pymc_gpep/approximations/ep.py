@@ -137,7 +137,7 @@ class EP(AcceleratedEP):
         # Sites at a kink have no curvature, and leave a flat direction of the prior open.
         hard = not likelihood.log_concave or (problem.prior.flat.size and not likelihood.offers(ScalarDensity))
         if likelihood.of_prior and not start.any():
-            start.reshape(2, -1)[:] = self._beside_priors(problem, likelihood)
+            start.reshape(2, -1)[:] = self._start_with_priors(problem, likelihood)
         elif hard and not start.any() and likelihood.offers(AverageLogDensity):
             # Prefer the fixed point near the best Gaussian, if there are several.
             begin = np.zeros_like(start)
@@ -161,7 +161,7 @@ class EP(AcceleratedEP):
         )
 
     @staticmethod
-    def _beside_priors(problem: Problem, likelihood: Likelihood) -> Array:
+    def _start_with_priors(problem: Problem, likelihood: Likelihood) -> Array:
         """Return sites (2, n) at the mode, given sites with which prior factors have the moments of the priors."""
         terms = likelihood.computation(GaussianAverage).terms
         rows = np.concatenate([each for each, _ in likelihood.given(problem.parameters).priors()])

@@ -65,7 +65,7 @@ from pymc_gpep.solvers.site_ep import (
     SitesInMemory,
     Steps,
     Sweep,
-    climb,
+    run_schemes,
     site_ep,
     site_sweep,
 )
@@ -386,7 +386,7 @@ class NestedEP(AcceleratedEP):
         steps = Steps(tolerance, self.depth, self.mixing, self.damping, likelihood.largest_precision)
         schemes = [steps, steps.times(_SMALL)] if self.ladder else [steps]
         space = SitesInMemory(sweep, sites, steps.depth)
-        ended = climb(space, history, schemes, last_patience=PATIENCE if self.ladder else np.inf)
+        ended = run_schemes(space, history, schemes, last_patience=PATIENCE if self.ladder else np.inf)
         if self.ladder and ended.status in (OUT_OF_ITERATIONS, NOT_FINITE) and not history.is_full():
             rounding = _ROUNDING * float(problem.prior.variances.sum(axis=1).max())
             if ended.status == OUT_OF_ITERATIONS and _NEGLIGIBLE < rounding > history.smallest_residual:

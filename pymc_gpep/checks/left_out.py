@@ -89,9 +89,9 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)
     bend, pull = curvature, force  # derivatives of the mass that draws without the rows miss
-    if group.taken is not None:
-        bend = np.einsum("mp,m,mq->pq", group.root[0], group.taken[0], group.root[0])
-        pull = group.taken[1] @ group.root[0]
+    if group.removed is not None:
+        bend = np.einsum("mp,m,mq->pq", group.root[0], group.removed[0], group.root[0])
+        pull = group.removed[1] @ group.root[0]
     try:
         factor = cholesky(np.eye(p) - bend, lower=True)
     except (LinAlgError, ValueError):  # for example, values that are not finite
@@ -128,7 +128,7 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         root = cholesky(np.eye(p) + curvature, lower=True)
         within = 0.5 * float(force @ cho_solve((root, True), force)) - float(np.log(root.diagonal()).sum())
         return LeftOutGroup(float(level[0]) + scale, float(level[0]) + within, 0.0, -np.inf)
-    log_ratio = scale - (log_sites if group.taken is None else _log_sites(noise, pull, bend))
+    log_ratio = scale - (log_sites if group.removed is None else _log_sites(noise, pull, bend))
     # With this constant, density without sites / posterior = r / scale; the density of draws is (1/2 + r/2) ×
     # posterior.
     log_weights = level + scale - np.logaddexp(-np.log(2.0), -np.log(2.0) + log_ratio)

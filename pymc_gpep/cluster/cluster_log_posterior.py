@@ -27,7 +27,7 @@ from pymc_gpep.rows.in_memory import InMemory, RowRange, rows_between
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import RowFeatures, whitening
 from pymc_gpep.solvers.problem import History, from_start_or_cold
-from pymc_gpep.solvers.site_ep import SCHEMES, Ended, climb, fallback
+from pymc_gpep.solvers.site_ep import SCHEMES, Ended, fallback, run_schemes
 from pymc_gpep.solvers.sparse_sweeps import SiteSweeps
 from pymc_gpep.solvers.team import ALONE
 from pymc_gpep.solvers.whitened_posterior import Whitened
@@ -136,7 +136,7 @@ class ClusterLogPosterior(SparseLogPosterior):
             sweeps = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, prior.point, prior.z), white), ALONE)
             assert isinstance(self.approximator, SparseEP)
             sites = SitesOnCluster(self.rounds, Begin(prior.point, prior.z, white, start), sweeps)
-            evidence, status, rung = climb(sites, history, fallback(**self.approximator.steps(likelihood)))
+            evidence, status, rung = run_schemes(sites, history, fallback(**self.approximator.steps(likelihood)))
             if np.isfinite(evidence):
                 whitened = sites.end(self._solved)
                 posterior = InducingPosterior(white, whitened)

@@ -95,7 +95,7 @@ def evidence_grid(
     solver = approximator(method, classifier.likelihood_model, options, ", besides what evidence_grid takes itself")
     classifier = by_groups(classifier, solver)
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
-    elsewhere = _elsewhere(classifier, axes, at)
+    by_variable = _values_by_variable(classifier, axes, at)
     score = scores_at(classifier, solver, gp, Xnew, ynew, data)
     point_of, moments = unconstrain(classifier.prior), prior_moments(classifier)
 
@@ -107,7 +107,9 @@ def evidence_grid(
         description = f"{solver.name} over the grid"
         for index in progress.track(serpentine(shape), total=int(np.prod(shape)), description=description):
             here = {name: taken[i] for (name, taken), i in zip(axes.items(), index, strict=True)}
-            point = point_of({name: np.broadcast_to(here.get(name, at_), at_.shape) for name, at_ in elsewhere.items()})
+            point = point_of(
+                {name: np.broadcast_to(here.get(name, at_), at_.shape) for name, at_ in by_variable.items()}
+            )
             k, mean, labels, given = moments(point)
             solution = solver.solve_near(k, mean, labels, start, likelihood=given)
             converged[index], iterations[index] = solution.convergence.converged, solution.convergence.iterations
@@ -137,7 +139,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
         forward = not forward
 
 
-def _elsewhere(
+def _values_by_variable(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
     """Return values of all hyperparameters in their shapes. The grid replaces the values of its own axes."""

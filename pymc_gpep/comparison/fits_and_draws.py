@@ -30,11 +30,11 @@ from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.processes.processes import CrossCovariance
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.reading.classifier import GPClassifier, LikelihoodElsewhere, rows_of_parameters
+from pymc_gpep.reading.classifier import GPClassifier, LikelihoodAtNewRows, rows_of_parameters
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.new_data import NewData, repeated
-from pymc_gpep.sums.sum_elsewhere import SumElsewhere
+from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows
 
 
 def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
@@ -79,14 +79,14 @@ class DrawnSum:
                 f"Draws have the values of {listing([latent.f for latent in prior.processes])} at the rows of the "
                 "model alone. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
             )
-        elsewhere = prior.elsewhere(None, {})
-        assert isinstance(elsewhere, SumElsewhere)
-        new: NewData = repeated(elsewhere.rows(None, data or {}), count)
-        there = elsewhere.behind.symbols(new.names)
+        new_rows = prior.at_new_rows(None, {})
+        assert isinstance(new_rows, SumAtNewRows)
+        new: NewData = repeated(new_rows.rows(None, data or {}), count)
+        there = new_rows.behind.symbols(new.names)
         argument = prior.argument if prior.everywhere is None else prior.everywhere
-        (moved,) = graph_replace([argument], elsewhere.behind.replaced(there), strict=False)
+        (moved,) = graph_replace([argument], new_rows.behind.replaced(there), strict=False)
         function, m = _function([*self.variables, *there.values()], moved), len(new)
-        unchecked = [elsewhere.behind.apart(there, new)]
+        unchecked = [new_rows.behind.apart(there, new)]
 
         def check(values: Sequence[Array]) -> None:
             """Refuse an argument whose rows depend on each other, given values of `variables`."""
@@ -358,13 +358,13 @@ def predict_draws(
     size = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
     chosen = np.unique(np.linspace(0, size - 1, min(draws, size)).astype(int))
     point_of = unconstrain(classifier.prior)
-    elsewhere = LikelihoodElsewhere(classifier, m, {}, data, classifier.prior.inputs)
+    new_likelihood = LikelihoodAtNewRows(classifier, m, {}, data, classifier.prior.inputs)
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
     def prediction(s: int, done: Callable[[int], None]) -> Prediction:
         """Return predictions given a draw, computed in blocks of rows."""
         point = point_of({name: values[name][s] for name in names})
-        moments, there = given(s, point), elsewhere(point, y)
+        moments, there = given(s, point), new_likelihood(point, y)
 
         def predicted(rows: slice) -> Prediction:
             mean, variance = (each.T for each in moments(rows))

@@ -115,15 +115,15 @@ def scores_at(
             "Held-out scores need the new inputs Xnew, or data={...} if the latent function is a sum, and the new "
             "responses ynew. They also need gp if the graph of the model does not determine the prior at new inputs."
         )
-    prior = classifier.prior.elsewhere(as_gps(gp), {})
-    x, elsewhere = at_new_rows(classifier, prior.rows(Xnew, data or {}), {}, data, prior.takes)
+    prior = classifier.prior.at_new_rows(as_gps(gp), {})
+    x, new_likelihood = at_new_rows(classifier, prior.rows(Xnew, data or {}), {}, data, prior.takes)
     observed = held_out(classifier, ynew, len(x), "ynew")
     names = ", ".join(repr(variable.name) for variable in classifier.prior.integrated)
 
     (labels,) = evaluate([classifier.labels])
 
     def score(solution: Solution, point: PointType) -> dict[str, float]:
-        likelihood = elsewhere(point, observed)
+        likelihood = new_likelihood(point, observed)
         functions = DenseFunctions(solver, solution, point, lambda _: prior, names)
         found = predict_at(functions, x, likelihood=likelihood, observed=observed)
         density = cast(Array, found.log_density)

@@ -246,10 +246,10 @@ def effects(
         for name, unknown in without_moments(hyper, names).items():
             found[name] = found[name].where(~unknown.reshape(found[name].shape[1:]))
         return _existing(found, finite_moments(hyper, names))
-    means, variances, axes = zip(*_elsewhere(hyper, conditionals(hyper), names, Xnew, data), strict=True)
+    means, variances, axes = zip(*_at_new_rows(hyper, conditionals(hyper), names, Xnew, data), strict=True)
 
     def there(each: Conditional) -> Mapping[str, Array]:
-        return next(_elsewhere(hyper, iter([each]), names, Xnew, data))[1]
+        return next(_at_new_rows(hyper, iter([each]), names, Xnew, data))[1]
 
     return _existing(_averaged(hyper, names, means, variances, axes[0]), finite_moments(hyper, names, there))
 
@@ -317,7 +317,7 @@ def _averaged(
     return xr.Dataset(found, coords={"moment": ["mean", "sd"], **coords})
 
 
-def _elsewhere(
+def _at_new_rows(
     hyper: HyperPosterior,
     each_node: Iterator[Conditional],
     names: Sequence[str],
@@ -335,7 +335,7 @@ def _elsewhere(
             axes = {name: alone[name].f.ndim - 1 for name in names}
             yield {k: new.mean[r] for k, r in rows.items()}, {k: variance[r] for k, r in rows.items()}, axes
         return
-    joint = hyper.log_posterior.space.variables.elsewhere(names, x, data)
+    joint = hyper.log_posterior.space.variables.at_new_rows(names, x, data)
     for each in each_node:
         found, along = joint(each.point, each.functions)
         moments = found.means, found.variances()

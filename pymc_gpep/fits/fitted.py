@@ -22,7 +22,7 @@ from pymc_gpep.log_posteriors.evaluation import Trace
 from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.likelihood_search import array_elsewhere
+from pymc_gpep.reading.likelihood_search import array_at_new_rows
 from pymc_gpep.recipes.recipe import parameters
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import row_blocks
@@ -395,8 +395,8 @@ class Fitted(SingleGroupApproximation):
                 for rows in row_blocks(n, c * max(functions.size, c)):
                     of_rows, cov[rows] = functions.at_rows(rows)
                     mean[rows] = of_rows.T
-                for rows, elsewhere in vectors:
-                    new = functions.at_rows_of(elsewhere).at(RowsOfData(np.arange(rows.stop - rows.start)))
+                for rows, new_rows in vectors:
+                    new = functions.at_rows_of(new_rows).at(RowsOfData(np.arange(rows.stop - rows.start)))
                     mean[rows], cov[rows] = new.mean.T, new.cov
                 yield mean, cov
 
@@ -404,8 +404,8 @@ class Fitted(SingleGroupApproximation):
         data, vectors = self.log_posterior.space.data, []
         for part in self.classifier.each:
             if part.axes is not None and part.axes.vectors:
-                own = array_elsewhere(self.classifier.part(part.response, "latent"), {}, data)
-                vectors.append((part.rows, own.prior.elsewhere(None, data)))
+                own = array_at_new_rows(self.classifier.part(part.response, "latent"), {}, data)
+                vectors.append((part.rows, own.prior.at_new_rows(None, data)))
 
         return total_covariance(self.hyper_posterior.weights, parts())
 

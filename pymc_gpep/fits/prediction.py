@@ -27,7 +27,7 @@ from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.classifier import at_new_rows
-from pymc_gpep.reading.likelihood_search import array_elsewhere
+from pymc_gpep.reading.likelihood_search import array_at_new_rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.sums.new_data import RowsOfData, by_name
@@ -431,7 +431,7 @@ def predict(
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     own = classifier.missing.rows if missing and classifier.missing is not None else None
     at = inputs.positions if whole else own
-    inputs, elsewhere = at_new_rows(classifier, inputs, log_posterior.space.data, data, first.takes, at)
+    inputs, new_likelihood = at_new_rows(classifier, inputs, log_posterior.space.data, data, first.takes, at)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
     model = classifier.likelihood_model
     levels = None if quantiles is None else checked_levels(quantiles, model)
@@ -444,7 +444,7 @@ def predict(
 
         def predictions() -> Iterator[Prediction]:
             for s, functions in enumerate(chain([first], each)):
-                likelihood = elsewhere(hyper.point(s), y)
+                likelihood = new_likelihood(hyper.point(s), y)
                 found = predict_at(
                     functions,
                     inputs,
@@ -472,14 +472,14 @@ def predict(
 
         averaged = average_predictions(hyper.weights, predictions())
         if hyper.tails and gp is None and not whole:
-            averaged, lacking = _existing(fit, averaged, classifier.response, inputs, elsewhere)
+            averaged, lacking = _existing(fit, averaged, classifier.response, inputs, new_likelihood)
             if lacking:
                 notes[lacking] = None
         for note in list(notes)[:1]:
             warn(note)
         if averaged.outcome is not None and not notes:
             heaviest = hyper.point(int(np.argmax(hyper.weights)))
-            warn_of_moments(averaged, elsewhere(heaviest, y), classifier.response)
+            warn_of_moments(averaged, new_likelihood(heaviest, y), classifier.response)
         if levels is not None:
             averaged = averaged._replace(quantiles=outcome_quantiles(parts, levels))
         if ends is not None:
@@ -520,20 +520,20 @@ def _of_array(
     if not data:
         raise TypeError(f"{named}: predict needs new data, fit.predict(data={{...}}).")
     constants = fit.log_posterior.space.data
-    own = array_elsewhere(classifier, data, constants)
-    elsewhere = own.prior.elsewhere(None, constants)
-    return (each.at_rows_of(elsewhere) for each in functions), own
+    own = array_at_new_rows(classifier, data, constants)
+    new_rows = own.prior.at_new_rows(None, constants)
+    return (each.at_rows_of(new_rows) for each in functions), own
 
 
 def _existing(
-    fit: Fitted, found: Prediction, response: str, inputs: Any, elsewhere: Callable[..., Likelihood]
+    fit: Fitted, found: Prediction, response: str, inputs: Any, new_likelihood: Callable[..., Likelihood]
 ) -> tuple[Prediction, str]:
     """Return a prediction, with NaN for moments that heavy tails of scales leave undefined, and a warning."""
     hyper = fit.hyper_posterior
     names = ["latent", *(["mean", "variance"] * (found.outcome is not None))]
 
     def variances(each: Conditional) -> dict[str, Array]:
-        own = predict_at(each.functions.of(response), inputs, likelihood=elsewhere(each.point, None))
+        own = predict_at(each.functions.of(response), inputs, likelihood=new_likelihood(each.point, None))
         assert own.cov is not None
         latent = np.diagonal(own.cov, axis1=1, axis2=2)
         return {"latent": latent} | ({} if own.moments is None else dict(zip(names[1:], own.moments, strict=True)))

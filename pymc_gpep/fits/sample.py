@@ -278,7 +278,7 @@ def sample(
     rng, hyper = fit._generator(random_seed), fit.hyper_posterior
     if importance:
         fit.log_posterior.check_joint("sample(importance=True)")
-    _tell_of_points(fit)
+    _log_constant_hyperparameters(fit)
     prior = fit.classifier.prior
     if Xnew is not None and ((prior.implicit and prior.effects) or fit.classifier.parts):
         raise TypeError(
@@ -360,7 +360,7 @@ def _weighted(fit: Fitted, shape: tuple[int, int], rng: np.random.Generator) -> 
     return resampled_draws(check, pool, shape, rng)
 
 
-def _tell_of_points(fit: Fitted) -> None:
+def _log_constant_hyperparameters(fit: Fitted) -> None:
     """Log once that the hyperparameters are equal in all draws, so their trace plots are flat."""
     names = ", ".join(rv.name for rv in fit.classifier.hyperparameters)
     if names and len(fit.hyper_posterior) == 1 and not fit._told:

@@ -28,7 +28,7 @@ _STILL = 1e-3  # Largest move of a hyperparameter that counts as unmoved.
 type Evaluate = Callable[..., Evaluation]
 
 
-def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
+def higher_nearby(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
     """Return the highest of some points near the best point of a search; None if the best point is higher.
 
     The points lie in directions without a slope at any point of the search. A start about which the log posterior is
@@ -69,7 +69,7 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
     return None if best is here else best
 
 
-def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
+def defined_nearby(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
     """Return an evaluation near a failed point, with zeros moved; None if no move succeeds.
 
     A magnitude that begins at 0 makes a prior covariance of zeros, which has no Cholesky factor.

@@ -3,10 +3,10 @@
 Initial inducing inputs are rows far from each other, or centres of classes. Products of matrices compute the distances,
 so that no array has two axes over rows.
 
-`climb` alternates one sweep of EP with one step along the gradient (Villacampa-Calvo and Hernández-Lobato 2017, section
-2.3). The gradient of the evidence holds the sites fixed, as natural parameters of whitened inducing values. It is
-exact at any state of the iteration. A variational bound increases in the same way, with a step along its natural
-gradient in place of a sweep. It is a bound for any sites, so that steps that lower it are rejected.
+`alternate_updates` alternates one sweep of EP with one step along the gradient (Villacampa-Calvo and Hernández-Lobato
+2017, section 2.3). The gradient of the evidence holds the sites fixed, as natural parameters of whitened inducing
+values. It is exact at any state of the iteration. A variational bound increases in the same way, with a step along its
+natural gradient in place of a sweep. It is a bound for any sites, so that steps that lower it are rejected.
 """
 
 import warnings
@@ -269,7 +269,7 @@ class OptimiserSteps:
             state.set_value(value)
 
 
-def climb(
+def alternate_updates(
     log_posterior: SparseLogPosterior,
     theta: Array,
     max_iterations: int,

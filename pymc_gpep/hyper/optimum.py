@@ -25,8 +25,8 @@ from pymc_gpep.hyper.ascent import (
     UNBOUNDED,
     Curve,
     HyperAscent,
-    defined_beside,
-    higher_beside,
+    defined_nearby,
+    higher_nearby,
     is_close,
     no_curvature,
 )
@@ -238,7 +238,7 @@ def maximise(
         climb.begin(curvature, units)
         for _ in range(_SADDLES):
             converged, message = climb.run()
-            if not converged or (higher := higher_beside(evaluate, climb.history, size)) is None:
+            if not converged or (higher := higher_nearby(evaluate, climb.history, size)) is None:
                 break
             remark = _SADDLE
             climb.go_to(higher)
@@ -271,11 +271,11 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
     If the start has a slope, or no better point is near, return the start itself without a message.
     """
     if not np.isfinite(here.log_posterior):
-        beside = defined_beside(evaluate, here.theta, size)
+        beside = defined_nearby(evaluate, here.theta, size)
         return (here, "") if beside is None else (beside, _UNDEFINED)
     # Without a gradient, or without hyperparameters, the log posterior is not flat.
     flat = np.abs(here.gradient[:size]).min(initial=np.inf) < _NO_SLOPE
-    higher = higher_beside(evaluate, (here,), size) if flat else None
+    higher = higher_nearby(evaluate, (here,), size) if flat else None
     return (here, "") if higher is None else (higher, _SADDLE)
 
 

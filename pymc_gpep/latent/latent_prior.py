@@ -140,7 +140,7 @@ class IntegratedVariables(ABC):
         """
 
     @abstractmethod
-    def elsewhere(
+    def at_new_rows(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
         """Return the function for the posterior of variables at new inputs and data, and their row axes.
@@ -236,7 +236,7 @@ class RowsOfNormals(NamedTuple):
 
     rows: Coefficients
     """J, (cm, q)."""
-    beside: Array
+    residual_covariance: Array
     """Covariance (m, c, c) of e between the functions of each row; e is independent of all rows of the model."""
     mean: Array
     """m, (c, m)."""
@@ -247,7 +247,7 @@ class RowsOfNormals(NamedTuple):
         return cls(rows, np.zeros((mean.shape[1], len(mean), len(mean))), mean)
 
 
-class RowsBeside(Protocol):
+class EffectRows(Protocol):
     """Effects at rows of a table whose first columns are the inputs of the processes."""
 
     n_effects: int
@@ -277,7 +277,7 @@ class RowsBeside(Protocol):
         """Refuse column names of a table if the name of model data is at another position."""
 
 
-class Elsewhere(ABC):
+class PriorAtNewRows(ABC):
     """Prior moments of latent functions at new rows, as a function of the hyperparameters.
 
     Attributes
@@ -515,7 +515,7 @@ class LatentPrior(ABC):
         """Return the values that samplers move for the integrated variables, with the given data of the model."""
 
     @abstractmethod
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
         """Return the prior at new rows, with the given data of the model and Gaussian processes.
 
         Raises
@@ -526,7 +526,7 @@ class LatentPrior(ABC):
             If `gps` are missing, and the graph of the model does not determine the prior at new inputs.
         """
 
-    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "RowsBeside | None":
+    def effect_rows(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "EffectRows | None":
         """Return the effects in addition to the processes at any rows, with inputs (n, d) and data of the model.
 
         None if the latent functions are only processes.

@@ -84,7 +84,7 @@ class PoissonLikelihood(StandardLikelihood):
                 "or remove these rows from the counts and from the inputs of the latent function."
             )
 
-    def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.asarray(self.parameters[0] <= NO_EXPOSURE)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
@@ -155,7 +155,7 @@ class BinomialLikelihood(StandardLikelihood):
         if observed is not None and (bad := observed > trials).any():
             raise ValueError(f"{name} counts more successes than trials in {rows_text(bad)}.")
 
-    def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(self.parameters[0] == 0.0)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
@@ -310,7 +310,7 @@ class NegativeBinomialLikelihood(StandardLikelihood):
                 f"The exposure of {name} is 0 in {rows_text(bad)}, but the count is more than 0. Correct the exposure."
             )
 
-    def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(self.row("offset") <= NO_EXPOSURE)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:

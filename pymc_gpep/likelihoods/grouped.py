@@ -422,9 +422,9 @@ class GroupedLikelihood(OneFunction):
         """Zero: a group has several observations."""
         return 0
 
-    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
         members = self._members(self.parameters)
-        said = ~self.own.given(members.parameters).says_nothing(members.y)
+        said = ~self.own.given(members.parameters).is_uninformative(members.y)
         return np.asarray(np.bincount(members.columns, said, len(observed)) == 0.0)
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:

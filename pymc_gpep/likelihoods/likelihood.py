@@ -131,7 +131,7 @@ class Likelihood(LocalLikelihood, ABC):
         """Whether observations are classes, for a number of latent functions."""
         return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
-    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
         """Return a mask (n,) of points whose likelihood does not depend on the latent values."""
         return np.zeros(len(observed), dtype=bool)
 

@@ -328,7 +328,7 @@ class VotesLikelihood(SoftmaxLikelihood):
             )
         return checked_counts(given.ravel(), name).reshape(shape)
 
-    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
         return np.asarray(observed.sum(axis=1) == 0)
 
     def log_densities(self, f: Array, observed: Observed) -> Array:

@@ -170,11 +170,11 @@ class StackedLikelihood(OneFunction):
         """Zero: observations are numbers of several kinds."""
         return 0
 
-    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
+    def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
         found = np.zeros(len(observed), dtype=bool)
         for rows, own, y in self._each(observed):
             assert y is not None
-            found[rows] = own.says_nothing(y)
+            found[rows] = own.is_uninformative(y)
         return found
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:

@@ -27,7 +27,7 @@ from pymc_gpep.evidence.evidence import Evidence
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared
 from pymc_gpep.graphs.interpreted import GraphFunction, graph_function
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.latent.latent_prior import PriorAtNewRows
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
@@ -105,7 +105,7 @@ class DenseLogPosterior(LogPosterior):
         self._inputs = [*self.space.value_vars, start, looseness]
         self._looseness = 1.0
         self._moments = prior_moments(classifier, self.space.data, array)
-        self._elsewhere: dict[tuple[Gps, str | None], Elsewhere] = {}
+        self._at_new_rows: dict[tuple[Gps, str | None], PriorAtNewRows] = {}
 
     kind: ClassVar[str] = "dense"
     by: ClassVar[str] = "all rows"
@@ -142,17 +142,17 @@ class DenseLogPosterior(LogPosterior):
         classifier = self.classifier
         return int(self._prior_type.kept(classifier.n_functions, self.n_points, classifier.prior.n_normals))
 
-    def _prior_elsewhere(self, gps: Gps, response: str | None = None) -> Elsewhere:
-        if (gps, response) not in self._elsewhere:
+    def _prior_at_new_rows(self, gps: Gps, response: str | None = None) -> PriorAtNewRows:
+        if (gps, response) not in self._at_new_rows:
             own = self.classifier.part(response, "What is asked for")
-            self._elsewhere[gps, response] = own.prior.elsewhere(gps, self.space.data)
-        return self._elsewhere[gps, response]
+            self._at_new_rows[gps, response] = own.prior.at_new_rows(gps, self.space.data)
+        return self._at_new_rows[gps, response]
 
     def latent(self, x: Array, solution: Solution, gps: Gps = None) -> DenseFunctions:
         names = ", ".join(repr(rv.name) for rv in self.classifier.prior.held or self.classifier.prior.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        given = self.approximator, solution, point, partial(self._prior_elsewhere, gps), names, roots
+        given = self.approximator, solution, point, partial(self._prior_at_new_rows, gps), names, roots
         groups = self.classifier.groups
         if groups is None:
             return DenseFunctions(*given)
@@ -179,7 +179,7 @@ class DenseLogPosterior(LogPosterior):
         return observed if groups is None else observed[groups.first]
 
     def inputs(self, gps: Gps = None) -> Array:
-        return self._prior_elsewhere(gps).inputs
+        return self._prior_at_new_rows(gps).inputs
 
     def observed(self, gps: Gps = None) -> Observed:
         start = self.space.initial_point()

@@ -18,7 +18,7 @@ from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import posterior_of_normals
-from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.latent.latent_prior import PriorAtNewRows
 from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
@@ -40,7 +40,7 @@ class NewRows(NamedTuple):
     """Prior moments at the inputs, and covariances with the values that determine the posterior."""
 
 
-class Reach(NamedTuple):
+class DistanceToFit(NamedTuple):
     """Prior moments that measure the distance of inputs from the values that determine a posterior."""
 
     cross: Array
@@ -68,7 +68,7 @@ class GroupOfRows(NamedTuple):
     """Observations that stay although the sites include them, with their positions among the rows."""
     whole: "Labelled | None" = None
     """All observations of the rows, if some of them stay; else None."""
-    taken: tuple[Array, Array] | None = None
+    removed: tuple[Array, Array] | None = None
     """Precisions and forces (m,) that are removed for draws without the rows; None for those of all sites."""
 
 
@@ -100,7 +100,7 @@ class LatentFunctions(ABC):
         """Return latent functions whose new rows belong to an observed variable, by its name."""
         return self
 
-    def at_rows_of(self, elsewhere: Elsewhere) -> Self:
+    def at_rows_of(self, new_rows: PriorAtNewRows) -> Self:
         """Return these functions with the new rows of another prior of the same variables.
 
         Raises
@@ -201,7 +201,7 @@ class LatentFunctions(ABC):
         """
 
     @abstractmethod
-    def among_fitted(self) -> Reach:
+    def among_fitted(self) -> DistanceToFit:
         """Return prior moments of fitted rows with the determining values; NaN for a row with itself."""
 
     @abstractmethod
@@ -297,40 +297,40 @@ class DenseFunctions(LatentFunctions):
         approximator: Approximator,
         solution: Solution,
         point: PointType,
-        elsewhere: Callable[[str | None], Elsewhere],
+        new_rows: Callable[[str | None], PriorAtNewRows],
         names: str,
         roots: Callable[[], Array] | None = None,
     ) -> None:
         self.solution, self.posterior, self._roots = solution, solution.posterior, roots
-        self._approximator, self._point, self._make, self._names = approximator, point, elsewhere, names
+        self._approximator, self._point, self._make, self._names = approximator, point, new_rows, names
         self._of: str | None = None
         self.n_functions, self.n_points = self.posterior.prior.shape
         self.size = self.posterior.prior.size
 
     @cached_property
-    def _elsewhere(self) -> Elsewhere:
+    def _at_new_rows(self) -> PriorAtNewRows:
         return self._make(self._of)
 
     def of(self, response: str) -> Self:
         other = copy(self)
-        other.__dict__.pop("_elsewhere", None)
+        other.__dict__.pop("_at_new_rows", None)
         other._of = response
         return other
 
-    def at_rows_of(self, elsewhere: Elsewhere) -> Self:
+    def at_rows_of(self, new_rows: PriorAtNewRows) -> Self:
         other = copy(self)
-        other._elsewhere = elsewhere
+        other._at_new_rows = new_rows
         return other
 
     @property
     def takes(self) -> Collection[str]:
-        return self._elsewhere.takes
+        return self._at_new_rows.takes
 
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        return self._elsewhere.rows(x, data, new_levels)
+        return self._at_new_rows.rows(x, data, new_levels)
 
     def missing_rows(self) -> Any:
-        return self._elsewhere.missing_rows()
+        return self._at_new_rows.missing_rows()
 
     @property
     def likelihood(self) -> Likelihood:
@@ -345,16 +345,16 @@ class DenseFunctions(LatentFunctions):
         return self.posterior.prior.own
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
-        return self._elsewhere(self._point, inputs)
+        return self._at_new_rows(self._point, inputs)
 
     def of_new_levels(self, inputs: Any, points: NDArray[np.intp]) -> Array | None:
-        return self._elsewhere.of_new_levels(self._point, inputs, points)
+        return self._at_new_rows.of_new_levels(self._point, inputs, points)
 
     def between(self, inputs: Any, points: NDArray[np.intp]) -> Array:
-        return self._elsewhere.between(self._point, inputs, points)
+        return self._at_new_rows.between(self._point, inputs, points)
 
     def at(self, inputs: Any) -> NewRows:
-        there = self._elsewhere.at(self._point, inputs, self.posterior.prior.by_normals)
+        there = self._at_new_rows.at(self._point, inputs, self.posterior.prior.by_normals)
         return NewRows(*self.posterior.at(there))
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
@@ -420,7 +420,7 @@ class DenseFunctions(LatentFunctions):
         of_factors = Labelled(self.solution.likelihood.at(factors), self.solution.labels[factors])
         kept = np.arange(len(rows), len(every)), of_factors
         taken = precision, location - precision * whole.mean[0]
-        return whole._replace(own=found.own, kept=(kept,), whole=whole.own, taken=taken)
+        return whole._replace(own=found.own, kept=(kept,), whole=whole.own, removed=taken)
 
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
         solution, prior = self.solution, self.posterior.prior
@@ -433,10 +433,10 @@ class DenseFunctions(LatentFunctions):
         mean, cov = again.posterior.at_left_out(prior, i)
         return LeftOut(slice(i, i + 1), mean.T, cov), again.convergence.converged
 
-    def among_fitted(self) -> Reach:
+    def among_fitted(self) -> DistanceToFit:
         some = np.arange(0, self.posterior.prior.shape[1], -(-self.posterior.prior.shape[1] // _SOME))
         cross, variance = self.posterior.prior.reach(some)
-        return Reach(cross, variance, self.own)
+        return DistanceToFit(cross, variance, self.own)
 
     @cached_property
     def _factorised(self) -> Posterior:
@@ -503,7 +503,7 @@ class DenseFunctions(LatentFunctions):
         if inputs is None:
             yield slice(0, self.n_points), self.draw(rng, count)[0]
             return
-        yield from self._elsewhere.draws(self._point, inputs, self.posterior.prior, rng, *self._drawn(rng, count))
+        yield from self._at_new_rows.draws(self._point, inputs, self.posterior.prior, rng, *self._drawn(rng, count))
 
 
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:

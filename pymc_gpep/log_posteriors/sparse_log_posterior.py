@@ -28,14 +28,14 @@ from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.log_posteriors.evaluation import Evaluation, Trace
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters, checked_labels
-from pymc_gpep.log_posteriors.latent_functions import LatentFunctions, NewRows, Reach
+from pymc_gpep.log_posteriors.latent_functions import DistanceToFit, LatentFunctions, NewRows
 from pymc_gpep.log_posteriors.log_posterior import Gps, LogPosterior, StoredFit
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.prior_moments.prior_functions import prior_moments
 from pymc_gpep.processes.processes import inputs_by_name
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.classifier import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodAtNewRows
 from pymc_gpep.rows.rows import Rows, column_deviations
 from pymc_gpep.solvers.inducing import Block, InducingWhitening, row_blocks
 from pymc_gpep.solvers.problem import from_start_or_cold
@@ -95,14 +95,14 @@ class BlockFunctions(LatentFunctions):
         self.n_functions, self.n_points, self.size = self._prior.n_functions, self._prior.n_points, self._posterior.size
 
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
-        if self._blocks.beside:
-            return self._blocks.beside.new_rows(x, data)
+        if self._blocks.effect_rows:
+            return self._blocks.effect_rows.new_rows(x, data)
         return inputs_by_name(x, data, self._blocks.named, self._blocks.rows.n_inputs)
 
     @property
     def takes(self) -> Collection[str]:
-        if self._blocks.beside:
-            return self._blocks.beside.takes
+        if self._blocks.effect_rows:
+            return self._blocks.effect_rows.takes
         return () if self._blocks.named is None else (str(self._blocks.named.name),)
 
     @cached_property
@@ -147,7 +147,7 @@ class BlockFunctions(LatentFunctions):
             "refit_above out, or hold out rows, and score fit.predict(Xtest) on them."
         )
 
-    def among_fitted(self) -> Reach:
+    def among_fitted(self) -> DistanceToFit:
         z = self._prior.z
         try:
             some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
@@ -155,7 +155,7 @@ class BlockFunctions(LatentFunctions):
             some = z[0]
         block = self._block(some)
         same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
-        return Reach(np.where(same, np.nan, block.cross).swapaxes(1, 2), block.variance, self.own)
+        return DistanceToFit(np.where(same, np.nan, block.cross).swapaxes(1, 2), block.variance, self.own)
 
     def _at_model(self) -> Block:
         return self._block(self._log_posterior.own_inputs(self._gps))
@@ -186,7 +186,7 @@ class BlockFunctions(LatentFunctions):
 
     def whitened(self) -> tuple[Array, Array]:
         """See `LatentFunctions`: for a process plus effects, only of the effects."""
-        if self._blocks.beside:
+        if self._blocks.effect_rows:
             centre, root = self._effects()
             return centre, (root * root).sum(axis=1)[None]
         mean, maps, covariances, v = self._linear(np.full(self.n_functions, True))
@@ -201,7 +201,7 @@ class BlockFunctions(LatentFunctions):
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
         """See `LatentFunctions`: for a process plus effects, only of the effects."""
-        if self._blocks.beside:
+        if self._blocks.effect_rows:
             _, root = self._effects()
             return (root @ root.T)[None, :, None]
         _, maps, covariances, _ = self._linear(rotated)
@@ -212,7 +212,7 @@ class BlockFunctions(LatentFunctions):
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """See `LatentFunctions`: for a process plus effects, no values of f, and only z of the effects."""
-        if self._blocks.beside:
+        if self._blocks.effect_rows:
             v = self._posterior.as_inducing.whitened.draw(rng, count)
             return np.empty((count, self.n_functions, 0)), v[..., self._posterior.as_inducing.whitening.n_inducing :]
         _, maps, covariances, _ = self._linear(np.full(self.n_functions, True))
@@ -294,7 +294,7 @@ class BlockLogPosterior(LogPosterior):
 
     def likelihood_at(self, x: Array, n_points: int) -> Likelihood:
         """Return the likelihood at any points, at the hyperparameters of a flat vector."""
-        return LikelihoodElsewhere(self.classifier, n_points, self.space.data)(self.point(x))
+        return LikelihoodAtNewRows(self.classifier, n_points, self.space.data)(self.point(x))
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         rows = self.blocks().rows

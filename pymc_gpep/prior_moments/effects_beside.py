@@ -22,7 +22,7 @@ from pymc_gpep.graphs.affine import Affinity
 from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.latent.latent_prior import PriorAtNewRows
 from pymc_gpep.prior_moments.proper_posteriors import check_columns
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.sums.effects_of_rows import EffectsOfRows
@@ -156,7 +156,7 @@ class ProcessPlusEffects(SumInForm):
         """See `LatentPrior`: effects without the process."""
         return _EffectsAlone(self, data)
 
-    def variables_there(
+    def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> NoReturn:
         raise NotImplementedError(
@@ -164,10 +164,10 @@ class ProcessPlusEffects(SumInForm):
             "function instead: fit.predict(Xnew, data={...})."
         )
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return self.plain.elsewhere(gps, data)
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
+        return self.plain.at_new_rows(gps, data)
 
-    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> EffectsOfRows:
+    def effect_rows(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> EffectsOfRows:
         return EffectsOfRows(self, inputs, data)
 
 

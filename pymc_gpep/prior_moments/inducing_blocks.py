@@ -27,7 +27,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import differences
 from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, graph_function
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.latent.latent_prior import EffectRows
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import functions_of, named_inputs
 from pymc_gpep.processes.stationary import Stationary, stationary
@@ -45,7 +45,7 @@ def moment_graphs(
     functions: ProcessFunctions,
     z: TensorVariable,
     x: TensorVariable,
-    beside: RowsBeside | None = None,
+    effect_rows: EffectRows | None = None,
 ) -> list[TensorVariable]:
     """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
 
@@ -55,10 +55,10 @@ def moment_graphs(
     """
     inputs: TensorVariable = x
     others: Sequence[TensorVariable]
-    if beside is None:
+    if effect_rows is None:
         others = (pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0])),)
     else:
-        inputs, others = x[:, : z.type.shape[1]], beside.moments(x)
+        inputs, others = x[:, : z.type.shape[1]], effect_rows.moments(x)
     outputs = [functions.covariance(z, z), functions.covariance(z, inputs), functions.variance(inputs), *others]
     return [out.astype("float64") for out in of.known(outputs)]
 
@@ -227,7 +227,7 @@ def moment_functions(
     matched: Sequence[tuple[LatentGP, ProcessFunctions]],
     data: Mapping[Variable, Variable],
     columns: int,
-    beside: RowsBeside | None,
+    effect_rows: EffectRows | None,
     compile_kwargs: Mapping[str, Any],
 ) -> PriorMoments:
     """Make the moment functions of the priors of a model.
@@ -241,7 +241,7 @@ def moment_functions(
         Data of the model → constants that replace them.
     columns : int
         Number of columns of the inputs.
-    beside : RowsBeside or None
+    effect_rows : EffectRows or None
         Effects in addition to the processes.
     compile_kwargs : dict
         For `pytensor.function`.
@@ -250,8 +250,8 @@ def moment_functions(
     of = ModelFunctions(model, classifier.hyperparameters, data)
     values = of.values
     z = pt.tensor("inducing_inputs", dtype="float64", shape=(None, columns))
-    x = pt.tensor("rows", dtype="float64", shape=(None, len(beside.columns) if beside else columns))
-    graphs = [moment_graphs(of, latent, functions, z, x, beside) for latent, functions in matched]
+    x = pt.tensor("rows", dtype="float64", shape=(None, len(effect_rows.columns) if effect_rows else columns))
+    graphs = [moment_graphs(of, latent, functions, z, x, effect_rows) for latent, functions in matched]
     own = differences(graphs, {z, x}) if len(graphs) > 1 else {}
     if own is None:
         functions = [MomentFunctions(model, values, each, [], z, x, compile_kwargs) for each in graphs]
@@ -295,7 +295,7 @@ class InducingBlocks:
     ----------
     rows : Rows
         Inputs and labels. With effects, inputs are a table of all data of rows.
-    beside : RowsBeside or None
+    effect_rows : EffectRows or None
         Effects in addition to the processes.
     named : SharedVariable or None
         Data variable of the model that contains the inputs.
@@ -324,18 +324,20 @@ class InducingBlocks:
         inputs, labels = evaluate(graph_replace(observed, data, strict=False))
         self._matched, self._data, self._columns = matched, data, inputs.shape[1]
         self.named = named_inputs(matched[0][1].inputs, classifier.model)
-        self.beside = classifier.prior.beside(matched[0][1].inputs, data)
-        table = inputs if self.beside is None else self.beside.table()
+        self.effect_rows = classifier.prior.effect_rows(matched[0][1].inputs, data)
+        table = inputs if self.effect_rows is None else self.effect_rows.table()
         self.rows: Rows = _rows_of_model(table, labels) if rows is None else rows
         if self.rows.n_inputs != table.shape[1]:
-            which = f": {', '.join(self.beside.columns)}" if self.beside else ""
+            which = f": {', '.join(self.effect_rows.columns)}" if self.effect_rows else ""
             raise ValueError(
                 f"data must have inputs of {table.shape[1]} columns, as the model has them{which}, but have "
                 f"{self.rows.n_inputs}{_which_columns(self.rows)}."
             )
-        if self.beside:
-            self.beside.check_names(getattr(self.rows, "columns", ()))
-        self._moments = moment_functions(classifier, matched, data, self._columns, self.beside, compile_kwargs or {})
+        if self.effect_rows:
+            self.effect_rows.check_names(getattr(self.rows, "columns", ()))
+        self._moments = moment_functions(
+            classifier, matched, data, self._columns, self.effect_rows, compile_kwargs or {}
+        )
         self._of = {  # function → its prior and output
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
         }
@@ -368,12 +370,12 @@ class InducingBlocks:
     @property
     def n_effects(self) -> int:
         """Number of standard normals of effects, p."""
-        return self.beside.n_effects if self.beside else 0
+        return self.effect_rows.n_effects if self.effect_rows else 0
 
     @property
     def places(self) -> Rows:
         """Rows with the inputs of processes alone. Other data of the rows are checked when they are read."""
-        return FirstColumns(self.rows, self._columns, self.beside.check) if self.beside else self.rows
+        return FirstColumns(self.rows, self._columns, self.effect_rows.check) if self.effect_rows else self.rows
 
     @property
     def n_covariances(self) -> int:
@@ -386,7 +388,7 @@ class InducingBlocks:
         `points` are values of the hyperparameters for comparisons. Means must be 0.
         """
         moments = self._moments
-        if self.beside:
+        if self.effect_rows:
             moments = moment_functions(self._classifier, self._matched, self._data, self._columns, None, {})
         return moments.stationary(points)
 
@@ -432,7 +434,7 @@ class InducingBlocks:
             mean_bar = np.zeros((self._outputs[self._of[group.functions[0]][0]], len(x)))
             for k in group.functions:
                 mean_bar[self._of[k][1]] = bars.mean[k]
-            effects = [bars.effects[q]] if self.beside else []
+            effects = [bars.effects[q]] if self.effect_rows else []
             found.append(part.block_slopes(*of, own, x, bars.cross[q], bars.variance[q], mean_bar, *effects))
         return self._summed(values, z, found)
 
@@ -475,8 +477,8 @@ class PriorAt:
     def block(self, rows: slice) -> Block:
         """Moments of a slice of the rows."""
         inputs = self._blocks.rows.inputs(rows)
-        if self._blocks.beside:
-            self._blocks.beside.check(inputs, rows.start + int(getattr(self._blocks.rows, "first", 0)))
+        if self._blocks.effect_rows:
+            self._blocks.effect_rows.check(inputs, rows.start + int(getattr(self._blocks.rows, "first", 0)))
         return self._blocks.block(self.point, self.z, inputs)
 
     def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ from pymc_gpep.gaussians.prior_form import BoundForm
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, evaluate
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
+from pymc_gpep.latent.latent_prior import Joint, PosteriorFunctions, PriorAtNewRows, RowsOfNormals
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.processes.inducing_rows import InducedProcess, inducing_rows
 from pymc_gpep.processes.process_functions import ProcessFunctions
@@ -34,11 +34,11 @@ from pymc_gpep.processes.processes import GPModel, functions_of
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.solvers.coefficients import coefficients
 from pymc_gpep.sums.affine_map import AffineMap, cells_by_probes, probes
-from pymc_gpep.sums.latent_sum import EffectsElsewhere, LatentSum, SumInForm
+from pymc_gpep.sums.latent_sum import EffectsAtNewRows, LatentSum, SumInForm
 from pymc_gpep.sums.new_data import NewData, RowsOfData
 from pymc_gpep.sums.row_groups import equal_rows
 from pymc_gpep.sums.row_parts import MovedProcess, ProcessTerm
-from pymc_gpep.sums.sum_elsewhere import SumElsewhere
+from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows
 from pymc_gpep.sums.sum_values import SumVariables
 
 _SAME = 1e-10  # Relative difference of a variance and a covariance at equal inputs that rounding may cause.
@@ -250,13 +250,13 @@ class InducingSum(OneProcessInForm):
     def variables(self, data: Mapping[Variable, Variable]) -> "InducingVariables":
         return InducingVariables(self, data)
 
-    def variables_there(
+    def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> "InducingEffects":
         return InducingEffects(self, names, data, x, new)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return InducingElsewhere(self, gps, data)
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
+        return InducingAtNewRows(self, gps, data)
 
 
 class _Solved:
@@ -367,7 +367,7 @@ class InducingVariables(SumVariables):
         return np.asarray(slopes.T @ (solved @ slopes))
 
 
-class InducingEffects(EffectsElsewhere):
+class InducingEffects(EffectsAtNewRows):
     """Variables at new data, by slopes in the common normals of an `InducingSum` and probes of its residuals."""
 
     _prior: InducingSum
@@ -383,7 +383,7 @@ class InducingEffects(EffectsElsewhere):
         return w, r * r, np.arange(self._prior.n_plain, self._prior.n_common)[None]
 
 
-class InducingElsewhere(SumElsewhere):
+class InducingAtNewRows(SumAtNewRows):
     """Rows of the normals of an `InducingSum` at new data.
 
     A process at new inputs has a separate residual at each new row. New rows at fitted places share the residuals of
@@ -402,7 +402,7 @@ class InducingElsewhere(SumElsewhere):
         return [np.concatenate([each, np.zeros((len(each), 3), bool)], axis=1) for each in found]
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`."""
+        """See `PriorAtNewRows`."""
         prior = self._prior
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)

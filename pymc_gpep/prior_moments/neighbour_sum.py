@@ -23,14 +23,14 @@ from pymc_gpep.gaussians.precision_prior import NeighbourPrior, NeighbourStructu
 from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm, TakesForms
 from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.latent.gp_latent import LatentGP, jitter_of
-from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
+from pymc_gpep.latent.latent_prior import PriorAtNewRows, RowsOfNormals
 from pymc_gpep.prior_moments.inducing_sum import (
     OneProcessInForm,
     equal_inputs,
     process_functions_of,
     process_inputs,
 )
-from pymc_gpep.prior_moments.precision_sum import PrecisionElsewhere, PrecisionSum, SparseSlopes
+from pymc_gpep.prior_moments.precision_sum import PrecisionAtNewRows, PrecisionSum, SparseSlopes
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.processes.neighbours import NeighbourChoice, NeighbourRegressions
 from pymc_gpep.reading.classifier import GPClassifier
@@ -38,9 +38,9 @@ from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.neighbour_precision import NeighbourSets, continued
 from pymc_gpep.sums.affine_map import AffineMap, every_entry
-from pymc_gpep.sums.latent_sum import EffectsElsewhere, LatentSum
+from pymc_gpep.sums.latent_sum import EffectsAtNewRows, LatentSum
 from pymc_gpep.sums.new_data import NewData, RowsOfData
-from pymc_gpep.sums.sum_elsewhere import ARGUMENT
+from pymc_gpep.sums.sum_at_new_rows import ARGUMENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,23 +210,23 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
             found[some, order] = continued(values[some], noise, near, b)
         return found
 
-    def variables_there(
+    def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> "NeighbourEffects":
         return NeighbourEffects(self, names, data, x, new)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return NeighbourElsewhere(self, self.blocks, np.r_[self._independent, np.zeros(len(self.ordered), bool)], data)
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
+        return NeighboursAtNewRows(self, self.blocks, np.r_[self._independent, np.zeros(len(self.ordered), bool)], data)
 
 
-class NeighbourEffects(EffectsElsewhere):
+class NeighbourEffects(EffectsAtNewRows):
     """Variables at new data, with the process at new inputs by its neighbours among the places of the fit."""
 
     _prior: NeighbourSum
 
     @property
     def _units(self) -> Array | None:
-        """See `EffectsElsewhere`; if the process is moved, only units of effects."""
+        """See `EffectsAtNewRows`; if the process is moved, only units of effects."""
         return np.eye(self._prior.n_plain, self._prior.n_normals) if self._moved else None
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
@@ -237,7 +237,7 @@ class NeighbourEffects(EffectsElsewhere):
         return ahead, d, np.arange(begin, self._prior.n_normals)[None]
 
 
-class NeighbourElsewhere(PrecisionElsewhere):
+class NeighboursAtNewRows(PrecisionAtNewRows):
     """Coefficients of coordinates at new rows, with the process at new inputs by its neighbours."""
 
     _prior: NeighbourSum
@@ -256,7 +256,7 @@ class NeighbourElsewhere(PrecisionElsewhere):
     def draws(
         self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
     ) -> Iterator[tuple[slice, Array]]:
-        """See `Elsewhere`; values of the process at new places are drawn together, in one part."""
+        """See `PriorAtNewRows`; values of the process at new places are drawn together, in one part."""
         if (process := self._process_at(point, x)) is None:
             yield from super().draws(point, x, prior, rng, f, z)
             return
@@ -267,7 +267,7 @@ class NeighbourElsewhere(PrecisionElsewhere):
         yield slice(0, len(x)), found
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`."""
+        """See `PriorAtNewRows`."""
         found = super().by_normals(point, x)
         if (process := self._process_at(point, x)) is None:
             return found
@@ -279,7 +279,7 @@ class NeighbourElsewhere(PrecisionElsewhere):
             np.concatenate([found.rows.values, coefficient[:, None] * b[cells]], axis=1),
             found.rows.q,
         )
-        return RowsOfNormals(rows, found.beside + (coefficient**2 * d[cells])[:, None, None], found.mean)
+        return RowsOfNormals(rows, found.residual_covariance + (coefficient**2 * d[cells])[:, None, None], found.mean)
 
     def _rows_at(self, point: PointType, affine: AffineMap, values: Sequence[Any], m: int) -> tuple[Array, Entries]:
         prior = self._prior

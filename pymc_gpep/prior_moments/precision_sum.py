@@ -28,7 +28,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior, PrecisionStructure
 from pymc_gpep.gaussians.prior_form import BoundForm, PriorForm, TakesForms
 from pymc_gpep.graphs.interpreted import SEED, AtPoint
-from pymc_gpep.latent.latent_prior import Elsewhere, Joint, PosteriorFunctions, RowsOfNormals
+from pymc_gpep.latent.latent_prior import Joint, PosteriorFunctions, PriorAtNewRows, RowsOfNormals
 from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.recipes.recipe import Field, Recipe, shape_of
@@ -47,7 +47,7 @@ from pymc_gpep.sums.affine_map import (
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.latent_sum import LatentSum, SumInForm
 from pymc_gpep.sums.new_data import NOT_ALIKE, NewData, RowsOfData
-from pymc_gpep.sums.sum_elsewhere import ARGUMENT, SumElsewhere
+from pymc_gpep.sums.sum_at_new_rows import ARGUMENT, SumAtNewRows
 from pymc_gpep.sums.sum_values import SumVariables
 
 # Largest number of coefficients of a value that the directions can separate.
@@ -297,7 +297,7 @@ def _numbers(functions: PosteriorFunctions) -> Numbers:
 _DIRECTIONS = 3  # Number of directions along which rows are compared.
 
 
-class PrecisionElsewhere(SumElsewhere):
+class PrecisionAtNewRows(SumAtNewRows):
     """Coefficients of x at new rows.
 
     Parameters
@@ -321,7 +321,7 @@ class PrecisionElsewhere(SumElsewhere):
         return np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`; raises the errors of `SumElsewhere`."""
+        """See `PriorAtNewRows`; raises the errors of `SumAtNewRows`."""
         if isinstance(x, RowsOfData):
             mean, every = self._rows_at(point, self._own_rows, [], self._rows)
             of = (self._rows * np.arange(len(mean))[:, None] + x.positions).ravel()
@@ -332,17 +332,17 @@ class PrecisionElsewhere(SumElsewhere):
             cells, values = (each.reshape(*found.mean.shape, -1) for each in (unknown.cells, unknown.values))
             for i, j in np.ndindex(len(found.mean), len(found.mean)):
                 same = cells[i, :, :, None] == cells[j, :, None]
-                found.beside[:, i, j] = np.einsum("ma,mab,mb->m", values[i], same, values[j])
+                found.residual_covariance[:, i, j] = np.einsum("ma,mab,mb->m", values[i], same, values[j])
         return found
 
     def _divided(self, point: PointType, x: NewData) -> tuple[RowsOfNormals, Entries | None]:
         """Return rows without the part of new levels, and coefficients of this part (None without new levels)."""
-        for name in x.strange:
+        for name in x.unseen_levels:
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
         x = self._resolved(point, x)
         mean, rows = self._at_rows(point, x)
-        if not x.strange:
+        if not x.unseen_levels:
             return RowsOfNormals.exact(rows, mean), None
         each = [self._levels.owned_cells(point, x, own) for own in rows.cells.reshape(*mean.shape, -1)]
         alone = np.concatenate([np.any(own, axis=0) for own in each])
@@ -529,8 +529,8 @@ class PrecisionSum(SumInForm):
     def variables(self, data: Mapping[Variable, Variable]) -> PrecisionVariables:
         return PrecisionVariables(self, self.blocks, data)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
-        return PrecisionElsewhere(self, self.blocks, self._independent, data)
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
+        return PrecisionAtNewRows(self, self.blocks, self._independent, data)
 
     @property
     def _independent(self) -> NDArray[np.bool_]:

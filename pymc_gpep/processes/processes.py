@@ -38,11 +38,11 @@ from pymc_gpep.latent.gp_latent import (
     refuse_what_was_made,
 )
 from pymc_gpep.latent.latent_prior import (
-    Elsewhere,
     IntegratedVariables,
     Joint,
     LatentPrior,
     PosteriorFunctions,
+    PriorAtNewRows,
     SampledValues,
 )
 from pymc_gpep.latent.lowered_dims import lower_dims
@@ -151,7 +151,7 @@ def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
         check_rows_apart("Prior moments", moment, axis, rows, by_rows, stop=model.basic_RVs)
 
 
-class CrossCovariance(Elsewhere):
+class CrossCovariance(PriorAtNewRows):
     """Prior moments of Gaussian processes at new inputs, compiled once.
 
     Covariance functions come from `gps`, or from the graph of the model if `gps` is None. The data are the data of the
@@ -275,7 +275,7 @@ class ProcessVariables(IntegratedVariables):
 
         return joint
 
-    def elsewhere(
+    def at_new_rows(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
         self.affine(names)
@@ -422,7 +422,7 @@ class GPModel(LatentPrior):
     def sampled(self, data: Mapping[Variable, Variable]) -> ProcessValues:
         return ProcessValues(self)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
         return CrossCovariance(self, gps, data)
 
     @property
@@ -485,7 +485,7 @@ class GroupedProcesses(GPModel):
     def sampled(self, data: Mapping[Variable, Variable]) -> ProcessValues:
         return self.whole.sampled(data)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
         return CrossCovariance(self.whole, gps, data, first=self.first)
 
 

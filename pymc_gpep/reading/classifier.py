@@ -350,13 +350,13 @@ def at_new_rows(
     new: Mapping[str, ArrayLike] | None,
     takes: Collection[str],
     positions: NDArray[np.int64] | None = None,
-) -> "tuple[Any, LikelihoodElsewhere]":
+) -> "tuple[Any, LikelihoodAtNewRows]":
     """Return new rows of latent functions, and the likelihood at these rows.
 
     A single row is repeated if the given data of likelihood parameters have several rows.
     """
     x = repeated(rows, rows_of_parameters(classifier, new))
-    return x, LikelihoodElsewhere(classifier, len(x), data, new, takes, positions)
+    return x, LikelihoodAtNewRows(classifier, len(x), data, new, takes, positions)
 
 
 def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
@@ -374,7 +374,7 @@ def _behind(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> Data
     return DataBehind(classifier.model, outputs, known_data(classifier.model, outputs), data, classifier.n_rows)
 
 
-class LikelihoodElsewhere:
+class LikelihoodAtNewRows:
     """The likelihood at m new points, as a function of the hyperparameters.
 
     Its parameters are the expressions of the model, evaluated with new data.

@@ -250,7 +250,7 @@ def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
     return found
 
 
-def array_elsewhere(
+def array_at_new_rows(
     classifier: GPClassifier, new: Mapping[str, ArrayLike], data: Mapping[Variable, Variable]
 ) -> GPClassifier:
     """Return the classifier of an observed array at new data. Its prior has the rows of the new array.

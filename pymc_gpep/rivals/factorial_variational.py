@@ -180,7 +180,7 @@ class FactorialVariational(NewtonApproximation):
         def solve(problem: Problem, start: Array) -> Found:
             return factorial_variational(problem, start, history, average=average, slopes=slopes, **self.settings)
 
-        silent = likelihood.says_nothing(problem.labels)
+        silent = likelihood.is_uninformative(problem.labels)
         return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
     def response(self, solution: Solution) -> Posterior:

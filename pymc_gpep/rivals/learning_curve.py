@@ -16,7 +16,7 @@ from pymc_gpep.fits.prediction import held_out, predict_given
 from pymc_gpep.latent.gp_latent import as_gps
 from pymc_gpep.plots.canvas import LINE_STYLES, colours, label_of, panels
 from pymc_gpep.plots.probabilities import input_grid, plot_probabilities, row_of_class, varying
-from pymc_gpep.reading.classifier import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodAtNewRows
 from pymc_gpep.rivals.ivm import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
 
@@ -87,7 +87,7 @@ def learning_curve(
     observed = held_out(classifier, ynew, len(inputs), "ynew")
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     space = fit.log_posterior.space
-    likelihood = LikelihoodElsewhere(classifier, len(inputs), space.data)(space.point(fit.theta))
+    likelihood = LikelihoodAtNewRows(classifier, len(inputs), space.data)(space.point(fit.theta))
     d = len(solution.selection.rows)
     counts = [*range(every, d, every), d]
     posteriors = [ActivePosterior(approximator.posterior_of_first(solution, count)) for count in counts]

@@ -231,7 +231,9 @@ def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
     return [first, *further] if ladder else [first]
 
 
-def climb(space: SiteSpace, history: History, schemes: Sequence[Steps], *, last_patience: float = np.inf) -> Ended:
+def run_schemes(
+    space: SiteSpace, history: History, schemes: Sequence[Steps], *, last_patience: float = np.inf
+) -> Ended:
     """Iterate from the sites of a space by each scheme in turn, until a scheme converges or finds no posterior.
 
     A scheme starts at the end of the previous scheme, or from zero if that is not finite. The last scheme ends after
@@ -357,7 +359,7 @@ def site_ep[P: ImpliedPosterior](
 
     def iterated(update: Update[P], schemes: Sequence[Steps], patience: float = PATIENCE) -> Ended:
         space = SitesInMemory(site_sweep(posterior, update), sites, schemes[0].depth)
-        return climb(space, history, schemes, last_patience=patience)
+        return run_schemes(space, history, schemes, last_patience=patience)
 
     schemes = fallback(ladder=ladder, least_precision=posterior.least, **options)
     ended = iterated(update, schemes, PATIENCE if signed else np.inf)

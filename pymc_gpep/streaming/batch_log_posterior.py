@@ -26,7 +26,7 @@ from pymc_gpep.log_posteriors.sparse_log_posterior import FEW, OVER_FITTED, Bloc
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.classifier import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodAtNewRows
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import InducedPrior, InducingWhitening, RowFeatures, whitening
 from pymc_gpep.solvers.site_ep import site_of
@@ -299,7 +299,7 @@ class BatchLogPosterior(BlockLogPosterior):
         space, name = file.space, file.attrs["approximation"]
         steps = StepTrace.restored(file.tree, space)
         memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[file.attrs["memory"]](**file.options)
-        at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
+        at_a_row = LikelihoodAtNewRows(space.classifier, 1, space.data)(space.point(steps.best.theta))
         rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)
         return cls(space, name, memory, rule, steps, file.blocks, file.rows)
 

@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import stacked
 from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
-from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.latent.latent_prior import EffectRows
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, moment_graphs
 from pymc_gpep.processes.processes import functions_of
@@ -55,7 +55,7 @@ def prior_blocks(
     inducing: TensorVariable,
     x: TensorVariable,
     groups: Sequence[Group],
-    beside: RowsBeside | None = None,
+    effect_rows: EffectRows | None = None,
 ) -> PriorBlocks:
     """Return prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
 
@@ -66,15 +66,15 @@ def prior_blocks(
     inducing : TensorVariable (1 or c, M, d)
         Inducing inputs, with a static shape.
     x : TensorVariable (B, d)
-        Rows, with a static shape; rows of a table if the model has effects (`beside`).
+        Rows, with a static shape; rows of a table if the model has effects (`effect_rows`).
     groups : sequence of Group
-    beside : RowsBeside, optional
+    effect_rows : EffectRows, optional
     """
     matched = functions_of(classifier.prior, gps)
     _, size, columns = inducing.type.shape
     z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
     of = ModelFunctions(classifier.model, classifier.hyperparameters, data)
-    made = [scales_outside(moment_graphs(of, latent, functions, z, x, beside)) for latent, functions in matched]
+    made = [scales_outside(moment_graphs(of, latent, functions, z, x, effect_rows)) for latent, functions in matched]
     places = {
         k: (graphs, output)
         for graphs, (latent, _) in zip(made, matched, strict=True)
@@ -86,8 +86,8 @@ def prior_blocks(
     along = pt.stack([inducing[each.inputs] for each in groups])
     shapes = (count, size, size), (count, size, rows), (count, rows)
     covariance, cross, variance = map(pt.specify_shape, stacked(own, {z: along}), shapes)
-    effects = pt.stack(made[0][4:]) if beside else pt.zeros((count, 0, rows))
-    effects = pt.specify_shape(effects, (count, beside.n_effects if beside else 0, rows))
+    effects = pt.stack(made[0][4:]) if effect_rows else pt.zeros((count, 0, rows))
+    effects = pt.specify_shape(effects, (count, effect_rows.n_effects if effect_rows else 0, rows))
     return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
 
 
@@ -104,7 +104,7 @@ def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
         profiles = [each.profile for each in found]
         written = StationaryBlocks(profiles, _ScaleFunctions(space, found), blocks.covariance_of)
     # The graphs of the effects' coefficients also give the moments of the process.
-    return _GraphBlocks(space, blocks.by_group(), written) if written is None or blocks.beside else written
+    return _GraphBlocks(space, blocks.by_group(), written) if written is None or blocks.effect_rows else written
 
 
 def _values(space: Hyperparameters, theta: Array) -> list[Array]:
@@ -171,7 +171,7 @@ class _GraphMoments:
     def rows(self, x: Array) -> list[RowMoments]:
         self._x = x
         found = self._blocks.block(self._point, self._z, x)
-        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.beside else None  # One group.
+        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.effect_rows else None  # One group.
         means = [found.mean[each.taken].T for each in self._groups]
         return [
             RowMoments(np.ascontiguousarray(cross.T), variance, mean if mean.any() else None, effects)
@@ -185,7 +185,7 @@ class _GraphMoments:
             assert each.mean is not None
             mean[group.taken] = each.mean.T
         bars = Block(np.stack([each.cross.T for each in rows]), np.stack([each.variance for each in rows]), mean)
-        if self._blocks.beside:
+        if self._blocks.effect_rows:
             bars = bars._replace(effects=np.stack([each.effects.T for each in rows if each.effects is not None]))
         more_values, more_z = self._blocks.block_slopes(self._point, self._z, self._x, bars)
         return np.asarray(of_values + more_values), of_z + more_z

@@ -448,10 +448,10 @@ class _JaxStep:
         problem.hold(state)
         space = problem.space
         theta, inducing = state.theta.type("theta"), state.inducing.type("inducing")
-        columns = len(problem.beside.columns) if problem.beside else len(state.units)
+        columns = len(problem.effect_rows.columns) if problem.effect_rows else len(state.units)
         x = pt.tensor("batch", dtype="float64", shape=(problem.batch_size, columns))
         z = inducing * state.units
-        blocks = prior_blocks(space.classifier, problem.gps, space.data, z, x, self._groups, problem.beside)
+        blocks = prior_blocks(space.classifier, problem.gps, space.data, z, x, self._groups, problem.effect_rows)
         parts = dict(zip(space.value_vars, state.value_expressions(space, theta), strict=True))
         # One at a time, since the tuples have different types.
         found = graph_replace(list(blocks), parts, strict=False)
@@ -518,7 +518,7 @@ class _JaxStep:
         if held is not None:
             x = held[x]
         found, pull = jax.vjp(lambda *of: tuple(self._moments(*of, x)), theta, inducing)
-        effects = problem.beside.n_effects if problem.beside else 0
+        effects = problem.effect_rows.n_effects if problem.effect_rows else 0
         moments = _TracedMoments(found, pull, self._groups, effects)
         whitening = StepWhitening(arrays, moments, self._groups, jitter)
         features = whitening.features(x)

@@ -26,7 +26,7 @@ from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import INTERPRETED, without_c_compiler
-from pymc_gpep.latent.latent_prior import RowsBeside
+from pymc_gpep.latent.latent_prior import EffectRows
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.step_algebra import Group, StepBlocks, StepWhitening, grouped
 from pymc_gpep.solvers.step_arrays import StepArrays, adam_step
@@ -113,7 +113,7 @@ class BatchProblem(NamedTuple):
     """In all."""
     prior: StepBlocks
     """Prior moments."""
-    beside: RowsBeside | None = None
+    effect_rows: EffectRows | None = None
     """Effects added to the process. Rows are then the rows of a table."""
     held: Array | None = None
     """Inputs of all rows. If set, steps under JAX read inputs here instead of from their batches."""
@@ -231,7 +231,7 @@ def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single
     inputs, except for a bound. It is False with effects added to the process, since their coefficients may be large and
     cancel.
     """
-    many = problem.memory.single and state.inducing.type.shape[1] >= _MANY and problem.beside is None
+    many = problem.memory.single and state.inducing.type.shape[1] >= _MANY and problem.effect_rows is None
     narrow = many if single is None else single
     return _ArrayStep(problem, state, array_optimiser(optimiser, state), StepArrays(narrow))
 

@@ -5,7 +5,7 @@ row_parts: rows of a sum, as products of data with effects
 effect_sum: sums of effects at the rows of the data, with their prior moments
 sum_values: the variables of a model as functions of standard normals, for fits and samplers
 new_data: data of new rows, for latent functions and the likelihood, and levels that indices select
-sum_elsewhere: sums at new rows, also for levels that the model does not have
+sum_at_new_rows: sums at new rows, also for levels that the model does not have
 latent_sum: the prior of a sum, and the model's variables at new data
 row_groups: rows that have the same latent value
 effects_of_rows: coefficients of chosen rows, for batches

@@ -427,7 +427,7 @@ class EffectSum(LatentPrior):
         return self.shaped(self.argument, self.n_points)
 
     @abstractmethod
-    def variables_there(
+    def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> Callable[[PointType], AffineValues]:
         """Return variables at new inputs x of processes and at new data."""

@@ -21,18 +21,18 @@ from pymc_gpep.graphs.errors import StructureError, listing
 from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.latent.latent_prior import PriorAtNewRows
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import CrossCovariance, functions_of, new_inputs
 from pymc_gpep.sums.affine_map import AffineMap, AffineValues, ByValues, at_inputs
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.new_data import XNEW, DataBehind, refuse_labels
 from pymc_gpep.sums.row_parts import MovedProcess
-from pymc_gpep.sums.sum_elsewhere import SumElsewhere, by_own_normals, normals_by_output
+from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows, by_own_normals, normals_by_output
 from pymc_gpep.sums.sum_values import SumValues, SumVariables
 
 
-class EffectsInMeans(Elsewhere):
+class EffectsInMeans(PriorAtNewRows):
     """Prior moments of Gaussian processes at new inputs, with the effects in their means integrated.
 
     Parameters
@@ -79,7 +79,7 @@ class EffectsInMeans(Elsewhere):
         return cross, variance + (ahead**2).sum(axis=0), there.centres["mean"]
 
 
-class EffectsElsewhere:
+class EffectsAtNewRows:
     """Variables of a model at new data, as functions of the hyperparameters.
 
     At new inputs a Gaussian process g = L z has the values k*ᵀL⁻ᵀz plus noise.
@@ -304,14 +304,14 @@ class LatentSum(EffectSum):
             )
         return SumValues(self, data)
 
-    def variables_there(
+    def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
-    ) -> EffectsElsewhere:
-        return EffectsElsewhere(self, names, data, x, new)
+    ) -> EffectsAtNewRows:
+        return EffectsAtNewRows(self, names, data, x, new)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+    def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
         if not self.alone:
-            return SumElsewhere(self, gps, data)
+            return SumAtNewRows(self, gps, data)
         processes = CrossCovariance(self.without_means(), gps, data, means=False)
         return EffectsInMeans(self, processes, functions_of(self, gps), data)
 

@@ -283,7 +283,7 @@ class NewData:
     by_row: Mapping[str, NDArray[Any]]
     others: Mapping[str, NDArray[Any]]
     n_rows: int
-    strange: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    unseen_levels: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -299,8 +299,8 @@ class NewData:
 
     def __getitem__(self, rows: slice) -> "NewData":
         cut = {name: values[rows] for name, values in self.by_row.items()}
-        strange = {name: mask[rows] for name, mask in self.strange.items()}
-        return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
+        unseen_levels = {name: mask[rows] for name, mask in self.unseen_levels.items()}
+        return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), unseen_levels)
 
 
 def _repeated_rows(values: NDArray[Any], length: int) -> NDArray[Any]:
@@ -314,8 +314,8 @@ def repeated(rows: Any, count: int) -> Any:
     if not isinstance(rows, NewData):
         return np.repeat(rows, count, axis=0)
     by_row = {name: np.repeat(values, count, axis=0) for name, values in rows.by_row.items()}
-    strange = {name: np.repeat(mask, count, axis=0) for name, mask in rows.strange.items()}
-    return NewData(by_row, rows.others, count, strange)
+    unseen_levels = {name: np.repeat(mask, count, axis=0) for name, mask in rows.unseen_levels.items()}
+    return NewData(by_row, rows.others, count, unseen_levels)
 
 
 def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:

@@ -27,7 +27,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import Affinity
 from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, AtPoint
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere
+from pymc_gpep.latent.latent_prior import PriorAtNewRows
 from pymc_gpep.solvers.coefficients import Coefficients, Composed
 from pymc_gpep.sums.affine_map import (
     COEFFICIENT_TOLERANCE,
@@ -306,4 +306,4 @@ class MovedProcess(NamedTuple):
 
     inputs: TensorVariable
     """Its inputs (n, d) in the model."""
-    moments: Elsewhere
+    moments: PriorAtNewRows

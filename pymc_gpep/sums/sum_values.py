@@ -135,11 +135,11 @@ class SumVariables(IntegratedVariables):
         variables = self._map({name: self._prior.model[name] for name in names})
         return lambda point, functions: self._joint(variables, names, point, functions)
 
-    def elsewhere(
+    def at_new_rows(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
         self._check(names)
-        there = self._prior.variables_there(names, self._data, x, data)
+        there = self._prior.variables_at_new_rows(names, self._data, x, data)
 
         def joint(point: PointType, functions: PosteriorFunctions) -> tuple[Joint, Mapping[str, int]]:
             found = there(point)

@@ -71,7 +71,7 @@ class Case:
             self.rows = pm.fit(**options)
             # New rows stand apart from priors as well, where they are first asked for.
             self.rows.predict(data={"where": [0, 1], "x": [0.0, 1.0]}, progressbar=False)
-            assert self.rows.log_posterior._prior_elsewhere(None)._parts is not None
+            assert self.rows.log_posterior._prior_at_new_rows(None)._parts is not None
 
 
 CASES = {

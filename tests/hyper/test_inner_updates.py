@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.inducing_inputs import OptimiserSteps, SignedSteps, climb
+from pymc_gpep.hyper.inducing_inputs import OptimiserSteps, SignedSteps, alternate_updates
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from tests import models
@@ -48,7 +48,7 @@ def quietly(history):
 
 @pytest.mark.parametrize("direction", [SignedSteps, lambda: OptimiserSteps(pm.adam(learning_rate=0.1))])
 def test_inner_updates_find_the_maximum(direction):
-    found = climb(Hill([1.0, -2.0]), np.zeros(2), 400, quietly, direction(), 1e-8)
+    found = alternate_updates(Hill([1.0, -2.0]), np.zeros(2), 400, quietly, direction(), 1e-8)
     assert_allclose(found.best.theta, [1.0, -2.0], atol=1e-2)
     assert found.converged
     assert len(found.history) < 400
@@ -76,7 +76,7 @@ def test_optimiser_of_pymc_determines_the_steps():
 
 
 def test_steps_stop_at_failures():
-    found = climb(Hill([1.0, 0.0], wall=0.3), np.zeros(2), 200, quietly, SignedSteps(), 1e-8)
+    found = alternate_updates(Hill([1.0, 0.0], wall=0.3), np.zeros(2), 200, quietly, SignedSteps(), 1e-8)
     assert found.best.theta[0] == pytest.approx(0.3, abs=0.02)
     assert np.isfinite(found.best.log_posterior)
 
@@ -84,7 +84,9 @@ def test_steps_stop_at_failures():
 @pytest.mark.parametrize("direction", [SignedSteps, lambda: OptimiserSteps(pm.adam(learning_rate=0.3))])
 def test_steps_that_lower_a_bound_are_refused(direction):
     top, start = np.array([1.0, -2.0]), np.array([-3.0, -2.0])
-    free, refusing = (climb(Hill(top), start, 120, quietly, direction(), 0.0, bounded) for bounded in (False, True))
+    free, refusing = (
+        alternate_updates(Hill(top), start, 120, quietly, direction(), 0.0, bounded) for bounded in (False, True)
+    )
     rises = [np.diff([each.log_posterior for each in found.history]) for found in (free, refusing)]
     assert rises[0].min() < -1e-4  # it has passed the top
     assert rises[1].min() >= 0.0
@@ -94,7 +96,9 @@ def test_steps_that_lower_a_bound_are_refused(direction):
 
 @pytest.mark.parametrize(("wall", "converged"), [(np.inf, True), (0.0, False)])
 def test_search_ends_at_a_maximum_or_at_failures(wall, converged):
-    found = climb(Hill([1e-9 if converged else 1.0], wall), np.zeros(1), 60, quietly, SignedSteps(), 0.0, bounded=True)
+    found = alternate_updates(
+        Hill([1e-9 if converged else 1.0], wall), np.zeros(1), 60, quietly, SignedSteps(), 0.0, bounded=True
+    )
     assert (found.converged, found.message) == (converged, "No step leads on from here.")
 
 
@@ -111,7 +115,7 @@ def test_momentum_is_reset_after_a_decrease():
             super().forget()
             self.sign = 1.0
 
-    found = climb(Hill([1.0]), np.zeros(1), 200, quietly, Backwards(), 0.0, bounded=True)
+    found = alternate_updates(Hill([1.0]), np.zeros(1), 200, quietly, Backwards(), 0.0, bounded=True)
     assert_allclose(found.best.theta, [1.0], atol=1e-3)
 
 
@@ -139,7 +143,7 @@ def test_partly_solved_bound_is_kept():
             return super().__call__(theta, start)._replace(log_posterior=-99.0)
 
     for hill, bounded, gain in ((Unsolved, True, 0.5), (Unsolved, False, 0.0), (Worse, True, 0.0)):
-        found = climb(hill([1.0]), np.zeros(1), 5, quietly, SignedSteps(), 0.0, bounded)
+        found = alternate_updates(hill([1.0]), np.zeros(1), 5, quietly, SignedSteps(), 0.0, bounded)
         assert found.best.log_posterior - found.history[-1].log_posterior == pytest.approx(gain)
         assert not found.best.usable
 
@@ -150,7 +154,7 @@ def test_callback_can_stop_inner_updates(error, interrupted):
         if len(history) == 4:
             raise error
 
-    found = climb(Hill([9.0]), np.zeros(1), 50, stop, SignedSteps(), 1e-8)
+    found = alternate_updates(Hill([9.0]), np.zeros(1), 50, stop, SignedSteps(), 1e-8)
     assert (len(found.history), found.interrupted, found.converged) == (4, interrupted, False)
     assert found.message == ("Interrupted." if interrupted else "Stopped by a callback.")
     assert found.best.start.size
@@ -166,7 +170,7 @@ def test_interrupt_of_the_last_solve_keeps_the_best_point():
                 raise KeyboardInterrupt
             return super().__call__(theta, start)
 
-    found = climb(Interrupted([1.0]), np.zeros(1), 5, quietly, SignedSteps(), 0.0)
+    found = alternate_updates(Interrupted([1.0]), np.zeros(1), 5, quietly, SignedSteps(), 0.0)
     assert (found.interrupted, found.converged, found.message) == (True, False, "Interrupted.")
     assert_allclose(found.best.theta, found.history[-1].theta)
     assert len(found.history) == 6

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.hyper.ascent import higher_beside
-from pymc_gpep.hyper.inducing_inputs import SignedSteps, climb
+from pymc_gpep.hyper.ascent import higher_nearby
+from pymc_gpep.hyper.inducing_inputs import SignedSteps, alternate_updates
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.log_posteriors.evaluation import Evaluation
@@ -97,7 +97,7 @@ def test_search_leaves_a_point_of_symmetry(function, start, end):
 
 
 def test_steps_after_each_sweep_leave_a_point_of_symmetry():
-    found = climb(MadeUp(magnitude), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
+    found = alternate_updates(MadeUp(magnitude), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
     assert LEFT in found.outcome
     assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
 
@@ -128,7 +128,7 @@ def test_failing_start_is_replaced(search):
     if search == "L-BFGS":
         found = maximise(MadeUp(without_zero), np.zeros(2), 100)
     else:
-        found = climb(MadeUp(without_zero), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
+        found = alternate_updates(MadeUp(without_zero), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
     assert "having left the start, at which nothing can be computed" in found.outcome
     assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
 
@@ -142,7 +142,7 @@ def test_error_names_a_slope_that_is_not_finite(search, only_here, says):
     here = MadeUp(rooted), np.array([1.0, 0.0]), 20
     begin = {
         "L-BFGS": lambda: maximise(*here),
-        "sweeps": lambda: climb(*here, lambda history: None, SignedSteps(), 1e-8),
+        "sweeps": lambda: alternate_updates(*here, lambda history: None, SignedSteps(), 1e-8),
     }[search]
     with pytest.raises(ValueError, match="its derivatives with respect to theta are not finite there") as error:
         begin()
@@ -173,7 +173,7 @@ def test_interrupt_during_the_escape_from_a_saddle_keeps_the_saddle():
 def test_search_without_hyperparameters_has_no_extra_evaluations():
     """Inducing inputs alone are learned."""
     made_up = MadeUp(magnitude)
-    assert higher_beside(made_up, [made_up(np.zeros(2))], 0) is None
+    assert higher_nearby(made_up, [made_up(np.zeros(2))], 0) is None
     assert made_up.calls == 1
 
 

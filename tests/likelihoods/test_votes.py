@@ -113,7 +113,7 @@ def test_points_without_votes_change_nothing(method):
     others = method.solve(K[np.ix_(keep, keep)], MEAN[:, keep], votes[keep], likelihood=VOTES)
     assert found.evidence == pytest.approx(others.evidence, abs=1e-9)
     assert_allclose(found.mean[:, keep], others.mean, atol=1e-6)
-    assert VOTES.says_nothing(votes).tolist() == (~keep).tolist()
+    assert VOTES.is_uninformative(votes).tolist() == (~keep).tolist()
 
 
 @pytest.mark.parametrize("method", [Laplace(tolerance=1e-11), QEPSoftmax(tolerance=1e-9)], ids=lambda one: one.name)

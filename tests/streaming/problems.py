@@ -10,7 +10,7 @@ from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.reading import read_classifier
-from pymc_gpep.reading.classifier import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodAtNewRows
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.features import model_blocks
 from pymc_gpep.streaming.memories import Memory
@@ -83,7 +83,7 @@ def small(
     n, d, values = rows.n_rows, blocks.places.n_inputs, inducing + blocks.n_effects
     labels = rows.labels(slice(0, n))
     rng = np.random.default_rng(7)
-    at_a_row = LikelihoodElsewhere(classifier, 1, space.data)(space.point(space.initial_point()))
+    at_a_row = LikelihoodAtNewRows(classifier, 1, space.data)(space.point(space.initial_point()))
     rule = rule_for(memory.functional, sites, at_a_row)
     counts = rule.counts(np.bincount(labels).astype(float), c)
     batches = Batches(rows, batch_size, 1)
@@ -95,5 +95,5 @@ def small(
     state.location.set_value(rng.normal(size=(c, values)))
     prior = model_blocks(space, blocks)
     of_batches = batches.per_epoch, batches.size, n
-    problem = BatchProblem(space, gps, rule, memory, counts, *of_batches, prior, blocks.beside)
+    problem = BatchProblem(space, gps, rule, memory, counts, *of_batches, prior, blocks.effect_rows)
     return Small(problem, state, batches, rows)

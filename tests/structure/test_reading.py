@@ -16,7 +16,7 @@ def test_mixed_model_by_rows_is_read_in_few_files():
     fit, prediction = mixed_model(probit_ep())
     assert {"gaussians/row_prior.py", "sums/effect_sum.py", "reading/model_reading.py"} <= fit.keys()
     assert len(fit) <= 26, sorted(fit)
-    assert "sums/sum_elsewhere.py" in prediction
+    assert "sums/sum_at_new_rows.py" in prediction
     assert len(prediction) <= 6, sorted(prediction)
 
 

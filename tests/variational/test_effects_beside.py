@@ -191,9 +191,9 @@ def test_levels_in_columns_and_inputs_are_checked(wide):
         pm.Bernoulli("y", logit_p=effects + f, observed=np.arange(2 * J) % 2)
     blocks = InducingBlocks(by_inducing(read_classifier(model)), None, {})
     table = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, -1.0]]) if wide else np.array([[1.0], [2.5]])
-    blocks.beside.check(table[:1])
+    blocks.effect_rows.check(table[:1])
     with pytest.raises(RowError, match=f"row 1 has {'-1 as .pair' if wide else '2.5 as .a level'}"):
-        blocks.beside.check(table)
+        blocks.effect_rows.check(table)
 
 
 @pytest.mark.variation

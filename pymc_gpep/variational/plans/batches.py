@@ -25,7 +25,7 @@ from pymc_gpep.prior_moments.effects_beside import by_inducing
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks
 from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.reading import GPClassifier
-from pymc_gpep.reading.classifier import LikelihoodElsewhere
+from pymc_gpep.reading.classifier import LikelihoodAtNewRows
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.rows import RowError, Rows, column_deviations
 from pymc_gpep.solvers.step_algebra import StepBlocks
@@ -178,7 +178,7 @@ class ByBatches(Plan):
 
     def _rule(self, given: FitTask) -> Rule:
         space = given.space
-        at_a_row = LikelihoodElsewhere(given.classifier, 1, space.data)(space.point(space.initial_point()))
+        at_a_row = LikelihoodAtNewRows(given.classifier, 1, space.data)(space.point(space.initial_point()))
         return rule_for(given.approximator.functional, self.sites, at_a_row)
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Search:
@@ -399,7 +399,7 @@ class _Stepping(Search):
             batches.size,
             rows.n_rows,
             prior,
-            self._blocks.beside,
+            self._blocks.effect_rows,
             held,
         )
         return problem, state, batches

@@ -11,7 +11,7 @@ from pymc_gpep.approximations.sparse_ep import Number
 from pymc_gpep.argument_types import check_name, check_switches
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.ascent import FLAT
-from pymc_gpep.hyper.inducing_inputs import Direction, OptimiserSteps, SignedSteps, climb, initial_inducing
+from pymc_gpep.hyper.inducing_inputs import Direction, OptimiserSteps, SignedSteps, alternate_updates, initial_inducing
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import Follow
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
@@ -119,7 +119,7 @@ class InducingInputs(Plan):
         flat = _FLAT if self.learn_inducing else FLAT
 
         def in_turns(x: Array, n: int, follow: Follow) -> Optimum:
-            return climb(log_posterior, x, n, follow, _direction(optimiser, bounded), flat, bounded)
+            return alternate_updates(log_posterior, x, n, follow, _direction(optimiser, bounded), flat, bounded)
 
         whole = in_turns if self.update == "inner" else None
         return Climb(given, log_posterior, flat, whole, settles=self.client is not None)

@@ -23,7 +23,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import AtPoint, ModelFunctions
 from pymc_gpep.graphs.rows_of_graphs import CannotSplitError
 from pymc_gpep.latent.gp_latent import LatentGP
-from pymc_gpep.latent.latent_prior import Elsewhere, RowsOfNormals
+from pymc_gpep.latent.latent_prior import PriorAtNewRows, RowsOfNormals
 from pymc_gpep.processes.processes import new_inputs
 from pymc_gpep.solvers.coefficients import rows_of_functions
 from pymc_gpep.sums.affine_map import AffineMap, Blocks, ByValues, ValueTaken, at_inputs, every_entry
@@ -78,7 +78,7 @@ class NewLevels:
             self._counts[name] = levels_of(self._known[name], [self._argument]) or 0
         return self._counts[name]
 
-    def strange(
+    def unseen_levels(
         self, x: NewData, outside: Mapping[str, tuple[NDArray[np.bool_], int]], new_levels: bool
     ) -> dict[str, NDArray[np.bool_]]:
         """Return masks of entries that name a level which the model does not have, by the name of the data.
@@ -148,11 +148,11 @@ class NewLevels:
         ValueError
             If levels of the model have different priors, or the model has too few levels for placeholders.
         """
-        if not x.strange:
+        if not x.unseen_levels:
             return x
         first, short = self._placed(point, x)
         if short.any():
-            name = next(iter(x.strange))
+            name = next(iter(x.unseen_levels))
             raise ValueError(
                 f"data[{name!r}] names a new level in a row with all {self.count(name)} levels of the model. Give the "
                 "model one more level, without rows, as one more of its coords. Fit it again, and predict that level."
@@ -162,8 +162,8 @@ class NewLevels:
         second, short = self._placed(point, x, first)
         if (wrong & (short | self._used(point, second, used))).any():
             raise ValueError(
-                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.strange)} uses all levels of "
-                "the model. Give the model one more level, without rows, fit it again, and predict that level."
+                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.unseen_levels)} uses all levels "
+                "of the model. Give the model one more level, without rows, fit it again, and predict that level."
             )
         by_row = {
             name: np.where(wrong.reshape(-1, *[1] * (values.ndim - 1)), second.by_row[name], values)
@@ -176,26 +176,26 @@ class NewLevels:
     ) -> NDArray[np.bool_]:
         """Return a mask (m,) of rows that still use a placeholder after another level replaces it."""
         m, found = len(x), np.zeros(len(x), bool)
-        for name in x.strange:
+        for name in x.unseen_levels:
             if self.count(name) == 1:  # no other level can replace the placeholder
                 places = self._prior.places.items()
                 own = {v for v, place in places if (self.owners(point, name)[place] >= 0).any()}
                 if used_beside(self._known[name], [self._argument], own):
-                    found |= x.strange[name].reshape(m, -1).any(axis=1)
+                    found |= x.unseen_levels[name].reshape(m, -1).any(axis=1)
                 continue
-            for column, where in enumerate(x.strange[name].reshape(m, -1).T):
+            for column, where in enumerate(x.unseen_levels[name].reshape(m, -1).T):
                 if not where.any():
                     continue
                 level = x.by_row[name].reshape(m, -1)[:, column]
                 by_row = dict(x.by_row)
-                for other, mask in x.strange.items():
+                for other, mask in x.unseen_levels.items():
                     values = x.by_row[other]
                     same = mask & (values == level.reshape(-1, *[1] * (values.ndim - 1)))
                     by_row[other] = np.where(same, (values + 1) % self.count(other), values).astype(values.dtype)
-                only = np.zeros_like(x.strange[name].reshape(m, -1))
+                only = np.zeros_like(x.unseen_levels[name].reshape(m, -1))
                 only[:, column] = where
-                alone = {name: only.reshape(x.strange[name].shape)}
-                found |= used(replace(x, by_row=by_row), replace(x, strange=alone))
+                alone = {name: only.reshape(x.unseen_levels[name].shape)}
+                found |= used(replace(x, by_row=by_row), replace(x, unseen_levels=alone))
         return found
 
     def _placed(
@@ -214,7 +214,9 @@ class NewLevels:
         new = [
             column
             for name in names
-            for column in (x.strange[name].reshape(m, -1).T if name in x.strange else [nothing] * widths[name])
+            for column in (
+                x.unseen_levels[name].reshape(m, -1).T if name in x.unseen_levels else [nothing] * widths[name]
+            )
         ]
         placed, short = list(values), np.zeros(m, bool)
         for place, name in enumerate(of):
@@ -228,7 +230,7 @@ class NewLevels:
                     found, settled = np.where(same, placed[other], found), settled | same
             avoided = [(~nothing if other < place else ~new[other], placed[other]) for other in related]
             if without is not None:
-                also = [k for k in x.strange if k in {of[other] for other in related}]
+                also = [k for k in x.unseen_levels if k in {of[other] for other in related}]
                 avoided += [(~nothing, column) for k in also for column in without.by_row[k].reshape(m, -1).T]
             for _ in avoided:
                 taken = np.any([where & (own == found) for where, own in avoided], axis=0)
@@ -237,7 +239,7 @@ class NewLevels:
             found = np.where(short, 0, found)
             placed[place] = np.where(new[place], found, values[place])
         by_row = dict(x.by_row)
-        for name in x.strange:
+        for name in x.unseen_levels:
             own = np.stack([placed[place] for place in range(len(of)) if of[place] == name], axis=1)
             by_row[name] = own.reshape(x.by_row[name].shape).astype(x.by_row[name].dtype)
         return replace(x, by_row=by_row), short
@@ -249,7 +251,7 @@ class NewLevels:
     def owned_cells(self, point: PointType, x: NewData, cells: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
         """Return the masks of `owned` for selected normals of each row, (m, k)."""
         m, found = len(x), []
-        for name, strange in x.strange.items():
+        for name, unseen_levels in x.unseen_levels.items():
             whole = self.owners(point, name)
             if (whole[list(self._prior.flat)] >= 0).any():
                 raise ValueError(
@@ -257,12 +259,12 @@ class NewLevels:
                     "prior. Give them a density, pm.Normal(...), for predictions of new levels."
                 )
             owners = whole[cells]
-            levels, where = x.by_row[name].reshape(m, -1), strange.reshape(m, -1)
+            levels, where = x.by_row[name].reshape(m, -1), unseen_levels.reshape(m, -1)
             found.append(((owners[:, None] == levels[..., None]) & where[..., None]).any(axis=1))
         return found
 
 
-def by_own_normals(process: Elsewhere, cov: Array, point: PointType, inputs: Array) -> tuple[Array, Array]:
+def by_own_normals(process: PriorAtNewRows, cov: Array, point: PointType, inputs: Array) -> tuple[Array, Array]:
     """Return coefficients (m, n) of the standard normals of a process at inputs (m, d), and residual variances (m,).
 
     At its inputs in the model the process is L z, with L Lᵀ = `cov` (n, n); at new inputs k*ᵀL⁻ᵀz plus a residual.
@@ -293,7 +295,7 @@ class _AtRows(NamedTuple):
     """New inputs of each moved process, (m, d)."""
 
 
-class SumElsewhere(Elsewhere):
+class SumAtNewRows(PriorAtNewRows):
     """Prior moments of latent functions that are sums, at new rows.
 
     Gaussian processes whose inputs are among the new data are moved to these inputs. Other processes keep their fitted
@@ -329,7 +331,7 @@ class SumElsewhere(Elsewhere):
             if self._known
             else "data={...} once the covariates of the rows are declared as pm.Data: here they depend on no data."
         )
-        self._made: dict[tuple[str, ...], tuple[AffineMap, list[Elsewhere]]] = {}
+        self._made: dict[tuple[str, ...], tuple[AffineMap, list[PriorAtNewRows]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
         self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # moved processes → map of fitted rows
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
@@ -383,15 +385,15 @@ class SumElsewhere(Elsewhere):
             wanted = ", ".join(f"{name!r}: ..." for name in self._known if self.behind.each_row(name))
             raise TypeError(f"predict needs the data of the new rows: fit.predict(data={{{wanted}}}).")
         read = self.behind.read(given, inputs)
-        return replace(read, strange=self._levels.strange(read, self.behind.outside(read), new_levels))
+        return replace(read, unseen_levels=self._levels.unseen_levels(read, self.behind.outside(read), new_levels))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `Elsewhere`. The method raises the same errors as a call."""
+        """See `PriorAtNewRows`. The method raises the same errors as a call."""
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
             return RowsOfNormals.exact(rows_of_functions(roots), mean)
         m = len(x)
-        if m > 1 and not x.strange and (parts := self._parts) is not None:
+        if m > 1 and not x.unseen_levels and (parts := self._parts) is not None:
             affine, values = self._whole(point, x), x.values(m)
             (centre,) = affine.at(point, np.zeros(affine.n_normals), given=values)
             mean = self._prior.by_function(centre, m)
@@ -427,7 +429,7 @@ class SumElsewhere(Elsewhere):
     def _whole(self, point: PointType, x: NewData) -> AffineMap:
         """Return the sum as a function of new data; raise a ValueError if data are missing."""
         if (names := x.names) not in self._complete:
-            self._at(point, replace(x, strange={})[:1])
+            self._at(point, replace(x, unseen_levels={})[:1])
             self._complete.add(names)
         return self._made[names][0]
 
@@ -469,7 +471,7 @@ class SumElsewhere(Elsewhere):
         return _AtRows(mean, np.ascontiguousarray(roots), taken, found.inputs)
 
     def __call__(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, Array]:
-        """See `Elsewhere`.
+        """See `PriorAtNewRows`.
 
         Raises
         ------
@@ -494,7 +496,7 @@ class SumElsewhere(Elsewhere):
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
 
     def of_new_levels(self, point: PointType, x: NewData | RowsOfData, points: NDArray[np.intp]) -> Array | None:
-        if isinstance(x, RowsOfData) or not x.strange:
+        if isinstance(x, RowsOfData) or not x.unseen_levels:
             return None
         _, new, known = self._at(point, self._resolved(point, x))
         seen = self._at_fit(point, self._moved(x.names)).roots[:, points]
@@ -507,7 +509,7 @@ class SumElsewhere(Elsewhere):
         known = {self._known[name] for name in names}
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
-    def _at(self, point: PointType, x: NewData) -> tuple[list[Elsewhere], _AtRows, Array]:
+    def _at(self, point: PointType, x: NewData) -> tuple[list[PriorAtNewRows], _AtRows, Array]:
         """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) for fitted levels.
 
         Coefficients of levels without fitted rows are 0. The result may have extra rows at the end.
@@ -545,7 +547,7 @@ class SumElsewhere(Elsewhere):
 
     def _compiled(
         self, names: tuple[str, ...], checked: tuple[PointType, NewData] | None
-    ) -> tuple[AffineMap, list[Elsewhere]]:
+    ) -> tuple[AffineMap, list[PriorAtNewRows]]:
         """Return the sum as a function of a point and data, and the moved processes.
 
         If `checked` is a point and new data, rows that depend on each other are refused.
