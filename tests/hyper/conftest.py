@@ -1,4 +1,4 @@
-"""How many threads there are, as tests would have it."""
+"""A fixture that sets the number of threads."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from pymc_gpep.solvers import team
 
 @pytest.fixture
 def threads(monkeypatch):
-    """Sets how many threads BLAS is said to have been allowed."""
+    """Return a function that sets the number of processors and the number of threads that BLAS reports."""
 
     def allow(count):
         monkeypatch.setattr(team, "_processors", lambda: count)

@@ -12,7 +12,9 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 
 class Given:
-    """A log posterior that is a function of hyperparameters (d,). The approximation fails where the function is NaN.
+    """Log posterior computed by a given function of the hyperparameters (d,).
+
+    The approximation fails if it returns NaN.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Densities of hyperparameters that are interpolated, against quadrature of the densities themselves."""
+"""Adaptive integration over hyperparameters: interpolated log densities against quadrature of the exact densities."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ ROWS, SQUARES = 40, 58.0
 
 
 def schools(x):
-    """Log density of log s: normal effects of eight groups with known errors, s half-normal."""
+    """Log density of log s for normal effects of eight groups with known errors. The prior of s is half-normal."""
     s = np.exp(x[0])
     v = s**2 + ERRORS**2
     mean = (SCHOOLS / v).sum() / (1 / v).sum()
@@ -33,13 +33,13 @@ def schools(x):
 
 
 def one_row_a_group(x):
-    """Log density of log s and log e, of which the rows see s² + e² alone."""
+    """Log density of log s and log e if the data depend on s² + e² alone."""
     v = np.exp(2 * x).sum()
     return -0.5 * (ROWS * np.log(v) + SQUARES / v) - 0.5 * (np.exp(2 * x) / 4).sum() + x.sum()
 
 
 def quantiles_on_a_grid(function, axes, of):
-    """Quantiles and standard deviation of the exponential of one coordinate, on a dense grid of natural values."""
+    """Quantiles and standard deviation of exp(coordinate `of`), on a dense grid of natural values."""
     mesh = np.meshgrid(*axes, indexing="ij")
     logs = np.array(
         [function(np.log(np.array(each))) - np.log(each).sum() for each in zip(*map(np.ravel, mesh), strict=True)]
@@ -67,7 +67,7 @@ def test_quantiles_of_scales_with_a_common_effect_are_exact():
     exact, sd = quantiles_on_a_grid(one_row_a_group, [axis, axis], 0)
     for draws in np.exp(found.density).T:
         assert_allclose((np.quantile(draws, LEVELS) - exact) / sd, 0, atol=0.1)
-    # Nodes have the moments of the same density.
+    # The weighted nodes reproduce the moments of the density.
     natural = np.exp(found.theta)
     mean = found.weights @ natural
     assert_allclose(mean, np.exp(found.density).mean(axis=0), atol=0.05 * sd)
@@ -83,7 +83,10 @@ def test_log_evidence_is_the_integral():
 
 @pytest.mark.variation
 def test_six_skewed_hyperparameters_have_their_quantiles():
-    """Sums of logarithms of gamma variables: independent ones are drawn, and mixed."""
+    """The hyperparameters are linear combinations of independent logarithms of gamma variables.
+
+    Draws give the quantiles.
+    """
     rng = np.random.default_rng(1)
     mix = np.eye(6) + 0.1 * rng.normal(size=(6, 6))
     shapes = np.linspace(2.0, 6.0, 6)
@@ -102,7 +105,7 @@ def test_six_skewed_hyperparameters_have_their_quantiles():
 
 
 def test_quantiles_of_two_scales_and_a_normal_hyperparameter_are_exact():
-    """Small values of one scale are seen where the other scale is large, away from the axes at the maximum."""
+    """Small values of one scale are likely if the other scale is large: this mass is far from the axes at the maximum."""
 
     def pair(x):
         w, s = np.exp(x)
@@ -123,22 +126,23 @@ def test_quantiles_of_two_scales_and_a_normal_hyperparameter_are_exact():
 
 
 def test_uneven_log_density_is_reported_as_rough(monkeypatch):
-    monkeypatch.setattr(adaptive, "_UNSURE", 10.0)  # above it the fit has not converged
+    # the interpolation error stays above this limit if it has not converged
+    monkeypatch.setattr(adaptive, "_UNSURE", 10.0)
     found = Given(lambda x: -0.5 * float(x @ x) + 0.5 * float(np.sin(9.0 * x).sum()), ["a"])
     found = found.integrated(at=[0.0], evaluations=20)
     assert found.doubt.startswith("marginals of hyperparameters are rough")
     assert "hyper_options={'evaluations':" in found.doubt
 
 
-def test_a_flat_hyperparameter_stays_at_the_maximum_and_is_named():
+def test_flat_hyperparameter_stays_at_the_maximum_and_is_named():
     found = Given(lambda x: schools(x[:1]), ["s", "open"]).integrated(at=[0.0, 0.3])
     assert found.message.startswith("open stay at the maximum")
     assert_allclose(found.density[:, 1], 0.3)
     assert found.density[:, 0].std() > 0.3
 
 
-def test_a_maximum_without_curvature_is_integrated():
-    """The fourth power of a coordinate, against its moments."""
+def test_maximum_without_curvature_is_integrated():
+    """The log density is −x⁴."""
     found = Given(lambda x: -float(x[0] ** 4), ["x"]).integrated(at=[0.0])
     grid = np.linspace(-3, 3, 4001)
     weights = np.exp(-(grid**4))
@@ -163,7 +167,7 @@ def test_too_few_evaluations_are_reported():
     assert "hyper_options={'evaluations':" in found.message
 
 
-def test_slopes_of_a_surrogate_are_its_derivatives():
+def test_gradients_of_the_interpolation_match_differences():
     rng = np.random.default_rng(3)
     z = np.concatenate([np.zeros((1, 2)), 2.0 * np.eye(2), -1.5 * np.eye(2), rng.normal(size=(4, 2))])
 
@@ -184,8 +188,8 @@ def test_slopes_of_a_surrogate_are_its_derivatives():
 def test_weighted_draws_have_the_weighted_quantiles_without_repeated_values():
     rng = np.random.default_rng(2)
     points = rng.normal(size=(20_000, 4))
-    log_weights = points @ np.array([0.6, -0.4, 0.2, 0.0])  # the mean moves by this vector
-    log_weights[7] += 6.0  # a point that alone would be drawn a hundred times
+    log_weights = points @ np.array([0.6, -0.4, 0.2, 0.0])  # the mean depends linearly on ts with these slopes
+    log_weights[7] += 6.0  # alone this point would be drawn a hundred times
     draws = weighted_draws(log_weights - log_weights.max(), points, 1, 1000)
     assert all(len(np.unique(column)) == 1000 for column in draws.T)
     weights = np.exp(log_weights)
@@ -210,7 +214,7 @@ def test_weights_of_nodes_reproduce_moments_of_draws(d):
 
 
 def test_coordinates_of_a_cholesky_factor_keep_its_density():
-    """The volume by the determinant of the map, and derivatives by differences."""
+    """The determinant of the map gives the change of volume, and differences give the derivatives."""
     with pm.Model() as model:
         pm.LKJCholeskyCov("chol", eta=2, n=4, sd_dist=pm.HalfNormal.dist(1.0), compute_corr=False)
         pm.HalfNormal("e")
@@ -232,7 +236,8 @@ def test_coordinates_of_a_cholesky_factor_keep_its_density():
     assert pulled(phi).log_posterior == pytest.approx(np.sin(theta).sum() + (theta**2).sum() + volume, abs=1e-6)
     slopes = [(pulled(phi + e).log_posterior - pulled(phi - e).log_posterior) / (2 * step) for e in step * np.eye(11)]
     assert_allclose(pulled(phi).gradient, slopes, atol=1e-6)
-    # The coordinates are logarithms of standard deviations, and partial correlations of which the first are plain.
+    # The coordinates are log standard deviations and partial correlations. The first partial correlation is a
+    # correlation.
     factor = np.zeros((4, 4))
     factor[np.tril_indices(4)] = theta[:10]
     factor[np.diag_indices(4)] = np.exp(factor.diagonal())

@@ -1,4 +1,4 @@
-"""Cells that cover the region of the prior, against fine grids of closed forms."""
+"""Integration by cells that cover the region of the prior, against fine grids of closed forms."""
 
 import numpy as np
 import pytest
@@ -11,19 +11,19 @@ LEVELS = np.array([0.025, 0.25, 0.5, 0.75, 0.975])
 
 
 def log_normal(covariance, y):
-    """Log density of y (n,) under N(0, covariance), for covariances (..., n, n)."""
+    """Log density of y (n,) under N(0, covariance) for covariances (..., n, n)."""
     root = np.linalg.cholesky(covariance)
     white = np.linalg.solve(root, np.broadcast_to(y, root.shape[:-1])[..., None])[..., 0]
     return -0.5 * (white**2).sum(axis=-1) - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
 
 
 def half_normal(t, scale):
-    """Log density of the logarithm t of a half-normal variable."""
+    """Log density of t = log s if s is half-normal."""
     return -0.5 * (np.exp(t) / scale) ** 2 + t
 
 
 class Process:
-    """Twelve normal rows of a process: logarithms of length scale, scale and noise."""
+    """Twelve normal rows of a Gaussian process. The hyperparameters are log length scale, log scale and log noise."""
 
     names = "ls", "s", "noise"
     box = (-6.0, 9.0), (-8.0, 2.5), (-7.0, 1.5)
@@ -44,7 +44,10 @@ class Process:
 
 
 class Autoregression(Process):
-    """Twelve normal rows: the autocorrelation by its logit between −1 and 1, logarithms of scale and noise."""
+    """Twelve normal rows of an autoregression.
+
+    The hyperparameters are the logit of (1 + ρ) / 2, log scale and log noise.
+    """
 
     names = "rho", "s", "noise"
     box = (-9.0, 9.0), (-8.0, 1.5), (-8.0, 1.5)
@@ -69,7 +72,7 @@ class Autoregression(Process):
 
 
 def quantiles_on_a_grid(density, count):
-    """Quantiles (d, 5) and standard deviations (d,) of natural values on a grid of unconstrained ones."""
+    """Quantiles (d, 5) and standard deviations (d,) of natural values, on a grid of unconstrained values."""
     axes = [np.linspace(*ends, count) for ends in density.box]
     logs = density(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1))
     weights = np.exp(logs - logs.max())
@@ -87,7 +90,7 @@ def quantiles_on_a_grid(density, count):
 @pytest.mark.variation(but=["Process"])
 @pytest.mark.parametrize("kind", [Process, Autoregression])
 def test_quantiles_of_densities_with_branches_match_a_fine_grid(kind):
-    """Signal and noise can change roles, so that the density has two branches."""
+    """The density has two branches, because signal and noise can exchange their roles."""
     density = kind()
     exact, sd = quantiles_on_a_grid(density, 48)
     found = Given(density, density.names, density.prior).integrated()
@@ -97,7 +100,7 @@ def test_quantiles_of_densities_with_branches_match_a_fine_grid(kind):
 
 
 def two_hills(x):
-    """Two normal densities of different width, six standard deviations of the wider one apart."""
+    """Log density of two normal hills of standard deviations 0.5 and 0.35, centred at 3 and −3 in each coordinate."""
     left, right = ((x - 3.0) ** 2).sum(axis=-1) / 0.5**2, ((x + 3.0) ** 2).sum(axis=-1) / 0.35**2
     return np.logaddexp(-0.5 * left, -0.5 * right)
 
@@ -108,7 +111,7 @@ def wide(x):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_separate_mode_has_its_share_of_draws(seed):
-    """The share of a hill is its variance over the sum of both, in two dimensions."""
+    """In two dimensions the share of a hill is its variance divided by the sum of both variances."""
     found = Given(two_hills, ["a", "b"], wide).integrated(at=[3.0, 3.0], random_seed=seed)
     assert (found.density[:, 0] < 0.0).mean() == pytest.approx(0.35**2 / (0.35**2 + 0.5**2), abs=0.01)
     assert found.log_evidence == pytest.approx(np.log(2.0 * np.pi * (0.35**2 + 0.5**2)), abs=0.02)
@@ -134,19 +137,19 @@ def test_mass_at_the_border_of_the_region_is_reported():
     assert "not negligible at the border" in tail.message
 
 
-def test_region_ends_where_the_log_prior_has_fallen():
+def test_region_ends_where_the_log_prior_has_fallen_by_a_constant():
     low, high = extent(lambda x: float(wide(x)), np.array([1.0, 0.0]), np.array([0, 1]))
     assert_allclose([low[1], high[1]], np.array([-1, 1]) * 3.0 * np.sqrt(18.0), atol=1.5)
 
 
-def test_failures_in_the_mass_are_reported():
+def test_failed_evaluations_within_the_mass_are_reported():
     found = Given(lambda x: np.nan if x[0] > 1.3 else -0.5 * float(x @ x), ["a", "b"], wide).integrated(at=[0.0, 0.0])
     assert "the approximation failed at" in found.message
     assert found.density[:, 0].max() < 1.6
 
 
 def test_lost_mass_of_a_tail_is_near_its_integral():
-    """The density 1 / cosh has the mass 2 atan(exp(-6)) / π beyond 6, where evaluations fail."""
+    """Evaluations fail beyond 6. The density 1 / (π cosh) has the mass 2 atan(exp(−6)) / π there."""
 
     def evaluate(z, near):
         return np.where(z[:, 0] < 6.0, -np.log(np.cosh(z[:, 0])), -np.inf), -np.tanh(z)
@@ -158,7 +161,7 @@ def test_lost_mass_of_a_tail_is_near_its_integral():
 
 
 def test_branch_that_a_surrogate_misses_is_reported():
-    """Four hyperparameters, one of which has a second, wider hill as high as the first."""
+    """The first of four hyperparameters has a second hill, as high as the first and wider."""
 
     def hills(x):
         rest = -0.5 * (x[..., 1:] ** 2).sum(axis=-1)

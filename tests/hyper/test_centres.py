@@ -1,4 +1,4 @@
-"""Centres of classes, and rows that are far from each other."""
+"""Centres of classes, and selection of rows that are far from each other."""
 
 import numpy as np
 from numpy.testing import assert_allclose
@@ -19,13 +19,13 @@ def test_centres_are_means_of_clusters():
 
 
 def test_clusters_divide_columns_by_their_scales():
-    """Two places differ in the first column alone, which counts for nothing."""
+    """The first column has scale 0, so that it does not count. The centres differ in the second column alone."""
     found = centres_of_classes(InMemory(X[:80], np.zeros(80, int)), 2, np.array([0.0, 1.0]), np.random.default_rng(0))
     assert_allclose(np.sort(found[:, 1]), [0.0, 50.0], atol=0.2)
     assert_allclose(found[:, 0], 25.0, atol=0.2)
 
 
-def test_centres_beyond_a_small_class_go_to_other_classes():
+def test_number_of_centres_of_a_class_is_limited_by_its_rows():
     labels = np.r_[np.zeros(98, int), 1, 1]
     found = centres_of_classes(InMemory(X, labels), 10, np.ones(2), np.random.default_rng(0))
     assert found.shape == (10, 2)
@@ -33,6 +33,6 @@ def test_centres_beyond_a_small_class_go_to_other_classes():
     assert_allclose(in_turn(np.array([98, 2, 0]), 10), [8, 2, 0])
 
 
-def test_distances_of_large_numbers_keep_their_digits():
+def test_distances_of_inputs_with_a_large_offset_keep_their_digits():
     found = spread_rows(InMemory(X + 1e9, Y), 5, np.random.default_rng(0))
     assert len(np.unique((found - 1e9).round(-1), axis=0)) == 5

@@ -1,4 +1,4 @@
-"""Covariances of effects some of which do not vary, by `pm.LKJCholeskyCov`: where there is a maximum, and where not."""
+"""Covariances by `pm.LKJCholeskyCov` if some effects do not vary: whether the log posterior has a maximum."""
 
 import numpy as np
 import pymc as pm
@@ -17,7 +17,7 @@ Y = (RNG.random(J * M) < 1 / (1 + np.exp(-RNG.normal(size=J)[GROUP]))).astype(in
 
 
 def slopes(n, sd_dist):
-    """Responses with a level for each group, and no slopes."""
+    """Model of binary responses with a level and slopes for each group. The data were generated without slopes."""
     with pm.Model() as model:
         chol, _, _ = pm.LKJCholeskyCov("chol", n=n, eta=2, sd_dist=sd_dist())
         u = pm.Normal("z", shape=(J, n)) @ chol.T
@@ -30,7 +30,7 @@ def exponential():
 
 
 def along(log_density, n):
-    """Log densities where the last standard deviation is ever smaller, and correlations are 0."""
+    """Differences of a log density along decreasing last standard deviations, with correlations of 0."""
     found = []
     for last in (-8.0, -10.0, -12.0):
         packed = np.zeros(n * (n + 1) // 2)
@@ -41,7 +41,7 @@ def along(log_density, n):
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_density_of_pymc_rises_towards_a_standard_deviation_of_0(n):
-    """To a bound with two effects, and without one with three."""
+    """The log density rises to a bound with two effects, and without a bound with three."""
     with pm.Model() as model:
         pm.LKJCholeskyCov("chol", n=n, eta=2, sd_dist=exponential())
     logp, name = model.compile_logp(), model.value_vars[0].name

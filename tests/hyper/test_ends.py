@@ -1,4 +1,4 @@
-"""What a fit says of an end that is no maximum, and that what it advises makes one."""
+"""Messages about searches that end without a maximum, and whether their advice leads to a maximum."""
 
 from contextlib import nullcontext
 
@@ -20,7 +20,7 @@ Y = (X[:, 0] + 0.5 * np.sin(2 * X[:, 1]) + 0.3 * np.random.default_rng(4).standa
 
 
 def pooled(scale=None, centred=True):
-    """Length scales with a prior of their own for location and scale."""
+    """Model whose length scales have a prior with a learned location and scale."""
     with pm.Model() as model:
         mu = pm.Normal("mu", 0, 1)
         tau = pm.HalfNormal("tau", 1) if scale is None else scale()
@@ -31,7 +31,7 @@ def pooled(scale=None, centred=True):
 
 
 def squared_magnitude():
-    """A magnitude whose prior and use are symmetric about where it begins."""
+    """Model that depends on the square of a magnitude. The prior and the likelihood are symmetric about its start, 0."""
     with pm.Model() as model:
         eta = pm.Normal("eta", 0, 5)
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
@@ -40,7 +40,7 @@ def squared_magnitude():
 
 
 def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
-    """Four ordered classes of which the second never occurs."""
+    """Model of four ordered classes. The second class never occurs."""
     with pm.Model() as model:
         cut = pm.Normal("cut", 0, 3, shape=3, initval=np.array(cutpoints), **kwargs)
         f = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
@@ -51,7 +51,7 @@ def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    # A search by inner updates ends as all do that climb.
+    # A search by inner updates reports the same problem as a search by L-BFGS.
     [("ep", {}), pytest.param("sparse_ep", {"inducing": 10, "update": "inner", "n": 600}, marks=pytest.mark.slow)],
 )
 def test_scale_of_a_prior_that_runs_to_0_is_reported(method, options):
@@ -83,7 +83,7 @@ def test_batch_fit_reports_a_scale_that_runs_to_0():
     ids=["half normal", "half Cauchy", "inverse gamma", "log normal", "normals"],
 )
 def test_unbounded_priors_at_scale_0_are_identified(options, unbounded):
-    """Three log scales within tau of their mean have a density of 1 / tau³, times that of tau."""
+    """The density of three log scales within tau of their mean is proportional to p(tau) / tau³."""
     space = Hyperparameters(read_classifier(pooled(**options)))
     first = space.initial_point()
     for size, says in ((1.0, False), (2.5, unbounded), (5.0, unbounded)):
@@ -121,7 +121,7 @@ def test_magnitude_that_starts_at_0_is_learned(method):
     with squared_magnitude():
         fit = pm.fit(method=method, progressbar=False, **METHODS[method])
     assert abs(fit.trace.best.gradient).max() < (0.1 if method == "ivm" else 0.01)
-    # With no magnitude each label has the probability of a half.
+    # If the magnitude is 0, each label has the probability ½.
     assert fit.trace.best.evidence > len(Y) * np.log(0.5) + 3.0
 
 
@@ -134,14 +134,14 @@ def test_batch_fits_start_next_to_a_point_of_symmetry():
 
 
 def test_cutpoints_stay_ordered_during_the_search():
-    """Where PyMC's density is −∞ there is no log posterior either, be it a class that never occurs."""
+    """The log posterior is NaN where PyMC's log density is −∞, also for the cutpoints of a class that never occurs."""
     model = ordered()
     with model, pytest.warns(RuntimeWarning, match="came to a border, and beyond it: The cutpoints"):
         fit = pm.fit(method="ep", progressbar=False)
     assert "Declare them with transform=pm.distributions.transforms.ordered" in fit.message
     assert (np.diff(fit.hyperparameters.cut) > 0).all()
     crossed = {"cut": np.array([0.5, -0.5, 1.0]), "f_rotated_": np.zeros(40)}
-    with rewritten():  # it is by a rewriting that PyMC's check of the probabilities makes a density of −∞
+    with rewritten():  # a rewriting of PyTensor turns PyMC's check of the probabilities into a log density of −∞
         assert model.compile_logp()(crossed) == -np.inf
     assert np.isnan(fit.log_posterior(crossed["cut"]).log_posterior)
     p = fit.predict(X[:5]).p
@@ -149,9 +149,9 @@ def test_cutpoints_stay_ordered_during_the_search():
     np.testing.assert_allclose(p.sum("y_class" if "y_class" in p.dims else p.dims[1]), 1.0)
 
 
-@pytest.mark.parametrize("transform", [{"default_transform": None}, {}], ids=["none", "PyMC's own"])
+@pytest.mark.parametrize("transform", [{"default_transform": None}, {}], ids=["no transform", "PyMC's transform"])
 def test_support_that_ends_before_the_maximum_is_reported(transform):
-    """The magnitude that fits best is about 4 (see the test of one that begins at 0), and may be 2 at most."""
+    """The best magnitude is about 4 (see `test_magnitude_that_starts_at_0_is_learned`). The prior allows at most 2."""
     with pm.Model():
         eta = pm.Uniform("eta", 0.1, 2.0, **transform)
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
@@ -178,7 +178,7 @@ def test_descending_initial_cutpoints_are_refused():
 
 
 class Distances(pm.gp.cov.Covariance):
-    """exp(−√(|x − x'|² + a little) / ls), as people write it."""
+    """exp(−√(|x − x'|² + ε) / ls) as users often write it, with ε = `little`."""
 
     def __init__(self, ls, little):
         super().__init__(3)
@@ -202,7 +202,7 @@ class Distances(pm.gp.cov.Covariance):
         ("ivm", {"active": 20}),
     ],
 )
-def test_a_root_of_distances_is_refused_with_a_remedy_that_works(method, options):
+def test_root_of_distances_is_refused_and_the_advice_works(method, options):
     def model_with(little):
         x = pm.Data("X", X)
         f = pm.gp.Latent(cov_func=4 * Distances(pm.InverseGamma("ls", 3, 3), little)).prior("f", X=x)

@@ -1,4 +1,4 @@
-"""The grid of hyperparameters where its log posterior is not what a search promises."""
+"""Integration on a grid of hyperparameters whose log posterior differs from a normal density."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from tests.hyper import given_density
 
 
 class Given:
-    """A log posterior of one hyperparameter by a function; the approximation fails where that is NaN."""
+    """Log posterior of one hyperparameter, computed by a given function. The approximation fails if it returns NaN."""
 
     entries, kept, joint = 1, 1, True
     approximator = SimpleNamespace()
@@ -50,7 +50,7 @@ def normal(x):
 
 
 def test_nodes_above_the_search_maximum_are_weighted_and_reported():
-    """A second mode, so high that its density beside the first overflows."""
+    """The second mode is so high that its density relative to the first mode overflows."""
     two = Given(lambda x: np.logaddexp(normal(x), 800.0 + 200.0 * normal(x - 4.5)))
     found = two.integrated()
     assert_allclose(found.weights @ found.theta, 4.5, atol=0.01)
@@ -70,7 +70,7 @@ def test_nodes_are_denser_if_the_density_is_narrower_than_the_gaussian():
 
 
 def test_one_failure_does_not_end_the_grid():
-    """The node one step from the maximum fails."""
+    """The approximation fails at the node one step from the maximum."""
     gap = Given(lambda x: np.nan if 1.3 < x < 1.7 else normal(x)).integrated()
     whole = Given(normal).integrated()
     assert len(gap) == len(whole) - 1
@@ -106,13 +106,13 @@ def test_long_tail_within_the_grid_is_integrated():
 @pytest.mark.variation(but=["1"])
 @pytest.mark.parametrize("seed", [1, 3])
 def test_draws_of_steep_scales_match_a_fine_grid(seed):
-    """A walk, a season and noise: an interpolation between nodes had a mode 19 deviations out, or too thin a tail."""
+    """Scales of a random walk, a season and noise. Interpolation between nodes failed here: false modes, or thin tails."""
     rng, t = np.random.default_rng(seed), np.arange(24)
     y = np.cumsum(0.3 * rng.normal(size=24)) + 0.2 * rng.normal(size=4)[t % 4] + 0.5 * rng.normal(size=24)
     walk, season = np.minimum.outer(t, t) * 1.0, (t[:, None] % 4 == t % 4) * 1.0
 
     def log_density(a, b, c):
-        """Log posterior (k,) for two logarithms of scales and k of the noise, half-normal priors of scale 1."""
+        """Log posterior (k,) for two log scales and k log noises c. The priors are half-normal with scale 1."""
         values, vectors = np.linalg.eigh(np.exp(2 * a) * walk + np.exp(2 * b) * season + 4.0)
         variance = values[:, None] + np.exp(2 * c)
         rows = -0.5 * ((vectors.T @ y) ** 2)[:, None] / variance - 0.5 * np.log(variance)

@@ -1,4 +1,4 @@
-"""The log posterior of groups of rows against that of all rows, where both approximations are the same."""
+"""The log posterior of grouped rows against the log posterior of all rows, for approximations that agree on both."""
 
 import numpy as np
 import pymc as pm
@@ -51,7 +51,10 @@ LIKELIHOODS = {
 
 
 def log_posteriors(observe, approximator, repeats=1):
-    """With rows repeated as a whole where forms of priors need many."""
+    """Log posteriors with and without grouping.
+
+    The rows are repeated `repeats` times to reach the sizes of other forms.
+    """
     with pm.Model() as model:
         u = pm.Normal("u", 0.0, pm.HalfNormal("s", 2.0), shape=GROUPS * repeats)
         group = (np.arange(repeats)[:, None] * GROUPS + GROUP).ravel()

@@ -1,4 +1,4 @@
-"""Hyperparameters beyond their maximum, against the posterior on a dense grid."""
+"""Integration over hyperparameters by each method, against the posterior on a dense grid."""
 
 from dataclasses import replace
 from functools import cache
@@ -40,7 +40,7 @@ kinds = pytest.mark.parametrize(
 
 
 def two():
-    """A length scale and a magnitude; inputs as data of the model."""
+    """Model with a length scale, a magnitude, and inputs as `pm.Data`."""
     X, y = models.data()
     coords = {"species": models.SPECIES, "flower": np.arange(y.size) + 100}
     with pm.Model(coords=coords) as model:
@@ -55,7 +55,7 @@ def two():
 
 
 class Case:
-    """A fit at the maximum, the posterior on a grid, and from the same log posterior all the other treatments."""
+    """A fit at the maximum, and from its log posterior the posterior on a dense grid and by all other methods."""
 
     def __init__(self, build):
         self.model, self.gp = build()
@@ -108,7 +108,7 @@ def case(request):
 
 
 def theta_moments(fit):
-    """Means and standard deviations of the hyperparameters, unconstrained, and their covariance."""
+    """Means, standard deviations and covariance of the unconstrained hyperparameters."""
     posterior = fit.hyper_posterior
     mean, cov = (
         np.average(posterior.theta, axis=0, weights=posterior.weights),
@@ -117,8 +117,8 @@ def theta_moments(fit):
     return mean, np.sqrt(cov.diagonal()), cov
 
 
-# Largest error of a mean, in standard deviations; of a standard deviation, relative; of a class probability.
-# Errors of nuts are Monte Carlo errors of 200 draws.
+# Largest errors of a mean (in standard deviations), of a standard deviation (relative) and of a class probability. The
+# errors of NUTS are Monte Carlo errors of 200 draws.
 CLOSE = {
     "adaptive": (0.04, 0.03, 0.002),
     "laplace": (0.15, 0.12, 0.008),
@@ -129,7 +129,7 @@ CLOSE = {
 }
 
 
-# Chains take longest, and walk over two hyperparameters as over one.
+# NUTS takes longest, and tests the same code for one hyperparameter as for two.
 @pytest.mark.variation(but=["pair-adaptive", "pair-grid", "pair-ccd", "single-adaptive"])
 @pytest.mark.parametrize(
     ("case", "kind"),
@@ -172,7 +172,7 @@ def test_weights_sum_to_one_and_nodes_have_their_shape(pair, kind):
     posterior = fit.hyper_posterior
     assert posterior.weights.sum() == pytest.approx(1, abs=1e-12)
     assert (posterior.weights > 0).all()
-    if kind == "importance":  # those that weigh next to nothing are left out
+    if kind == "importance":  # draws of negligible weight are left out
         assert 0.9 * 150 < len(posterior) < 150
     else:
         assert len(posterior) == {"laplace": 64, "grid": 16, "ccd": 9, "nuts": 100}.get(kind, len(posterior)) > 5
@@ -190,7 +190,7 @@ def test_weights_sum_to_one_and_nodes_have_their_shape(pair, kind):
 
 
 def test_hessian_matches_finite_differences(pair):
-    """Of the value, which is more accurate than the gradient."""
+    """The reference are differences of the value, which is more accurate than the gradient."""
     theta = pair.optimum.best.theta + 0.2
     step = 0.02
     steps = step * np.eye(theta.size)
@@ -235,7 +235,7 @@ def test_hessian_does_not_depend_on_the_units():
 @pytest.mark.parametrize("resolution", [4, 5])
 @pytest.mark.parametrize("d", range(1, 17, 2))
 def test_design_is_of_second_order(d, resolution):
-    """On a sphere, with the moments that integrate all polynomials of third degree, and corners of some resolution."""
+    """All nodes lie on a sphere, their moments integrate polynomials of degree 3, and the corners have the resolution."""
     points = sphere_design(d, resolution)
     assert_allclose((points**2).sum(axis=1), d)
     assert len(np.unique(points.round(9), axis=0)) == len(points)
@@ -249,7 +249,7 @@ def test_design_is_of_second_order(d, resolution):
 
 
 class Known:
-    """A log posterior that is −3 at a centre and falls from there as a normal density, or as a t density."""
+    """Log posterior that is −3 at its centre, and falls like a normal density or a t density."""
 
     root = np.array([[0.5, 0.0, 0.0], [0.3, 0.8, 0.0], [-0.2, 0.1, 1.5]])
     centre = np.array([1.0, -2.0, 0.5])
@@ -283,7 +283,7 @@ class Known:
 
 
 def test_ccd_is_exact_for_a_gaussian(pair):
-    """Weights, mean, covariance, fourth moment of the radius and the integral."""
+    """Weights, mean, covariance, fourth moment of the radius, and integral."""
     gaussian = Known(pair)
     root, centre, optimum = gaussian.root, gaussian.centre, gaussian.optimum
     for options, fourth in (({}, 15.0), ({"f0": 1.1}, 1.1**2 * 9)):
@@ -312,12 +312,12 @@ def test_importance_sampling_has_the_integral_of_a_gaussian(pair, dof):
     z = np.linalg.solve(gaussian.root, (posterior.theta - gaussian.centre).T)
     assert_allclose(z @ posterior.weights, 0, atol=0.05)
     assert_allclose(z * posterior.weights @ z.T, np.eye(3), atol=0.1)
-    if dof == 1e6:  # the Gaussian itself
+    if dof == 1e6:  # practically a Gaussian
         assert weighing.effective_size > 999
         assert posterior.log_evidence == pytest.approx(expected, abs=1e-4)
 
 
-def test_message_names_tails_heavier_than_the_proposal(pair):
+def test_message_names_hyperparameters_with_tails_heavier_than_the_proposal(pair):
     heavy = Known(pair, dof=0.3)
     posterior = hyper_method("importance", {"dof": 30}).integrate(heavy, heavy.optimum)
     assert posterior.weighing.pareto_k > 0.7
@@ -440,7 +440,7 @@ def test_flat_vector_has_the_moments_of_its_variables(pair, kind):
     flat = np.concatenate([values[name].reshape(draws, -1) for name in fit.ordering], axis=1)
     assert_allclose((flat.mean(0) - mean) / std, 0, atol=5 / np.sqrt(draws))
     scaled = (flat - mean) / std
-    # The latent values' tails are those of a mixture, heavier than normal ones.
+    # The tails of the latent values are those of a mixture, heavier than normal tails.
     assert_allclose(scaled.T @ scaled / draws, cov / np.outer(std, std), atol=10 * np.sqrt(2 / draws))
 
 
@@ -452,7 +452,7 @@ def test_draws_are_reproducible(pair):
 
 @kinds
 def test_arviz_summarises_without_warnings(pair, kind):
-    """Warnings are errors: constant hyperparameters, as of the maximum, would fail here."""
+    """Warnings are errors in tests: constant draws of hyperparameters would fail here."""
     data = pair.fit(kind).sample(100, chains=4, random_seed=1)
     summary = az.summary(data, var_names=["ls", "eta"], round_to="none")
     nodes = pair.fit(kind).nodes
@@ -463,7 +463,7 @@ def test_arviz_summarises_without_warnings(pair, kind):
 
 
 def test_discarded_solutions_are_recomputed(pair, monkeypatch):
-    """With the data of the time of the fit, and with the same results."""
+    """The data of the fit are used, even after the data of the model have changed. The results are the same."""
     whole = pair.fit("ccd")
     monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 2 * (90**2 + 12 * 90))
     few = pair._updated(hyper_method("ccd").integrate(pair.log_posterior, pair.optimum))
@@ -569,7 +569,7 @@ def test_saddle_raises_value_error():
 
 
 @pytest.mark.slow
-def test_nuts_keeps_its_chains(pair):
+def test_nuts_returns_its_chains_and_is_reproducible(pair):
     posterior = pair.fit("nuts").hyper_posterior
     assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 100}
     short = OPTIONS["nuts"] | {"draws": 10, "tune": 10, "nodes": 5}
@@ -579,14 +579,14 @@ def test_nuts_keeps_its_chains(pair):
     assert_allclose(again.theta, one.theta)
 
 
-def test_repr_has_name_and_number_of_nodes(single):
+def test_repr_shows_name_and_number_of_nodes(single):
     assert repr(single.fit("map").hyper_posterior) == "HyperPosterior('map', 1 node)"
     assert repr(single.fit("ccd").hyper_posterior).startswith("HyperPosterior('ccd', 3 nodes, log evidence -")
 
 
 @pytest.mark.variation
-def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
-    """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
+def test_leave_one_out_excludes_the_label_from_the_posterior_of_hyperparameters(single):
+    """Reference by refits on the grid: the log of Σ p(θ) Z₋ᵢ(θ) p(yᵢ | y₋ᵢ, θ) / Σ p(θ) Z₋ᵢ(θ)."""
     grid = single.fit("dense")
     wanted, chosen = [], np.arange(0, grid.solution.labels.size, 8)
     for i in chosen:
@@ -603,7 +603,7 @@ def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
         wanted.append(np.subtract(*logsumexp(logs, axis=0)))
     refitted = grid.loo(refit_above=-np.inf)
     assert refitted.n_refitted == grid.solution.labels.size
-    # EP's evidences of all labels and of all but one do not differ by exactly its density of that one.
+    # The ratio of EP's evidences with and without a label differs slightly from EP's predictive density of the label.
     assert_allclose(refitted.elpd_i[chosen], wanted, atol=0.03)
     assert_allclose(single.fit("ccd").loo(refit_above=-np.inf).elpd_i, refitted.elpd_i, atol=0.01)
     at_maximum = single.fit("map").loo(refit_above=-np.inf)
@@ -630,7 +630,7 @@ def test_subset_of_draws_of_four_hyperparameters_has_the_quantiles_of_all_draws(
 
 
 def test_density_of_a_grid_has_the_moments_of_its_nodes():
-    """An interpolation of these nodes has another mode far beyond the grid, with most of the mass."""
+    """Interpolation between these nodes has a false mode far beyond the grid, with most of the mass."""
     rng = np.random.default_rng(1)
     x, g, h = rng.normal(size=1000), rng.integers(0, 200, 1000), rng.integers(0, 100, 1000)
     eta = -0.4 + 0.4 * x + (0.8 * rng.normal(size=200))[g] + (0.6 * rng.normal(size=100))[h]

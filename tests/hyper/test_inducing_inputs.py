@@ -1,4 +1,4 @@
-"""Where inducing inputs begin."""
+"""Initial inducing inputs."""
 
 import numpy as np
 import pytest

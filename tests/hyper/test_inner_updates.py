@@ -1,4 +1,4 @@
-"""Hyperparameters that move after each sweep of EP: steps, the climb, and where it ends beside L-BFGS."""
+"""Updates of hyperparameters after each sweep of EP: step lengths, search, and comparison of its end with L-BFGS."""
 
 import numpy as np
 import pymc as pm
@@ -13,7 +13,7 @@ from tests.hyper.test_sparse_log_posterior import log_posterior
 
 
 class Hill:
-    """A log posterior −|x − top|² / 2, with a wall where nothing can be computed."""
+    """Log posterior −|x − top|² / 2. Evaluations fail if the first coordinate exceeds `wall`."""
 
     name = "hill"
 
@@ -43,7 +43,7 @@ class Hill:
 
 
 def quietly(history):
-    """A callback that does nothing."""
+    """Callback that does nothing."""
 
 
 @pytest.mark.parametrize("direction", [SignedSteps, lambda: OptimiserSteps(pm.adam(learning_rate=0.1))])
@@ -54,7 +54,7 @@ def test_inner_updates_find_the_maximum(direction):
     assert len(found.history) < 400
 
 
-def test_lengths_grow_and_are_halved_for_each_parameter():
+def test_step_lengths_grow_and_are_halved_for_each_parameter():
     step = SignedSteps()
     first, second, third = (step(np.array(slope)) for slope in ([3.0, -1.0, 0.0], [1e-3, 1.0, 0.0], [5.0, 1.0, 0.0]))
     assert_allclose(first, [0.02, -0.02, 0.0])
@@ -64,9 +64,10 @@ def test_lengths_grow_and_are_halved_for_each_parameter():
 
 def test_optimiser_of_pymc_determines_the_steps():
     step = OptimiserSteps(pm.adam(learning_rate=0.1))
-    assert_allclose(step(np.array([5.0, -0.2])), [0.1, -0.1], rtol=1e-5)  # Adam's first, whatever the slope
+    # the first step of Adam does not depend on the size of the gradient
+    assert_allclose(step(np.array([5.0, -0.2])), [0.1, -0.1], rtol=1e-5)
     step.shorten()
-    for length in (0.05, 0.0515):  # which grows again
+    for length in (0.05, 0.0515):  # after shortening, the steps grow again
         assert_allclose(step(np.array([5.0, -0.2])), [length, -length], rtol=1e-5)
     for most, third in ((1.0, 0.5), (1.05, 0.525), (2.0, 0.5 * 1.03**2)):
         plain = OptimiserSteps(pm.sgd(learning_rate=0.5), most)
@@ -88,7 +89,7 @@ def test_steps_that_lower_a_bound_are_refused(direction):
         alternate_updates(Hill(top), start, 120, quietly, direction(), 0.0, bounded) for bounded in (False, True)
     )
     rises = [np.diff([each.log_posterior for each in found.history]) for found in (free, refusing)]
-    assert rises[0].min() < -1e-4  # it has passed the top
+    assert rises[0].min() < -1e-4  # the first search passes the maximum
     assert rises[1].min() >= 0.0
     assert_allclose(refusing.best.theta, top, atol=1e-2)
     assert not any(each.start.size for each in refusing.history[:-1])
@@ -104,7 +105,7 @@ def test_search_ends_at_a_maximum_or_at_failures(wall, converged):
 
 def test_momentum_is_reset_after_a_decrease():
     class Backwards(SignedSteps):
-        """Steps down until it forgets."""
+        """Steps point downhill until the momentum is reset."""
 
         sign = -1.0
 
@@ -130,14 +131,14 @@ def test_momentum_of_an_optimiser_is_reset():
 
 def test_partly_solved_bound_is_kept():
     class Unsolved(Hill):
-        """Where a solve runs out of iterations, higher than where it began."""
+        """The final solve runs out of iterations, and ends higher than the search."""
 
         def __call__(self, theta, start=None):
             found = self.evaluation(theta, OUT_OF_ITERATIONS)
             return found._replace(log_posterior=found.log_posterior + 0.5, gradient=np.full(1, np.nan), start=start)
 
     class Worse(Unsolved):
-        """Or lower."""
+        """The final solve ends lower than the search."""
 
         def __call__(self, theta, start=None):
             return super().__call__(theta, start)._replace(log_posterior=-99.0)
@@ -149,7 +150,7 @@ def test_partly_solved_bound_is_kept():
 
 
 @pytest.mark.parametrize(("error", "interrupted"), [(StopIteration, False), (KeyboardInterrupt, True)])
-def test_callback_can_stop_inner_updates(error, interrupted):
+def test_callback_stops_inner_updates(error, interrupted):
     def stop(history):
         if len(history) == 4:
             raise error
@@ -163,7 +164,7 @@ def test_callback_can_stop_inner_updates(error, interrupted):
 
 def test_interrupt_of_the_last_solve_keeps_the_best_point():
     class Interrupted(Hill):
-        """While it is solved where the climb ended."""
+        """The final solve, at the end of the search, is interrupted."""
 
         def __call__(self, theta, start=None):
             if theta.any():

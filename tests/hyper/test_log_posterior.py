@@ -1,4 +1,4 @@
-"""The log posterior of hyperparameters: its terms, its gradient, its maximum."""
+"""The log posterior of hyperparameters: terms, gradient and maximum."""
 
 from typing import ClassVar
 
@@ -107,7 +107,7 @@ def test_search_avoids_a_failing_region():
 
 
 class OnDiagonal(pm.gp.cov.Covariance):
-    """A number on the diagonal, which may be negative."""
+    """Covariance function that adds a constant to the diagonal. The constant may be negative."""
 
     def __init__(self, value):
         super().__init__(1, None)
@@ -121,7 +121,7 @@ class OnDiagonal(pm.gp.cov.Covariance):
 
 
 def less_noise(taken):
-    """A model with a covariance that is none where more is taken from its diagonal than it has."""
+    """Model whose covariance is indefinite if more than 0.5 is subtracted from its diagonal."""
     x = np.linspace(-2.0, 2.0, 12)[:, None]
     with pm.Model() as model:
         taken = pm.Normal("taken", taken)
@@ -133,7 +133,7 @@ def less_noise(taken):
 
 @pytest.mark.variation
 def test_search_ends_at_a_proper_covariance():
-    posterior = less_noise(0.6)  # the prior's mean, where there is none
+    posterior = less_noise(0.6)  # at the prior mean the covariance is indefinite
     optimum = maximise(posterior, np.array([0.0]), 100)
     assert posterior.loosely()(np.array([0.6])).usable
     assert not posterior(np.array([0.6])).usable
@@ -164,7 +164,7 @@ def test_evaluation_from_its_own_start_takes_few_sweeps(log_posterior):
     assert again.log_posterior == pytest.approx(here.log_posterior, abs=1e-8)
 
 
-def test_wider_tolerance_saves_sweeps_without_loss_of_needed_digits():
+def test_wider_tolerance_saves_sweeps_and_keeps_the_needed_digits():
     model, _ = models.shared()
     posterior = DenseLogPosterior(read_classifier(model), NestedEP())
     theta = posterior.space.initial_point()
@@ -175,7 +175,7 @@ def test_wider_tolerance_saves_sweeps_without_loss_of_needed_digits():
     assert searched.log_posterior == pytest.approx(exact.log_posterior, abs=1e-6)
     assert_allclose(searched.gradient, exact.gradient, atol=1e-3)
     assert weighed.log_posterior == pytest.approx(exact.log_posterior, abs=1e-2)
-    assert posterior(theta).iterations == exact.iterations  # it is another one that has it
+    assert posterior(theta).iterations == exact.iterations  # `loosely` returns a copy: the original keeps its tolerance
 
 
 def test_search_of_many_rows_has_a_wider_tolerance_while_rising(monkeypatch):
@@ -192,7 +192,7 @@ def test_search_of_many_rows_has_a_wider_tolerance_while_rising(monkeypatch):
 
 def test_search_saves_evaluations_and_sweeps():
     class Counting(DenseLogPosterior):
-        seen: ClassVar = []  # shared by the one that searches
+        seen: ClassVar = []  # shared with the copy that searches
 
         def __call__(self, theta, start=None):
             self.seen.append(super().__call__(theta, start))
@@ -211,7 +211,7 @@ def test_search_saves_evaluations_and_sweeps():
     assert posterior.solve(optimum.best.theta, optimum.best.start).convergence.iterations <= 2
 
 
-def test_the_best_point_has_its_own_start():
+def test_best_point_stores_its_own_start():
     class Stopping(DenseLogPosterior):
         calls = 0
 

@@ -1,4 +1,4 @@
-"""Where a search begins that has no slope at first, by a log posterior that is made up."""
+"""Searches on artificial log posteriors: first solves that fail, rough evaluations, and units of the parameters."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from pymc_gpep.log_posteriors.quasi_newton import Curvature, line_search
 
 
 class Parabola:
-    """−(θ − 2)², whose solves need so many starts until they converge."""
+    """Log posterior −(θ − 2)². A solve converges after `needs` warm starts."""
 
     name = "parabola"
 
@@ -42,7 +42,7 @@ class Parabola:
 
 
 @pytest.mark.parametrize("needs", [0, 1])
-def test_failed_first_solve_is_repeated(needs):
+def test_first_solve_that_fails_is_repeated(needs):
     optimum = maximise(Parabola(needs), np.zeros(2), 20)
     assert optimum.converged
     assert len(optimum.history) > 1
@@ -55,7 +55,7 @@ def test_start_without_a_slope_raises_value_error():
 
 
 class Overflowing(Parabola):
-    """Of which no value is a number."""
+    """The log posterior is never finite."""
 
     classifier = SimpleNamespace(prior=SimpleNamespace(integrated=(), processes=()))
 
@@ -86,7 +86,7 @@ def test_error_for_a_non_concave_likelihood_names_another_method(size):
 
 
 class Indefinite(Parabola):
-    """Of which nobody looks, on the way, whether its covariances are any."""
+    """The covariance is indefinite. Only the final evaluation checks this."""
 
     def loosely(self):
         return Parabola(0)
@@ -108,7 +108,7 @@ def test_stopped_search_does_not_restart():
 
 
 class Valley:
-    """A long quadratic valley, −½ xᵀHx; what is evaluated roughly is too high by `error`."""
+    """A long quadratic valley −½ xᵀHx. Rough evaluations are too high by `error`."""
 
     name = "valley"
     curvature = np.array([[400.0, 30.0], [30.0, 4.0]])
@@ -140,7 +140,7 @@ class Valley:
 
 
 class Rough(Valley):
-    """The same by an evaluation that saves time."""
+    """Rough evaluation of a valley."""
 
     def __init__(self, whole):
         self.whole = whole
@@ -179,7 +179,7 @@ def test_units_of_another_search_do_not_end_a_search_early(units):
 
 
 @pytest.mark.parametrize("limit", range(1, 7))
-def test_search_ended_early_evaluates_its_highest_point_accurately(limit):
+def test_search_stopped_early_evaluates_its_highest_point_accurately(limit):
     valley = Valley(1e-4)
     found = maximise(valley, np.array([3.0, -2.0]), limit)
     exact = Valley()
@@ -188,7 +188,7 @@ def test_search_ended_early_evaluates_its_highest_point_accurately(limit):
 
 
 class Skewed:
-    """A smooth hill with a known maximum, in units of its own and correlated: its parameters are T θ."""
+    """A smooth hill with a known maximum. The search sees θ, and the hill is uncorrelated in T θ, `turn` times θ."""
 
     name = "skewed"
 
@@ -242,7 +242,7 @@ def test_search_without_given_curvatures_finds_units_by_its_steps(turn):
 
 
 def test_slope_is_judged_in_standard_deviations():
-    """A slope of 0.9 that a hundredth of a standard deviation makes is none, and one of 0.05 over fifty is one."""
+    """The slope 0.9 with standard deviation 0.01 is negligible. The slope 0.05 with standard deviation 50 is not."""
     assert is_close(0.5 * 0.9**2 * 0.01**2, 1)
     assert not is_close(0.5 * 0.05**2 * 50.0**2, 1)
 

@@ -1,4 +1,4 @@
-"""Searches from where there is no slope, on log posteriors that are made up: where they end, and what they say."""
+"""Searches that start at a stationary point, on artificial log posteriors: where they end, and their messages."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ LEFT = "having left a point that is stationary and no maximum"
 
 
 class MadeUp:
-    """A log posterior by its value and its slopes, which counts how often it is asked."""
+    """Log posterior from a function of value and slopes. It counts its calls."""
 
     name = "made up"
     classifier = SimpleNamespace(prior=SimpleNamespace(integrated=(), processes=()))
@@ -51,24 +51,30 @@ class MadeUp:
 
 
 def magnitude(a, b):
-    """A saddle at (0, 1), maxima at (±2, 1)."""
+    """Log density with a saddle at (0, 1) and maxima at (±2, 1)."""
     return -((a**2 - 4) ** 2) / 8 - (b - 1) ** 2, (-a * (a**2 - 4) / 2, -2 * (b - 1))
 
 
 def exchangeable(a, b):
-    """A saddle at (1/2, 1/2), maxima where a + b is 1 and a − b is ±2."""
+    """Log density with a saddle at (½, ½), and maxima where a + b = 1 and a − b = ±2."""
     total, apart = a + b - 1, (a - b) * ((a - b) ** 2 - 4) / 4
     return -(total**2) - ((a - b) ** 2 - 4) ** 2 / 16, (-2 * total - apart, -2 * total + apart)
 
 
 def fourth_power(a, b):
-    """A maximum of 0 at (0, 1), and higher ones where 0.04 (1 + a⁴)² is 20 a², at a² = 2.6938 (solved by bisection)."""
+    """Log density with a maximum of 0 at (0, 1).
+
+    Its higher maxima solve 0.04 (1 + a⁴)² = 20 a²: a² = 2.6938 by bisection.
+    """
     ratio = a**4 / (1 + a**4)
     return 5 * ratio - 0.02 * a**2 - (b - 1) ** 2, (20 * a**3 / (1 + a**4) ** 2 - 0.04 * a, -2 * (b - 1))
 
 
 def product(a, b):
-    """A maximum of 0 at (0, 0), and higher ones where a² = b² is 6.1924, where (1 + a⁴)² = 250 a² (by bisection)."""
+    """Log density with a maximum of 0 at (0, 0).
+
+    Its higher maxima solve (1 + a⁴)² = 250 a², a² = b²: 6.1924 by bisection.
+    """
     p = a * b
     slope = 10 * p / (1 + p**2) ** 2
     return 5 * p**2 / (1 + p**2) - 0.02 * (a**2 + b**2), (slope * b - 0.04 * a, slope * a - 0.04 * b)
@@ -78,7 +84,7 @@ def product(a, b):
     ("function", "start", "end"),
     [
         (magnitude, (0.0, 0.0), (2.0, 1.0)),
-        (magnitude, (0.0, 1.0), (2.0, 1.0)),  # the saddle itself
+        (magnitude, (0.0, 1.0), (2.0, 1.0)),  # the saddle
         (exchangeable, (0.0, 0.0), (1.5, -0.5)),
         (fourth_power, (0.0, 0.0), None),
         (product, (0.0, 0.0), (2.4885, 2.4885)),
@@ -96,7 +102,7 @@ def test_search_leaves_a_point_of_symmetry(function, start, end):
         assert_allclose(np.sort(found.best.theta), np.sort(end), atol=1e-3)
 
 
-def test_steps_after_each_sweep_leave_a_point_of_symmetry():
+def test_inner_updates_leave_a_point_of_symmetry():
     found = alternate_updates(MadeUp(magnitude), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
     assert LEFT in found.outcome
     assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
@@ -171,13 +177,13 @@ def test_interrupt_during_the_escape_from_a_saddle_keeps_the_saddle():
 
 
 def test_search_without_hyperparameters_has_no_extra_evaluations():
-    """Inducing inputs alone are learned."""
+    """The search learns inducing inputs alone."""
     made_up = MadeUp(magnitude)
     assert higher_nearby(made_up, [made_up(np.zeros(2))], 0) is None
     assert made_up.calls == 1
 
 
-def test_limit_on_iterations_covers_the_escape():
+def test_limit_on_iterations_includes_the_escape():
     found = maximise(MadeUp(fourth_power), np.zeros(2), 4)
     assert not found.converged
     assert LEFT in found.outcome

@@ -1,4 +1,4 @@
-"""The best of several searches, which are those of one thread, digit for digit."""
+"""The best of several searches. Several threads return the same digits as one thread."""
 
 import signal
 import threading
@@ -22,7 +22,7 @@ from tests import models
 
 
 class TwoHills:
-    """log(e^{−4(θ+2)²/2} + e^{3 − 4(θ−2)²/2}): a maximum of 0 near −2, one of 3 near 2."""
+    """Log posterior log(exp(−2 (θ+2)²) + exp(3 − 2 (θ−2)²)), with maxima of 0 near −2 and of 3 near 2."""
 
     def __init__(self, fails_below=-np.inf):
         self.fails_below = fails_below
@@ -53,7 +53,7 @@ class TwoHills:
         raise ValueError("no start")
 
 
-def test_the_best_of_several_searches_is_kept():
+def test_best_of_several_searches_is_kept():
     found = maximise_from(TwoHills(), np.array([[-2.5], [1.0], [-1.5]]), 100)
     assert found.converged
     assert found.best.log_posterior == pytest.approx(3, abs=1e-5)
@@ -62,7 +62,7 @@ def test_the_best_of_several_searches_is_kept():
     assert found.agreement == "1 of 3 starts ended there, the others up to 3.00 below"
 
 
-def test_text_describes_agreement_of_searches():
+def test_text_states_agreement_of_searches():
     def said(*points):
         return maximise_from(TwoHills(), np.array(points)[:, None], 100).agreement
 
@@ -95,7 +95,7 @@ def test_failed_later_start_is_counted_and_failed_first_start_raises():
 
 
 @pytest.mark.parametrize(("error", "interrupted"), [(StopIteration, False), (KeyboardInterrupt, True)])
-def test_end_of_a_search_by_callback_or_interrupt_ends_all_searches(error, interrupted):
+def test_callback_or_interrupt_ends_all_searches(error, interrupted):
     def callback(history, which):
         if which == 1:
             raise error
@@ -150,8 +150,8 @@ def test_fit_from_several_starts_keeps_the_best(tmp_path):
 
 @pytest.mark.variation(but=["210"])
 @pytest.mark.parametrize("points", [30, 210])
-def test_searches_do_not_depend_on_the_threads(threads, points):
-    """The same digits; with 210 points solves have teams of their own."""
+def test_searches_do_not_depend_on_the_number_of_threads(threads, points):
+    """The digits are equal. With 210 points each solve has a team of threads of its own."""
     X, y = models.data() if points == 30 else random_classes(points)
     with pm.Model() as model:
         ls, eta = pm.LogNormal("ls", 0, 1), pm.HalfNormal("eta", 3)
@@ -185,7 +185,7 @@ def random_classes(points):
 
 
 def test_searches_run_at_the_same_time_and_call_back_in_this_thread(threads):
-    """Both are under way when each of them evaluates for the first time."""
+    """The first evaluation of each search waits for the first evaluation of the other."""
     threads(2)
     meeting = threading.Barrier(2, timeout=10)
     here, met = threading.get_ident(), set()
@@ -207,7 +207,7 @@ def test_searches_run_at_the_same_time_and_call_back_in_this_thread(threads):
 
 
 def sweep_for(seconds):
-    """A solve that takes long."""
+    """Simulate a solve that takes this long."""
     history = History(10**9)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -217,7 +217,7 @@ def sweep_for(seconds):
 
 @pytest.mark.parametrize("error", [StopIteration, KeyboardInterrupt])
 def test_exception_of_a_callback_ends_running_searches(threads, error):
-    """One of them is in the middle of a long solve; what the other had reached is kept."""
+    """The callback raises during a long solve of another search. The result of the finished search is kept."""
     threads(2)
     main, climbing = threading.get_ident(), threading.Event()
 
@@ -241,7 +241,7 @@ def test_exception_of_a_callback_ends_running_searches(threads, error):
 
 
 def test_interrupt_of_running_searches_keeps_their_best_points(threads):
-    """The signal comes to a main thread that waits: the others are within solves."""
+    """The signal arrives while the main thread waits for solves in other threads."""
     threads(2)
 
     class Interrupted(TwoHills):
@@ -276,6 +276,6 @@ def test_many_searches_run_in_batches():
     found = maximise_from(TwoHills(), points, 100, lambda _, which: numbers.append(which))
     assert found.agreement == "12 of 13 starts ended there, the other 3.00 below"
     assert set(numbers) == set(range(13))
-    # Only those of the second batch have where those of the first ended to compare with.
+    # Searches of the second batch are compared with the ends of the first batch. Searches of the first batch are not.
     assert len({id(end) for end in found.ends[:9]}) == 9
     assert len({id(end) for end in found.ends[1:]}) < 12

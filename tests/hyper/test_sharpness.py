@@ -1,4 +1,4 @@
-"""Searches on log posteriors without a bound, and on narrow ones with a maximum."""
+"""Searches on log posteriors that are unbounded, and on log posteriors with a narrow maximum."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,10 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 
 
 class Funnel:
-    """Normals x with the scale eᵗ that is to be found, with data on x, and with a prior on t that may hold it.
+    """Log posterior of normal variables x and of their log scale t, with data on x.
 
-    The log posterior is −½ Σ x² e⁻²ᵗ − q t − ½ Σ (x − data)² − ½ t² / 100 − held e⁻²ᵗ. With `held` > 0 the scale stays
-    above the root of held.
+    The log posterior is −½ Σ x² e⁻²ᵗ − q t − ½ Σ (x − data)² − ½ t² / 100 − held e⁻²ᵗ. With `held` > 0 the log
+    posterior has a maximum, at which the scale is at least √held.
     """
 
     name = "funnel"
@@ -54,7 +54,7 @@ def test_search_of_an_unbounded_density_ends_early(size, begin):
 
 @pytest.mark.parametrize("held", [1e-4, 1e-8, 1e-12])
 def test_search_of_a_narrow_maximum_converges(held):
-    """Near the maximum x = 0 to rounding, and t solves 2 held e⁻²ᵗ = q + t / 100."""
+    """At the maximum x = 0 up to rounding, and 2 held e⁻²ᵗ = q + t / 100."""
     size = 4
     found = maximise(Funnel(DATA[:size], held), np.append(0.0, np.full(size, 0.5)), 10_000)
     assert found.converged

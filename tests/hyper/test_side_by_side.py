@@ -1,4 +1,4 @@
-"""Evaluations on several threads: those of one, digit for digit."""
+"""Evaluations on several threads return the same digits as on one thread."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ def fit(shared):
 
 @pytest.mark.variation(but=["ccd-options0"])
 @pytest.mark.parametrize(("kind", "options"), [("ccd", {}), ("importance", {"draws": 100})])
-def test_nodes_do_not_depend_on_the_threads(fit, threads, kind, options):
+def test_nodes_do_not_depend_on_the_number_of_threads(fit, threads, kind, options):
     found = []
     for count in (1, 3):
         threads(count)
@@ -32,7 +32,7 @@ def test_nodes_do_not_depend_on_the_threads(fit, threads, kind, options):
 
 
 def test_threads_evaluate_at_the_same_time(fit, threads):
-    """They meet between the beginning and the end of what each does."""
+    """Each evaluation waits for the other before it ends."""
     threads(2)
     meeting = threading.Barrier(2, timeout=10)
     theta = fit.trace.best.theta
@@ -47,7 +47,7 @@ def test_threads_evaluate_at_the_same_time(fit, threads):
 
 
 def test_parallel_solves_share_the_threads(threads):
-    """All have begun when one looks at its team, and the last one looks when the others are done."""
+    """Both calls measure their team while both run. The last call measures its team again after the other has ended."""
     threads(5)
     begun, looked = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
 
@@ -81,7 +81,7 @@ def test_nested_teams_do_not_add_threads(threads):
         assert together.each(inner, range(2)) == [(2, [1, 1])] * 2
 
 
-def test_parallel_solves_stay_within_memory(threads):
+def test_number_of_parallel_solves_is_limited_by_memory(threads):
     threads(8)
     with team.one_blas_thread():
         assert team.gather_for_solves(10, 1000).size == 8
@@ -89,7 +89,7 @@ def test_parallel_solves_stay_within_memory(threads):
         assert team.gather_for_solves(10, 5000).size == 1
 
 
-def test_failure_stops_the_remaining_solves(threads):
+def test_failure_of_a_solve_stops_the_remaining_solves(threads):
     threads(2)
     begun = []
 

@@ -1,4 +1,4 @@
-"""The log posterior of hyperparameters and inducing inputs, against differences and against the dense one."""
+"""The log posterior of hyperparameters and inducing inputs, against differences and against the dense log posterior."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_data_as_inducing_inputs_equal_the_dense_log_posterior(sites, dense):
     assert_allclose(ours.log_posterior - ours.evidence, theirs.log_posterior - theirs.evidence)
 
 
-def test_unconverged_bound_is_not_restarted_from_cold():
+def test_unconverged_bound_is_not_solved_again_from_a_cold_start():
     posterior = log_posterior(models.shared, method=SparseVI, max_iterations=3)
     theta = posterior.flat(posterior.space.initial_point())
     begun = posterior.solve(theta)

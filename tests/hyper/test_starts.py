@@ -1,4 +1,4 @@
-"""Where the optimiser begins."""
+"""Starting points of the search for hyperparameters."""
 
 import numpy as np
 import pymc as pm
@@ -20,11 +20,11 @@ def log_posterior(build):
 
 
 def test_data_suggest_length_scales_and_a_magnitude():
-    """Against distances: the median correlation of a squared exponential is that between points a median apart."""
+    """The start gives a squared exponential a chosen correlation at the median distance of some pairs of rows."""
     posterior = log_posterior(models.probit)
     with pm.Model() as model:
         X, y = models.data()
-        scale = pm.LogNormal("scale", 2, 1)  # in the order of their names they are no length scale first
+        scale = pm.LogNormal("scale", 2, 1)  # if parameters were sorted by name, this scale would not come first
         ls = pm.LogNormal("a", 0, 1)
         f = pm.gp.Latent(cov_func=scale**2 * pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
@@ -49,7 +49,7 @@ def test_data_suggest_length_scales_and_a_magnitude():
     assert_allclose(at["a"][1:5], expected, rtol=0.15)
 
 
-def test_subset_of_many_points_represents_all():
+def test_subset_of_many_points_has_the_correlations_of_all_points():
     rng = np.random.default_rng(0)
     X, labels = rng.normal(size=(450, 2)), rng.integers(3, size=450)
     k = 4 * np.exp(-0.5 * cdist(X, X, "sqeuclidean"))
@@ -65,7 +65,7 @@ def test_starts_move_length_scales_and_draw_the_rest():
     first = posterior.space.initial_point()
     points = starting_points(posterior, first, 7, random_seed=1)
     moved = points[1:5] - first
-    assert_allclose(moved[:, 0], moved[:, 1])  # the length scales; the magnitude is the last
+    assert_allclose(moved[:, 0], moved[:, 1])  # the two length scales; the magnitude is the last parameter
     assert np.abs(moved[:, 0]).min() > 0.05
     assert len({tuple(point) for point in points}) == 7
     assert np.isfinite([posterior(point).log_posterior for point in points]).all()
@@ -84,7 +84,7 @@ def test_starts_are_finite_under_improper_priors():
     assert np.isfinite(points).all()
 
 
-def test_without_hyperparameters_there_is_one_start():
+def test_model_without_hyperparameters_has_one_start():
     model, _ = models.fixed()
     with model:
         fit = pm.fit(method="nested_ep", starts=4, progressbar=False)

@@ -1,4 +1,4 @@
-"""When weighted draws can be trusted."""
+"""Importance weights: when their effective size is trusted, and smoothing of their tails."""
 
 import arviz  # noqa: F401  # for the accessor `azstats`
 import numpy as np
@@ -7,8 +7,8 @@ import xarray as xr
 
 from pymc_gpep.hyper.weights import smooth, smooth_each, stand_for_posterior
 
-FEW = 25  # draws whose tail says nothing
-ROUNDING = 1e-7  # a spread of log weights that has no shape
+FEW = 25  # with fewer draws the Pareto fit of the tail is skipped
+ROUNDING = 1e-7  # log weights with a smaller range are not smoothed
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_tail_of_few_draws_has_infinite_pareto_k(draws):
 
 @pytest.mark.parametrize("draws", [20, 30, 100, 1000])
 def test_many_tails_are_smoothed_like_single_tails(draws):
-    """ArviZ smooths the tail of one set, and normalises it; it refuses tails of few draws."""
+    """The reference is ArviZ's smoothing of one set of weights, which normalises them and refuses tails of few draws."""
     rng = np.random.default_rng(draws)
     spread = np.geomspace(1e-12, 30.0, 12)
     log_weights = np.column_stack([scale * rng.standard_normal(draws) for scale in spread])
@@ -47,5 +47,5 @@ def test_many_tails_are_smoothed_like_single_tails(draws):
         ratios = xr.DataArray(-column, dims=["draw"])
         expected, expected_k = (found.to_numpy() for found in ratios.azstats.psislw(dim="draw"))
         assert k == pytest.approx(float(expected_k), rel=1e-8)
-        lowest = np.argmin(column)  # it is not in the tail
+        lowest = np.argmin(column)  # the smallest weight is not in the tail, so that smoothing does not change it
         np.testing.assert_allclose(own - own[lowest], expected - expected[lowest], rtol=1e-8, atol=1e-10)
