@@ -105,7 +105,10 @@ def test_six_skewed_hyperparameters_have_their_quantiles():
 
 
 def test_quantiles_of_two_scales_and_a_normal_hyperparameter_are_exact():
-    """Small values of one scale are likely if the other scale is large: this mass is far from the axes at the maximum."""
+    """Small values of one scale are likely if the other scale is large.
+
+    This mass is far from the axes at the maximum.
+    """
 
     def pair(x):
         w, s = np.exp(x)

@@ -31,7 +31,7 @@ def pooled(scale=None, centred=True):
 
 
 def squared_magnitude():
-    """Model that depends on the square of a magnitude. The prior and the likelihood are symmetric about its start, 0."""
+    """Model that depends on the square of a magnitude. Prior and likelihood are symmetric about its start, 0."""
     with pm.Model() as model:
         eta = pm.Normal("eta", 0, 5)
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)

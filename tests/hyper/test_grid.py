@@ -106,7 +106,7 @@ def test_long_tail_within_the_grid_is_integrated():
 @pytest.mark.variation(but=["1"])
 @pytest.mark.parametrize("seed", [1, 3])
 def test_draws_of_steep_scales_match_a_fine_grid(seed):
-    """Scales of a random walk, a season and noise. Interpolation between nodes failed here: false modes, or thin tails."""
+    """Scales of a random walk, a season and noise. Interpolation between nodes gave false modes or thin tails here."""
     rng, t = np.random.default_rng(seed), np.arange(24)
     y = np.cumsum(0.3 * rng.normal(size=24)) + 0.2 * rng.normal(size=4)[t % 4] + 0.5 * rng.normal(size=24)
     walk, season = np.minimum.outer(t, t) * 1.0, (t[:, None] % 4 == t % 4) * 1.0

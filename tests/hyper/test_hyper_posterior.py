@@ -235,7 +235,7 @@ def test_hessian_does_not_depend_on_the_units():
 @pytest.mark.parametrize("resolution", [4, 5])
 @pytest.mark.parametrize("d", range(1, 17, 2))
 def test_design_is_of_second_order(d, resolution):
-    """All nodes lie on a sphere, their moments integrate polynomials of degree 3, and the corners have the resolution."""
+    """The nodes lie on a sphere, integrate polynomials of degree 3, and have corners of the given resolution."""
     points = sphere_design(d, resolution)
     assert_allclose((points**2).sum(axis=1), d)
     assert len(np.unique(points.round(9), axis=0)) == len(points)
