@@ -1,4 +1,4 @@
-"""Averages of log-concave densities by the rules of any density, for densities that have rules of their own."""
+"""Averages by the rules for any density, of log-concave densities that also have rules of their own."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ poisson = SimpleNamespace(
 
 
 def gaussian_average(density):
-    """h of a log-concave density that a kernel computes."""
+    """Average by quadrature over a log-concave density that a kernel computes."""
 
     def terms(mean, variance, y, parameters, out):
         out[:] = log_average_terms(KernelDensity(density, y), mean, variance, columns_of(y, parameters), True)

@@ -1,4 +1,4 @@
-"""Averages of densities with several modes, kinks and narrow features, against sums over many even places."""
+"""Averages of densities with several modes, kinks or narrow features, against sums over a dense grid."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ _Z = np.linspace(-12.0, 12.0, 20_001)
 
 
 class StudentT:
-    """Three degrees of freedom, and a scale."""
+    """Student t density with three degrees of freedom and a scale."""
 
     def __init__(self, scale):
         self.scale = scale
@@ -34,7 +34,7 @@ class StudentT:
 
 
 class Kinked:
-    """Laplace's density."""
+    """Laplace density, with a kink at its mode."""
 
     def two_derivatives(self, f, columns):
         r = columns[0] - f
@@ -42,7 +42,7 @@ class Kinked:
 
 
 class Halves:
-    """A mixture of two normal densities, at the column and at its negative."""
+    """Equal mixture of two normal densities. The second has the negative observation."""
 
     def two_derivatives(self, f, columns):
         means = np.stack([columns[0], -columns[0]])
@@ -59,13 +59,13 @@ every = pytest.mark.parametrize("density", DENSITIES.values(), ids=DENSITIES)
 
 
 def places(mean, variance, y):
-    """Places and weights of ∫ · df, dense about the means of both densities."""
+    """Nodes and weights of ∫ · df, dense near the means of both densities."""
     f = np.unique(np.concatenate([mean + np.sqrt(variance) * _Z, *(c + s * _Z for c in (y, -y) for s in (0.01, 0.5))]))
     return f, np.gradient(f)
 
 
 def sums(density, function):
-    """`function` of places, weights, the normal density and log p, for each point."""
+    """Sum of `function(nodes, weights, normal density, log p)` for each point."""
     found = []
     for mean, variance, y in zip(MEAN, VARIANCE, Y, strict=True):
         f, weights = places(mean, variance, y)
@@ -107,7 +107,7 @@ def test_derivatives_of_averages_match_differences(density):
 
 
 def test_slopes_match_differences_of_averages():
-    """In the scale of the density."""
+    """The parameter is the scale of the density."""
     scale, step = 0.7, 1e-4
     columns = Y[None]
 

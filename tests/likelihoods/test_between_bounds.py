@@ -1,4 +1,4 @@
-"""Numbers of which bounds are known, as the middle one of three ordered classes with cutpoints of each row."""
+"""Observations with bounds, computed as the middle of three ordered classes with cutpoints for each row."""
 
 import numpy as np
 import pymc as pm
@@ -15,7 +15,7 @@ N = 12
 X = np.linspace(-1.0, 1.0, N)
 LOW = np.floor(2.0 * (X + 0.5 * RNG.normal(size=N))) / 2.0
 BOUNDS = np.stack([LOW, LOW + 0.5], axis=1)
-BOUNDS[0, 0], BOUNDS[5, 1] = -1e10, 1e10  # of which one bound alone is known
+BOUNDS[0, 0], BOUNDS[5, 1] = -1e10, 1e10  # these rows have one finite bound
 SCALE = 0.4
 
 

@@ -1,4 +1,4 @@
-"""Bounds of censored observations at new points, as data of the model."""
+"""Bounds of censored observations at new points, given as data of the model."""
 
 import numpy as np
 import pymc as pm
@@ -27,6 +27,6 @@ def test_infinite_bound_at_a_new_point_does_not_censor(censored):
     assert_allclose(found["log_density"].values.ravel(), expected, rtol=1e-6)
 
 
-def test_a_bound_that_is_not_a_number_is_refused(censored):
+def test_bound_that_is_nan_is_refused(censored):
     with pytest.raises(ValueError, match=r"data\['upper'\] must be numbers, like the data of the model"):
         censored.predict(data=NEW | {"upper": [0.5, np.nan, 0.5]})

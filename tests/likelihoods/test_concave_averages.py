@@ -1,4 +1,4 @@
-"""Averages of a log-concave density that a kernel computes: against closed forms, many digits, and differences."""
+"""Averages of a log-concave density that a kernel computes, against closed forms, mpmath and differences."""
 
 import mpmath
 import numpy as np
@@ -35,8 +35,8 @@ def written(terms, rows, mean, variance, y, parameters):
 
 @pytest.mark.parametrize("link", [probit, logit], ids=["probit", "logit"])
 @pytest.mark.parametrize("sd", [0.0, 0.001, 0.1, 1.0, 3.0, 30.0, 3000.0])
-def test_two_classes_match_their_closed_rules(link, sd):
-    """Relative to what a value and its derivatives amount to in the middle of a density of that width."""
+def test_averages_for_two_classes_match_closed_forms(link, sd):
+    """Errors are relative to the size of the average and its derivatives at the centre of a density of this width."""
     density = ScalarDensity(link.derivatives)
     mean = np.array([0.0, 0.3, -0.3, 2.0, -2.0, 5.0, -5.0, 20.0, -20.0]) * (sd or 1.0)
     arrays = mean, np.full(9, sd**2), np.repeat([1, 0, 1], 3), NO_PARAMETERS
@@ -44,14 +44,14 @@ def test_two_classes_match_their_closed_rules(link, sd):
     h = written(gaussian_average(density).terms, 5, *arrays)
     expected = written(link.average, 5, *arrays)
     assert_allclose((h / natural)[:4], (expected / natural)[:4], rtol=2e-10, atol=2e-10)
-    # The fourth derivative is a difference over the variance.
+    # The fourth derivative is computed by a difference, divided by the variance: it loses digits for small variances.
     assert_allclose(h[4] / natural[4], expected[4] / natural[4], rtol=2e-10, atol=2e-10 + (sd < 0.1) * 4e-4)
     g = written(average_log_density(density).terms, 3, *arrays)
     assert_allclose(g, written(link.average_log, 3, *arrays), rtol=1e-11, atol=1e-11)
 
 
 def exact_densities(count, offset, lower, upper):
-    """Poisson and ordinal probit with mpmath's numbers, and nearly their logarithms for arrays."""
+    """Densities of a Poisson and an ordinal probit row in mpmath, each with an approximate log density for arrays."""
 
     def poisson_mp(f):
         rate = mpmath.exp(f + offset)
@@ -164,8 +164,8 @@ def test_closed_slopes_match_quadrature_rules(name, average, kernel):
 
 
 @pytest.mark.parametrize("kernel", [ordinal.probit_average, ordinal.logit_average], ids=["probit", "logit"])
-def test_probabilities_of_all_categories_add_up(kernel):
-    """Also where all but one are tiny."""
+def test_probabilities_of_all_categories_sum_to_one(kernel):
+    """This holds also where all probabilities but one are tiny."""
     mean, variance = np.array([0.2, -9.0, 40.0, 3.0]), np.array([0.0, 2.0, 30.0, 1e6])
     cutpoints = np.array([[-1.0], [-0.2], [3.0]]) + np.zeros(4)
     log_p = [written(kernel, 5, mean, variance, np.full(4, k), cutpoints)[0] for k in range(4)]
@@ -174,7 +174,7 @@ def test_probabilities_of_all_categories_add_up(kernel):
     assert np.isnan(written(kernel, 5, mean, variance, np.array([-1, 4, -7, 9]), cutpoints)).all()
 
 
-def test_probabilities_of_counts_add_up_and_have_the_moments_in_closed_form():
+def test_probabilities_of_counts_sum_to_one_and_have_closed_form_moments():
     mean, variance, offset = np.full(200, 0.7), np.full(200, 0.3), np.full((1, 200), 0.2)
     counts = np.arange(200)
     h = written(gaussian_average(ScalarDensity(poisson.derivatives)).terms, 5, mean, variance, counts, offset)
@@ -185,7 +185,7 @@ def test_probabilities_of_counts_add_up_and_have_the_moments_in_closed_form():
     assert_allclose(moments[:, 0], [p @ counts, p @ counts**2], rtol=1e-10)
 
 
-def test_rows_without_an_average_are_nan_and_remaining_rows_are_finite():
+def test_invalid_rows_have_nan_averages_and_other_rows_are_finite():
     density = ScalarDensity(poisson.derivatives)
     mean, variance = np.array([0.0, np.nan, 0.0, 0.0, 0.0]), np.array([1.0, 1.0, -1.0, np.inf, 1.0])
     arrays = mean, variance, np.array([-1, 2, 2, 2, 2]), np.zeros((1, 5))
@@ -196,7 +196,7 @@ def test_rows_without_an_average_are_nan_and_remaining_rows_are_finite():
 
 
 def test_average_that_does_not_converge_is_nan():
-    """A density with a jump has no derivatives to agree on."""
+    """A density with a jump has no derivatives, so that quadrature rules do not agree."""
 
     def jump(f, y, parameters, out):
         out[:] = 0.0
@@ -209,7 +209,7 @@ def test_average_that_does_not_converge_is_nan():
 
 
 def test_average_evaluates_a_density_few_times():
-    """Averages of a log-concave density look for features in wide rules alone."""
+    """For a log-concave density, narrow features are searched in wide rules alone."""
     evaluated = 0
 
     def derivatives(f, y, parameters, out):

@@ -1,4 +1,4 @@
-"""Every likelihood of the registry against its contract: what else it says has to follow from its log density."""
+"""Contract of every registered likelihood: probabilities, averages and scores follow from its log density."""
 
 import copy
 import pickle
@@ -19,8 +19,9 @@ from pymc_gpep.solvers.newton import of_width_zero
 from tests.likelihoods.integrals import integrate
 
 N = 6
-LABELS = {2: np.array([0, 1, 1, 1, 0, 0]), 3: np.array([0, 1, 2, 1, 0, 2])}  # by the number of classes
-# Likelihoods with parameters, and of counts, have tests in `test_contract_with_parameters`, and votes in `test_votes`.
+LABELS = {2: np.array([0, 1, 1, 1, 0, 0]), 3: np.array([0, 1, 2, 1, 0, 2])}  # labels by number of classes
+# Likelihoods of counts and likelihoods with parameters are tested in `test_contract_with_parameters`, and votes in
+# `test_votes`.
 WITHOUT_PARAMETERS = [each for each in LIKELIHOODS if not each.has_parameters and each.observes_classes(2)]
 likelihoods = pytest.mark.parametrize("likelihood", WITHOUT_PARAMETERS, ids=lambda likelihood: likelihood.name)
 OBSERVED = {
@@ -33,12 +34,12 @@ OBSERVED = {
 
 
 def n_functions(likelihood):
-    """A number of latent functions that a point may have."""
+    """Return a valid number of latent functions per point."""
     return 3 if likelihood.function_axis else 1
 
 
 def observed(likelihood):
-    """A few labels, of every class."""
+    """Return labels that contain every class."""
     return LABELS[likelihood.n_classes(n_functions(likelihood))]
 
 
@@ -54,7 +55,7 @@ def test_names_of_likelihoods_are_unique():
 
 
 @likelihoods
-def test_likelihood_reads_only_its_own_models(likelihood):
+def test_likelihood_recognises_only_its_own_models(likelihood):
     assert set(OBSERVED) == {each.name for each in WITHOUT_PARAMETERS}
     for other in WITHOUT_PARAMETERS:
         with pm.Model() as model:
@@ -97,7 +98,7 @@ def test_density_of_all_points_is_the_product(likelihood):
 
 
 @likelihoods
-def test_sees_common_matches_dependence_on_a_common_shift(likelihood):
+def test_sees_common_is_whether_density_depends_on_a_common_shift(likelihood):
     f = np.random.default_rng(1).normal(size=(n_functions(likelihood), N))
     labels = observed(likelihood)
     seen = abs(likelihood.log_density(f + 2.0, labels) - likelihood.log_density(f, labels)) > 1e-10
@@ -148,7 +149,7 @@ def test_default_guide_is_a_valid_guide(likelihood):
 
 
 @likelihoods
-def test_method_name_stands_for_one_approximation(likelihood):
+def test_method_name_identifies_one_approximation(likelihood):
     names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
     assert len(names) == len(set(names))
 
@@ -194,7 +195,7 @@ def test_invalid_numbers_of_functions_are_refused(likelihood):
 
 
 @likelihoods
-def test_density_equals_its_average_over_a_width_of_zero(likelihood):
+def test_average_at_zero_variance_equals_the_density(likelihood):
     if not (likelihood.offers(ScalarDensity) and likelihood.offers(GaussianAverage)):
         pytest.skip("a density without an average, or an average without a density")
     f, parameters = np.linspace(-4.0, 4.0, N), np.empty((0, 0))

@@ -1,4 +1,4 @@
-"""Every likelihood of one function that is given parameters, against the probability that it stands for."""
+"""Every likelihood of one function with parameters, against its log density written with SciPy."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ from pymc_gpep.likelihoods.standard_density import LOGISTIC_POWERS, StandardForm
 from tests.likelihoods.with_parameters import EVERY, model_of
 from tests.reference.dense_averages import normal_average
 
-# Those of several functions are of another kind, `test_label_noise`.
+# Likelihoods of several functions with parameters are tested in `test_label_noise`.
 WITH_PARAMETERS = [
     each for each in LIKELIHOODS if not each.function_axis and (each.has_parameters or not each.observes_classes(1))
 ]
@@ -39,7 +39,7 @@ def observed(likelihood):
 
 
 def bound(likelihood):
-    """With parameters that differ from point to point, but for those that are data."""
+    """The likelihood with its parameters. Parameters that are hyperparameters differ from row to row."""
     _, parameters, _, _, data = EVERY[likelihood.name]
     noise = 0.1 * np.random.default_rng(5).normal(size=parameters.shape)
     noise[list(data)] = 0.0
@@ -47,19 +47,19 @@ def bound(likelihood):
 
 
 def density(likelihood):
-    """The kernel of its density."""
+    """The kernel of the log density and its derivatives."""
     kind = ScalarDensity if likelihood.offers(ScalarDensity) else PlainDensity
     return likelihood.computation(kind).derivatives
 
 
 def log_density(likelihood, i):
-    """log p(y_i | f) as a function of f."""
+    """Return log p(y_i | f) as a function of f."""
     y, parameters = observed(likelihood)[i], bound(likelihood).parameters[:, i]
     return lambda f: EVERY[likelihood.name].log_probability(y, f, parameters)
 
 
 def terms(kernel, likelihood, *shape, moments, parameters=None):
-    """What a kernel writes, for the observations of a likelihood."""
+    """Output of a kernel for the observations of a likelihood."""
     out = np.empty((*shape, N))
     given = bound(likelihood).parameters if parameters is None else parameters
     kernel(*moments, observed(likelihood), given, out)
@@ -67,7 +67,7 @@ def terms(kernel, likelihood, *shape, moments, parameters=None):
 
 
 def slope(value, likelihood, row):
-    """Derivative in a row of the parameters by differences of four points."""
+    """Derivative with respect to one row of the parameters, by differences of four points."""
     shift = np.zeros_like(bound(likelihood).parameters)
     shift[row] = STEP
     up, down, far_up, far_down = (value(bound(likelihood).parameters + t * shift) for t in (1.0, -1.0, 2.0, -2.0))
@@ -76,12 +76,12 @@ def slope(value, likelihood, row):
 
 @cache
 def declared(name):
-    """A model of each likelihood, which nobody changes."""
+    """A model of each likelihood. It is shared: do not change it."""
     return model_of(EVERY[name].observe)[0]
 
 
 @likelihoods
-def test_likelihood_reads_only_its_own_models(likelihood):
+def test_likelihood_recognises_only_its_own_models(likelihood):
     for other in WITH_PARAMETERS:
         model = declared(other.name)
         assert (likelihood.read(model["y"], {model["f"]}) is not None) == (other == likelihood)
@@ -116,7 +116,7 @@ def test_averages_match_integrals_of_the_density(likelihood):
     h = terms(likelihood.computation(GaussianAverage).terms, likelihood, 5, moments=moments)
     g = terms(likelihood.computation(AverageLogDensity).terms, likelihood, 3, moments=moments)
     each = [(log_density(likelihood, i), F[i], VARIANCE[i]) for i in range(N)]
-    digits = 1e-9 if likelihood.offers(ScalarDensity) else 1e-5  # of the reference, where there is a kink
+    digits = 1e-9 if likelihood.offers(ScalarDensity) else 1e-5  # error of the reference where the density has a kink
     assert_allclose(h[0], np.log([normal_average(lambda f, p=p: np.exp(p(f)), *at) for p, *at in each]), rtol=digits)
     assert_allclose(g[0], [normal_average(*of) for of in each], rtol=digits)
 
@@ -183,7 +183,7 @@ def test_impossible_observation_returns_nan(likelihood):
     ids=lambda value: value.name,
 )
 def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approximation):
-    """By differences of evidences that are solved again."""
+    """The reference are differences of evidences, each solved anew."""
     x = np.linspace(-2.0, 2.0, N)[:, None]
     k = 1.5 * np.exp(-0.5 * (x - x.T) ** 2) + 0.05 * np.eye(N)
     mean, y = 0.2 * np.ones((1, N)), observed(likelihood)
@@ -208,7 +208,10 @@ def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approxima
 
 @likelihoods
 def test_bound_likelihood_has_the_same_averages(likelihood):
-    """Constants of rows are those of the arrays that it was bound to, and are computed anew for other arrays."""
+    """Constants of rows are reused for the arrays that they were computed from.
+
+    Other arrays get constants of their own.
+    """
     given, y = bound(likelihood), observed(likelihood)
     parameters = given.parameters.copy()
     solve = given.bound_to(y, parameters)
@@ -238,7 +241,7 @@ def test_constants_of_rows_are_computed_once():
 
 
 @likelihoods
-def test_scores_are_of_each_point(likelihood):
+def test_scores_are_computed_for_each_point(likelihood):
     given = bound(likelihood)
     y = observed(likelihood)
     cov = VARIANCE[:, None, None]
@@ -253,7 +256,7 @@ def test_scores_are_of_each_point(likelihood):
 
 @likelihoods
 def test_draws_of_the_model_have_the_density(likelihood):
-    """What PyMC says of the observations given latent values."""
+    """The draws come from PyMC's distribution of the observations given latent values."""
     model = declared(likelihood.name)
     expected, f = model.compile_fn(
         [*model.logp([model["y"]], sum=False), *model.replace_rvs_by_values([model["f"]])],

@@ -1,4 +1,4 @@
-"""Exposures of 0, whose rows say nothing, and exposures that cannot be; beside models without those rows."""
+"""Exposures of 0, whose rows are not informative, against models without these rows. Invalid exposures are refused."""
 
 import re
 
@@ -75,7 +75,7 @@ def test_row_without_exposure_equals_a_removed_row(method, written):
 
 @pytest.mark.parametrize("method", ["ep", "fv"])
 def test_rows_without_exposure_follow_the_prior_given_remaining_rows(method):
-    """The moments there are those of a prediction by the fit of the other rows, but for the jitter."""
+    """Their moments match predictions from a fit of the remaining rows, up to the jitter."""
     all_rows, _ = model(slice(None))
     without, gp = model(REST)
     found, others = fit(all_rows, method), fit(without, method)
@@ -89,7 +89,7 @@ def test_rows_without_exposure_follow_the_prior_given_remaining_rows(method):
     assert_allclose(draws.var(axis=0), found.latent["variance"], rtol=0.15)
 
 
-def test_nothing_is_learned_without_any_exposure():
+def test_evidence_without_any_exposure_is_1():
     nothing, _ = model(slice(None), hours=np.zeros(12), counts=np.zeros(12, dtype=int))
     found = fit(nothing, "fv")
     assert_allclose(found.log_evidence, 0.0, atol=1e-12)
@@ -104,7 +104,7 @@ def test_predicted_count_without_exposure_is_zero():
 
 
 @pytest.mark.parametrize("written", WRITTEN)
-def test_a_count_without_exposure_is_refused_with_its_row(written):
+def test_count_without_exposure_is_refused_with_its_row(written):
     made, _ = model(slice(None), counts=np.where(np.arange(12) == 6, 4, SEEN), written=written)
     with pytest.raises(ValueError, match=r"exposure of .* is 0 in row 6, but the count is more than 0"):
         fit(made)
@@ -112,7 +112,7 @@ def test_a_count_without_exposure_is_refused_with_its_row(written):
 
 CANNOT_BE = [
     (as_data, -1.0),
-    (as_data, np.inf),  # and PyMC refuses data that are NaN
+    (as_data, np.inf),  # PyMC refuses NaN in `pm.Data`
     *((written, wrong) for written in (as_numbers, times_a_hyperparameter) for wrong in (-1.0, np.inf, np.nan)),
 ]
 
@@ -133,7 +133,7 @@ def test_message_names_the_first_of_many_rows():
         fit(made)
 
 
-def test_exposures_at_new_points_are_checked_alike():
+def test_exposures_at_new_points_are_checked():
     made, gp = model(slice(None))
     fitted = fit(made)
     with pytest.raises(ValueError, match=r"of 'y' at new points must be numbers of at least 0.* in row 1\."):

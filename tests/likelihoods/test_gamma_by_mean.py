@@ -1,4 +1,4 @@
-"""Gamma distributions by mean and standard deviation, whose shape is free of latent values where their ratio is."""
+"""Gamma distributions by mean and standard deviation. Their shape is constant if the ratio of both is."""
 
 import numpy as np
 import pymc as pm
@@ -42,7 +42,7 @@ def written_twice(f, ratio):
 
 @pytest.mark.parametrize("process", [True, False])
 @pytest.mark.parametrize("observe", [with_name, by_square_root, written_twice])
-def test_shape_and_offset_are_read(observe, process):
+def test_shape_and_offset_are_recognised(observe, process):
     found = read_classifier(model_of(observe, process))
     assert found.kind == "gamma"
     assert found.n_functions == 1
@@ -57,12 +57,12 @@ def test_shape_and_offset_are_read(observe, process):
     assert_allclose(likelihood.log_densities(f[None], Y), expected, rtol=1e-6)
 
 
-def test_shape_that_depends_on_latent_values_is_read_by_its_log_density():
+def test_gamma_whose_shape_depends_on_latent_values_uses_its_log_density():
     model = model_of(lambda f, ratio: pm.Gamma("y", mu=pm.math.exp(f), sigma=ratio, observed=Y), process=False)
     assert read_classifier(model).kind == "univariate"
 
 
-def test_a_negative_ratio_is_refused():
+def test_negative_ratio_is_refused():
     model = model_of(
         lambda f, ratio: pm.Gamma("y", mu=pm.math.exp(f), sigma=-ratio * pm.math.exp(f), observed=Y), False
     )
@@ -73,7 +73,7 @@ def test_a_negative_ratio_is_refused():
 @pytest.mark.parametrize(
     "p", [lambda f, n: n / (n + pm.math.exp(f)), lambda f, n: pm.math.invlogit(pm.math.log(n) - f)]
 )
-def test_negative_binomial_by_number_and_probability_is_read(p):
+def test_negative_binomial_by_number_and_probability_is_recognised(p):
     counts = np.arange(N)
     model = model_of(lambda f, n: pm.NegativeBinomial("y", n=n, p=p(f, n), observed=counts), process=True)
     (parameters,) = evaluate([read_classifier(model).parameters])

@@ -1,4 +1,4 @@
-"""Groups of rows as one factor, against integrals of the product of their densities."""
+"""Groups of rows as one factor, against integrals of the product of the densities of the rows."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Case:
     y: np.ndarray
     parameters: np.ndarray
     log_p: object
-    """Log density of y given f, and parameters, each (k, n)."""
+    """Log density of y given f and parameters, each (k, n)."""
     learned: bool = False
 
 
@@ -111,13 +111,13 @@ def evaluated(case):
 
 
 def of_groups(case, f):
-    """Log density of each group (k, g) at latent values (k, g), from those of rows."""
+    """Log density of each group (k, g) at latent values (k, g), as a sum over its rows."""
     rows = case.log_p(f[:, OF], np.broadcast_to(case.y, (len(f), N)), case.parameters[:, None])
     return np.stack([rows[:, g == OF].sum(axis=1) for g in range(4)], axis=1)
 
 
 def integrals(case):
-    """log E p and E log p of groups, by a grid."""
+    """log E p and E log p of each group, by a grid."""
     z = np.linspace(-10.0, 10.0, 20_001)
     weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
     with np.errstate(all="ignore"):
@@ -159,7 +159,7 @@ def test_average_log_density_of_a_group_is_the_sum_of_its_rows(name):
     case = CASES[name]
     likelihood, labels = evaluated(case)
     out = np.empty((3, 4))
-    small = 0.1 * VARIANCE  # at a wide variance the oracle's densities are 0 far out
+    small = 0.1 * VARIANCE  # with a wide variance the densities of the reference underflow
     likelihood.computation(AverageLogDensity).terms(MEAN, small, labels, likelihood.parameters, out)
     z, weights = np.polynomial.hermite_e.hermegauss(60)
     expected = weights @ of_groups(case, MEAN + np.sqrt(small) * z[:, None]) / weights.sum()
@@ -167,7 +167,7 @@ def test_average_log_density_of_a_group_is_the_sum_of_its_rows(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.learned])
-def test_slopes_of_a_group_match_differences_in_parameters_of_rows(name):
+def test_slopes_of_a_group_match_differences_in_parameters_of_its_rows(name):
     case = CASES[name]
     given = pt.dmatrix("given")
     found = grouped(case, given)

@@ -81,18 +81,18 @@ def test_error_against_orthant_probabilities_is_small():
     assert np.abs(found - exact).max() > 1e-8
 
 
-def test_zero_variance_gives_the_likelihood():
+def test_zero_variance_returns_the_likelihood():
     y, mean, _ = points(10, 3)
     log_z, new_mean, new_cov, of_mean, _ = inner_ep_moments(y, mean, np.zeros((3, 3)))
     assert_allclose(new_mean, mean, rtol=1e-15)
     assert not new_cov.any()
-    # Inner EP is an approximation to the integral over u as well.
+    # Inner EP also approximates the integral over u.
     exact, gradient = log_probabilities_and_gradients(y, mean)
     assert_allclose(log_z, exact, atol=5e-3)
     assert_allclose(of_mean, gradient, atol=2e-2)
 
 
-def test_labels_outside_the_classes_have_no_probability():
+def test_labels_outside_the_classes_have_probability_zero():
     _, mean, cov = points(2, 3)
     log_z, new_mean, _, of_mean, of_cov = inner_ep_moments(np.array([-1, 3]), mean, cov)
     assert (log_z == -np.inf).all()
@@ -124,7 +124,7 @@ def test_batch_dimensions_broadcast():
 
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", pytest.param("NUMBA", marks=pytest.mark.slow)])
 def test_shapes_are_checked_at_evaluation(mode):
-    """Kernels read memory unchecked."""
+    """Kernels read memory without checks."""
     y, mean, cov = points(4, 3)
     wrong = {"batch": (y[:3], mean, cov), "classes": (y, mean, cov[:, :2, :2]), "points": (y, mean, cov[:2])}
     function = pytensor.function([Y, MEAN, COV], gpep.inner_ep(Y, MEAN, COV)[0], mode=mode)
@@ -161,7 +161,7 @@ def test_moments_and_second_derivatives_are_refused():
 
 
 def test_label_scores_of_fits_are_log_normalisers(shared):
-    """Where the package needs the tail of a class probability, it computes this normaliser and no other class."""
+    """The tail of a class probability is this normaliser, and it computes no other class."""
     y, mean, cov = points(6, 3)
     found = shared.fit.classifier.likelihood_model.log_tail(mean, cov, y)
     assert_allclose(found, inner_ep_moments(y, mean, cov)[0], rtol=1e-15)
@@ -177,7 +177,7 @@ def test_numba_gives_equal_results(function):
 @pytest.mark.slow
 def test_jax_gives_equal_results_and_derivatives(function):
     jax = pytest.importorskip("jax")
-    from pymc.sampling.jax import get_jaxified_logp  # it needs JAX
+    from pymc.sampling.jax import get_jaxified_logp  # needs JAX
 
     y, mean, cov = points(4, 3)
     for found, expected in zip(compiled("JAX")(y, mean, cov), function(y, mean, cov), strict=True):

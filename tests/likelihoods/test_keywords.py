@@ -1,4 +1,4 @@
-"""Arguments that a distribution does not have are refused, and not left out."""
+"""Unknown keyword arguments of distributions raise errors and are not ignored."""
 
 import numpy as np
 import pymc as pm

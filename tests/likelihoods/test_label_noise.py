@@ -1,4 +1,4 @@
-"""Likelihoods with label noise: distributions, densities, predictive probabilities, and what is refused."""
+"""Likelihoods with label noise: distributions, densities, predictive probabilities and refusals."""
 
 import copy
 import pickle
@@ -61,7 +61,7 @@ def model_of(likelihood, epsilon=EPSILON, f=None):
 
 
 @both
-def test_log_probabilities_with_label_noise_match_formula(make, likelihood, without):
+def test_log_probabilities_with_label_noise_match_the_formula(make, likelihood, without):
     log_p = pm.logp(make(F[:, None]), np.arange(-1, C + 1)).eval()
     expected = (1 - EPSILON) * without + EPSILON / C
     assert_allclose(np.exp(log_p[:, 1:-1]), expected, rtol=1e-12)
@@ -105,7 +105,7 @@ def test_zero_epsilon_equals_no_label_noise():
 
 
 @both
-def test_label_noise_is_read_from_the_model(make, likelihood, without):
+def test_model_with_label_noise_is_recognised(make, likelihood, without):
     model, _ = model_of(likelihood)
     assert [each for each in LIKELIHOODS if each.read(model["y"]) is not None] == [likelihood]
     classifier = read_classifier(model)
@@ -137,7 +137,7 @@ def test_predicted_probabilities_match_averages(make, likelihood, without, coupl
         assert_allclose(bound(likelihood).log_tail(mean, cov, labels), np.log(p[:, y]), atol=0.05)
 
 
-def test_step_likelihood_of_latent_values_without_variance_has_exact_probabilities():
+def test_step_likelihood_without_latent_variance_has_exact_probabilities():
     likelihood = bound(RobustMaxLikelihood(), 2)
     p, _ = likelihood.probabilities(np.array([[1.0, 2.0, 0.0], [0.0, -1e3, 1e3]]), np.zeros((2, 3, 3)))
     rest = EPSILON / C
@@ -169,7 +169,7 @@ def test_invalid_epsilon_raises_value_error():
         bound(NoisyMultinomialProbitLikelihood(), epsilon=1.2).check_parameters(None, "'y'")
 
 
-def test_other_methods_name_methods_with_label_noise():
+def test_error_of_other_methods_names_methods_with_label_noise():
     for each in (STEPS, PROBITS):
         likelihood = read_classifier(model_of(each)[0]).likelihood_model
         assert type(approximator(None, likelihood, {})) is NoisyNestedEP
@@ -189,7 +189,7 @@ def with_prior(make=gpep.MultinomialProbit):
 
 
 @pytest.mark.parametrize("make", [gpep.MultinomialProbit, gpep.RobustMax])
-def test_label_noise_is_learned_predicted_with_and_saved(make):
+def test_learned_label_noise_is_used_in_predictions_and_saved(make):
     model, gp = with_prior(make)
     log_posterior = DenseLogPosterior(read_classifier(model), NoisyNestedEP(tolerance=1e-9))
     theta = np.array([-1.0])
@@ -201,7 +201,7 @@ def test_label_noise_is_learned_predicted_with_and_saved(make):
     epsilon = float(fit.hyperparameters["epsilon"])
     assert 0.05 < epsilon < 0.4
     p = fit.predict(gp, np.array([[2.0], [9.0]]))["p"].values
-    assert (p.argmax(axis=1) == [0, 1]).all()  # the label at 2 is the other
+    assert (p.argmax(axis=1) == [0, 1]).all()  # the label at 2 is the wrong class, by noise
     assert (p > epsilon / 2).all()
     again = gpep.from_datatree(fit.to_datatree(), model)
     assert_allclose(again.predict(gp, np.array([[2.0], [9.0]]))["p"].values, p, atol=1e-10)
@@ -242,7 +242,7 @@ def test_gibbs_sampling_finds_the_posterior_with_label_noise():
     for row, sign in enumerate((1.0, -1.0)):
         weight = weight * ((1 - epsilon) * ndtr(sign * x[row] / np.sqrt(2)) + epsilon / 2)
     expected = x @ weight / weight.sum()
-    error = found.std(axis=0) / np.sqrt(300)  # draws follow each other
+    error = found.std(axis=0) / np.sqrt(300)  # successive draws are correlated: 300 is their effective number
     assert (np.abs(found.mean(axis=0) - expected) < 4 * error).all()
     assert (np.abs(expected) > 5 * error).any()
 

@@ -1,4 +1,4 @@
-"""Every local computation that a likelihood offers against differences and integrals of its log density."""
+"""Every local computation of a likelihood, against differences and integrals of its log density."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ STEP = 1e-4
 
 
 def difference(function, f, i, a, step=STEP):
-    """Derivative of a function of all latent values with respect to one."""
+    """Derivative of a function of all latent values with respect to one latent value."""
     up, down = f.copy(), f.copy()
     up[a, i] += step
     down[a, i] -= step
@@ -134,16 +134,19 @@ def utility_bound(likelihood, kernels):
 
 
 def matching_site(mean, variance, slope, bend):
-    """Precision and location of the site that gives N(mean, variance) the moments of the tilted distribution.
+    """Precision and location of the site with which N(mean, variance) has the moments of the tilted distribution.
 
-    `slope` and `bend` are derivatives of the log normaliser with respect to the mean.
+    `slope` and `bend` are the first two derivatives of the log normaliser with respect to the mean.
     """
     precision = -bend / (1.0 + variance * bend)
     return precision, slope + precision * (mean + variance * slope)
 
 
 def check_difference_site(likelihood, update):
-    """The site of g = f_y − f_j + u with two latent values, for `update(mean, cov, y)` → terms, precision, location."""
+    """Check the site of g = f_y − f_j + u for two latent values.
+
+    `update(mean, cov, y)` returns terms, precision, location.
+    """
     for y in (0, 1):
         mean, cov = np.array([0.4, -0.3]), np.array([[0.8, 0.2], [0.2, 0.5]])
         log_z, slope, bend = integral_and_derivatives(likelihood, mean, cov, y, np.eye(2)[y])
@@ -155,7 +158,7 @@ def check_difference_site(likelihood, update):
 
 
 def check_independent_sites(likelihood, update, c):
-    """Sites of c latent values, for `update(mean, variance, y)` → terms, precisions (c,), locations (c,)."""
+    """Check sites of c latent values. `update(mean, variance, y)` returns terms, precisions (c,) and locations (c,)."""
     for y in range(c):
         mean, variance = np.linspace(-0.6, 0.4, c), np.linspace(0.7, 0.3, c)
         terms, precisions, locations = update(mean, variance, y)
@@ -167,7 +170,7 @@ def check_independent_sites(likelihood, update, c):
 
 
 def independent(kernel, extra, mean, variance, y):
-    """What a kernel makes of one point without sites; it iterates `extra` numbers of its own besides these."""
+    """Run a kernel for one point, starting without sites. It also iterates `extra` numbers for this point."""
     c = len(mean)
     sites, target = np.zeros((2, 2, 1, c + extra))
     nothing = np.zeros((c, 1))
@@ -184,7 +187,7 @@ def difference_factors(likelihood, kernels):
         terms, _ = kernels.coupled_update(
             mean[:, None], cov[None], np.array([y]), nothing, nothing, 1, 1e-10, alpha, beta, scale
         )
-        # At these sites the energy has its stationary point, where it is that of EP.
+        # At these sites the energy is stationary and equals the energy of EP.
         variance = 1.0 / (1.0 / scale + alpha)
         contrast = 2.0 * np.eye(2)[y] - 1.0
         moments = np.stack([variance * (contrast @ mean / scale + beta), variance])
@@ -196,19 +199,19 @@ def difference_factors(likelihood, kernels):
         assert_allclose(target, sites, atol=1e-9)
         average = np.empty((5, 1))
         kernels.average(np.array([contrast @ mean]), scale[0], np.ones(1, np.int64), np.empty(0), average)
-        assert average[0, 0] == pytest.approx(terms, abs=1e-12)  # with two classes there is one factor
+        assert average[0, 0] == pytest.approx(terms, abs=1e-12)  # with two classes the likelihood is one factor
         return terms, alpha[0, 0], beta[0, 0]
 
     check_difference_site(likelihood, coupled)
 
 
 def independent_factors(likelihood, kernels):
-    """With two classes there is one factor, and inner EP is exact."""
+    """With two classes the likelihood is one factor, for which inner EP is exact."""
     check_independent_sites(likelihood, partial(independent, partial(kernels.update, 1, 1e-10), 1), 2)
 
 
 def noisy_difference_factors(likelihood, kernels):
-    """With two latent values there is one factor, and the noise of the values is part of that of the utilities."""
+    """With two latent values the likelihood is one factor. Noise of latent values adds to the noise of utilities."""
     mean, cov, rest = np.array([0.4, -0.3]), np.array([[0.8, 0.2], [0.2, 0.5]]), np.array([0.3, 0.1])
     for y in (0, 1):
         log_z, slope, bend = integral_and_derivatives(likelihood, mean, cov + np.diag(rest), y, np.eye(2)[y])
@@ -219,7 +222,7 @@ def noisy_difference_factors(likelihood, kernels):
             mean[:, None], cov[None], np.array([y]), rest[:, None], nothing, nothing, 1, 1e-10, alpha, beta, scale
         )
         assert terms == pytest.approx(log_z, abs=1e-9)
-        unit = 1.0 + rest[1 - y]  # sites are of g in units of the other utility's noise
+        unit = 1.0 + rest[1 - y]  # sites are of g, in units of the noise of the other utility
         assert_allclose((alpha[0, 0] / unit, beta[0, 0] / np.sqrt(unit)), site, atol=1e-6)
 
 
@@ -229,7 +232,7 @@ def independent_quadrature(likelihood, kernels):
 
 
 def rough_sites(likelihood, kernels):
-    """Sites without a fixed point agree with those of `IndependentQuadrature` to two digits."""
+    """Sites that are not iterated to a fixed point agree with the sites of `IndependentQuadrature` to two digits."""
     variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
     log_z, sites = np.empty(N), np.empty((N, 2, C))
     kernels.terms(F.T.copy(), variance, LABELS, log_z, sites)
@@ -241,7 +244,7 @@ def rough_sites(likelihood, kernels):
 
 
 def coupled_quadrature(likelihood, kernels):
-    """Sites of next to no precision leave the posterior as the cavity; with three classes all moments match."""
+    """Sites of negligible precision leave the cavity as the posterior. With three classes all moments match."""
     axis = np.linspace(-7.0, 7.0, 61)
     t = np.stack(np.meshgrid(axis, axis, axis, indexing="ij")).reshape(C, -1)
     for i, y in enumerate(LABELS):
@@ -293,7 +296,7 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(120)
 
 
 def of_each_class(likelihood, kernel, size):
-    """A function of numbers (n,) that writes `size` rows, and the log density of one point, for each class."""
+    """For each class, a function of arrays (n,) that returns `size` rows, and the log density of one point."""
     parameters = np.empty((0, N))
     for label in range(likelihood.n_classes(1)):
         y = np.full(N, label)
@@ -312,7 +315,7 @@ def of_each_class(likelihood, kernel, size):
 
 
 def slopes_by_differences(function, *numbers, which=0):
-    """Derivatives of a function of numbers (n,) with respect to one of its arguments, to about 1e-8."""
+    """Derivatives of a function of arrays (n,) with respect to one argument, with errors of about 1e-8."""
     moved = [[x + t * STEP * (i == which) for i, x in enumerate(numbers)] for t in (-2, -1, 1, 2)]
     low2, low, high, high2 = (function(*each) for each in moved)
     return (8 * (high - low) - (high2 - low2)) / (12 * STEP)
@@ -338,7 +341,7 @@ def gaussian_average(likelihood, kernels):
 
 
 def powers_average(likelihood, kernels):
-    """By sums over a grid of the product of both classes, up to hundreds of rows, and under wide normals."""
+    """Check powers up to 300 of the densities of both classes, averaged under normals, against sums over a grid."""
     powers = np.array([[3.0, 0.0, 40.0, 300.0, 1.0, 0.0], [2.0, 5.0, 1.0, 200.0, 0.0, 7.0]])
     mean, variance = np.array([0.3, -1.0, 0.5, 1.0, -2.0, 1.5]), np.array([0.7, 2.0, 4.0, 30.0, 1.0, 9.0])
     terms = np.empty((5, 6))
@@ -371,7 +374,7 @@ def row_constants(likelihood, kernels):
     y, parameters, moments = LABELS[:2].clip(0, 1), np.empty((0, 2)), (POINTS[:2].copy(), VARIANCE[:2].copy())
     bound, expected = np.empty((2, 5, 2))
     (average,) = (each for each in kernels.bound_to(y, parameters) if isinstance(each, GaussianAverage))
-    for given in (y, 1 - y):  # other rows than those of the constants, too
+    for given in (y, 1 - y):  # the constants were computed for the first array only
         average.terms(*moments, given, parameters, bound)
         likelihood.computation(GaussianAverage).terms(*moments, given, parameters, expected)
         np.testing.assert_array_equal(bound, expected)
@@ -399,7 +402,7 @@ def quadratic_bound(likelihood, kernels):
 
 
 def utilities(likelihood, kernels):
-    """Where the label is a function of utilities, what these have beyond f is on average the slope of log p(y | f)."""
+    """If the label is a function of utilities, E[utility − f | y] is the gradient of log p(y | f)."""
     draws, c = 20_000, C if likelihood.function_axis else 1
     f, y = F[:c], LABELS % likelihood.n_classes(c)
     given = np.repeat(f, draws, axis=1)
@@ -412,7 +415,7 @@ def utilities(likelihood, kernels):
 
 
 def factor_derivatives(evaluate, mean, variance):
-    """Log normalisers, ρ and γ = −∂ρ/∂m, and the heat equation 2 ∂ log Z/∂v = ρ² − γ, by differences."""
+    """Check log normalisers, ρ and γ = −∂ρ/∂m by differences, and the heat equation 2 ∂ log Z/∂v = ρ² − γ."""
     log_z, rho, gamma = evaluate(mean, variance)
     for place in np.ndindex(mean.shape[1:]):
         step = np.zeros(mean.shape)
@@ -463,7 +466,7 @@ def rough_normaliser(likelihood, kernels):
 
 
 def rough_density(likelihood, kernels):
-    # Wide enough for labels of all probabilities.
+    # The scale is wide enough for probabilities from near 0 to near 1.
     f, y = np.random.default_rng(3).normal(scale=4.0, size=(C, 200)), np.arange(200) % C
     exact = np.empty((2, C, 1)), likelihood.computation(BlockCurvature).log_density
     for i in range(200):
@@ -474,8 +477,8 @@ def rough_density(likelihood, kernels):
 
 
 def site_information(likelihood, kernels):
-    # The scores of rows are compared with brute force in tests/rivals/selection/test_scores.py. Here: only
-    # differences matter.
+    # `tests/rivals/selection/test_scores.py` compares scores with brute force. This test checks invariance under
+    # shifts.
     root = np.random.default_rng(9).normal(size=(N, C, C))
     cov = root @ root.swapaxes(1, 2)
     found = []
@@ -586,11 +589,11 @@ CHECKS = {
     [
         (likelihood, computation)
         for likelihood in LIKELIHOODS
-        if not likelihood.has_parameters and likelihood.observed_axes == 1  # votes: `test_votes`
+        if not likelihood.has_parameters and likelihood.observed_axes == 1  # votes are tested in `test_votes`
         for computation in likelihood.computations
     ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )
-def test_computation_is_found_by_its_type(likelihood, computation):
+def test_computation_is_found_by_its_type_and_is_correct(likelihood, computation):
     assert likelihood.computation(type(computation)) is computation
     CHECKS[type(computation)](likelihood, computation)

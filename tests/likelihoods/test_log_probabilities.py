@@ -1,4 +1,4 @@
-"""Log probabilities of observations and of ranges of them, in terms of the variables of their model."""
+"""Log probabilities of observations and of censored or truncated observations, as graphs of the model's variables."""
 
 import numpy as np
 import pymc as pm
@@ -12,7 +12,7 @@ from scipy import stats
 from pymc_gpep.likelihoods.log_probabilities import log_above, log_below, log_probability
 
 Y = np.array([-1.0, 0.2, 0.7, 2.0])
-D = np.float64  # PyTensor takes numbers of Python in as few bits as hold them, and computes with these
+D = np.float64  # PyTensor gives Python numbers the smallest type that holds them, and would compute in single precision
 FAST = "FAST_COMPILE"
 UPPER = np.array([np.inf, 0.2, np.inf, 2.0])
 
@@ -34,7 +34,7 @@ def test_probability_beyond_a_bound_has_its_derivative(declare, exact):
     log_p = pytensor.graph.replace.graph_replace(by_value, {model.rvs_to_values[f]: value})
     both = pytensor.function([value], [log_p, pytensor.grad(log_p.sum(), value)], mode="FAST_COMPILE")
     first, last = exact(at, 0.5).logcdf(-1.0)[0], exact(at, 0.5).logsf(Y)
-    # PyMC has √2 in single precision.
+    # PyMC stores √2 in single precision.
     assert_allclose(both(at)[0], [first, last[1], exact(at, 0.5).logpdf(Y)[2], last[3]], rtol=1e-7)
     step = 1e-5
     assert_allclose(both(at)[1], (both(at + step)[0] - both(at - step)[0]) / (2.0 * step), rtol=1e-5)
@@ -79,21 +79,21 @@ def test_both_tails_keep_digits(name):
 
 
 def test_underflowing_tails_have_finite_logarithms():
-    """A gamma density is not: the ratio of the survival function to it is close to the scale."""
+    """For a gamma distribution in the tail, the ratio of survival function to density approaches the scale."""
     above = log_above(pm.Gamma.dist(D(2.5), D(1.5)), pt.constant(np.array([500.0, 1e6]))).eval(mode=FAST)
     assert_allclose(above, stats.gamma.logpdf([500.0, 1e6], 2.5, scale=1.0 / 1.5) - np.log(1.5), atol=3e-3)
     below = log_below(pm.Poisson.dist(1e4), pt.constant(D(3.0))).eval(mode=FAST)
     assert below == pytest.approx(stats.poisson.logpmf(3, 1e4), rel=1e-6)
 
 
-def test_counts_at_an_upper_bound_have_the_upper_tail():
+def test_counts_censored_at_an_upper_bound_have_the_upper_tail():
     found = log_probability(pm.Censored.dist(pm.Poisson.dist(D(4.0)), 1, 3), pt.constant([1, 2, 3]))
     exact = stats.poisson(4.0)
     assert_allclose(found.eval(mode=FAST), [exact.logcdf(1), exact.logpmf(2), exact.logsf(2)], rtol=1e-12)
 
 
-def test_densities_between_bounds_are_normalised():
-    """Some bounds are infinite, and a time that is censored may have been seen only from some time on."""
+def test_truncated_densities_are_normalised():
+    """Some bounds are infinite. A censored time can also be truncated from below."""
     y, lower, upper = np.array([0.5, 1.0, 2.0]), np.array([-np.inf, 0.0, 0.7]), np.array([1.0, np.inf, 3.0])
     found = log_probability(pm.Truncated.dist(pm.Gamma.dist(D(2.0), D(1.5)), lower, upper), pt.constant(y))
     exact = stats.gamma(2.0, scale=1.0 / 1.5)

@@ -26,7 +26,7 @@ Y = RNG.integers(0, C, N)
 
 
 def log_probabilities(f, y):
-    """One point after the other; f (n, c), y (n,)."""
+    """Reference, one point after another, for f (n, c) and y (n,)."""
     return np.array(
         [log_probability_and_gradient(row, label, np.empty(len(row))) for row, label in zip(f, y, strict=True)]
     )
@@ -90,7 +90,7 @@ def test_gradient_matches_differences():
     verify_grad(
         lambda f: multinomial_probit_log_probability(Y, f), [F], rng=RNG, abs_tol=1e-6, rel_tol=1e-6, mode="CVM"
     )
-    # One vector of latent values for all labels: the gradient sums over them.
+    # All labels share one vector of latent values: its gradient is a sum over labels.
     verify_grad(
         lambda f: multinomial_probit_log_probability(Y, f), [F[0]], rng=RNG, abs_tol=1e-6, rel_tol=1e-6, mode="CVM"
     )
@@ -129,7 +129,7 @@ def test_support_point_is_a_valid_label():
 
 
 def test_predictive_draws_work_in_numba():
-    # Warnings are errors here, PyTensor's "Numba will use object mode" among them.
+    # Warnings are errors here, for example PyTensor's "Numba will use object mode".
     with pm.Model(coords={"point": range(N)}):
         f = pm.Normal("f", 0, 1.5, shape=(N, C))
         MultinomialProbit("y", f, observed=Y, dims="point")
@@ -143,8 +143,8 @@ def test_predictive_draws_work_in_numba():
 
 @pytest.mark.slow
 def test_nuts_of_pymc_samples_the_model():
-    """By nutpie, which compiles the gradient of the log probability; PyMC's own sampler is used elsewhere."""
-    # With a flat enough prior and one label each, the mean of the observed class's latent value is the larger.
+    """nutpie compiles the gradient of the log probability. Other tests use PyMC's sampler."""
+    # The prior is wide and each point has one label: the latent value of the observed class has the largest mean.
     f_true = np.repeat(np.eye(C), 4, axis=0)
     y = f_true.argmax(1)
     with pm.Model(coords={"point": range(N), "class": range(C)}):
@@ -158,7 +158,7 @@ def test_nuts_of_pymc_samples_the_model():
     assert np.array_equal(mean.argmax(0), y)
 
 
-def test_find_map_matches_laplace():
+def test_find_map_equals_the_mode_of_laplace():
     with pm.Model() as model:
         f = pm.Normal("f", 0, 1, shape=(2, C))
         MultinomialProbit("y", f, observed=[0, 2])
@@ -287,7 +287,7 @@ def test_forgotten_transpose_is_named(data):
 
 def test_minibatch_labels_are_checked_by_shape():
     with pm.Model() as model:
-        # PyMC 6.4 takes no 64-bit integers from a minibatch, whatever the distribution.
+        # PyMC 6.4 refuses minibatches of 64-bit integers, for all distributions.
         f, labels = pm.Minibatch(F, Y.astype("int32"), batch_size=4)
         MultinomialProbit("y", f, observed=labels, total_size=N)
     assert np.isfinite(model.compile_logp()({}))

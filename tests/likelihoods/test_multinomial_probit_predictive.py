@@ -21,7 +21,7 @@ def posterior(m, c, scale, seed=0):
 @pytest.mark.parametrize(
     ("c", "accuracy", "genz"), [(2, 1e-14, 1e-14), (3, 1e-13, 1e-13), (4, 1e-6, 1e-7), (6, 1e-4, 1e-5)]
 )
-def test_probabilities_match_genz(c, accuracy, genz, scale):
+def test_probabilities_match_genz_algorithm(c, accuracy, genz, scale):
     mean, cov = posterior(4 if c < 6 else 2, c, scale)
     p, error = class_probabilities(mean, cov)
     expected = [orthant_probabilities(*point, genz) for point in zip(mean, cov + np.eye(c), strict=True)]
@@ -57,7 +57,7 @@ def test_exchangeable_classes_are_equally_probable(c):
 
 
 @pytest.mark.parametrize("c", [2, 3, 4, 6])
-def test_error_covers_a_more_exact_result(c):
+def test_error_covers_difference_from_a_more_exact_result(c):
     mean, cov = posterior(20, c, 2.0)
     p, error = class_probabilities(mean, cov, tolerance=1e-3)
     tight, tight_error = class_probabilities(mean, cov, tolerance=1e-5)
@@ -90,12 +90,12 @@ def test_extreme_moments_give_valid_probabilities(c, means, covariance):
 
 @pytest.mark.parametrize("c", [3, 4, 6])
 def test_nearly_equal_classes_have_accurate_probabilities(c):
-    # Latent values all but the same: the noise decides among them, and against the one that lags behind.
+    # The latent values of all classes but the last are nearly equal: their utilities differ by the noise.
     mean = np.zeros((1, c))
     mean[0, -1] = -1e5
     p, _ = class_probabilities(mean, np.full((1, c, c), 1e6) + 1e-9 * np.eye(c), tolerance=1e-4)
     np.testing.assert_allclose(p[0], [1 / (c - 1)] * (c - 1) + [0.0], atol=2e-4)
-    # One direction of huge variance sets two groups against each other.
+    # Two groups of classes differ along one direction of huge variance.
     direction = np.where(np.arange(c) < c // 2, 1e3, -1e3)
     p, _ = class_probabilities(np.zeros((1, c)), np.outer(direction, direction)[None], tolerance=1e-4)
     expected = np.where(np.arange(c) < c // 2, 0.5 / (c // 2), 0.5 / (c - c // 2))
@@ -111,8 +111,8 @@ def test_two_classes_match_the_closed_form():
 
 
 @pytest.mark.parametrize("c", [3, 4, 10])
-def test_independent_classes_are_exact(c):
-    """Each class by SciPy's one-dimensional quadrature; and with something common to all classes to the tolerance."""
+def test_probabilities_of_independent_classes_are_exact(c):
+    """SciPy integrates the probability of each class. A shift that is common to all classes does not change it."""
     rng = np.random.default_rng(c)
     mean, variance = 2.0 * rng.standard_normal(c), np.exp(rng.standard_normal(c))
     sd = np.sqrt(1.0 + variance)
@@ -131,7 +131,7 @@ def test_independent_classes_are_exact(c):
 
 @pytest.mark.parametrize(("c", "variance"), [(5, 4.0), (10, 20.0)])
 def test_errors_are_covered_for_weakly_correlated_classes(c, variance):
-    """As under a prior with independent classes: nearly diagonal. The reference is each class by itself."""
+    """Covariances are nearly diagonal, as under independent priors. The reference integrates each class separately."""
     rng = np.random.default_rng([7, c])
     a = rng.standard_normal((30, c, 2)) * np.sqrt(0.1 * variance)
     mean, cov = np.sqrt(variance) * rng.standard_normal((30, c)), variance * np.eye(c) + a @ a.transpose(0, 2, 1)
@@ -143,7 +143,7 @@ def test_errors_are_covered_for_weakly_correlated_classes(c, variance):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(2, 4), st.integers(0, 2**32), st.floats(-3, 3), st.floats(-100, 100))
-def test_shifts_and_permutations_change_nothing(c, seed, log_scale, shift):
+def test_shifts_and_permutations_do_not_change_probabilities(c, seed, log_scale, shift):
     mean, cov = posterior(1, c, 10.0**log_scale, seed)
     p, _ = class_probabilities(mean, cov)
     order = np.random.default_rng(seed).permutation(c)
@@ -193,9 +193,9 @@ def test_wrong_arguments_are_refused(mean, cov, options, message):
 @pytest.mark.parametrize("c", [3, 4, 6])
 @pytest.mark.parametrize(("scale", "unequal"), [(0.0, 1.0), (1.0, 1000.0), (30.0, 1.0), (30.0, 1000.0)])
 def test_small_probabilities_have_small_relative_error(c, scale, unequal):
-    """By quadrature over the utility of the class, given which the others are below it independently."""
+    """The reference integrates over the utility of the class. Given it, the other utilities are lower independently."""
     rng = np.random.default_rng(5)
-    # Far below two others that are close, far below one, and with a utility of its own that decides.
+    # The class is far below two similar classes, far below one class, or has a utility with a variance that decides.
     mean = np.array([[0.0, 14.0, 7.0], [0.0, 20.0, 8.0], [0.0, 13.0, 13.0], [0.0, -3.0, 30.0], [0.0, 9.0, -9.0]])
     mean = np.concatenate([mean, rng.uniform(-5.0, 5.0, size=(5, c - 3))], axis=1)
     variance = scale * rng.uniform(0.2, 1.0, size=mean.shape) * np.where(np.arange(c) == 1, unequal, 1.0)

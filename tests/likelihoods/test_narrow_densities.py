@@ -1,4 +1,4 @@
-"""Distribution functions of observations whose own noise is much narrower, or wider, than the latent value's."""
+"""Distribution functions of observations whose noise is much narrower or much wider than the latent distribution."""
 
 from itertools import cycle
 
@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
-# The parameters with noise of a width, and the distribution of y, or of log y, less f.
+# For a noise of some width: parameters of the likelihood, and distribution of y − f, or of log y − f.
 NOISE = {
     "logistic": (lambda width: [width, -UNBOUNDED, UNBOUNDED], lambda width: stats.logistic(scale=width)),
     "asymmetric_laplace": (
@@ -28,7 +28,7 @@ NOISE = {
     ("name", "width"), list(zip(cycle(NOISE), [1e-5, 1.0, 0.03, 1e-3, 5.0, 1e-5, 1.0, 0.03], strict=False))
 )
 def test_distribution_function_matches_latent_value_plus_noise(name, width):
-    """Against an integral over the noise, in which nothing is narrow."""
+    """The reference integrates over quantiles of the noise, so that the integrand is smooth for any width."""
     parameters, noise = NOISE[name][0](width), NOISE[name][1](width)
     likelihood = next(each for each in LIKELIHOODS if each.name == name)
     mean, sd, levels = 0.3, 0.8, (0.02, 0.5, 0.9)

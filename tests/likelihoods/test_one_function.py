@@ -1,4 +1,4 @@
-"""Likelihoods of two classes by one latent function: what is read in models, and what is said of others."""
+"""Likelihoods of two classes by one latent function: which models are recognised, and errors for other models."""
 
 import warnings
 
@@ -17,7 +17,7 @@ Y = np.array([0, 1, 1, 0, 1, 0, 1])
 
 
 def model_of(observe, y=Y, **prior):
-    """A model of one latent function and what `observe(f, y)` makes of it."""
+    """Return a model of one latent function, with the observed variable that `observe(f, y)` declares."""
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X, **prior)
         observe(f, y)
@@ -62,7 +62,7 @@ def test_prior_of_one_output_is_a_vector():
 
 @pytest.mark.parametrize("y", [Y, Y.astype(bool), Y.astype(float)], ids=["int", "bool", "float"])
 @pytest.mark.parametrize("spelling", ["Probit", "logit_p"])
-def test_labels_of_every_type_are_read(spelling, y):
+def test_labels_of_every_type_are_accepted(spelling, y):
     found = read_classifier(model_of(SPELLINGS[spelling][1], y))
     np.testing.assert_array_equal(found.labels.data, Y)
 
@@ -80,7 +80,7 @@ OTHER_LINKS = {
 
 
 @pytest.mark.parametrize("case", OTHER_LINKS)
-def test_bernoulli_with_another_link_is_read_by_its_density(case):
+def test_bernoulli_with_another_link_uses_its_density(case):
     link, probability = OTHER_LINKS[case]
     found = read_classifier(model_of(bernoulli(link)))
     parameters = found.parameters.eval(dict.fromkeys(found.hyperparameters, 0.1))
@@ -90,7 +90,7 @@ def test_bernoulli_with_another_link_is_read_by_its_density(case):
     np.testing.assert_allclose(density, np.where(Y == 1, np.log(p), np.log1p(-p)), rtol=1e-7)
 
 
-def test_a_single_number_is_one_row():
+def test_scalar_label_is_one_row():
     found = read_classifier(model_of(lambda f, y: pm.Bernoulli("y", logit_p=f[0], observed=y[0])))
     assert (found.n_points, found.axes.shape) == (1, ())
 
@@ -121,8 +121,8 @@ def test_rows_with_missing_labels_are_left_out():
 
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing")
-def test_column_of_labels_is_read_as_rows():
-    """Two independent functions with the labels of each have the product of both evidences."""
+def test_column_of_labels_is_treated_as_rows():
+    """With the same labels for two independent functions, the evidence is the square of one evidence."""
     spellings = [
         (lambda f, y: gpep.Probit("y", f, observed=y), {}),
         (lambda f, y: gpep.Probit("y", f[:, None], observed=y[:, None]), {}),

@@ -1,4 +1,4 @@
-"""Likelihoods that are given more than latent values: counts with an exposure, ordered classes with cutpoints."""
+"""Likelihoods with parameters in addition to latent values: counts with an exposure, ordered classes with cutpoints."""
 
 import numpy as np
 import pymc as pm
@@ -16,7 +16,7 @@ from pymc_gpep.reading import StructureError, read_classifier
 from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EVERY, EXPOSURE, ORDERED, X, model_of
 
 cases = pytest.mark.parametrize("name", CASES)
-WITH_LABEL_NOISE = {"noisy_multinomial_probit", "robust_max"}  # see test_label_noise.py
+WITH_LABEL_NOISE = {"noisy_multinomial_probit", "robust_max"}  # tested in test_label_noise.py
 DENSE = [each for each in LIKELIHOODS if each.has_parameters and each.name not in WITH_LABEL_NOISE]
 
 
@@ -39,7 +39,7 @@ def test_cases_cover_all_likelihoods_with_parameters():
 
 
 @cases
-def test_parameters_are_read(name):
+def test_parameters_are_recognised(name):
     model, _ = model_of(CASES[name].observe)
     found = read_classifier(model)
     assert (found.kind, found.n_functions) == (name, 1)
@@ -88,8 +88,8 @@ def test_label_noise_is_supported_by_two_methods():
     assert all(found[name] == ["nested_ep", "qiep"] for name in WITH_LABEL_NOISE)
 
 
-def test_predictions_of_counts_are_moments(fits):
-    """With exposures of their own, the slope in them being a hyperparameter."""
+def test_moments_of_predicted_counts_match_closed_forms(fits):
+    """New rows have exposures of their own. The slope in the exposure is a hyperparameter."""
     _, gp, fit = fits("poisson")
     new, hours, y = X[:4] + 0.1, np.array([0.5, 1.0, 20.0, 3.0]), np.array([0, 2, 30, 5])
     predicted = fit.predict(gp, new, data={"place": new[:, 0], "hours": hours}, observed=y)
@@ -116,7 +116,7 @@ def test_data_at_new_points_may_be_scalar_or_of_fitted_length(fits):
     assert_allclose(all_of_them["y_mean"][:11], without_last["y_mean"], rtol=1e-12)
 
 
-def test_constant_data_need_not_be_given():
+def test_predictions_need_no_data_for_constant_parameters():
     model, gp = model_of(lambda f: pm.Poisson("y", mu=3.0 * pm.math.exp(f), observed=COUNTS))
     with model:
         predicted = pm.fit(method="laplace", progressbar=False).predict(gp, X[:2])
@@ -137,7 +137,7 @@ def test_constant_data_need_not_be_given():
     ],
 )
 def test_invalid_data_are_refused(data, message, fits):
-    """At as many points as were fitted, so that nothing fits by chance."""
+    """The number of new points equals the number of rows of the fit: other data would otherwise fail by their shape."""
     _, gp, fit = fits("poisson")
     with pytest.raises(ValueError, match=message):
         fit.predict(gp, X + 0.1, data=data)
@@ -166,8 +166,8 @@ def test_predictions_of_ordered_classes_are_probabilities(name, fits):
 
 
 @cases
-def test_fit_with_parameters_samples_saves_and_predicts(name, fits):
-    """Leave-one-out, importance, files and draws know the parameters."""
+def test_fit_with_parameters_supports_draws_files_and_predictions(name, fits):
+    """Leave-one-out, importance sampling, files and draws use the parameters."""
     model, _, fit = fits(name)
     loo = fit.loo(refit_above=0.2)
     assert np.isfinite(loo.elpd_i).all()
@@ -190,16 +190,18 @@ RATES = {
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_every_spelling_of_a_rate_is_read(rate):
+def test_every_spelling_of_a_rate_is_recognised(rate):
     model, _ = model_of(lambda f: pm.Poisson("y", mu=RATES[rate](f), observed=COUNTS))
     found = read_classifier(model)
     assert_allclose(found.parameters.eval(), np.log(EXPOSURE)[None], atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32", "list"])
-@pytest.mark.parametrize("declared", [np.array([-1, 1]), np.tile([-1, 1], (12, 1))], ids=["for all", "for each"])
+@pytest.mark.parametrize(
+    "declared", [np.array([-1, 1]), np.tile([-1, 1], (12, 1))], ids=["common to all rows", "by row"]
+)
 @pytest.mark.parametrize("distribution", [pm.OrderedProbit, pm.OrderedLogistic])
-def test_cutpoints_of_any_type_are_read(distribution, declared, dtype):
+def test_cutpoints_of_any_type_are_accepted(distribution, declared, dtype):
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1)).prior("f", X=X)
         cutpoints = declared.tolist() if dtype == "list" else declared.astype(dtype)
@@ -213,7 +215,7 @@ def test_cutpoints_of_any_type_are_read(distribution, declared, dtype):
 
 @pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])
 def test_crossing_cutpoints_give_nan_for_all_classes(name):
-    """They are −∞ to PyMC, also where the class between them does not occur."""
+    """PyMC's log density is −∞ here, also if the class between these cutpoints does not occur."""
     likelihood = next(each for each in LIKELIHOODS if each.name == name).given(np.array([[0.5], [-0.5], [1.0]]))
     for observed in range(4):
         assert np.isnan(likelihood.log_density(np.zeros((1, 1)), np.array([observed])))
@@ -232,7 +234,7 @@ def test_ordered_classes_with_a_scale_have_divided_argument_and_cutpoints():
     assert_allclose(found.parameters.eval({model["sigma"]: 2.0})[:, 0], CUTS / 2.0, rtol=1e-12)
 
 
-@pytest.mark.parametrize("sigma", [2.0, np.linspace(1.0, 2.0, 12)], ids=["number", "scales of rows"])
+@pytest.mark.parametrize("sigma", [2.0, np.linspace(1.0, 2.0, 12)], ids=["constant scale", "scale of each row"])
 def test_error_for_ordered_classes_with_constant_scales_does_not_mention_softmax(sigma):
     model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=sigma, observed=ORDERED))
     with pytest.raises(StructureError, match=r"pm\.OrderedProbit\('y', eta=f, cutpoints=\.\.\.\) without sigma") as why:
@@ -240,8 +242,8 @@ def test_error_for_ordered_classes_with_constant_scales_does_not_mention_softmax
     assert "not of a softmax" not in str(why.value)
 
 
-@pytest.mark.parametrize("rate", [pt.softplus, lambda f: 1 + pt.exp(f)], ids=["softplus", "one more"])
-def test_counts_with_another_link_are_read_by_their_log_density(rate):
+@pytest.mark.parametrize("rate", [pt.softplus, lambda f: 1 + pt.exp(f)], ids=["softplus", "one plus exp"])
+def test_counts_with_another_link_use_their_log_density(rate):
     model, _ = model_of(lambda f: pm.Poisson("y", mu=rate(f), observed=COUNTS))
     assert read_classifier(model).kind == "univariate"
 

@@ -17,7 +17,7 @@ FAR = np.array([-1e4, -300.0, -38.0, -8.3, -3.0, -1.0, -0.5, 0.0, 0.7, 3.0, 8.3,
 
 
 def exact(x: float) -> list[float]:
-    """log Φ and its first two derivatives."""
+    """log Φ and its first two derivatives, with SciPy."""
     with mpmath.workdps(400):
         x = mpmath.mpf(x)
         log_p = mpmath.log(mpmath.erfc(-x / mpmath.sqrt(2)) / 2)
@@ -38,7 +38,7 @@ def test_log_probability_and_derivatives_are_exact_in_both_tails(label):
     assert_allclose(found[2], expected[2], rtol=1e-7, atol=1e-300)
 
 
-def test_other_labels_are_impossible():
+def test_labels_other_than_0_and_1_have_probability_zero():
     assert_array_equal(pm.logp(Probit.dist(0.3), np.array([-1, 2])).eval(), -np.inf)
 
 

@@ -1,4 +1,4 @@
-"""Normal responses with all but flat priors of coefficients: the evidence is a restricted likelihood and a constant."""
+"""Normal responses with nearly flat priors of the coefficients: the evidence is the restricted likelihood, scaled."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""A row for several equal ones: the posterior and hyperparameters of all of them, evidences a constant apart."""
+"""One row that represents several equal rows: same posterior and hyperparameters, evidence up to a known constant."""
 
 import numpy as np
 import pymc as pm
@@ -82,6 +82,6 @@ def test_hyperparameters_and_posterior_of_grouped_rows_match_all_rows(response):
     for name in ("level", "slope"):
         assert_allclose(few.mean_data[name], many.mean_data[name], atol=1e-4)
         assert_allclose(few.std_data[name], many.std_data[name], atol=1e-4)
-    # The potential is a term of the posterior of the hyperparameters, and not of the evidence.
+    # The constant is a `pm.Potential` for `numbers`: a term of the log posterior and not of the evidence.
     if response is not numbers:
         assert few.log_evidence - many.log_evidence == pytest.approx(constant, abs=1e-4)

@@ -1,4 +1,4 @@
-"""New rows of censored observations need no bounds, unless what was observed there is scored."""
+"""New rows of censored observations need no bounds, except to score observations there."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""A softmax that is written out is one, where it is over classes."""
+"""A softmax that is written as a quotient is recognised if it is over classes."""
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 from pymc_gpep.likelihoods.links import softmax_argument
 
 
-def test_written_out_softmax_is_read():
+def test_quotient_that_is_a_softmax_is_recognised():
     x = pt.matrix("x")
     once = pm.math.exp(x)
     assert softmax_argument(once / once.sum(axis=-1, keepdims=True)) is x
@@ -15,7 +15,7 @@ def test_written_out_softmax_is_read():
     assert softmax_argument(transposed).owner.inputs[0] is x
 
 
-def test_other_quotients_are_not_read():
+def test_other_quotients_are_not_recognised():
     x, y = pt.matrices("xy")
     one, other = pm.math.exp(x), pm.math.exp(y)
     assert softmax_argument(one / one.sum(axis=0, keepdims=True)) is None

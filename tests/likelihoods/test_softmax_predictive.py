@@ -1,4 +1,4 @@
-"""Averages of a softmax against product quadrature and against long averaging."""
+"""Averages of a softmax, against product quadrature and Monte Carlo averages."""
 
 from itertools import product
 
@@ -23,7 +23,7 @@ def posterior(m, c, scale, seed=0):
 
 
 def by_products(mean, cov, points=401):
-    """The trapezoid rule in each of the c whitened variables: exact to rounding where the scale is moderate."""
+    """Trapezoid rule in each of c whitened variables. It is exact to rounding for moderate variances."""
     c = len(mean)
     z = np.linspace(-9, 9, points)
     weight = np.exp(-0.5 * z**2) * (z[1] - z[0]) / np.sqrt(2 * np.pi)
@@ -33,7 +33,7 @@ def by_products(mean, cov, points=401):
 
 
 def by_averaging(mean, cov, shifts=8, log2_points=13):
-    """Averages over scrambled Sobol sequences, and their standard errors."""
+    """Averages over scrambled Sobol sequences with their standard errors."""
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     averages = []
@@ -65,7 +65,7 @@ def test_probabilities_match_averages_over_draws(c, scale):
 
 
 @pytest.mark.parametrize("c", [4, 7])
-def test_tolerance_is_kept_and_errors_are_honest(c):
+def test_errors_are_within_tolerance_and_estimates_cover_them(c):
     mean, cov = posterior(20, c, 0.7, seed=2)
     rough, rough_error = softmax_probabilities(mean, cov, tolerance=1e-3)
     fine, fine_error = softmax_probabilities(mean, cov, tolerance=3e-5)
@@ -76,7 +76,7 @@ def test_tolerance_is_kept_and_errors_are_honest(c):
 
 @pytest.mark.parametrize("c", [5, 9])
 def test_error_estimates_cover_errors_under_strong_correlation(c):
-    """Of sixty intervals of 99 per cent two may miss; with too few deviations or too narrow a spread more would."""
+    """Of sixty intervals at 99 % at most two may miss. Estimates that are too small would miss more often."""
     mean, cov = posterior(60, c, 3.0, seed=11)
     p, error = softmax_probabilities(mean, cov, tolerance=3e-3)
     rng = np.random.default_rng(c)
@@ -88,11 +88,11 @@ def test_error_estimates_cover_errors_under_strong_correlation(c):
     ratio = np.abs(p - truth).max(1) / error
     assert error.max() < 3e-3
     assert np.count_nonzero(ratio > 1.0) <= 2
-    assert np.median(ratio) > 0.2  # nor is it much larger than the error
+    assert np.median(ratio) > 0.2  # the estimate is not much larger than the error
 
 
 def test_two_classes_are_exact_at_any_scale():
-    """Symmetric about a half, and a step where the variance is enormous."""
+    """The probability is ½ by symmetry, and a step function of the mean under a huge variance."""
     mean = np.array([[0.0, 0.0], [1.0, -1.0], [3e4, 0.0]])
     cov = np.array([1e-12, 1e2, 1e9])[:, None, None] * np.eye(2)
     p, error = softmax_probabilities(mean, cov)
@@ -104,7 +104,7 @@ def test_two_classes_are_exact_at_any_scale():
 
 
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_zero_variance_gives_the_softmax(c):
+def test_zero_variance_returns_the_softmax(c):
     mean, _ = posterior(5, c, 3.0)
     p, error = softmax_probabilities(mean, np.zeros((5, c, c)))
     assert_allclose(p, softmax(mean, axis=1), atol=1e-15)
@@ -113,7 +113,7 @@ def test_zero_variance_gives_the_softmax(c):
 
 @pytest.mark.parametrize(("c", "variance", "share"), [(10, 1.0, 0.0), (10, 40.0, 0.01), (10, 4.0, 0.1), (6, 4.0, 0.5)])
 def test_probabilities_match_dense_grids_over_two_factors(c, variance, share):
-    """Classes that move together not at all, a little and a lot, all of them plausible."""
+    """Classes have no correlation, a low or a high correlation. All classes have a probability of some size."""
     rng = np.random.default_rng([c, int(variance)])
     mean, variances = rng.standard_normal(c), variance * np.exp(0.3 * rng.standard_normal(c))
     root = np.sqrt(share * variance) * rng.standard_normal((c, 2))
@@ -125,7 +125,7 @@ def test_probabilities_match_dense_grids_over_two_factors(c, variance, share):
 
 
 def test_many_points_reach_the_tolerance():
-    """Ten classes, all plausible: classes that have priors of their own move together little."""
+    """Ten classes with independent priors have low correlations. All classes have a probability of some size."""
     rng = np.random.default_rng(5)
     a = rng.standard_normal((40, 10, 2)) * 0.3
     p, error = softmax_probabilities(rng.standard_normal((40, 10)), 4.0 * np.eye(10) + a @ a.transpose(0, 2, 1))
@@ -143,8 +143,8 @@ def test_tolerance_below_table_accuracy_uses_averages():
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from([0.3, 3.0, 100.0]), st.booleans())
-def test_shifts_and_permutations_change_nothing(seed, c, scale, singular):
-    """A common value changes nothing, nor does its variance; classes can be permuted; probabilities sum to one."""
+def test_shifts_and_permutations_do_not_change_probabilities(seed, c, scale, singular):
+    """A common shift of the mean, a common variance, and permutations. Probabilities sum to one."""
     mean, cov = posterior(2, c, scale, seed)
     if singular:
         cov = cov[:, :1, :1] + np.zeros((2, c, c)) + np.outer(np.eye(c)[0], np.eye(c)[0])
@@ -158,7 +158,7 @@ def test_shifts_and_permutations_change_nothing(seed, c, scale, singular):
     assert np.all(np.abs(permuted - p[:, order]).max(1) <= error + permuted_error + 1e-9)
 
 
-def test_points_do_not_depend_on_one_another():
+def test_result_of_a_point_does_not_depend_on_other_points():
     mean, cov = posterior(4, 5, 1.0)
     p, error = softmax_probabilities(mean, cov)
     alone, alone_error = softmax_probabilities(mean[2:3], cov[2:3])
@@ -166,8 +166,8 @@ def test_points_do_not_depend_on_one_another():
     assert alone_error[0] == error[2]
 
 
-def test_probabilities_do_not_depend_on_the_threads(monkeypatch):
-    """Thirty points are several pieces, and in some the rules that come first suffice, in others none."""
+def test_probabilities_do_not_depend_on_the_number_of_threads(monkeypatch):
+    """The thirty points are divided into several pieces. The first rules suffice in some pieces, and fail in others."""
     mean, cov = posterior(30, 6, 2.0)
     cov[:15] = 4.0 * np.eye(6) + 0.05 * cov[:15]
     found = []
@@ -181,14 +181,14 @@ def test_probabilities_do_not_depend_on_the_threads(monkeypatch):
     assert error[:15].max() <= 5e-5
 
 
-def test_error_covers_many_relevant_factors():
-    """Few classes, large variances and factors, as after Laplace's method."""
+def test_error_estimates_cover_errors_with_large_factors():
+    """Few classes with large variances and large common factors, as after Laplace's method."""
     rng = np.random.default_rng(8)
     mean, variances = rng.standard_normal((6, 5)), 20.0 * np.exp(0.3 * rng.standard_normal((6, 5)))
     root = np.sqrt(5.0) * rng.standard_normal((6, 5, 2))
     cov = np.eye(5) * variances[:, None] + root @ root.transpose(0, 2, 1)
     expected = [dense_average(*point) for point in zip(mean, variances, root, strict=True)]
-    for rules, tolerance in product((CHEAP, DEAR), (5e-5, 1e-2)):  # with and without rules that are given up
+    for rules, tolerance in product((CHEAP, DEAR), (5e-5, 1e-2)):  # with and without rules that are abandoned
         p, error = over_factors(mean, cov, gumbel_noise(), tolerance, rules)
         assert tolerance < 1e-2 or error.max() < tolerance
         assert np.all(np.abs(p - expected).max(axis=1) < error)

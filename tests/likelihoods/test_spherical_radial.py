@@ -1,4 +1,4 @@
-"""Randomised rules for normal averages: exact for low degrees, unbiased for higher ones."""
+"""Randomised rules for averages under normal distributions: exact for low degrees, unbiased for higher degrees."""
 
 from itertools import product
 from math import prod
@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.factor_averages import fifth_degree, third_degree
 
 
 def moment(powers):
-    """E ∏ z_i^p_i of independent standard normals."""
+    """E ∏ z_i^p_i of independent standard normal variables."""
     return prod(0 if p % 2 else prod(range(1, p, 2)) for p in powers)
 
 
@@ -27,7 +27,7 @@ def test_polynomials_up_to_the_degree_are_exact(rule, degree, dimension):
 
 
 @pytest.mark.parametrize(("rule", "power"), [(third_degree, 4), (fifth_degree, 6)])
-def test_the_next_degree_is_unbiased(rule, power):
+def test_polynomials_of_the_next_degree_are_unbiased(rule, power):
     points, weights = rule(5, 4000, np.random.default_rng(1))
     values = (weights * points[:, :, 0] ** power).sum(1)
     assert abs(values.mean() - moment([power])) < 4 * values.std() / np.sqrt(4000)

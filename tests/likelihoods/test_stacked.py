@@ -1,4 +1,4 @@
-"""Likelihoods of several observed variables in one: each at its own rows, and nothing else."""
+"""Likelihoods of several observed variables as one likelihood, each at its own rows."""
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ from pymc_gpep.solvers.site_ep import site_of
 from tests.likelihoods.with_parameters import COUNTS, EVERY
 
 N = 12
-FAR = np.finfo(np.float64).max  # a bound that censors nothing
-NUMBERS = np.random.default_rng(1).permutation(np.arange(N) % 2)  # of the likelihood of each row
+FAR = np.finfo(np.float64).max  # as a bound, the largest number does not censor
+NUMBERS = np.random.default_rng(1).permutation(np.arange(N) % 2)  # number of the likelihood of each row
 KINDS = [each for each in LIKELIHOODS if not each.function_axis]
 METHODS = [EP(tolerance=1e-11), ScalarLaplace(), KL(tolerance=1e-11)]
 
 
 def given(likelihood):
-    """A likelihood with parameters, and observations of it."""
+    """Return a likelihood with its parameters, and observations of it."""
     case = EVERY.get(likelihood.name)
     if case is None:
         return likelihood, np.minimum(COUNTS, 1)
@@ -28,7 +28,7 @@ def given(likelihood):
 
 
 def stacked(first, second):
-    """Two likelihoods, each at some of the rows."""
+    """Return two likelihoods as one, each at some of the rows."""
     parts = [first, second]
     most = max(len(each.parameters) for each in parts)
     parameters = np.ones((1 + most, N))
@@ -40,7 +40,7 @@ def stacked(first, second):
 
 
 def problem(independent=False):
-    """A prior covariance, under which rows of different likelihoods may be independent, and a mean."""
+    """Return a mean and a prior covariance. Rows of different likelihoods can be independent."""
     x = np.linspace(-2.0, 2.0, N)
     k = np.exp(-0.5 * (x[:, None] - x) ** 2) + 0.1 * np.eye(N)
     if independent:
@@ -49,7 +49,7 @@ def problem(independent=False):
 
 
 def solved(method, k, mean, y, likelihood):
-    """The evidence with its derivatives, and the posterior."""
+    """Return the evidence with its derivatives, and the posterior."""
     y = np.ascontiguousarray(y, likelihood.observed_dtype)
     start = method.cold(1, k.shape[1])
     return (
@@ -59,7 +59,7 @@ def solved(method, k, mean, y, likelihood):
 
 
 @pytest.mark.parametrize("likelihood", KINDS, ids=lambda each: each.name)
-def test_rows_divided_between_equal_likelihoods_match_a_single_likelihood(likelihood):
+def test_rows_divided_between_equal_likelihoods_match_one_likelihood(likelihood):
     one, y = given(likelihood)
     method = METHODS[KINDS.index(likelihood) % len(METHODS)]
     method = method if method.approximates(one) else METHODS[0]
@@ -81,7 +81,7 @@ def test_rows_divided_between_equal_likelihoods_match_a_single_likelihood(likeli
 
 
 @pytest.mark.parametrize("pair", ["poisson-weibull", "logit-asymmetric_laplace", "ordered_probit-normal"])
-def test_independent_rows_of_two_likelihoods_have_the_evidence_of_both(pair):
+def test_evidence_of_independent_likelihoods_is_the_sum_of_log_evidences(pair):
     by_name = {each.name: each for each in KINDS}
     (first, y_first), (second, y_second) = (given(by_name[name]) for name in pair.split("-"))
     both = stacked(first, second)
@@ -122,7 +122,7 @@ def test_sites_of_normal_rows_match_moments(likelihood):
     if average.normal is not None:
         average.normal(y, one.parameters, sites)
     normal = np.isfinite(sites).all(axis=0)
-    # Sites of other densities depend on the cavity.
+    # Sites of normal rows do not depend on the cavity. Other sites do.
     average.terms(mean, variance, y, one.parameters, h)
     near = np.stack(site_of(h[1], -h[2], mean, variance))
     average.terms(mean + 0.5, variance, y, one.parameters, h)

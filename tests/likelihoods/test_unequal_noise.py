@@ -1,4 +1,4 @@
-"""The multinomial probit with normal latent values integrated out: its integral, derivatives and draws."""
+"""Multinomial probit with normal latent values integrated out: integral, derivatives and draws."""
 
 import numpy as np
 import pymc as pm
@@ -35,7 +35,7 @@ def test_integral_matches_the_probability_of_the_largest_utility(c):
     assert_allclose(np.exp(found).sum(), 1.0, rtol=1e-12)
 
 
-def test_zero_variance_gives_the_multinomial_probit():
+def test_zero_variance_returns_the_multinomial_probit():
     y, f = RNG.integers(4, size=20), RNG.normal(scale=3.0, size=(20, 4))
     value, gradient = log_probabilities_and_gradients(y, f)
     found = log_averages_and_gradients(y, f, np.zeros((20, 4)))
@@ -61,7 +61,7 @@ def test_derivatives_match_differences(mode):
             assert_allclose(slope[place], (ends[0] - ends[1]) / (2 * step), atol=2e-8)
 
 
-def test_draws_and_invalid_labels_are_handled():
+def test_draws_are_valid_and_invalid_labels_have_probability_zero():
     mean, variance = np.array([0.5, 0.0, -0.3]), np.array([0.0, 3.0, 0.5])
     labels = pm.draw(UnequalNoiseProbit.dist(mean, variance, shape=40_000), random_seed=1)
     expected = np.exp(log_averages_and_gradients(np.arange(3), mean, variance)[0])

@@ -1,4 +1,4 @@
-"""Votes of several classes at each point: what follows from one row for each vote, from a binomial, from integrals."""
+"""Votes for several classes at each point, against one row for each vote, binomial counts, and integrals."""
 
 import numpy as np
 import pymc as pm
@@ -29,13 +29,13 @@ WAYS = (gammaln(Y.sum(axis=1) + 1.0) - gammaln(Y + 1.0).sum(axis=1)).sum()
 
 
 def single(votes):
-    """The point and the class of each vote."""
+    """Point and class of each vote."""
     points, classes = np.nonzero(votes)
     times = votes[points, classes]
     return np.repeat(points, times), np.repeat(classes, times)
 
 
-def test_density_equals_the_multinomial():
+def test_density_equals_the_multinomial_density():
     f = RNG.normal(size=(2, C, N))
     expected = [stats.multinomial.logpmf(Y[i], Y[i].sum(), softmax(f[:, :, i], axis=1)) for i in range(N)]
     assert_allclose(VOTES.log_densities(f, Y), np.transpose(expected), rtol=1e-12)
@@ -96,7 +96,7 @@ def test_ep_of_two_classes_equals_a_binomial():
     assert_allclose(np.einsum("a,iab,b->i", contrast, found.cov, contrast), one.cov[:, 0, 0], atol=1e-6)
 
 
-def test_ep_of_single_votes_equals_classes():
+def test_ep_of_one_vote_per_point_equals_ep_of_classes():
     method, classes = QEPSoftmax(tolerance=1e-9), np.array([0, 1, 2, 1, 0, 2])
     found = method.solve(K, MEAN, np.eye(C, dtype=int)[classes], likelihood=VOTES)
     plain = method.solve(K, MEAN, classes, likelihood=SoftmaxLikelihood())
@@ -106,7 +106,7 @@ def test_ep_of_single_votes_equals_classes():
 
 
 @pytest.mark.parametrize("method", [Laplace(), QEPSoftmax()], ids=lambda method: method.name)
-def test_points_without_votes_change_nothing(method):
+def test_points_without_votes_do_not_change_the_posterior(method):
     votes, keep = Y.copy(), np.arange(N) != 3
     votes[3] = 0
     found = method.solve(K, MEAN, votes, likelihood=VOTES)
@@ -130,7 +130,7 @@ def test_derivatives_match_differences_of_the_evidence(method):
 
 @pytest.mark.parametrize("votes", [[3, 0, 2], [0, 0, 1], [0, 300, 200], [40, 10, 0]])
 def test_predictive_densities_match_integrals(votes):
-    """Against a fine grid over the two differences."""
+    """The reference is a fine grid over the two differences."""
     mean, root = RNG.normal(size=C), RNG.normal(size=(C, C))
     cov = root @ root.T
     contrasts = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]])

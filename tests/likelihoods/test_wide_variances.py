@@ -1,4 +1,4 @@
-"""Predictions under latent variances of 1e10 to 1e300, where a likelihood is a step beside the normal density."""
+"""Predictions under latent variances of 1e10 to 1e300: the likelihood is a step function at this scale."""
 
 import numpy as np
 import pytest
@@ -16,20 +16,20 @@ WIDE = [1e18, 1e20, 1e21, 1e60, 1e150, 1e300]
 
 
 def gaussian(variance):
-    """Means that are Z standard deviations, and covariances."""
+    """Return Z standard deviations as means, and covariances."""
     return np.sqrt(variance) * Z[:, None], np.full((len(Z), 1, 1), variance)
 
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["logit", "probit"])
-def test_two_classes_have_the_mass_on_their_side_of_0(name, variance):
+def test_two_classes_have_the_normal_mass_on_their_side_of_0(name, variance):
     p, _ = NAMED[name].probabilities(*gaussian(variance))
     assert_allclose(p, np.stack([ndtr(-Z), ndtr(Z)], axis=1), rtol=1e-8)
 
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])
-def test_an_ordered_class_has_the_density_between_its_cutpoints(name, variance):
+def test_ordered_class_has_the_normal_density_between_its_cutpoints(name, variance):
     likelihood = NAMED[name].given(np.tile([[-0.7], [0.9]], len(Z)))
     between = 1.6 * np.exp(-0.5 * Z**2) / np.sqrt(2 * np.pi * variance)
     p, _ = likelihood.probabilities(*gaussian(variance))
@@ -38,7 +38,7 @@ def test_an_ordered_class_has_the_density_between_its_cutpoints(name, variance):
 
 @pytest.mark.parametrize("variance", [1e9, 1e12])
 def test_ordered_logit_and_probit_agree_under_wide_variances(variance):
-    # Of logistic noise the variance is π²/3, which a normal density beside it may have as well.
+    # Logistic noise has the variance π²/3. Under a wide normal only this variance counts.
     cuts = np.tile([[-0.7], [0.9]], len(Z))
     mean, cov = gaussian(variance)
     of_logit, _ = NAMED["ordered_logit"].given(cuts).probabilities(mean, cov)
@@ -48,8 +48,8 @@ def test_ordered_logit_and_probit_agree_under_wide_variances(variance):
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["softmax", "multinomial_probit"])
-def test_class_probability_matches_the_largest_function(name, variance):
-    # For three functions it is the largest with a probability of two differences, by SciPy's bivariate distribution.
+def test_class_probability_is_the_probability_of_the_largest_function(name, variance):
+    # For three functions it is the probability that two differences are positive, by SciPy's bivariate distribution.
     rng = np.random.default_rng(1)
     mean, root = rng.normal(size=(3, 3)), rng.normal(size=(3, 3))
     cov = root @ root.T + 0.1 * np.eye(3)
@@ -63,21 +63,21 @@ def test_class_probability_matches_the_largest_function(name, variance):
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("variance", WIDE)
-def test_count_has_the_prior_density_at_its_log_rate(variance, count):
+def test_count_has_the_prior_density_of_its_log_rate(variance, count):
     likelihood = NAMED["poisson"].given(np.zeros((1, len(Z))))
     found = likelihood.log_tail(*gaussian(variance), np.full(len(Z), count))
     assert_allclose(found, stats.norm.logpdf(Z) - 0.5 * np.log(variance) - np.log(count), rtol=1e-8)
 
 
 def log_none(mean, variance):
-    """log E exp(−eᵃ): by quadrature where the integrand is neither the normal density nor nothing."""
+    """log E exp(−eᵃ). The integrand is 1 below −40 and 0 above 5. Quadrature covers the interval between."""
     density = stats.norm(mean, np.sqrt(variance))
     near, _ = integrate.quad(lambda a: np.exp(-np.exp(a)) * density.pdf(a), -40, 5, points=[-3, 0, 2], epsrel=1e-12)
     return np.log(near + density.cdf(-40.0))
 
 
 @pytest.mark.parametrize("variance", [20.0, 1e3, 1e5, 1e8, 1e11, 1e13, *WIDE[:-1]])
-def test_probability_of_no_count_and_slope_match_asymptotes(variance):
+def test_probability_of_zero_and_its_slope_match_quadrature(variance):
     sd = np.sqrt(variance)
     out = np.empty((5, len(Z)))
     poisson.average(sd * Z, np.full(len(Z), variance), np.zeros(len(Z), np.int64), np.zeros((1, len(Z))), out)
@@ -88,8 +88,8 @@ def test_probability_of_no_count_and_slope_match_asymptotes(variance):
 
 
 @pytest.mark.parametrize("variance", [1e20, 1e25, 1e60])
-def test_averages_of_the_logarithm_match_its_asymptote(variance):
-    # log σ(f) is min(f, 0) and log Φ(f) is −½ min(f, 0)² beyond a few units, which are nothing here.
+def test_average_log_density_matches_its_asymptote(variance):
+    # Except near 0, log σ(f) is min(f, 0) and log Φ(f) is −½ min(f, 0)². Near 0 the prior mass is negligible.
     sd, out = np.sqrt(variance), np.empty((3, len(Z)))
     ones = np.ones(len(Z), np.int64)
     below, density = ndtr(-Z), stats.norm.pdf(Z)

@@ -1,4 +1,4 @@
-"""Models whose likelihood is given more than latent values, with what it is given and its density by other means."""
+"""Models whose likelihood has parameters: observed variable, parameters, and log density by SciPy."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ CUTS = np.array([-0.7, 0.9])
 
 
 def poisson(f):
-    slope = pm.Logistic("slope", 0.1, 0.3)  # a normal would be integrated
+    slope = pm.Logistic("slope", 0.1, 0.3)  # not normal, since a normal slope would be integrated
     place, hours = pm.Data("place", X[:, 0]), pm.Data("hours", EXPOSURE)
     pm.Poisson("y", mu=hours * pm.math.exp(f + slope * place), observed=COUNTS)
 
@@ -33,7 +33,7 @@ def ordered(kind):
 
 
 def stopping(link):
-    """Classes by stopping ratios."""
+    """Declare classes by stopping ratios."""
 
     def observe(f):
         cut = pm.Normal("cut", 0, 2, shape=2, initval=CUTS)
@@ -51,14 +51,14 @@ class Given(NamedTuple):
     """log p(y | f, parameters) of one point."""
     y: np.ndarray = COUNTS
     data: tuple[int, ...] = ()
-    """Rows of the parameters that are data, without derivatives."""
+    """Rows of the parameters that are data. They have no derivatives."""
 
     def probability(self, y, f, parameters):
         return np.exp(self.log_probability(y, f, parameters))
 
 
 def interval(log_distribution):
-    """log (F(upper − f) − F(lower − f)), on the side of f where both are small."""
+    """log (F(upper − f) − F(lower − f)), computed in the tail where both terms are small."""
 
     def log_probability(y, f, cuts):
         bounds = np.array([-np.inf, *cuts, np.inf])
@@ -95,7 +95,7 @@ CASES = {
 
 
 def scale(initial):
-    """A hyperparameter that is positive."""
+    """A positive hyperparameter."""
     return pm.HalfNormal("scale", 2.0, initval=initial)
 
 
@@ -104,7 +104,7 @@ def rows(*values):
 
 
 def censored_log_probability(distribution):
-    """log p of a number below an upper bound and above a lower one, or of all beyond its bound."""
+    """Log density between the bounds, and log probability beyond them for observations at a bound."""
 
     def log_probability(y, f, parameters):
         *own, low, high = parameters
@@ -123,7 +123,7 @@ LATE = np.maximum(TIMES, 0.5)
 
 
 def noisy(f, cut, observe):
-    """What `observe` makes of latent values, with bounds at each row."""
+    """The distribution `observe(f)`, censored with bounds for each row."""
     return pm.Censored("y", observe(f), lower=pm.Data("low", np.full(12, BELOW)), upper=ABOVE, observed=cut)
 
 
@@ -202,7 +202,7 @@ EVERY = CASES | STANDARD
 
 
 def model_of(observe, eta=None):
-    """A model of twelve points on a line, and what made its latent values; η given or a hyperparameter."""
+    """Return a model of twelve points on a line and its Gaussian process. η is a hyperparameter if not given."""
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 1.0, initval=1.2) if eta is None else eta
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.2), cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=1.0))
