@@ -1,4 +1,4 @@
-"""Binary problems, and the approximations for likelihoods of one latent function, for the tests of these."""
+"""Binary problems, and approximations for likelihoods of one latent function, for tests of binary classifiers."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -25,7 +25,7 @@ METHODS: dict[str, type[Approximator]] = {
 
 
 class Kind(NamedTuple):
-    """A likelihood, and the link of the references that is the same."""
+    """A likelihood, and the link function of the dense references."""
 
     likelihood: Likelihood
     link: Link
@@ -38,12 +38,12 @@ KINDS = [Kind(likelihood, LINKS[likelihood.name]) for likelihood in LIKELIHOODS 
 
 
 class BinaryProblem(NamedTuple):
-    """A prior of one function and labels 0 and 1; references want these as signs."""
+    """A prior of one function, and labels 0 and 1. The dense references take labels as signs."""
 
     k: Array
-    """(n, n)."""
+    """Prior covariance (n, n)."""
     mean: Array
-    """(1, n)."""
+    """Prior mean (1, n)."""
     y: NDArray[np.int64]
 
     @property
@@ -52,12 +52,12 @@ class BinaryProblem(NamedTuple):
 
     @property
     def reference(self) -> tuple[Array, Array, Array]:
-        """K, signs and mean (n,) as the references want them."""
+        """Covariance, signs and mean (n,), in the order of the dense references."""
         return self.k, self.signs, self.mean[0]
 
 
 def regimes() -> Iterator[BinaryProblem]:
-    """The nine of figure 3 of Nickisch and Rasmussen (2008): two points of different classes."""
+    """The nine regimes of figure 3 of Nickisch and Rasmussen (2008): two points of different classes."""
     x = np.array([[np.sqrt(2.0)], [-np.sqrt(2.0)]])
     for log_magnitude in (1.5, 0.0, -1.5):
         for log_lengthscale in (0.0, 1.0, 2.5):
@@ -68,7 +68,7 @@ def regimes() -> Iterator[BinaryProblem]:
 def random_binary(
     seed: int, n: int, *, variance: float = 2.0, jitter: float = 1e-8, with_mean: bool = True
 ) -> BinaryProblem:
-    """Labels drawn from the model itself with a probit, at inputs in the plane."""
+    """Labels drawn from a probit model at random inputs in the plane."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 2))
     k = squared_exponential(X, variance=variance, lengthscale=1.2) + jitter * variance * np.eye(n)

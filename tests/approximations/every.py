@@ -1,4 +1,4 @@
-"""Every approximation on every likelihood that it fits, for tests of what holds whatever they are."""
+"""Every approximation with every likelihood that it supports, for tests of properties that all of them share."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 VARIANTS = [QEP(full=True)]
-"""Those whose options make other approximations of them."""
+"""Approximations whose options select another algorithm."""
 
 
 class Case(NamedTuple):
-    """An approximation with its likelihood."""
+    """An approximation and a likelihood that it supports."""
 
     approximator: Approximator
     likelihood: Likelihood
@@ -40,35 +40,35 @@ class Case(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options that are not the default."""
+        """Options that differ from their defaults."""
         default = type(self.approximator)()
         return {name: value for name, value in vars(self.approximator).items() if value != getattr(default, name)}
 
     @property
     def by_quadrature(self) -> bool:
-        """Whether it takes tilted moments by a quadrature in several dimensions, in an order of the classes.
+        """Whether a quadrature in several dimensions computes tilted moments. It depends on the order of the classes.
 
-        That needs cavities of full rank and few classes.
+        The quadrature needs cavities of full rank and few classes.
         """
         return DifferenceQuadrature in self.approximator.needs
 
     @property
     def needs_inverse(self) -> bool:
-        """Whether it is none for a prior covariance that is singular."""
+        """Whether a singular prior covariance is refused."""
         return isinstance(self.approximator, FactorialVariational)
 
     @property
     def n_functions(self) -> int:
-        """A number of latent functions that a point may have."""
+        """A valid number of latent functions."""
         return 3 if self.likelihood.function_axis else 1
 
     @property
     def n_classes(self) -> int:
-        """Of so many functions."""
+        """Number of classes for `n_functions` functions."""
         return self.likelihood.n_classes(self.n_functions)
 
     def __call__(self, **options: Any) -> "Case":
-        """The same with other options."""
+        """Return the case with other options."""
         return self._replace(approximator=replace(self.approximator, **options))
 
     def solve(self, *arguments: Any, **keywords: Any) -> Solution:
@@ -95,9 +95,9 @@ approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
 
 
 def in_turn(cases: int, values: int) -> list[tuple[int, int]]:
-    """Numbers of cases and values such that each case has one of the values, in turn, and each value has a case.
+    """Pairs (case, value), such that each case has a value and each value has a case.
 
-    Cases are taken in steps, so that each value meets neighbours of several kinds.
+    The step between cases lets each value meet cases of several kinds.
     """
     step = next(step for step in (5, 7, 11) if cases % step)
     return [(step * i % cases, i % values) for i in range(max(cases, values))]
@@ -106,7 +106,7 @@ def in_turn(cases: int, values: int) -> list[tuple[int, int]]:
 def with_one_of(
     name: str, values: Sequence[Any], ids: Iterable[str] | None = None, among: Sequence[Case] = EVERY
 ) -> pytest.MarkDecorator:
-    """Every approximation with one of the values, in turn: where what they are checked by is common to all."""
+    """Each approximation with one of the values in turn, for checks that are the same for all approximations."""
     names = list(map(str, values)) if ids is None else list(ids)
     return pytest.mark.parametrize(
         ("approximation", name),
@@ -116,8 +116,8 @@ def with_one_of(
 
 FUNCTION_PER_CLASS = [case for case in EVERY if case.likelihood.function_axis]
 of_functions_per_class = pytest.mark.parametrize("approximation", FUNCTION_PER_CLASS, ids=str)
-"""Those with a latent function for each class."""
+"""Approximations of likelihoods with a latent function for each class."""
 of_symmetric_links = pytest.mark.parametrize(
     "approximation", [case for case in EVERY if case.likelihood.name in ("probit", "logit")], ids=str
 )
-"""Approximations of two classes whose link is the same from either side."""
+"""Approximations of two classes whose likelihood is symmetric."""

@@ -1,4 +1,4 @@
-"""Problems with inducing inputs, as arrays, that tests share."""
+"""Problems with inducing inputs, as arrays that several tests use."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ __all__ = ["Sparse", "random_sparse", "solved"]
 
 
 class Sparse(NamedTuple):
-    """Inputs, inducing inputs (q, M, d), hyperparameters (q, 2), log variance and log length scale; noise of rows."""
+    """Rows, inducing inputs (q, M, d), log variance and log length scale (q, 2) of covariances, and noise variance."""
 
     x: np.ndarray
     z: np.ndarray
@@ -28,7 +28,7 @@ class Sparse(NamedTuple):
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Inducing, cross, variance, mean."""
+        """Covariance of inducing values, cross covariances, prior variances and prior means."""
         sets = range(len(self.z))
         return (
             np.stack([self.k(self.z[q], self.z[q], q) for q in sets]),
@@ -42,7 +42,7 @@ class Sparse(NamedTuple):
         return InducedArrays(*self.moments)
 
     def fitc(self, at: np.ndarray | None = None) -> np.ndarray:
-        """The prior covariance that is meant, (q, n, n), or with other inputs (q, m, n)."""
+        """The prior covariance that the inducing inputs imply, (q, n, n), or (q, m, n) with other inputs."""
         inducing, cross, variance, _ = self.moments
         found = []
         for q in range(len(self.z)):
@@ -53,7 +53,7 @@ class Sparse(NamedTuple):
 
 
 def random_sparse(seed: int, n: int, c: int, m: int, *, own: bool = False, classes: int | None = None) -> Sparse:
-    """c functions, of which each has `own` covariance and inducing inputs or all the same."""
+    """Random problem with c functions. With `own` each function has a covariance and inducing inputs of its own."""
     rng = np.random.default_rng(seed)
     q = c if own else 1
     x = rng.normal(size=(n, 2))
@@ -69,7 +69,7 @@ def random_sparse(seed: int, n: int, c: int, m: int, *, own: bool = False, class
 def solved(
     approximation: SparseApproximation, prior: InducedPrior, y: np.ndarray, likelihood: Likelihood | None = None
 ) -> tuple[SparseSolution, np.ndarray, Block]:
-    """The solution, and the derivatives in the covariance of the inducing values and in the moments of all rows."""
+    """The solution, and derivatives in the covariance of inducing values and in the moments of all rows."""
     found = approximation.solved(prior, y, likelihood=likelihood)
     assert found.solution.converged, str(found.solution.convergence)
     _, blocks, products = zip(*found.bars(), strict=True)

@@ -1,4 +1,4 @@
-"""The evidences of binary classifiers: known figures, exact cases, and what must lie below what."""
+"""Evidence of binary classifiers: published values, exact cases, and inequalities between methods."""
 
 from math import lgamma
 
@@ -26,7 +26,8 @@ def solve(method, problem, kind, **options):
     return solution
 
 
-# By dense versions of the methods, for nine regimes; "exact" is a bivariate orthant or a trapezoid rule of 1501².
+# Computed by dense versions of the methods for nine regimes. "exact" is a bivariate orthant probability, or a trapezoid
+# rule of 1501² nodes.
 COLUMNS = ("exact", "laplace", "ep", "kl", "vb", "jensen_vb", "fv")
 FIGURES = {
     "probit": """
@@ -55,7 +56,7 @@ FIGURES = {
 
 
 def figures(name):
-    """The table (9, 7) of a likelihood, regime by regime."""
+    """Table (9, 7) of a likelihood, one row for each regime."""
     return np.array([float(word.replace("−", "-")) for word in FIGURES[name].split()]).reshape(9, len(COLUMNS))
 
 
@@ -69,7 +70,7 @@ def test_evidence_equals_stored_values_in_nine_regimes(kind, method):
 
 @kinds
 def test_bounds_equal_stored_values_in_nine_regimes(kind):
-    """Jensen's bound of variational Bayes is known; KL's is its own evidence."""
+    """`lower_bound` is Jensen's bound for variational Bayes. For KL it is the evidence itself."""
     for problem, row in zip(regimes(), figures(str(kind)), strict=True):
         assert solve("vb", problem, kind, tolerance=1e-9).lower_bound == pytest.approx(
             row[COLUMNS.index("jensen_vb")], abs=1e-6
@@ -83,7 +84,7 @@ def test_label_regression_with_unit_noise_equals_stored_values(regime, figure):
     assert solve("lr", problem, PROBIT, least=1.0, most=1.0).evidence == pytest.approx(figure, abs=1e-6)
 
 
-def test_label_regression_finds_the_best_noise():
+def test_label_regression_finds_the_noise_of_highest_evidence():
     for problem in regimes():
         found = solve("lr", problem, PROBIT)
         noises = [0.5, 0.7, 1.0, 1.4, 2.0, float(np.exp(found.start[0])) * 1.01, float(np.exp(found.start[0])) / 1.01]
@@ -100,7 +101,7 @@ SLACK = 1e-8
 @pytest.mark.parametrize("log_magnitude", [-1.5, 0.0, 1.5, 4.25])
 @pytest.mark.parametrize("seed", range(3))
 def test_lower_bounds_lie_below_the_bound_of_kl(kind, seed, log_magnitude):
-    """EP's evidence is no bound; KL's is the largest of the lower bounds that a Gaussian gives."""
+    """EP's evidence is not a bound. KL's evidence is the largest of the lower bounds by a Gaussian."""
     problem = random_binary(seed, 12, variance=float(np.exp(2 * log_magnitude)), jitter=1e-4)
     found = {method: solve(method, problem, kind) for method in METHODS}
     evidence = {method: solution.evidence for method, solution in found.items()}
@@ -117,7 +118,8 @@ def test_lower_bounds_lie_below_the_bound_of_kl(kind, seed, log_magnitude):
             assert (solution.posterior.precision >= 0.0).all()
             if solution is not found["lr"]:
                 assert (solution.posterior.precision <= kind.link.largest_curvature * (1 + 1e-9)).all()
-    # Cavities: those of EP lie between the prior given all other values, and the prior.
+    # The variances of EP's cavities lie between the prior variance given all other latent values, and the prior
+    # variance.
     _, cavity = found["ep"].posterior.cavities(found["ep"].mean, found["ep"].cov)
     conditional = 1.0 / np.linalg.inv(problem.k).diagonal()
     assert (conditional <= cavity[:, 0, 0] * (1 + 1e-6)).all()
@@ -146,7 +148,7 @@ def test_methods_are_exact_for_independent_points(kind, method):
 
 @kinds
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "fv"])
-def test_zero_prior_variance_gives_the_likelihood_at_the_mean(kind, method):
+def test_zero_prior_variance_returns_the_likelihood_at_the_mean(kind, method):
     problem = BinaryProblem(np.zeros((5, 5)), np.zeros((1, 5)), np.array([0, 1, 1, 0, 1]))
     solution = solve(method, problem, kind)
     assert solution.evidence == pytest.approx(-5 * np.log(2), abs=1e-10)
@@ -164,7 +166,7 @@ def test_zero_prior_variance_gives_the_likelihood_at_the_mean(kind, method):
     ],
 )
 def test_copies_of_a_point_match_quadrature(positive, negative, ep, kl, laplace):
-    """K = 11ᵀ is singular; n₊ and n₋ labels of one f ~ N(0, 1) have the probability n₊! n₋! / (n + 1)! by a probit."""
+    """K = 11ᵀ is singular. With n₊ and n₋ labels of one f ~ N(0, 1), the probit evidence is n₊! n₋! / (n + 1)!."""
     n = positive + negative
     problem = BinaryProblem(np.ones((n, n)), np.zeros((1, n)), np.repeat([1, 0], [positive, negative]))
     exact = lgamma(positive + 1) + lgamma(negative + 1) - lgamma(n + 2)
@@ -180,12 +182,12 @@ def test_copies_of_a_point_match_quadrature(positive, negative, ep, kl, laplace)
 
 
 EP_BIAS = (-0.0029, -0.0283, -0.0043, -0.0341)
-"""Log evidence of EP, less the exact one, of the problems of `test_ep_evidence_is_close_to_orthant_probabilities`."""
+"""Bias of EP's log evidence in the problems of `test_ep_evidence_is_close_to_orthant_probabilities`."""
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ep_evidence_is_close_to_orthant_probabilities(seed):
-    """A probit's evidence is the probability of an orthant under N(m, K + I)."""
+    """The evidence of a probit is the probability of an orthant under N(m, K + I)."""
     problem = random_binary(seed, 10, variance=4.0)
     sign = problem.signs
     covariance = np.outer(sign, sign) * (problem.k + np.eye(10))
@@ -194,7 +196,7 @@ def test_ep_evidence_is_close_to_orthant_probabilities(seed):
     found = solve("ep", problem, PROBIT, tolerance=1e-9)
     assert found.evidence == pytest.approx(dense.evidence, abs=1e-8)
     assert_allclose(found.mean[0], dense.mean, atol=1e-7)
-    # EP's own bias: that of its fixed point by dense algebra.
+    # The bias of EP's fixed point, computed by dense algebra.
     assert dense.evidence - np.log(p) == pytest.approx(EP_BIAS[seed], abs=3e-4)
     for method in ("kl", "vb", "fv", "lr"):
         assert solve(method, problem, PROBIT).evidence < np.log(p) + 1e-3
@@ -217,7 +219,7 @@ def test_evidence_of_two_points_matches_quadrature(kind):
 
 
 def test_sites_of_two_strongly_correlated_points_equal_published_values():
-    """Footnote 2 of Nickisch and Rasmussen (2008); exact moments have W of 0.1416, and −0.0168 between them."""
+    """Footnote 2 of Nickisch and Rasmussen (2008). Exact moments give W = 0.1416, with −0.0168 off the diagonal."""
     problem = BinaryProblem(np.array([[7.0, 6.0], [6.0, 7.0]]), np.zeros((1, 2)), np.ones(2, np.int64))
     solution = solve("ep", problem, PROBIT, tolerance=1e-11)
     assert_allclose(solution.posterior.precision, 0.138336580, atol=1e-8)
@@ -225,12 +227,12 @@ def test_sites_of_two_strongly_correlated_points_equal_published_values():
     assert solution.evidence == pytest.approx(-0.964916614, abs=1e-8)
 
 
-# Other ways to say the same
+# Equivalent models
 
 
 @pytest.mark.parametrize("per_class", [False, True])
 def test_probit_matches_multinomial_probit_of_two_classes(per_class):
-    """(f₁ − f₀) / √2 is the one function: its covariance is K, or the mean of the two."""
+    """The function is (f₁ − f₀) / √2. Its covariance is the mean of both covariances."""
     problem = random_problem(4, 14, 2, variance=5.0, per_class=per_class, with_mean=True)
     k = problem.K.mean(0) if per_class else problem.K
     binary = BinaryProblem(k, (problem.m[1:] - problem.m[:1]) / np.sqrt(2.0), problem.y)
@@ -240,7 +242,7 @@ def test_probit_matches_multinomial_probit_of_two_classes(per_class):
         ("vb", VariationalBayes(tolerance=1e-11), 0.5 * np.linalg.slogdet(np.eye(14) + k)[1]),
     ):
         if less and per_class:
-            continue  # functions of different covariances are not one under its posterior
+            continue  # for different covariances this approximation does not factorise over one function
         several = multinomial.solve(*problem[1:])
         one = solve(method, binary, PROBIT, tolerance=1e-10)
         assert several.evidence == pytest.approx(one.evidence - less, abs=1e-8)
@@ -251,7 +253,7 @@ def test_probit_matches_multinomial_probit_of_two_classes(per_class):
 
 
 def test_logit_matches_softmax_of_two_classes():
-    """f₁ − f₀ is the one function: its covariance is the sum of both."""
+    """The function is f₁ − f₀. Its covariance is the sum of both covariances."""
     problem = random_problem(4, 14, 2, variance=5.0, per_class=True, with_mean=True)
     binary = BinaryProblem(problem.K.sum(0), problem.m[1:] - problem.m[:1], problem.y)
     several = LaplaceSoftmax(tolerance=1e-12).solve(*problem[1:])
@@ -269,7 +271,7 @@ def test_variational_means_of_a_probit_are_the_mode(seed):
 
 
 def test_laplace_matches_scikit_learn():
-    """Its gradient is with respect to log σ² and log ℓ."""
+    """scikit-learn's gradient is with respect to log σ² and log ℓ."""
     rng = np.random.default_rng(1)
     X = rng.uniform(0.0, 5.0, size=(50, 1))
     y = (np.sin((X[:, 0] - 2.5) ** 2) > 0).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Binary approximations at hyperparameters that an optimiser may try: right, or with a status, never silently wrong."""
+"""Binary approximations at extreme hyperparameters: the result is right, or its status reports the failure."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ LABELS = {
     "half": np.where(np.arange(N) < 2, [0, 1] * (N // 2), X[:, 0] > 0).astype(np.int64),
     "all": np.ones(N, np.int64),
 }
-"""Of the second kind two are opposite at one point."""
+"""Labels by name. In `"half"`, the two labels of one input contradict each other."""
 LABELLED = (("none", 0.0), ("half", 0.0), ("all", -50.0), ("half", 50.0))
-"""With a prior mean; one of them at each pair of hyperparameters."""
+"""Pairs of labels and prior mean. Each pair of hyperparameters gets one of them."""
 ORDER = np.random.default_rng(1).permutation(N)
 
 
@@ -28,7 +28,7 @@ def problem(method, log_magnitude, log_lengthscale, labels="half", mean=0.0):
     variance = np.exp(2.0 * log_magnitude)
     k = squared_exponential(X, variance=variance, lengthscale=np.exp(log_lengthscale))
     if method == "fv":
-        k += 1e-6 * variance * np.eye(N)  # it needs the inverse
+        k += 1e-6 * variance * np.eye(N)  # FV needs the inverse
     return BinaryProblem(k, np.full((1, N), mean), LABELS[labels])
 
 
@@ -48,7 +48,7 @@ def test_extreme_problems_give_finite_results_or_a_status(method, kind):
                 assert (solution.cov >= 0.0).all()
                 if method in ("kl", "vb", "fv", "lr"):
                     assert solution.evidence <= solution.lower_bound + 1e-9 * (1 + abs(solution.evidence)) or (
-                        method == "fv"  # its own distribution is no Gaussian
+                        method == "fv"  # the factorial distribution of FV is not Gaussian
                     )
             else:
                 assert log_magnitude > 4.25
@@ -57,7 +57,7 @@ def test_extreme_problems_give_finite_results_or_a_status(method, kind):
 
 @every
 @pytest.mark.parametrize("log_magnitude", [0.0, 4.25])
-def test_neither_start_nor_order_matters(method, kind, log_magnitude):
+def test_result_does_not_depend_on_start_order_or_sign(method, kind, log_magnitude):
     given = problem(method, log_magnitude, 0.5)
     cold = solve(method, kind, given, tolerance=1e-9)
     near = solve(method, kind, problem(method, log_magnitude + 0.3, 0.7))
@@ -74,7 +74,7 @@ def test_neither_start_nor_order_matters(method, kind, log_magnitude):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize(("labels", "mean"), [("half", 0.0), ("all", -50.0), ("half", 50.0)])
 def test_kl_starts_near_its_optimum_for_any_magnitude(kind, labels, mean):
-    """From narrow sites at the prior mean it took four hundred sweeps, or stopped at evidences of hundreds below."""
+    """The start matters: from narrow sites at the prior mean, KL took 400 sweeps or stopped far below the maximum."""
     given = problem("kl", 8.0, 0.0, labels, mean)
     cold = solve("kl", kind, given)
     assert cold.convergence.converged
@@ -88,7 +88,7 @@ def test_kl_starts_near_its_optimum_for_any_magnitude(kind, labels, mean):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("vb", "lr", "fv")])
-def test_zero_magnitude_leaves_the_prior(method, kind):
+def test_zero_magnitude_returns_the_prior(method, kind):
     solution = solve(method, kind, problem(method, -8.0, -8.0, "all"))
     assert solution.evidence == pytest.approx(-N * np.log(2.0), abs=1e-4)
 

@@ -14,7 +14,7 @@ TOLERANCE = 1e-11
 
 
 def slope(function, step):
-    """Of a function at 0, by differences of the fourth order."""
+    """Derivative of a function at 0, by differences of fourth order."""
     return (8 * (function(step) - function(-step)) - function(2 * step) + function(-2 * step)) / (12 * step)
 
 

@@ -1,4 +1,4 @@
-"""Approximations of one latent function against dense versions of each from the paper's own formulas."""
+"""Approximations of one latent function, against dense versions written from the formulas of the paper."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ DENSE = {
     "tap_naive": binary_naive_tap,
 }
 ERROR = {"kl": 1e-5, "vb": 1e-4}
-"""Of moments that a general optimiser finds; its maximum is good to the square."""
+"""Tolerance of moments where the reference is a general optimiser. The value at the maximum has its square."""
 
 
 def solve(method, problem, kind, **options):
@@ -40,9 +40,9 @@ def of_points(n, variance):
 
 @stored
 def dense_numbers(method, likelihood, n, variance):
-    """Evidence and Jensen's bound, each n times, mean, variances, weights and precisions, (6, n).
+    """Evidence and Jensen's bound, each repeated n times, and mean, variances, weights and precisions, (6, n).
 
-    FV has neither precisions nor a Gaussian for the bound, and zeros stand there.
+    FV has no precisions, and no Gaussian for the bound: these rows are zero.
     """
     given, link = of_points(n, variance).reference, LINKS[likelihood]
     dense = DENSE[method](*given, link)
@@ -54,12 +54,12 @@ def dense_numbers(method, likelihood, n, variance):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", DENSE)
 @pytest.mark.parametrize(("n", "variance"), [(1, 3.0), (4, 10.0)])
-def test_equals_the_dense_reference(kind, method, n, variance):
+def test_solution_equals_the_dense_reference(kind, method, n, variance):
     problem = of_points(n, variance)
     (evidence, *_), (bound, *_), mean, variances, alpha, w = dense_numbers(method, str(kind), n, variance)
     solution = solve(method, problem, kind, tolerance=1e-10)
     error = ERROR.get(method, 1e-8)
-    if method != "tap_naive":  # which has no evidence there
+    if method != "tap_naive":  # naive TAP has no evidence for several points
         assert solution.evidence == pytest.approx(evidence, abs=max(1e-9, error**2))
     assert_allclose(solution.mean[0], mean, atol=error * np.sqrt(variance))
     assert_allclose(solution.cov[:, 0, 0], variances, atol=error * variance)
@@ -80,7 +80,7 @@ def test_label_regression_equals_the_dense_reference(kind, noise):
     assert_allclose(solution.cov[:, 0, 0], dense.covariance.diagonal(), atol=1e-10)
 
 
-def test_ep_equals_the_textbook():
+def test_ep_equals_the_textbook_algorithm():
     problem = random_binary(1, 15, variance=8.0)
     dense = binary_ep(*problem.reference)
     solution = solve("ep", problem, KINDS[0], tolerance=1e-10)
@@ -99,7 +99,7 @@ def test_tap_equations_hold_at_the_fixed_point_of_ep(kind):
 
 
 def test_naive_tap_is_ep_of_independent_points():
-    """Naive TAP has the cavities of EP where K is diagonal."""
+    """For diagonal K, naive TAP has the cavities of EP."""
     k = np.diag([0.5, 3.0, 40.0])
     problem = BinaryProblem(k, np.array([[0.2, -1.0, 3.0]]), np.array([0, 1, 0]))
     for kind in KINDS:

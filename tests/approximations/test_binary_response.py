@@ -1,4 +1,4 @@
-"""How means of binary classifiers follow a small force, by differences of solves and as `response` has it."""
+"""Linear response of the means of binary classifiers, by `response` and by differences of solves."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from pymc_gpep.log_posteriors.latent_functions import leave_one_out_moments
 from tests.approximations.binary import KINDS, METHODS, random_binary
 
 ERROR = {"ep": 0.2, "kl": 0.2, "vb": 0.1, "lr": 0.2}
-"""Relative, at a prior variance of 20; KL's precisions change the most, and label regression's noise does."""
+"""Relative errors allowed at a prior variance of 20. Precisions of KL and the noise of label regression change most."""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("variance", [1.0, 20.0])
 def test_response_matches_differences_of_means(method, kind, variance):
-    """Of modes to the last digits; of others right but for how precisions change, which is of a higher order."""
+    """The response of a mode is exact. For other means it ignores changes of the precisions, of higher order."""
     problem = random_binary(4, 10, variance=variance, jitter=0.05)
     solver = METHODS[method](tolerance=1e-10)
     solution = solver.solve(*problem, likelihood=kind.likelihood)
@@ -35,7 +35,7 @@ def test_response_matches_differences_of_means(method, kind, variance):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_response_of_kl_with_covariances_of_variances_equals_shift_of_means(kind):
-    """With the squares of all covariances in place of the variances' own the means move as they do."""
+    """With the squared covariances as responses of the variances, the formula gives the shift of the means exactly."""
     problem = random_binary(4, 10, variance=20.0, jitter=0.05)
     solver = METHODS["kl"](tolerance=1e-10)
     solution = solver.solve(*problem, likelihood=kind.likelihood)

@@ -1,4 +1,4 @@
-"""Nested EP reaches one fixed point from wherever it starts, over hyperparameters that an optimiser may try."""
+"""Nested EP reaches one fixed point from every start, for a wide range of hyperparameters."""
 
 import itertools
 
@@ -12,7 +12,7 @@ EP = NestedEP()
 
 
 def check(data, points, every=1):
-    """Solve in another order of the rows too, and from the solutions at the two points before."""
+    """Solve also with permuted rows, and from the solutions at the two points before."""
     X, y = (x[::every] for x in data())
     n, c = y.size, y.max() + 1
     mean = np.zeros((c, n))
@@ -31,11 +31,11 @@ def check(data, points, every=1):
 
 
 @pytest.mark.parametrize("data", [iris, wine])
-def test_methods_converge_from_any_start(data):
+def test_nested_ep_converges_from_any_start(data):
     check(data, itertools.product((-2, 4, 12), (-2, 1, 5)), every=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", [iris, wine])
-def test_methods_converge_from_any_start_on_a_grid(data):
+def test_nested_ep_converges_from_any_start_on_a_grid(data):
     check(data, half_of_grid(), every=2)

@@ -1,4 +1,4 @@
-"""Counts that are large, with exposures of any size: by dense algebra, and by quadrature of one row."""
+"""Large counts with exposures of any size, against dense algebra, and against quadrature for one row."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_laplace_agrees_with_dense_algebra(largest, exposure, like):
 
 
 def log_average(y, offset, mean, variance):
-    """log ∫ Poisson(y; exp(f + offset)) N(f | mean, variance) df by quadrature about the mode."""
+    """log ∫ Poisson(y; exp(f + offset)) N(f | mean, variance) df, by quadrature about the mode."""
 
     def log_joint(f):
         return stats.poisson.logpmf(y, np.exp(f + offset)) + stats.norm.logpdf(f, mean, np.sqrt(variance))
@@ -52,8 +52,8 @@ def log_average(y, offset, mean, variance):
 
 @pytest.mark.parametrize("exposure", [1e-6, 1.0, 1e8])
 @pytest.mark.parametrize("largest", LARGEST)
-@pytest.mark.parametrize("method", ["ep", "fv"])  # both are exact for one row
-def test_methods_that_are_exact_for_one_row_agree_with_quadrature(method, largest, exposure):
+@pytest.mark.parametrize("method", ["ep", "fv"])  # both methods are exact for one row
+def test_evidence_of_one_row_matches_quadrature(method, largest, exposure):
     offset = np.log([exposure])
     solution = solve(method, np.array([[2.0]]), offset, np.array([largest]))
     assert_allclose(solution.evidence, log_average(largest, offset[0], 0.0, 2.0), rtol=1e-8, atol=1e-6)
@@ -61,9 +61,9 @@ def test_methods_that_are_exact_for_one_row_agree_with_quadrature(method, larges
 
 @pytest.mark.parametrize("exposure", [1e-6, 1.0, 1e8])
 @pytest.mark.parametrize("largest", LARGEST)
-def test_kl_has_the_largest_bound(largest, exposure):
-    # Under N(m, v), y (m + o) − exp(m + o + v/2) − log y! − KL(N(m, v) ‖ N(0, 2)) is stationary where m = 2 (y − r) and
-    # 1/v = r + 1/2, with the rate r = exp(m + o + v/2): one equation for log r.
+def test_kl_finds_the_largest_bound(largest, exposure):
+    # The bound under N(m, v) is y (m + o) − exp(m + o + v/2) − log y! − KL(N(m, v) ‖ N(0, 2)). It is stationary where m
+    # = 2 (y − r) and 1/v = r + ½, with the rate r = exp(m + o + v/2). This is one equation for log r.
     offset = np.log(exposure)
 
     def excess(log_rate):
@@ -78,14 +78,14 @@ def test_kl_has_the_largest_bound(largest, exposure):
 
 @pytest.mark.parametrize("method", ["ep", "kl", "fv"])
 def test_methods_converge_to_the_mode_of_laplace_for_large_counts(method):
-    # A posterior of counts of a million is normal to four digits; only "fv" loses correlations, and keeps the mean.
+    # The posterior of counts of a million is normal to four digits. FV ignores correlations, and its mean is right.
     y = np.random.default_rng(1).poisson(1e6 * np.exp(np.sin(X)))
     mode, _ = laplace_of_counts(K, np.zeros(8), y)
     assert_allclose(solve(method, K, np.zeros(8), y).mean[0], mode, atol=1e-5)
 
 
 def test_variance_is_infinite_if_the_squared_mean_overflows():
-    """With log rates N(0, v) the mean is exp(v / 2), and the variance exp(v / 2) + exp(2 v) − exp(v)."""
+    """For log rates N(0, v) the mean is exp(v / 2), and the variance is exp(v / 2) + exp(2 v) − exp(v)."""
     likelihood, v = PoissonLikelihood().given(np.zeros((1, 2))), np.array([2.0, 1300.0])
     outcome = likelihood.outcome_moments(np.zeros((2, 1)), v[:, None, None]).T
     mean, variance = Prediction(np.empty((2, 0)), np.zeros(2), np.zeros((2, 1)), outcome=outcome).moments
@@ -95,7 +95,7 @@ def test_variance_is_infinite_if_the_squared_mean_overflows():
 
 @pytest.mark.parametrize("variance", [1e2, 1e4, 1e6])
 def test_ep_of_large_counts_under_a_wide_prior_converges_or_reports_rounding(variance):
-    """A = I + π^½ K π^½ has a trace of up to 1e14, and the means are right to rounding all the same."""
+    """The trace of A = I + π^½ K π^½ is up to 1e14. The means have rounding errors only."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=20)
     y = rng.poisson(1e6 * np.exp(np.sin(x)))
@@ -108,7 +108,7 @@ def test_ep_of_large_counts_under_a_wide_prior_converges_or_reports_rounding(var
 
 
 def laplace_by_normals(j, y):
-    """Log evidence of counts y with the log rates J z by Laplace's method on z, by Newton's method."""
+    """Log evidence of counts y with log rates J z by Laplace's method. Newton's method finds the mode of z."""
     z = np.linalg.lstsq(j, np.log(y + 0.5))[0]
     for _ in range(50):
         rate = np.exp(j @ z)
@@ -120,7 +120,7 @@ def laplace_by_normals(j, y):
 @pytest.mark.parametrize("prior_type", [DensePrior, RowPrior])
 @pytest.mark.parametrize("sd", [1e2, 1e3, 1e4])
 def test_laplace_of_large_counts_under_wide_priors_is_right_or_reports_failure(prior_type, sd):
-    """By rows no digits are lost as the prior widens. With a matrix of variances of 10⁸ rounding decides."""
+    """The row form is accurate for any prior. With a covariance matrix of variance 10⁸ rounding errors dominate."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(40)
     j = sd * np.stack([np.ones(40), x], axis=1)

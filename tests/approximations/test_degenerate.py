@@ -1,4 +1,4 @@
-"""Degenerate input: either the answer is right, or it is refused; never NaN without a status, never silently wrong."""
+"""Degenerate input: the result is right or a status or an error reports the failure. No silent NaN."""
 
 import mpmath
 import numpy as np
@@ -29,12 +29,12 @@ SINGULAR = {
 
 
 def given(approximation):
-    """Prior mean and labels of `PROBLEM`, of as many functions and classes as there are."""
+    """Prior mean and labels of `PROBLEM`, for the numbers of functions and classes of the approximation."""
     return PROBLEM.m[: approximation.n_functions], np.minimum(LABELS, approximation.n_classes - 1)
 
 
 def refuse_if_it_cannot(approximation, k, c):
-    """A quadrature needs cavities of full rank and few classes, and some an inverse; they say so: the test ends."""
+    """End the test, after checking the refusal, if the approximation needs full rank, an inverse or fewer classes."""
     if approximation.needs_inverse:
         solution = approximation().solve(k, np.zeros((c, len(k))), np.zeros(len(k), int))
         assert not solution.convergence.converged
@@ -60,7 +60,7 @@ def solve(approximation, k, mean, labels, **options):
 
 
 def assert_equals_flat_ep(k, mean, labels, scale=1.0, **options):
-    """Nested EP against a dense implementation of the same fixed point that shares none of its algebra."""
+    """Compare nested EP with a dense implementation of the same fixed point, which uses other algebra."""
     c, n = mean.shape
     expected = flat_ep(k, labels, mean)
     solution = solve(NestedEP, k, mean, labels, **options)
@@ -80,7 +80,7 @@ def test_singular_covariance_equals_flat_ep(k):
 
 
 @with_one_of("k", list(SINGULAR.values()), SINGULAR)
-def test_singular_covariance_is_a_limit(approximation, k):
+def test_solution_for_singular_covariance_is_the_limit_for_small_jitter(approximation, k):
     refuse_if_it_cannot(approximation, k, approximation.n_functions)
     mean, labels = given(approximation)
     solution = solve(approximation, k, mean, labels)
@@ -91,7 +91,7 @@ def test_singular_covariance_is_a_limit(approximation, k):
 
 
 @approximations
-def test_without_prior_variance_nothing_is_learnt(approximation):
+def test_posterior_without_prior_variance_is_the_prior(approximation):
     refuse_if_it_cannot(approximation, np.zeros((6, 6)), approximation.n_functions)
     mean, labels = given(approximation)
     solution = solve(approximation, np.zeros((6, 6)), mean, labels)
@@ -106,7 +106,7 @@ def test_copies_of_a_point_have_one_latent_value(approximation):
     k = PROBLEM.K[twice[:, None], twice]
     if approximation.needs_inverse:
         refuse_if_it_cannot(approximation, k, approximation.n_functions)
-    # The two copies of a point contradict each other.
+    # The two copies of a point have contradicting labels.
     labels = np.ravel([labels, (labels + 1) % approximation.n_classes], "F")
     solution = solve(approximation, k, mean[:, twice], labels)
     assert_allclose(solution.mean[:, ::2], solution.mean[:, 1::2], atol=1e-8)
@@ -122,7 +122,7 @@ INDEFINITE = {
 
 @with_one_of("scaled", [(scale, name) for scale in (1e-8, 1.0, 1e8) for name in INDEFINITE])
 def test_indefinite_covariance_is_refused(approximation, scaled):
-    """Also where the solver could do with it: I + D^½ K D^½ may well be positive definite."""
+    """It is refused even if I + D^½ K D^½ is positive definite, so that the solver would run."""
     scale, k = scaled[0], INDEFINITE[scaled[1]]
     mean, labels = given(approximation)
     solution = approximation().solve(scale * (k if k.ndim == 2 else k[-len(mean) :]), mean, labels)
@@ -134,18 +134,19 @@ def test_indefinite_covariance_is_refused(approximation, scaled):
 
 
 @with_one_of("scale", [1e-8, 1.0, 1e4])
-def test_covariance_may_be_indefinite_in_its_last_digits(approximation, scale):
+def test_covariance_that_is_indefinite_by_rounding_is_accepted(approximation, scale):
     k = scale * SINGULAR["constant"]
     if approximation.needs_inverse:
         refuse_if_it_cannot(approximation, k, approximation.n_functions)
     mean, labels = given(approximation)
     unbounded = not np.isfinite(approximation.likelihood.largest_precision)
     if unbounded and scale > 1.0 and approximation.approximator.name == "kl":
-        # A rate averaged over so wide a normal may overflow. The solver then reports that it did not converge.
+        # The average of a rate under a wide normal can overflow. The status then reports the failure.
         solution = approximation.solve(k, mean, labels)
         if solution.convergence.converged:
             assert approximation.likelihood.name == "complementary_log_log"
-            assert solution.evidence == pytest.approx(-9.05458836, abs=1e-6)  # the best normal of one variable
+            # value of the best normal distribution of one variable
+            assert solution.evidence == pytest.approx(-9.05458836, abs=1e-6)
         return
     expected = solve(approximation, k, mean, labels, tolerance=1e-8)
     solution = solve(approximation, k - scale * 1e-12 * (np.eye(6) - 1 / 6), mean, labels, tolerance=1e-8)
@@ -177,7 +178,7 @@ def test_covariance_of_any_magnitude_equals_flat_ep(scale, per_class):
 
 
 def precise_evidence(k, mean, labels, sites):
-    """EP's evidence and residual at given sites, from the Gaussian of the g alone, in numbers of 40 digits."""
+    """EP's evidence and residual at given sites, from the joint Gaussian of all g, in arithmetic of 40 digits."""
     model = flat_model(k, labels, mean)
     with mpmath.workdps(40):
         alpha, beta = (mpmath.matrix(x.tolist()) for x in sites.reshape(2, -1))
@@ -211,8 +212,8 @@ def precise_evidence(k, mean, labels, sites):
     ("variance", "lengthscale", "jitter"),
     [(1.0, 10.0, 0.0), (1e8, 0.1, 0.0), (1e8, 1000.0, 1e-8), (1e16, 1.0, 1e-8), (1e16, 10.0, 0.0)],
 )
-def test_large_variance_keeps_digits(variance, lengthscale, jitter):
-    """Between them the latent functions keep their digits, although each alone has hardly any."""
+def test_evidence_under_large_variance_keeps_digits(variance, lengthscale, jitter):
+    """Differences of latent functions keep their digits, although each function has hardly any."""
     X, y = (x[::15] for x in iris())
     k = squared_exponential(X, variance=variance, lengthscale=lengthscale) + jitter * np.eye(y.size)
     mean = np.zeros((3, y.size))
@@ -223,7 +224,7 @@ def test_large_variance_keeps_digits(variance, lengthscale, jitter):
 
 
 @pytest.mark.parametrize("lengthscale", [10.0, 100.0])
-def test_solver_reports_loss_by_rounding(lengthscale):
+def test_status_reports_loss_by_rounding(lengthscale):
     X, y = iris()
     k = squared_exponential(X, variance=1e10, lengthscale=lengthscale)
     convergence = NestedEP().solve(k, np.zeros((3, y.size)), y).convergence
@@ -233,8 +234,8 @@ def test_solver_reports_loss_by_rounding(lengthscale):
 
 
 @with_one_of("size", [-(2.0**27), 2.0**40], among=FUNCTION_PER_CLASS)
-def test_large_common_prior_mean_changes_nothing(approximation, size):
-    mean = np.round(PROBLEM.m * 1024) / 1024  # so that the sum is exact
+def test_large_common_prior_mean_does_not_change_evidence(approximation, size):
+    mean = np.round(PROBLEM.m * 1024) / 1024  # sums with `size` are exact
     expected = solve(approximation, PROBLEM.K, mean, LABELS)
     solution = solve(approximation, PROBLEM.K, mean + size, LABELS)
     assert solution.evidence == pytest.approx(expected.evidence, abs=1e-8)
@@ -245,7 +246,7 @@ def test_large_common_prior_mean_changes_nothing(approximation, size):
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1e-8, 1e3, 1e8])
 def test_large_prior_mean_of_one_class_matches_tail_formula(size, label):
-    """One point and two classes: log Φ((m_y − m_j) / √(2 + 2 v)), in the far tail where the label is unlikely."""
+    """One point of two classes: log Φ((m_y − m_j) / √(2 + 2 v)). The tail formula is for unlikely labels."""
     mean = np.array([[size], [0.0]])
     solution = solve(NestedEP, np.array([[4.0]]), mean, np.array([label]))
     z = (1 - 2 * label) * size / mpmath.sqrt(10)
@@ -268,7 +269,7 @@ BEYOND_REASON = [(1.0, 1e160), (1.0, 1e300), (1e8, 1e100)]
 
 @with_one_of("magnitudes", BEYOND_REASON)
 def test_extreme_magnitudes_give_a_result_or_a_status(approximation, magnitudes):
-    """Where squares overflow there may be no answer; what graphs see then is NaN with a status."""
+    """Where squares overflow, there may be no result. Graphs then return NaN with a status."""
     (k, mean), c, (_, labels) = magnitudes, approximation.n_functions, given(approximation)
     means = mean * np.array([[1.0], [-1.0], [0.3]])[:c] + np.zeros(6)
     approximation = approximation(max_iterations=200)
@@ -305,30 +306,31 @@ def test_one_point_of_two_classes_is_exact():
 
 
 @with_one_of("size", [(1, 26), (6, 2)], among=FUNCTION_PER_CLASS)
-def test_labels_of_one_class_are_solved(approximation, size):
+def test_problems_with_labels_of_one_class_are_solved(approximation, size):
     n, c = size
     refuse_if_it_cannot(approximation, PROBLEM.K[:n, :n], c)
     solution = solve(approximation, PROBLEM.K[:n, :n], np.zeros((c, n)), np.full(n, c - 1))
-    assert -n * (np.log(c) + 0.5 * c * np.log1p(PROBLEM.K.max())) < solution.evidence < 0  # VB has a bound only
+    # the evidence of VB is a bound
+    assert -n * (np.log(c) + 0.5 * c * np.log1p(PROBLEM.K.max())) < solution.evidence < 0
     assert (solution.mean[-1] > 0).all()
     assert_allclose(solution.mean[:-1], np.broadcast_to(solution.mean[0], (c - 1, n)), atol=1e-7)
     assert (solution.mean[:-1] < solution.mean[-1]).all()
 
 
 @of_functions_per_class
-def test_classes_without_observations_are_solved(approximation):
-    """They go where the others do not, all alike, and cost some evidence."""
+def test_problems_with_unobserved_classes_are_solved(approximation):
+    """The means of unobserved classes are equal and negative where other classes occur. The evidence decreases."""
     labels = np.array([0, 1, 0, 0, 1, 1])
     observed = solve(approximation, PROBLEM.K, np.zeros((2, 6)), labels)
     solution = solve(approximation, PROBLEM.K, np.zeros((5, 6)), labels)
     assert solution.evidence < observed.evidence
-    error = 2e-4 if approximation.by_quadrature else 1e-7  # its quadrature takes the classes in an order
+    error = 2e-4 if approximation.by_quadrature else 1e-7  # the quadrature depends on the order of the classes
     assert_allclose(solution.mean[2:], np.broadcast_to(solution.mean[2], (3, 6)), atol=error)
     assert (solution.mean[2] < 0).all()
     assert_allclose(solution.cov[:, 2:, 0], np.broadcast_to(solution.cov[:, 2:3, 0], (6, 3)), atol=error)
 
 
-def test_classes_without_observations_in_nested_ep_are_solved():
+def test_nested_ep_with_unobserved_classes_equals_flat_ep():
     assert_equals_flat_ep(PROBLEM.K, np.zeros((5, 6)), np.array([0, 1, 0, 0, 1, 1]))
 
 
@@ -392,7 +394,7 @@ def test_values_that_are_not_finite_are_refused(approximation, wrong):
 
 
 def classifier(X, labels, classes, cov_func):
-    """A model with the covariance that a function makes in it."""
+    """Model with the covariance that a function returns within the model's context."""
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=cov_func())
         f = gp.prior("f", X=X, n_outputs=classes)
@@ -456,7 +458,7 @@ def test_labels_outside_the_range_are_refused(wrong, message):
 
 @pytest.mark.variation
 def test_nuts_rejects_points_with_indefinite_covariance():
-    """A constant below 0 in the covariance makes it indefinite: half of what the prior allows here."""
+    """The covariance has an additive constant. Where the constant is negative, the covariance is indefinite."""
     X, y = models.data()
     model, _ = classifier(
         X[::3], y[::3], 3, lambda: pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.Constant(pm.Normal("shift", initval=0.5))

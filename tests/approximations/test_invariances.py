@@ -1,4 +1,4 @@
-"""What must not change an answer, whatever the approximation."""
+"""Transformations of the problem that do not change the result of any approximation."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def solve(approximation, k, mean, y):
 
 
 def build(approximation, seed, n, c, variance, each):
-    """Prior covariance, mean and labels of c classes, or of two by the first function, and a generator."""
+    """Prior covariance, mean and labels of c classes (or of two classes by the first function), and a generator."""
     problem = random_problem(seed, n, c, variance=variance, per_class=each, with_mean=True)
     rng = np.random.default_rng(seed)
     if approximation.likelihood.function_axis:
@@ -47,7 +47,7 @@ def test_points_can_be_permuted(approximation, arguments):
 @of_symmetric_links
 @examples
 @given(problems)
-def test_classes_of_one_function_can_be_exchanged(approximation, arguments):
+def test_classes_of_one_function_can_be_swapped(approximation, arguments):
     k, mean, y, _ = build(approximation, *arguments)
     first = solve(approximation, k, mean, y)
     second = solve(approximation, k, -mean, 1 - y)
@@ -72,7 +72,7 @@ def test_classes_can_be_permuted(approximation, arguments):
 @of_functions_per_class
 @examples
 @given(problems)
-def test_function_common_to_all_classes_changes_nothing(approximation, arguments):
+def test_function_common_to_all_classes_does_not_change_the_result(approximation, arguments):
     k, mean, y, rng = build(approximation, *arguments)
     common = rng.normal(size=y.size)
     first = solve(approximation, k, mean, y)

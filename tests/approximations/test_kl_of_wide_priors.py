@@ -1,4 +1,4 @@
-"""KL where averages of exponentials under the prior, or at wide cavities, are beyond all numbers."""
+"""KL where averages of exponentials overflow, under the prior or under wide cavities."""
 
 import numpy as np
 import pytest

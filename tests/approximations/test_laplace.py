@@ -1,4 +1,4 @@
-"""The Laplace approximations against dense implementations and against what is known of them."""
+"""Laplace approximations against dense implementations, and their known properties."""
 
 import re
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from tests.reference.laplace import multinomial_probit, softmax
 
 
 class Kind(NamedTuple):
-    """One of the approximations, and what its tests differ in."""
+    """An approximation, and the constants of its tests."""
 
     approximation: type[Laplace] | type[LaplaceProbit]
     likelihood: Callable[..., Any]
-    """Of the dense reference."""
+    """Likelihood of the dense reference."""
     every: int
-    """Points of data sets are thinned by so much: what is dense algebra anyway is slow."""
+    """Data sets are thinned to every n-th point: dense algebra is slow."""
     size: float
-    """Of problems, relative."""
+    """Relative size of problems."""
     error: float
-    """Of what a quadrature of the reference limits, relative."""
+    """Relative tolerance, which the quadrature of the reference limits."""
 
 
 KINDS = [Kind(Laplace, softmax, 1, 1.0, 1.0), Kind(LaplaceProbit, multinomial_probit, 4, 0.7, 10.0)]
@@ -42,7 +42,7 @@ def standardised(data, log_variance, log_lengthscale, every=1):
 
 
 def run(approximation, k, mean, y, start=None):
-    """The solver's outcome with gradients."""
+    """Result of the solver with gradients."""
     n = y.size
     k = np.ascontiguousarray(k).reshape(-1, n, n)
     sites = np.zeros(mean.size) if start is None else start
@@ -99,7 +99,7 @@ def test_curvature_of_a_probit_matches_the_dense_reference():
 def test_gradient_matches_differences_of_the_evidence(kind, seed, per_class, c, variance):
     tight = kind.approximation(tolerance=1e-12)
     problem = random_problem(seed, int(9 * kind.size), c, variance=variance, per_class=per_class, with_mean=True)
-    k = problem.K + 0.02 * variance * np.eye(problem.y.size)  # so that it stays a covariance
+    k = problem.K + 0.02 * variance * np.eye(problem.y.size)  # shifted, so that differences stay positive definite
     outcome = run(tight, k, problem.m, problem.y)
     rng = np.random.default_rng(seed)
     to_k = rng.normal(size=problem.K.shape)
@@ -120,7 +120,7 @@ def test_gradient_matches_differences_of_the_evidence(kind, seed, per_class, c, 
     ("data", "log_variance", "log_lengthscale"), [(iris, -2, 3), (wine, 6, -2), (iris, 12, 1), (wine, 12, 5)]
 )
 def test_mode_is_found_to_rounding(kind, data, log_variance, log_lengthscale):
-    """Covariances as they are, numerically singular for long length scales."""
+    """Covariances have no jitter: for long length scales they are numerically singular."""
     k, mean, y = standardised(data, log_variance, log_lengthscale, kind.every)
     solution = kind.approximation().solve(k, mean, y)
     assert solution.convergence.converged
@@ -141,7 +141,7 @@ def test_mode_is_found_on_the_whole_grid(data, log_variance):
 
 @kinds
 @pytest.mark.parametrize(("log_variance", "log_lengthscale"), [(12, 2.5)])
-def test_every_step_raises_the_log_posterior(kind, log_variance, log_lengthscale):
+def test_each_step_raises_the_log_posterior(kind, log_variance, log_lengthscale):
     k, mean, y = standardised(iris, log_variance, log_lengthscale, kind.every)
     steps = kind.approximation().solve(k, mean, y).convergence.iterations
     values = [
@@ -186,7 +186,7 @@ def test_warm_start_reaches_the_same_solution_sooner(kind):
 
 
 def test_softmax_of_two_classes_equals_binary_logit():
-    """f_1 − f_0 has prior covariance K_0 + K_1 and a logistic likelihood (R & W, algorithms 3.1 and 5.1)."""
+    """f_1 − f_0 has the prior covariance K_0 + K_1 and a logistic likelihood (R & W, algorithms 3.1 and 5.1)."""
     problem = random_problem(3, 15, 2, variance=4.0, per_class=True)
     k, sign = problem.K.sum(0), 2.0 * problem.y - 1.0
     f = np.zeros(15)
@@ -202,7 +202,7 @@ def test_softmax_of_two_classes_equals_binary_logit():
 
 
 def test_multinomial_probit_of_two_classes_equals_binary_probit():
-    """f = (f_1 − f_0) / √2 has a probit likelihood and covariance (K_0 + K_1) / 2 (R & W, algorithm 3.1)."""
+    """f = (f_1 − f_0) / √2 has a probit likelihood and the covariance (K_0 + K_1) / 2 (R & W, algorithm 3.1)."""
     problem = random_problem(3, 12, 2, variance=4.0, per_class=True)
     k, sign = problem.K.mean(0), 2.0 * problem.y - 1.0
     f = np.zeros(12)
@@ -229,7 +229,7 @@ def test_degenerate_covariances_equal_dense_reference(k):
 
 
 def test_underflowing_probabilities_have_finite_logarithms():
-    """Latent values a thousand apart: π is zero in all but one class, and log p is linear."""
+    """Latent values differ by 1000: all softmax probabilities but one underflow, and log p is linear."""
     mean = np.zeros((3, 5))
     mean[0] = 1e3
     solution = Laplace().solve(np.eye(5), mean, np.zeros(5, int))

@@ -1,4 +1,4 @@
-"""Latent values of points without their own sites, with inducing inputs: against dense EP, and one point at a time."""
+"""Posterior of latent values without the site of their own point, with inducing inputs, against dense EP and refits."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 
 
 def left_out(approximation, prior, solution):
-    """All points at once."""
+    """Latent moments of all points, each without its own site."""
     parts = list(approximation.left_out(prior, solution))
     assert [part.rows.start for part in parts[1:]] == [part.rows.stop for part in parts[:-1]]
     return np.concatenate([part.mean for part in parts]), np.concatenate([part.cov for part in parts])
@@ -37,7 +37,7 @@ def left_out(approximation, prior, solution):
 )
 @whose
 def test_left_out_moments_equal_cavities_of_dense_ep(likelihood, c, sites, dense, own, monkeypatch):
-    monkeypatch.setattr(inducing_module, "_ENTRIES", 40 * c)  # several blocks
+    monkeypatch.setattr(inducing_module, "_ENTRIES", 40 * c)  # forces several blocks
     problem = random_sparse(2, 20, c, 5, own=own, classes=max(c, 2))
     approximation = SparseEP(sites=sites, tolerance=1e-11, jitter=1e-14)
     solution = approximation.solve(problem.prior, problem.y, likelihood=likelihood)

@@ -1,4 +1,4 @@
-"""Methods as functions of arrays: `pymc_gpep.methods`."""
+"""The functions of `pymc_gpep.methods`, which take arrays."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OFFSET = np.full((1, N), 0.4)
 
 
 def test_parameters_are_rows_named_as_in_the_documentation():
-    """Bounds at infinity censor nothing, so that the evidence of a normal likelihood has a closed form."""
+    """Infinite bounds do not censor: the evidence of a normal likelihood has a closed form."""
     parameters = np.array([[0.5] * N, [-np.inf] * N, [np.inf] * N])
     assert "normal: sigma, lower, upper" in methods.ep.__doc__
     found = methods.ep(K, np.zeros(N), 0.5 * COUNTS, "normal", parameters=parameters)
@@ -66,8 +66,8 @@ def test_options_for_another_likelihood_are_refused_by_name():
         methods.nested_ep(K, np.zeros((3, N)), COUNTS % 3, "multinomial_probit", max_size=5)
 
 
-def test_label_noise_reaches_inducing_inputs():
-    """All points are inducing inputs, whose sites leave functions independent: the method is `"qiep"`."""
+def test_label_noise_is_used_with_inducing_inputs():
+    """All points are inducing inputs, and sites leave the functions independent: the reference is `"qiep"`."""
     noise = {"parameters": np.full((1, N), 0.05), "tolerance": 1e-9}
     given = np.zeros((3, N)), COUNTS % 3, "noisy_multinomial_probit"
     sparse = methods.sparse_ep(K, K, K.diagonal(), *given, sites="quadrature", jitter=1e-12, **noise)

@@ -1,4 +1,4 @@
-"""Sites of negative precision, which outliers have under heavy tails: beside dense algebra, differences and sums."""
+"""Sites of negative precision, from outliers under heavy tails, against dense algebra, differences and sums."""
 
 import numpy as np
 import pymc as pm
@@ -85,7 +85,7 @@ def test_posterior_matches_dense_algebra(singular):
     assert_allclose(np.cov(draws.T), cov, atol=0.04 * cov.max())
 
 
-def test_samplers_are_guided_without_negative_precisions():
+def test_samplers_are_guided_with_negative_precisions_set_to_zero():
     made, expected = (
         whitening_of(DensePrior(K[None], MEAN), IndependentSites(precision, LOCATION))
         for precision in (PRECISION, np.maximum(PRECISION, 0.0))
@@ -94,7 +94,10 @@ def test_samplers_are_guided_without_negative_precisions():
 
 
 def test_ep_from_zero_sites_finds_the_better_of_two_fixed_points():
-    """Angles where the log density is convex at the prior mean; from the mode EP is off by 18."""
+    """The log density of angles is convex at the prior mean.
+
+    From its mode, EP converges to an evidence that is off by 18.
+    """
     y, k = np.array([2.8, 2.6]), 2.0 * np.array([[1.0, 0.95], [0.95, 1.0]])
     with pm.Model() as model:
         pm.VonMises("y", mu=pm.MvNormal("f", np.zeros(2), k), kappa=4.0, observed=y)
@@ -110,8 +113,8 @@ def test_ep_from_zero_sites_finds_the_better_of_two_fixed_points():
 
 
 @pytest.mark.variation
-def test_precisions_stay_nonnegative_if_ep_diverges_otherwise():
-    """Two responses that contradict each other by ten scales of the density."""
+def test_precisions_are_limited_to_nonnegative_values_if_ep_diverges():
+    """The two responses differ by ten times the scale of the density, with nearly equal latent values."""
     y, k = np.array([1.0, 3.0]), 2.0 * np.array([[1.0, 0.95], [0.95, 1.0]])
     with pm.Model() as model:
         pm.StudentT("y", nu=4.0, mu=pm.MvNormal("f", np.zeros(2), k), sigma=0.2, observed=y)
@@ -125,7 +128,7 @@ def test_precisions_stay_nonnegative_if_ep_diverges_otherwise():
 
 @pytest.mark.parametrize("worst", [-5.0, -1e30])
 def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
-    """The last resort is a precision of 0."""
+    """A precision that fails for every fraction becomes 0."""
     posterior = FunctionSitePosterior(Problem(DensePrior(K[None], MEAN), MEAN, Y), -np.inf)
     sites = np.array([[2.0, worst, 1.0, 0.5], LOCATION[0]])[:, :, None]
     precision = sites[0, :, 0]

@@ -1,4 +1,4 @@
-"""Where a solve starts, from the ends of solves near by."""
+"""Starts of solves, extrapolated from earlier solves at nearby hyperparameters."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def solve(approximation, place, start=None):
 
 
 def around(approximation, centre, distance):
-    """Neighbours at a centre and on both sides of it along each axis."""
+    """Solutions at a centre and on both sides of it along each axis."""
     places = [centre, *(centre + sign * step for step in distance * np.eye(2) for sign in (-1, 1))]
     return Neighbours(tuple(places), tuple(solve(approximation, place).start for place in places))
 
@@ -41,7 +41,7 @@ def test_predicted_start_saves_sweeps_and_keeps_the_result(approximation):
 
 @pytest.mark.parametrize(("approximation", "left"), [(KL(), 0.5), (QuadraticVB(), 0.9)], ids=str)
 def test_extrapolation_of_scalar_bounds_lowers_the_residual(approximation, left):
-    """Their precisions vary by orders of magnitude along σ_f, where a start is outside of what is known."""
+    """Precisions vary by orders of magnitude along σ_f. The new point lies beyond the known solutions."""
     y = (LABELS == 1).astype(np.int64)
 
     def solve(place, start=None):
@@ -79,7 +79,10 @@ def test_memory_keeps_the_last_solutions():
 
 
 def test_predicted_precisions_stay_valid_at_any_distance():
-    """Between 0 and the largest of the neighbours', and the nearest's where one of them has none."""
+    """They lie between 0 and the largest known precision.
+
+    If a solution has no precision, the nearest solution is used.
+    """
     starts = np.array([[0.5, 0.9, 0.0, 1.0, 2.0, 0.3], [0.25, 0.1, 0.2, 0.5, 1.0, 0.4]])
     for weights in ([40.0, -39.0], [-39.0, 40.0]):
         start = NestedEP().between(starts, np.array(weights), 0)
@@ -90,13 +93,13 @@ def test_predicted_precisions_stay_valid_at_any_distance():
         assert start[5] == 0.3
 
 
-def test_full_precisions_are_not_mixed():
+def test_full_precisions_are_taken_from_the_nearest_solution():
     starts = np.random.default_rng(0).normal(size=(2, 10))
     assert (QEP(full=True).between(starts, np.array([3.0, -2.0]), 1) == starts[1]).all()
 
 
-def test_zero_sites_give_the_prior():
-    """Against sites that are next to nothing, which are factorised."""
+def test_zero_sites_return_the_prior():
+    """The reference are negligible sites, for which the solver factorises matrices."""
     options = {"max_iterations": 1, "ladder": False}
     place, tiny = np.array([2.0, 0.5]), np.full(2 * (C - 1) * LABELS.size, 1e-12)
     zero, small = (solve(NestedEP(**options), place, start) for start in (0 * tiny, tiny))
@@ -111,7 +114,7 @@ class Combined:
         return np.concatenate([weights @ starts, starts[nearest]])
 
 
-def test_a_prediction_combines_the_nearest_solutions():
+def test_prediction_combines_the_nearest_solutions():
     rng = np.random.default_rng(1)
     places = 3.0 * rng.normal(size=(60, 2))
     starts = np.column_stack([np.ones(60), np.sin(places[:, 0] / 3.0), np.arange(60.0)])

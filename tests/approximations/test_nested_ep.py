@@ -1,4 +1,4 @@
-"""Nested EP against dense implementations of the same fixed point, and against what is known of it."""
+"""Nested EP against dense implementations of the same fixed point, and its known properties."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def standardised(data, log_variance, log_lengthscale, jitter=1e-8):
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("with_mean", [False, True])
 @pytest.mark.parametrize(("n", "c", "variance"), [(12, 3, 1.0), (9, 5, 30.0), (10, 2, 1000.0)])
-def test_equals_dense_reference(n, c, variance, per_class, with_mean):
+def test_nested_ep_equals_dense_reference(n, c, variance, per_class, with_mean):
     problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=with_mean)
     mean = np.zeros((c, n)) if problem.m is None else np.broadcast_to(problem.m, (c, n))
     dense = dense_nested_ep(problem.K, problem.y, mean, c=c)
@@ -49,7 +49,7 @@ def test_equals_dense_reference(n, c, variance, per_class, with_mean):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nested_ep_of_two_classes_equals_binary_ep(seed):
-    """u_1 − u_0 has variance 2, so f = (f_1 − f_0) / √2 has a probit likelihood and covariance (K_0 + K_1) / 2."""
+    """u_1 − u_0 has variance 2: f = (f_1 − f_0) / √2 has a probit likelihood and the covariance (K_0 + K_1) / 2."""
     problem = random_problem(seed, 15, 2, variance=4.0, per_class=True)
     solution = TIGHT.solve(problem.K, np.zeros((2, 15)), problem.y)
     binary = binary_ep(problem.K.mean(0), 2 * problem.y - 1)

@@ -1,4 +1,4 @@
-"""Nested EP with label noise beside quadrature, nested EP without noise, and differences."""
+"""Nested EP with label noise, against quadrature, nested EP without noise, and differences."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def noisy(n, epsilon, kind=PROBIT):
 
 
 def line(n, c, variance):
-    """Inputs in a row with classes in turns, every twelfth label the next class; prior covariance and mean."""
+    """Prior covariance, mean and labels on a line. Classes are intervals, and every twelfth label is wrong."""
     x = np.linspace(-2.0, 2.0, n)[:, None]
     k = squared_exponential(x, x, variance=variance, lengthscale=0.7) + 1e-2 * np.eye(n)
     y = np.arange(n) * c // n
@@ -30,9 +30,10 @@ def line(n, c, variance):
 
 
 def integrated(k, mean, y, likelihood, order):
-    """Exact evidence, and posterior means (c, n) less their common level, by quadrature."""
+    """Exact evidence, and posterior means (c, n) minus their average over classes, by quadrature."""
     c, n = mean.shape
-    contrast = np.linalg.svd(np.ones((1, c)))[2][1:]  # (c − 1, c), orthonormal; the common level is not seen
+    # orthonormal, (c − 1, c): the average over classes does not enter the likelihood
+    contrast = np.linalg.svd(np.ones((1, c)))[2][1:]
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
     z = np.stack(np.meshgrid(*[nodes] * (n * (c - 1)), indexing="ij")).reshape(c - 1, n, -1)
     weight = np.prod(np.meshgrid(*[weights / weights.sum()] * (n * (c - 1)), indexing="ij"), axis=0).ravel()
@@ -66,7 +67,7 @@ def test_step_likelihood_of_few_points_equals_weighted_draws():
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.05])
 def test_step_likelihood_of_noisy_utilities_equals_the_probit(epsilon):
-    """The noise of the probit may as well be that of the functions."""
+    """Unit noise of the utilities can be part of the likelihood or of the prior."""
     k, mean, y = line(30, 3, 9.0)
     found = METHOD.solve(k + np.eye(30), mean, y, likelihood=noisy(30, epsilon, STEP))
     expected = METHOD.solve(k, mean, y, likelihood=noisy(30, epsilon))
@@ -74,8 +75,8 @@ def test_step_likelihood_of_noisy_utilities_equals_the_probit(epsilon):
     assert found.evidence == pytest.approx(expected.evidence, abs=1e-7)
 
 
-def test_small_noise_is_reached_from_larger_noise():
-    """Sites of any sign do not settle from nothing; those that are come down to are a fixed point."""
+def test_solution_for_small_noise_is_reached_from_larger_noise():
+    """EP with negative precisions does not converge from zero sites. From larger noise it reaches a fixed point."""
     k, mean, y = line(40, 3, 4.0)
     found = NoisyNestedEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP))
     assert "came down" in found.convergence.scheme
@@ -84,7 +85,7 @@ def test_small_noise_is_reached_from_larger_noise():
     assert again.convergence.iterations < 5
     assert again.evidence == pytest.approx(found.evidence, abs=1e-6)
     assert np.linalg.eigvalsh(found.posterior.precision).min() < -1.0
-    # Independent functions have less evidence, but for what their own fixed point leaves out.
+    # Independent functions have a lower evidence, up to the error of their fixed point.
     assert NoisyQIEP().solve(k, mean, y, likelihood=noisy(40, 1e-3, STEP)).evidence < found.evidence
 
 
@@ -129,7 +130,7 @@ def test_independent_functions_equal_sparse_ep_with_inducing_inputs_at_all_point
     assert found.evidence == pytest.approx(sparse.evidence, abs=1e-7)
     assert_allclose(found.mean - mean, sparse.posterior.inducing_mean, atol=1e-6)
     assert_allclose(found.posterior.marginals()[1], found.cov, atol=1e-9)
-    # Nested EP, which couples the functions, has more evidence and about the same means.
+    # Nested EP couples the functions: its evidence is higher, and its means are similar.
     nested = METHOD.solve(k, mean, y, likelihood=noisy(40, 0.1, kind))
     assert 0.0 < nested.evidence - found.evidence < 2.5
     apart, expected = (each.mean - each.mean.mean(axis=0) for each in (nested, found))
@@ -140,15 +141,15 @@ def test_independent_functions_equal_sparse_ep_with_inducing_inputs_at_all_point
 def test_left_out_row_matches_a_fit_without_the_row(method, kind):
     k, mean, y = line(40, 3, 9.0)
     mean_without, _ = leave_one_out_moments(method, method.solve(k, mean, y, likelihood=noisy(40, 0.05, kind)))
-    for i in (3, 10):  # the label of the latter is wrong
+    for i in (3, 10):  # row 10 has a wrong label
         others = np.delete(np.arange(40), i)
         again = method.solve(k[np.ix_(others, others)], mean[:, others], y[others], likelihood=noisy(39, 0.05, kind))
         expected, _ = again.posterior.predict(k[None, [i]][:, :, others], k[None, [i], [i]], mean[:, [i]])
-        assert_allclose(mean_without[i], expected[:, 0], atol=0.3)  # a tenth of the prior deviation
+        assert_allclose(mean_without[i], expected[:, 0], atol=0.3)  # a tenth of the prior standard deviation
 
 
 def test_contradicting_labels_exclude_negative_sites():
-    """Wide functions and little noise: sites of negative precision do not settle, and the last scheme says so."""
+    """The prior is wide and the noise small: EP with negative precisions does not converge. The scheme names this."""
     k, mean, y = line(60, 3, 400.0)
     found = NoisyNestedEP().solve(k, 0.0 * mean, y, likelihood=noisy(60, 0.01))
     assert found.convergence.converged
@@ -157,8 +158,8 @@ def test_contradicting_labels_exclude_negative_sites():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e12])
-def test_step_likelihood_of_certain_or_vague_functions_is_solved(scale):
-    """Steps do not see how large functions are; where these are known, each label is right or noise."""
+def test_step_likelihood_with_tiny_or_huge_prior_variance_is_solved(scale):
+    """Steps do not depend on the scale of functions. If the functions are known, each label is right or noise."""
     k, mean, y = line(20, 3, 1.0)
     known = METHOD.solve(scale * k, mean, y, likelihood=noisy(20, 0.3, STEP))
     free = METHOD.solve(scale * k, 0.0 * mean, y, likelihood=noisy(20, 0.3, STEP))

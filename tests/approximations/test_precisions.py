@@ -1,4 +1,4 @@
-"""Priors by a sparse precision: all that is computed of them is what it is of their covariance."""
+"""Priors by a sparse precision matrix, against priors by its covariance matrix."""
 
 from dataclasses import replace
 from itertools import cycle
@@ -43,12 +43,12 @@ CASES = [
 
 
 class Case:
-    """A level, groups, and a walk of which rows take one value or the difference of two far from each other."""
+    """A level, groups and a random walk. Rows use one value of the walk, or the difference of two distant values."""
 
     def __init__(self, widths, seed=1):
         rng = np.random.default_rng(seed)
         walk = 1 + GROUPS + rng.integers(0, WALK, size=(N, 2))
-        walk[::2, 1] = walk[::2, 0]  # beyond its own
+        walk[::2, 1] = walk[::2, 0]  # two equal columns: rows with one value of the walk
         self.cells = np.column_stack([np.zeros(N, int), 1 + rng.integers(0, GROUPS, size=N), walk])
         self.values = np.column_stack([np.full(N, 0.5), rng.normal(size=N), np.ones(N), -np.ones(N)])
         self.values[walk[:, 0] == walk[:, 1], 3] = 0.0
@@ -74,7 +74,7 @@ class Case:
         return a
 
     def covariance(self, array=None):
-        """Q⁻¹, (q, q), of an array."""
+        """Covariance Q⁻¹, (q, q), from the array of the prior."""
         _, entries = self.structure.split(self.array() if array is None else array)
         precision = np.zeros((Q, Q))
         np.add.at(precision, (self.first, self.second), entries)
@@ -87,7 +87,7 @@ class Case:
         return self.a(array) @ self.covariance(array) @ self.a(array).T
 
     def slopes(self, gradient, at=1e-5):
-        """What a derivative in K is in the array, by differences."""
+        """Derivative with respect to the array, by differences, of the sum of `gradient` times K."""
         found = np.empty(self.array().size)
         for i in range(found.size):
             ahead, behind = self.array(), self.array()
@@ -123,7 +123,7 @@ def test_solution_by_precision_equals_solution_by_covariance(method, likelihood,
 
 
 @pytest.mark.parametrize("name", ["laplace of a softmax", "nested EP", "EP of predictors", "KL of predictors"])
-def test_solution_of_functions_with_common_numbers_matches_rows(name):
+def test_solution_of_functions_with_shared_variables_matches_rows(name):
     case, rng, c = Case((0.3,)), np.random.default_rng(4), 2 if name.endswith("predictors") else 3
     structure = replace(case.structure, functions=c)
     values = rng.uniform(-0.5, 0.5, (c, N, 4)) * case.values
@@ -164,7 +164,7 @@ def test_posterior_by_precision_equals_posterior_by_covariance(widths):
     for name in ("mean", "weights", "log_determinant", "divergence", "log_normaliser"):
         assert_allclose(getattr(found, name), getattr(dense, name), atol=1e-9, err_msg=name)
     there = rng.normal(size=(4, Q))
-    cells = np.array([[0, 3, 9], [1, 2, 7], [0, 6, 14], [5, 5, 12]])  # pairs that no row has among them
+    cells = np.array([[0, 3, 9], [1, 2, 7], [0, 6, 14], [5, 5, 12]])  # pairs of variables that no row combines
     few = np.take_along_axis(there, cells, 1)
     few[3, 0] = 0.0
     sparse = np.zeros((4, Q))

@@ -1,4 +1,4 @@
-"""EP of a softmax against a dense fixed point, exact evidences, and what its gradients are worth."""
+"""EP of a softmax against a dense fixed point and exact evidences, and the accuracy of its gradients."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.reference.tilted import directions
 
 
 def sites(solution):
-    """π and ν (c, n)."""
+    """Site precisions and locations, (c, n) each."""
     c, n = solution.mean.shape
     pi, nu = solution.start.reshape(2, n, c)
     return pi.T, nu.T
@@ -22,7 +22,7 @@ def sites(solution):
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(("c", "variance", "points", "error"), [(2, 10.0, 2001, 1e-7), (3, 3.0, 301, 1e-6)])
 def test_qep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(c, variance, points, error, per_class):
-    """Dense algebra for the posterior, brute force for tilted moments: moments agree, and so does the evidence."""
+    """The reference combines dense algebra with brute-force tilted moments. Moments and evidence agree."""
     n = 5
     problem = random_problem(2, n, c, variance=variance, per_class=per_class, with_mean=True)
     solution = QEPSoftmax(tolerance=1e-10).solve(problem.K, problem.m, problem.y)
@@ -57,7 +57,7 @@ def test_qep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(c, variance, point
     assert solution.evidence == pytest.approx(evidence, abs=10 * error)
 
 
-def test_sites_of_four_classes_are_the_nearest_to_the_moments():
+def test_sites_of_four_classes_match_moments_best():
     problem = random_problem(4, 4, 4, variance=3.0, with_mean=True)
     solution = QEPSoftmax(tolerance=1e-10).solve(problem.K, problem.m, problem.y)
     pi, nu = sites(solution)
@@ -84,9 +84,10 @@ def test_sites_of_four_classes_are_the_nearest_to_the_moments():
     ],
 )
 def test_gradients_match_differences_of_the_evidence(approximation, c, variance, error, per_class):
-    """Exact where sites can match all moments; with four classes a part of a percent is left by the projection.
+    """Gradients are exact if sites can match all moments. With four classes the projection leaves 1 % at most.
 
-    Class-independent sites match the means and variances of all classes. Seven classes have few nodes a dimension.
+    Class-independent sites match the means and variances of all classes. For seven classes the quadrature has few nodes
+    per dimension.
     """
     problem = random_problem(3, 6, c, variance=variance, per_class=per_class, with_mean=True)
     k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)
@@ -107,7 +108,7 @@ def test_gradients_match_differences_of_the_evidence(approximation, c, variance,
 
 
 def test_evidence_is_closer_to_exact_than_laplace():
-    """Three points with three classes: averages over draws from the prior."""
+    """Three points of three classes. The exact evidence is an average over draws from the prior."""
     problem = random_problem(6, 3, 3, variance=4.0, with_mean=True)
     rng = np.random.default_rng(0)
     root = np.linalg.cholesky(problem.K)

@@ -1,4 +1,4 @@
-"""Priors of one function by rows of coefficients: all that is computed of them is what it is of the covariance J Jᵀ."""
+"""Priors of one function by rows of coefficients J, against priors by the covariance J Jᵀ."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ SHAPES = {"tall": (5, 5), "wide": (30, 30), "of low rank": (6, 3), "with few ent
 def coefficients(q, rank, rng=RNG):
     if rank:
         return rng.normal(size=(1, N, rank)) @ rng.normal(size=(rank, q)) / np.sqrt(q)
-    j = np.zeros((1, N, q))  # a level, groups and persons, and a row of nothing
+    j = np.zeros((1, N, q))  # columns for a level, groups and persons; one row is zero
     j[0, :, 0] = 0.5
     j[0, np.arange(N), 1 + rng.integers(0, 4, size=N)] = rng.normal(size=N)
     j[0, np.arange(N), 5 + rng.integers(0, 8, size=N)] = 0.7

@@ -1,4 +1,4 @@
-"""Priors of several functions by rows of coefficients: all that is computed of them is what it is of covariances."""
+"""Priors of several functions by rows of coefficients, against priors by covariance matrices."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ CASES = [
 
 
 def full(rng):
-    """Four columns of each function."""
+    """Four columns for each function."""
     j = np.zeros((C, N, 4 * C))
     for k in range(C):
         j[k, :, 4 * k : 4 * k + 4] = rng.normal(size=(N, 4)) / 2
@@ -42,7 +42,7 @@ def full(rng):
 
 
 def entries(rng):
-    """Groups and a level of each function but the second, which is a reference."""
+    """Groups and a level for each function except the second, which is the reference class."""
     j = np.zeros((C, N, 9 * C))
     for k in (0, 2):
         j[k, :, 9 * k] = 0.5
@@ -51,12 +51,12 @@ def entries(rng):
 
 
 def mixed(rng):
-    """A function in full, and others by entries."""
+    """One function by full columns, the other functions by sparse entries."""
     return np.concatenate([full(rng)[:1].repeat(C, 0) * np.eye(C)[0][:, None, None], entries(rng)[:, :, 9:]], axis=2)
 
 
 def shared(rng):
-    """Functions with normals in common."""
+    """Functions that share standard normal variables."""
     return rng.normal(size=(C, N, 5)) / 2
 
 
@@ -85,7 +85,7 @@ def test_solution_by_rows_equals_solution_by_covariances(method, likelihood, mak
     assert rows.evidence == pytest.approx(dense.evidence, abs=1e-10)
     for name in ("mean", "cov", "weights", "precision", "gradient_mean"):
         assert_allclose(getattr(rows, name), getattr(dense, name), atol=1e-8, err_msg=name)
-    own = j != 0.0  # other coefficients would make functions dependent, which covariances do not know
+    own = j != 0.0  # other coefficients would correlate functions, which covariance matrices cannot represent
     assert_allclose(rows.gradient[own], (2.0 * dense.gradient @ j)[own], atol=1e-8)
     again = method.solve(j, mean, y, rows.start, likelihood=likelihood, prior_type=RowPrior)
     assert again.evidence == pytest.approx(dense.evidence, abs=1e-10)
@@ -94,7 +94,7 @@ def test_solution_by_rows_equals_solution_by_covariances(method, likelihood, mak
 
 
 @pytest.mark.parametrize("method", [LaplaceProbit(max_size=9), QEP(full=True, max_size=9)], ids=["laplace", "qep"])
-def test_rows_may_exceed_the_limit_of_matrices(method):
+def test_row_form_exceeds_the_size_limit_of_matrices(method):
     rng = np.random.default_rng(7)
     j, mean, y = full(rng), np.zeros((C, N)), rng.integers(0, C, N)
     assert method.solve(j, mean, y, prior_type=RowPrior).convergence.converged
@@ -128,7 +128,7 @@ def sites_of(form, rng):
 
 
 def whole(sites):
-    """Precision (cn, cn), functions first."""
+    """Precision matrix (cn, cn), ordered by functions."""
     unit = np.eye(C * N).reshape(-1, C, N)
     return sites.product(unit).reshape(C * N, C * N)
 

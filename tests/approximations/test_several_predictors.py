@@ -1,4 +1,4 @@
-"""EP and KL of rows with several linear predictors, beside quadrature on fine grids."""
+"""EP and KL of rows with several linear predictors, against quadrature on fine grids."""
 
 import numpy as np
 import pymc as pm
@@ -97,7 +97,7 @@ def test_one_row_has_the_moments_of_its_posterior(name):
 
 
 def three_rows(name):
-    """Return EP's solution of three rows, whose predictors have effects of their own and one in common."""
+    """Return EP's solution of three rows. Each predictor has an effect of its own, and all share one effect."""
     likelihood, order = likelihood_of(name, 3)
     k = len(order)
     roots = np.zeros((k, 3, 4 * k))
@@ -129,7 +129,7 @@ def test_sites_may_have_negative_eigenvalues(name):
     assert np.linalg.eigvalsh(found.posterior.precision).min() < 0.0
 
 
-def test_dense_prior_has_the_posterior_of_rows():
+def test_dense_prior_and_row_prior_have_equal_posteriors():
     likelihood, _ = likelihood_of("student", 3)
     roots = np.zeros((2, 3, 6))
     roots[0, :, :3] = np.linalg.cholesky(0.6 * np.eye(3) + 0.4)
@@ -159,7 +159,7 @@ def test_averages_of_a_funnel_match_a_grid():
     rows.moments(at, root)
     rows.refine(at, root)
     found = rows.moments(at, root)
-    # Given the logarithm of the scale the location is normal.
+    # Given the log scale, the location is normal.
     g = np.linspace(-17.0, 15.0, 20_001)
     for i, y in enumerate(OBSERVED["normal"]):
         centre, variance = 0.5 / 4.0 * (g + 1.0), 9.0 - 0.25 / 4.0
@@ -169,7 +169,7 @@ def test_averages_of_a_funnel_match_a_grid():
         assert_allclose(at[i, 1] + root[i, 1] @ found.mean[i], weights @ g, rtol=0.0, atol=1e-5)
 
 
-def test_row_without_variance_of_one_predictor_has_the_average_of_the_other():
+def test_row_without_variance_of_one_predictor_averages_over_the_other():
     likelihood, _ = likelihood_of("student", 1)
     roots = np.array([[[1.0]], [[0.0]]])
     found = EPPredictors().solve(roots, MEAN[:2, None], np.array([0.3]), likelihood=likelihood, prior_type=RowPrior)
@@ -194,7 +194,7 @@ def test_warm_start_keeps_the_rules_of_rows():
     assert_allclose(warm.start[-3:], cold.start[-3:])
 
 
-def test_slopes_in_parameters_are_differences():
+def test_slopes_in_parameters_match_differences():
     with pm.Model() as model:
         f, g = (pm.Normal(each, shape=3) for each in "fg")
         nu = pm.Gamma("nu", 2.0, 0.1)

@@ -1,4 +1,4 @@
-"""The rules by which EP with inducing inputs takes a likelihood apart: derivatives, and what they are of."""
+"""Rules that factorise a likelihood for EP with inducing inputs: derivatives, and the averages they compute."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ every = pytest.mark.parametrize(
 
 
 def random_moments(rule, likelihood, n=40, c=4):
-    """Means and variances (n, d) as a rule's sites see them, and labels."""
+    """Means and variances (n, d) of the rule's latent values, and labels."""
     rng = np.random.default_rng(1)
     c = c if likelihood.function_axis else 1
     labels = rng.integers(max(likelihood.n_classes(c), 2), size=n)
@@ -87,8 +87,8 @@ def test_pairwise_sites_couple_the_observed_class_with_each_class():
 
 @given(st.integers(2, 10), st.integers(0, 2**32 - 1), st.floats(0.0, 10.0), st.floats(-4.0, 4.0))
 @settings(max_examples=60, deadline=None)
-def test_pairs_bound_the_whole_point_from_below(c, seed, apart, wide):
-    """The paper's equation 6: comparisons with one class are positively associated."""
+def test_product_of_pairs_bounds_the_whole_point_from_below(c, seed, apart, wide):
+    """Equation 6 of the paper: comparisons of one class with the other classes are positively associated."""
     rng = np.random.default_rng(seed)
     n = 30
     labels = rng.integers(c, size=n)
@@ -104,7 +104,7 @@ def test_pairs_bound_the_whole_point_from_below(c, seed, apart, wide):
             assert_allclose(pairs, whole, rtol=1e-8, atol=1e-12)
 
 
-def test_pairwise_bound_of_equal_classes_is_far_below():
+def test_pairwise_bound_of_equal_classes_is_loose():
     labels, c = np.zeros(1, np.int64), 10
     log_z = Pairs().tilted(PROBIT, np.zeros((1, 18)), np.zeros((1, 18)), labels).log_z
     assert_allclose(np.exp(log_z), 2.0 ** -(c - 1))

@@ -1,4 +1,4 @@
-"""Problems at the edge, by every approximation with inducing inputs: what comes out is finite."""
+"""Degenerate problems for every approximation with inducing inputs: results are finite."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ CHANGES = {
     [(way, change) for i, way in enumerate(WAYS) for j, change in enumerate(CHANGES) if (i + j) % 4 == 0],
 )
 def test_degenerate_problems_are_solved(way, change):
-    """Each way has a quarter of the changes, and each change about three of the ways."""
+    """Each approximation gets a quarter of the problems, and each problem about three approximations."""
     (approximation, likelihood), change = WAYS[way], CHANGES[change]
     c = 3 if likelihood.function_axis else 1
     problem = change(random_sparse(9, N, c, 6, classes=max(c, 2)))
@@ -67,7 +67,7 @@ def test_degenerate_problems_are_solved(way, change):
 
 @pytest.mark.parametrize(("approximation", "likelihood"), WAYS.values(), ids=WAYS)
 def test_latent_values_without_residual_variance_have_finite_evidence_or_do_not_converge(approximation, likelihood):
-    """Rows at the inducing inputs, without noise: nothing is left unsaid there."""
+    """Rows coincide with inducing inputs and have no noise: the residual variance is 0."""
     c = 3 if likelihood.function_axis else 1
     problem = random_sparse(9, N, c, 6, classes=max(c, 2))
     inducing, cross, variance, mean = problem._replace(z=problem.x[None, :8], noise=0.0).moments
@@ -79,13 +79,13 @@ def test_latent_values_without_residual_variance_have_finite_evidence_or_do_not_
 
 @pytest.mark.parametrize("way", ["ep of the noisy probit", "ep of the step", "vi of the step"])
 def test_pure_noise_gives_equal_class_probabilities(way):
-    """What labels then say of the functions is nothing: the prior stays, and the evidence is that of guesses."""
+    """Labels are not informative: the posterior is the prior, and the evidence is the evidence of random guesses."""
     approximation, likelihood = WAYS[way]
     problem = random_sparse(9, N, 3, 6)._replace(noise=1e6)
     prior = problem.prior
     solution = approximation.solve(prior, problem.y, likelihood=likelihood)
     chances = np.full(N, 1.0 / 3)
-    if isinstance(approximation, SparseVI):  # a bound: of the mean of the logarithm, not the logarithm of the mean
+    if isinstance(approximation, SparseVI):  # for VI the expected log, not the log of the expectation
         expected = (chances * np.log(0.99 + 0.01 / 3) + (1 - chances) * np.log(0.01 / 3)).sum()
     else:
         expected = np.log(chances).sum()

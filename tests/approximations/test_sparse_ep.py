@@ -1,4 +1,4 @@
-"""EP with inducing inputs, on arrays: against the paper's dense form, against dense EP, and its derivatives."""
+"""EP with inducing inputs, on arrays: against the dense form of the paper, dense EP, and differences."""
 
 from itertools import cycle
 
@@ -25,19 +25,19 @@ from tests.reference.stored import stored
 EXACT = {"sites": "quadrature", "tolerance": 1e-11, "jitter": 1e-14}
 both_sites = pytest.mark.parametrize("sites", ["quadrature", "pairwise"])
 SITES_IN_TURN = [("quadrature", True), ("pairwise", False), ("nested", True)]
-"""With a covariance of each class, or one of all."""
+"""Site rules, each with one covariance for all classes or with a covariance for each class."""
 whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 
 
 def exact(problem, likelihood=None, **options):
-    """The solution and the derivatives in all moments."""
+    """The solution, and the derivatives with respect to all moments."""
     solution, slope, bars = solved(SparseEP(**EXACT | options), problem.prior, problem.y, likelihood)
     return solution, (slope, *bars[:3])
 
 
 @stored
 def papers_numbers(sites, own):
-    """Evidence, mean (3, 3) and covariance (3, 3, 3) of the inducing values, one after the other."""
+    """Evidence, mean (3, 3) and covariance (3, 3, 3) of the inducing values, flattened and concatenated."""
     problem = random_sparse(1, 6, 3, 3, own=own)
     moments = [np.broadcast_to(each, (3, *each.shape[1:])) for each in problem.moments[:3]]
     found = sparse_ep(*moments, problem.mean, problem.y, sites)
@@ -47,7 +47,7 @@ def papers_numbers(sites, own):
 
 @both_sites
 @whose
-def test_sparse_ep_equals_the_papers_algorithm(sites, own):
+def test_sparse_ep_equals_the_algorithm_of_the_paper(sites, own):
     solution, _ = exact(random_sparse(1, 6, 3, 3, own=own), sites=sites)
     evidence, *others = papers_numbers(sites, own)
     assert_allclose(solution.evidence, evidence, rtol=1e-9)
@@ -117,7 +117,7 @@ def test_derivatives_match_differences_of_the_evidence(sites, own):
 
 
 def with_unit_noise(problem):
-    """The problem with unit noise in the prior variances."""
+    """The problem with unit noise added to the prior variances."""
     inducing, cross, variance, mean = problem.moments
     return InducedArrays(inducing, cross, variance + 1.0, mean)
 
@@ -126,7 +126,7 @@ def with_unit_noise(problem):
 @whose
 @pytest.mark.parametrize("epsilon", [0.0, 0.05])
 def test_step_likelihood_of_noisy_utilities_equals_the_probit(sites, own, epsilon):
-    """The noise of the probit may as well be that of the functions."""
+    """Unit noise of the utilities can be part of the likelihood or of the prior."""
     problem = random_sparse(14, 25, 3, 5, own=own)
     noise = np.full((1, 25), epsilon)
     step = SparseEP(**EXACT | {"sites": sites}).solve(
@@ -142,7 +142,7 @@ def test_step_likelihood_of_noisy_utilities_equals_the_probit(sites, own, epsilo
 
 
 def outliers(problem):
-    """Every fifth label is wrong, and functions are large, so that some sites would widen."""
+    """Every fifth label is wrong and functions are large, so that some sites have negative precisions."""
     x = problem.x
     y = np.where(x[:, 0] > 0, 0, np.where(x[:, 1] > 0, 1, 2))
     return problem._replace(x=x, y=np.where(np.arange(len(y)) % 5 == 0, (y + 1) % 3, y), mean=0.0 * problem.mean)
@@ -200,7 +200,7 @@ def test_sparse_ep_with_label_noise_converges(variance, epsilon):
 
 @pytest.mark.parametrize("sites", ["quadrature", "nested"])
 @whose
-def test_rows_may_come_in_blocks_and_threads(sites, own, monkeypatch):
+def test_blocks_and_threads_do_not_change_results(sites, own, monkeypatch):
     problem = random_sparse(6, 23, 3, 4, own=own)
     whole, slopes = exact(problem, sites=sites)
     monkeypatch.setattr(inducing_module, "_ENTRIES", 120)
@@ -217,7 +217,7 @@ def test_rows_may_come_in_blocks_and_threads(sites, own, monkeypatch):
 
 @pytest.mark.parametrize(("sites", "own"), SITES_IN_TURN)
 def test_common_shift_of_all_classes_converges_in_few_sweeps(sites, own):
-    """Without a step of its own it takes hundreds of sweeps, the more the larger the prior variance is."""
+    """Without a separate step for the common shift it takes hundreds of sweeps, and more for larger prior variances."""
     problem = random_sparse(7, 300, 3, 12, own=own)
     large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(3e3), 0.0])
     solution = SparseEP(sites=sites).solve(large.prior, large.y)
@@ -225,7 +225,7 @@ def test_common_shift_of_all_classes_converges_in_few_sweeps(sites, own):
     assert solution.convergence.iterations < 40
 
 
-def test_a_start_saves_iterations():
+def test_warm_start_saves_iterations():
     problem = random_sparse(8, 40, 3, 6)
     solution = SparseEP(sites="quadrature").solve(problem.prior, problem.y)
     near = problem._replace(log_scales=problem.log_scales + 1e-3)

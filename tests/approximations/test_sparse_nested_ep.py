@@ -1,4 +1,4 @@
-"""Nested EP with inducing inputs, on arrays: against its dense forms, against dense nested EP, and at its limits."""
+"""Nested EP with inducing inputs, on arrays: against dense forms, dense nested EP, and exact limits."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_sparse_nested_ep_equals_ep_with_a_dense_gaussian(own):
 @pytest.mark.parametrize("c", [2, 3, 5])
 @whose
 def test_sparse_nested_ep_equals_nested_ep_of_the_sparse_prior(c, own):
-    """There the noise is in the prior, and sites are on the latent values themselves."""
+    """In the reference the noise is part of the prior, and sites are on the noisy latent values."""
     problem = random_sparse(2, 20, c, 5, own=own)
     solution = SparseEP(**EXACT).solve(problem.prior, problem.y)
     expected = NestedEP(tolerance=1e-11).solve(problem.fitc(), problem.mean, problem.y)
@@ -56,7 +56,7 @@ def test_sparse_nested_ep_equals_nested_ep_of_the_sparse_prior(c, own):
 
 
 def flowers(per_class):
-    """Every fourth flower."""
+    """Every fourth flower of the data set."""
     x, y = (each[::4] for each in iris())
     scales = (1.5, 2.0, 3.0) if per_class else (2.0,)
     k = [squared_exponential(x, variance=4.0 * s, lengthscale=s) + 1e-8 * np.eye(len(x)) for s in scales]
@@ -86,7 +86,7 @@ def test_all_points_as_inducing_inputs_equal_nested_ep(make, per_class):
     assert_allclose(bars.mean, dense.weights, atol=1e-7)
 
 
-def test_a_start_between_two_problems_saves_iterations():
+def test_start_between_two_problems_saves_iterations():
     problem = random_sparse(8, 40, 3, 6)
     ends = [problem._replace(log_scales=problem.log_scales + step) for step in (-0.01, 0.01)]
     method = SparseEP(sites="nested")
@@ -99,7 +99,7 @@ def test_a_start_between_two_problems_saves_iterations():
         method.solve(problem.prior, problem.y, starts[0, 1:])
 
 
-def test_points_far_on_the_wrong_side_converge():
+def test_points_far_on_the_wrong_side_are_solved():
     problem = random_sparse(3, 200, 4, 10)
     far = problem._replace(mean=30.0 * problem.mean)
     solution = SparseEP(sites="nested").solve(far.prior, far.y)

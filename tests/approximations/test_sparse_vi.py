@@ -1,4 +1,4 @@
-"""The variational bound with inducing inputs: dense methods, exact evidences, other optimisers, and derivatives."""
+"""Variational bound with inducing inputs: dense methods, exact evidences, other optimisers, and differences."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def problem_for(likelihood, seed, n, m, **options):
 
 
 def exact(problem, likelihood):
-    """The solution and the derivatives in all moments."""
+    """The solution, and the derivatives with respect to all moments."""
     own = bound_to(likelihood, len(problem.y))
     solution, slope, bars = solved(SparseVI(**EXACT), problem.prior, problem.y, own)
     assert solution.number is Number.BOUND
@@ -63,7 +63,7 @@ def test_all_points_as_inducing_inputs_equal_dense_vi(likelihood, dense, c):
 
 @every
 def test_bound_is_below_the_evidence(likelihood):
-    """Of the model with all its latent values, by draws from their prior."""
+    """The exact evidence, of the model with all latent values, comes from draws from the prior."""
     problem = problem_for(likelihood, 3, 5, 3)
     likelihood = bound_to(likelihood, 5)
     draws, rng = 20_000, np.random.default_rng(1)
@@ -73,11 +73,11 @@ def test_bound_is_below_the_evidence(likelihood):
     evidence, error = density.mean(), density.std() / np.sqrt(draws)
     found = SparseVI().solve(problem.prior, problem.y, likelihood=likelihood)
     assert found.evidence < np.log(evidence + 4 * error)
-    assert found.evidence > np.log(evidence) - 25.0  # three inducing inputs for five points with latent noise
+    assert found.evidence > np.log(evidence) - 25.0  # few: three inducing inputs for five points with latent noise
 
 
 @every
-def test_one_inducing_input_more_never_lowers_the_bound(likelihood):
+def test_additional_inducing_input_does_not_lower_the_bound(likelihood):
     problem = problem_for(likelihood, 4, 25, 6)
     bounds = [
         SparseVI(**EXACT)
@@ -113,7 +113,7 @@ def test_derivatives_match_differences_of_the_bound(likelihood, own):
 
 @several
 def test_another_optimiser_finds_no_better_gaussian(likelihood):
-    """Of means and Cholesky factors of covariances, by L-BFGS with plain gradients."""
+    """L-BFGS over means and Cholesky factors of covariances, with plain gradients."""
     c, m, n = 3, 3, 15
     problem = problem_for(likelihood, 6, n, m)
     likelihood = bound_to(likelihood, n)
@@ -184,7 +184,7 @@ def test_likelihoods_without_a_bound_raise_value_error():
 
 @several
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_large_functions_converge(likelihood, own):
+def test_problems_with_large_functions_converge(likelihood, own):
     problem = random_sparse(7, 200, 3, 10, own=own)
     problem = problem._replace(y=np.where(problem.x[:, 0] > 0, 0, np.where(problem.x[:, 1] > 0, 1, 2)))
     large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(1e2), 0.0])
@@ -194,7 +194,7 @@ def test_large_functions_converge(likelihood, own):
 
 @pytest.mark.variation(but=["multinomial_probit"])
 @several
-def test_single_steps_never_lower_the_bound_and_end_at_its_maximum(likelihood):
+def test_single_steps_raise_the_bound_to_its_maximum(likelihood):
     problem = problem_for(likelihood, 8, 30, 5)
     given = bound_to(likelihood, 30)
     step = SparseVI(**EXACT).one_sweep()
@@ -209,7 +209,7 @@ def test_single_steps_never_lower_the_bound_and_end_at_its_maximum(likelihood):
 
 
 def problem_of_planes(seed, n, c, m):
-    """Classes of the largest of linear functions."""
+    """Each class is where one of c linear functions is the largest."""
     problem = random_sparse(seed, n, c, m)
     slopes = np.random.default_rng(seed).normal(size=(problem.x.shape[1], c))
     return problem._replace(y=(problem.x @ slopes).argmax(axis=1))
@@ -217,7 +217,7 @@ def problem_of_planes(seed, n, c, m):
 
 @pytest.mark.variation
 def test_fits_with_label_noise_start_from_ep():
-    """Where there are several maxima that is a higher one here, and fewer steps from one of them elsewhere."""
+    """In the first problem this finds a higher maximum. In the second it reaches the same maximum in fewer steps."""
     likelihood, gains, steps = RobustMaxLikelihood(), [], []
     for problem, epsilon in ((random_sparse(3, 60, 3, 10), 0.05), (problem_of_planes(1, 100, 8, 10), 1e-3)):
         given = bound_to(likelihood, len(problem.y), epsilon)

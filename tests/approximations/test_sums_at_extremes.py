@@ -1,4 +1,4 @@
-"""Sums of effects of odd designs and scales: solves are the same from anywhere, in any order, and by either form."""
+"""Sums of effects with extreme designs and scales: solves agree for all starts, row orders and forms of the prior."""
 
 import numpy as np
 import pytest
@@ -17,23 +17,23 @@ ORDER = RNG.permutation(N)
 
 
 def design(level=2.0, slope=1.0, groups=1.0, x=X, levels=GROUPS):
-    """Coefficients of standard normals: a level, slopes, and groups, each times its standard deviation."""
+    """Coefficients of standard normals for a level, slopes and groups, scaled by their standard deviations."""
     return np.column_stack([np.full(len(x), level), slope * x, groups * levels])
 
 
 DESIGNS = {
-    "groups of next to no spread": design(groups=1e-6),
-    "groups of any spread": design(groups=1e3),
+    "groups of negligible variance": design(groups=1e-6),
+    "groups of huge variance": design(groups=1e3),
     "wide priors": design(level=1e4, slope=1e4),
     "empty levels": design(levels=np.eye(3 * J)[np.arange(N) % J]),
-    "a single level": design(levels=np.ones((N, 1))),
-    "columns that are the same": design(x=X[:, [0, 0]]),
-    "rows that are the same": design(x=np.repeat(X[:3], 8, axis=0), levels=np.ones((N, 1))),
-    "rows of nothing": design(level=0.0, x=np.where(np.arange(N)[:, None] < 4, 0.0, X), groups=0.0),
+    "one level": design(levels=np.ones((N, 1))),
+    "equal columns": design(x=X[:, [0, 0]]),
+    "equal rows": design(x=np.repeat(X[:3], 8, axis=0), levels=np.ones((N, 1))),
+    "zero rows": design(level=0.0, x=np.where(np.arange(N)[:, None] < 4, 0.0, X), groups=0.0),
     "one row": design(x=X[:1], levels=GROUPS[:1]),
 }
-FLAT = {("kl", "poisson", "groups of any spread", "mixed")}
-"""Averages of rates where a group has no counts, and next to no prior: the bound hardly changes about its maximum."""
+FLAT = {("kl", "poisson", "groups of huge variance", "mixed")}
+"""Cases whose bound is nearly flat at its maximum: a group without counts, and a nearly flat prior."""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ FLAT = {("kl", "poisson", "groups of any spread", "mixed")}
     [(i, method, name) for i, name in enumerate(DESIGNS) for method in ("ep", "laplace", "kl")],
 )
 def test_solve_of_extreme_sums_ends_and_is_reproducible(i, method, name):
-    """Labels and likelihoods alternate, so that each method has all four pairs of them."""
+    """Labels and likelihoods alternate, so that each method meets all four combinations."""
     labels = ["all the same", "mixed"][i // 2 % 2]
     likelihood = [LogitLikelihood(), PoissonLikelihood()][i % 2]
     j = DESIGNS[name]

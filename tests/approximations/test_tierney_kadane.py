@@ -1,4 +1,4 @@
-"""Corrected class probabilities against quadrature that takes no Gaussian for granted."""
+"""Corrected class probabilities against quadrature, without a Gaussian assumption."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ M = 4
 
 
 def problem(seed, n, c, variance, per_class=False):
-    """Prior of n points with labels and M new points, with nonzero means."""
+    """Prior of n points with labels and of M new points, with nonzero means."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n + M, 2))
     scales = np.linspace(0.7, 1.5, c) if per_class else [1.0]
@@ -33,7 +33,7 @@ def corrected(k, mean, y):
 
 
 def by_importance(k, mean, y, points=2**14):
-    """Posterior averages of the softmax at the new points, by weighting draws from a Laplace approximation widened."""
+    """Posterior averages of the softmax at the new points, by importance sampling from a wide Gaussian."""
     c, total = mean.shape
     n = y.size
     joint = np.zeros((c, total, c, total))
@@ -72,7 +72,7 @@ def test_corrected_probabilities_are_ratios_of_dense_evidences(c, per_class):
 
 
 @pytest.mark.parametrize(("c", "variance"), [(2, 10.0), (3, 3.0), (3, 30.0)])
-def test_corrected_marginals_are_closer_to_the_truth_than_plain_marginals(c, variance):
+def test_corrected_marginals_are_more_accurate_than_plain_marginals(c, variance):
     error_corrected, error_plain = [], []
     for seed in range(3):
         k, mean, y = problem(seed, 4, c, variance)

@@ -1,4 +1,4 @@
-"""Variational Bayes against a dense implementation, sampling, and what a lower bound must be."""
+"""Variational Bayes against a dense implementation and sampling, and properties of its lower bound."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def standardised(data, log_variance, log_lengthscale):
 
 
 def run(k, mean, y, gradient=True, approximation=TIGHT):
-    """The solver from a cold start."""
+    """Run the solver from a cold start."""
     sites = np.zeros(approximation.start_size(*mean.shape))
     return approximation.run(k.reshape(-1, y.size, y.size), mean, y, sites, gradient)
 
@@ -29,7 +29,7 @@ def run(k, mean, y, gradient=True, approximation=TIGHT):
 @pytest.mark.parametrize(
     ("n", "c", "variance", "per_class"), [(12, 3, 1.0, False), (9, 5, 30.0, True), (10, 2, 100.0, False)]
 )
-def test_equals_dense_reference(n, c, variance, per_class):
+def test_variational_bayes_equals_dense_reference(n, c, variance, per_class):
     problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
     dense = variational_bayes(problem.K, problem.y, problem.m)
     solution = TIGHT.solve(problem.K, problem.m, problem.y)
@@ -146,7 +146,7 @@ def test_bound_rises_and_converges_at_all_scales(data, log_variance, log_lengths
     "options",
     [{"max_products": 0, "tolerance": 1e-7, "max_iterations": 2000}, {"max_products": 1}, {"max_products": 5}],
 )
-def test_every_limit_on_products_has_the_same_optimum(options):
+def test_optimum_does_not_depend_on_the_limit_on_products(options):
     prior = standardised(iris, 1, 1)
     expected = TIGHT.solve(*prior)
     solution = VariationalBayes(**options).solve(*prior)
@@ -157,7 +157,7 @@ def test_every_limit_on_products_has_the_same_optimum(options):
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-30, 1e-8])
-def test_without_prior_variance_the_bound_is_the_likelihood(variance):
+def test_bound_without_prior_variance_is_the_likelihood_at_the_mean(variance):
     problem = random_problem(2, 6, 3, with_mean=True)
     solution = TIGHT.solve(variance * problem.K, problem.m, problem.y)
     assert solution.convergence.converged
@@ -167,7 +167,7 @@ def test_without_prior_variance_the_bound_is_the_likelihood(variance):
 
 
 def test_repeated_points_with_singular_covariance_are_solved():
-    """What K does not see follows from the utilities, as the weights do everywhere."""
+    """Components of the weights in the null space of K follow from the utilities."""
     problem = random_problem(4, 8, 3, variance=50.0)
     twice = np.concatenate([np.arange(8)] * 2)
     k, y, mean = problem.K[np.ix_(twice, twice)], problem.y[twice], problem.m[:, twice]
@@ -184,8 +184,8 @@ def test_warm_start_reaches_the_same_solution_sooner():
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 
 
-def test_iterations_factorise_nothing():
-    """The ascent has the prior covariance and the inverses made before it, and no means to make others."""
+def test_iterations_do_not_factorise_matrices():
+    """The ascent uses the prior covariance and inverses that were computed before it."""
     for step in (solver._ascend, solver.newton_direction.py_func):
         names = step.__code__.co_names
         assert "multiply_functions" in names

@@ -62,7 +62,7 @@ def difference(function, f, i, a, step=STEP):
 
 
 def check_derivatives(likelihood, value, gradient, curvature, curvature_slope):
-    """Values, gradients (c, n), curvatures (n, c, c), and how those change (c, n), as functions of f (c, n)."""
+    """Check values, gradients (c, n), curvatures (n, c, c), and their slopes (c, n), as functions of f (c, n)."""
     assert value(F) == pytest.approx(likelihood.log_density(F, LABELS), rel=1e-13)
     w, slope = curvature(F), curvature_slope(F)
     assert np.linalg.eigvalsh(w).min() > -1e-12
