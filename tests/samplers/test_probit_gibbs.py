@@ -209,7 +209,7 @@ def test_state_and_pickle_resume_a_chain(hyper):
     assert_resumes(tiny(), hyper, rtol=1e-9)  # a copy of an interpreted graph rounds otherwise
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 @pytest.mark.usefixtures("machine_code")
 def test_state_and_pickle_resume_a_compiled_chain():
     # A covariance without matrix products, which take numba longest.
