@@ -1,7 +1,7 @@
-"""Long chains of census models, as means and standard deviations: `python -m tests.census.chains NAME ...`.
+"""Long chains of census models, stored as means and standard deviations: `python -m tests.census.chains NAME ...`.
 
-Each name is sampled by NUTS, and its entry of `chains.json` is replaced. Models whose chains mix badly are left out.
-After `--non-centred`, chains move standard normals in place of effects with a learned scale. The model is the same.
+NUTS samples each named model and replaces its entry in `chains.json`. Models whose chains mix badly are left out. After
+`--non-centred`, chains move standard normals in place of effects with a learned scale. The model is the same.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.census.test_census import declared
 
 STORED = Path(__file__).with_name("chains.json")
 LEAST = 1000
-"""Least effective number of draws of any variable."""
+"""Smallest effective number of draws of any variable that is accepted."""
 
 
 _NORMAL = pm.Normal
@@ -37,13 +37,13 @@ class NonCentred(_NORMAL):
 
 @contextmanager
 def non_centred(apply):
-    """Declare models in which effects with a learned scale are not centred, if `apply` is true."""
+    """Within this context `pm.Normal` declares effects with a learned scale as non-centred, if `apply` is true."""
     with patch.object(pm, "Normal", NonCentred if apply else _NORMAL):
         yield
 
 
 def sampled(name, apart=False):
-    """Return effective draws, and for each free variable its means and standard deviations."""
+    """Return the effective number of draws, and means and standard deviations of each free variable."""
     with non_centred(apart):
         model = declared(name)
     asked = [rv.name for rv in declared(name).free_RVs if not rv.name.endswith("_unobserved")]

@@ -1,4 +1,4 @@
-"""Simulated data of the shapes of the galleries, and the register of their models."""
+"""Simulated data in the shapes of the galleries, and the registry of their models."""
 
 from collections.abc import Callable
 

@@ -46,7 +46,7 @@ FRAME = pd.DataFrame(
 
 
 def bambi(formula, **kwargs):
-    """Build a model of bambi outside of the model on the context stack, and return its PyMC model."""
+    """Build a model of bambi outside of the current model context, and return its PyMC model."""
     import bambi as bmb
 
     made = bmb.Model(formula, FRAME, **kwargs)

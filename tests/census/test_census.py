@@ -1,6 +1,6 @@
-"""Models of galleries are read as their sources write them; refused ones say why.
+"""Models of galleries are fitted as their sources write them. Refusals state the reason.
 
-`sources.txt` lists the models. It was committed before any of them was read.
+`sources.txt` lists the models. It was committed before any of them was tried.
 """
 
 import json
@@ -29,7 +29,7 @@ NAMES = [PREFIXED.get(source, "") + name for source, name in SOURCES]
 REFUSED = {
     "bym_counts_binomial": "PyMC's density lacks a power",
 }
-"""Models that are refused, and what the message says."""
+"""Refused models, with a text of the message."""
 COORDS = {
     **{"predictors": range(4), "features": range(4), "splines": range(9), "month": range(12)},
     **{"time": range(40), "lagged": range(39), "series": ["a", "b"]},
@@ -40,11 +40,11 @@ FITTED = [
     *("weibull_aft_potential", "item_response_matrix", "var_two_series", "mv_random_walk", "missing_imputation_y"),
     *("zero_sum_two_axes", "probit_ordinal_dirichlet", "rats", "epil", "lsat", "rethinking_m13_2", "rethinking_m12_2"),
 ]
-"""Models that are fitted as well, those of observed arrays, potentials and links before a selection among them."""
+"""Models that are also fitted. They include observed arrays, potentials and links before a selection."""
 
 
 CHAINS = json.loads(Path(__file__).with_name("chains.json").read_text())
-"""Means and standard deviations of long chains by name of model; `chains.py` samples them."""
+"""Means and standard deviations of long chains by model. `chains.py` samples them."""
 DRAWS = 4000
 _STATE = rng.bit_generator.state
 
@@ -60,7 +60,7 @@ def declared(name):
     return model
 
 
-def test_census_has_every_model_of_its_sources():
+def test_census_contains_every_model_of_its_sources():
     assert set(NAMES) == MODELS.keys()
     assert len(NAMES) >= 90
     assert len(REFUSED) <= 0.15 * len(NAMES)
@@ -68,7 +68,7 @@ def test_census_has_every_model_of_its_sources():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_model_is_read_or_refused_with_the_reason(name):
+def test_model_is_accepted_or_refused_with_the_reason(name):
     model = declared(name)
     if name in REFUSED:
         with pytest.raises(gpep.StructureError) as raised:
@@ -79,7 +79,7 @@ def test_model_is_read_or_refused_with_the_reason(name):
     assert found.n_points == sum(part.rows.stop - part.rows.start for part in found.each)
     start = model.initial_point()
     if start.keys() == {value.name for value in found.model.value_vars}:
-        # The model that is read has the log density of the model that was given.
+        # The log density of the recognised model equals the log density of the given model.
         point = {key: value + 0.1 * np.random.default_rng(0).normal(size=value.shape) for key, value in start.items()}
         np.testing.assert_allclose(*(each.compile_logp()(point) for each in (found.model, model)), rtol=1e-9)
 
@@ -87,7 +87,7 @@ def test_model_is_read_or_refused_with_the_reason(name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FITTED)
-def test_model_is_fitted_and_its_results_have_the_shape_of_its_data(name):
+def test_model_is_fitted_and_results_have_the_shapes_of_its_data(name):
     model = declared(name)
     fit = pm.fit(method="auto", model=model, hyper="map", progressbar=False)
     assert fit.converged

@@ -1,4 +1,4 @@
-"""The workers of a cluster against one process, and what becomes of a fit when one of them goes."""
+"""Workers of a cluster against one process, and fits after the loss of a worker."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ from pymc_gpep.rows.storage import open_rows
 from pymc_gpep.solvers.problem import watching
 from tests import models
 
-# What Dask and Tornado leave open when a worker goes away in the middle of something.
+# Dask and Tornado leave resources open when a worker ends during a task.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -46,7 +46,7 @@ def workers(count, processes=False):
 
 
 def given(build, shared, rows=None, sites="quadrature", tolerance=1e-6):
-    """What both kinds of log posterior are made of. Where sweeps are the same, they need not reach the last digit."""
+    """Return the arguments of both kinds of log posterior. Equal sweeps allow a loose tolerance."""
     model, gp = build()
     space = Hyperparameters(read_classifier(model))
     blocks = InducingBlocks(space.classifier, as_gps(gp), space.data, rows=rows)
@@ -55,7 +55,7 @@ def given(build, shared, rows=None, sites="quadrature", tolerance=1e-6):
 
 
 def beside(inducing=5):
-    """The same of effects beside a process."""
+    """Return the same arguments for a process plus effects."""
     rng = np.random.default_rng(3)
     x, group = rng.uniform(-2, 2, size=(60, 1)), rng.integers(0, 4, 60)
     with pm.Model() as model:
@@ -112,7 +112,7 @@ def test_cluster_fit_equals_fit_in_one_process(count, build, shared, sites):
         found = posterior(theta)
         check_same(found, expected)
         assert found.iterations == expected.iterations
-        again = posterior(theta + 1e-3, found.start)  # from where the first one ended
+        again = posterior(theta + 1e-3, found.start)  # starts from the sites of the first evaluation
         check_same(again, near)
         assert again.iterations == near.iterations < found.iterations
         assert_allclose(posterior.solve(theta + 1e-3, again.start).evidence, near.evidence, rtol=1e-9)
@@ -133,7 +133,7 @@ def test_sums_of_many_parts_are_added_in_a_tree():
 
 @pytest.mark.parametrize(("sweep", "sites"), [(9, "quadrature"), (1, "nested")])
 def test_lost_worker_does_not_change_results(sweep, sites):
-    args = given(models.shared, True, sites=sites, tolerance=1e-11)  # sweeps differ, and their fixed point does not
+    args = given(models.shared, True, sites=sites, tolerance=1e-11)  # sweeps differ, and the fixed point is the same
     theta, expected = alone(*args)
     with workers(3) as (cluster, client):
         posterior = ClusterLogPosterior(*args, client)
@@ -150,7 +150,7 @@ def test_lost_worker_does_not_change_results(sweep, sites):
 
 
 class RoundsThatLose:
-    """Rounds of two parts, in which the second part is lost when sums are asked for, once."""
+    """Rounds of two parts. The second part is lost once, when sums are requested."""
 
     def __init__(self):
         self.number, self.count, self.begun, self.losses = 0, 2, [], 1
@@ -170,7 +170,7 @@ class RoundsThatLose:
 
 
 def test_sums_are_repeated_after_a_part_is_recovered():
-    """The fixed point is the same without that, and comes later."""
+    """The fixed point is the same, after more sweeps."""
     rounds = RoundsThatLose()
     sites = SitesOnCluster(rounds, None, None)
     assert sites._natural == "sums at 1"
@@ -181,7 +181,7 @@ def test_sums_are_repeated_after_a_part_is_recovered():
 
 @pytest.fixture
 def forked():
-    """Processes are forked from one that has imported PyMC and the package, which takes seconds for each process."""
+    """Fork processes from a process that has imported PyMC and the package. Each import takes seconds."""
     if sys.platform != "linux":
         yield
         return
@@ -238,8 +238,8 @@ def test_fit_with_a_client_equals_local_fit(tmp_path):
     assert set(found.to_datatree()["observed_data"].attrs) == {"n_rows", "n_inputs", "checksum", "name"}
 
 
-def test_an_interrupt_keeps_the_best_point_and_the_cluster(tmp_path):
-    """The fit can be saved and read, and the workers take the next one."""
+def test_interrupt_keeps_the_best_point_and_the_cluster(tmp_path):
+    """The fit can be saved and read, and the workers accept the next fit."""
 
     def stop(fit, losses, i):
         if i == 1:
@@ -258,7 +258,7 @@ def test_an_interrupt_keeps_the_best_point_and_the_cluster(tmp_path):
     assert_allclose(p, after.predict(gp, models.data()[0]).p, rtol=1e-6)
 
 
-def test_a_row_that_cannot_be_used_is_named_by_the_worker_that_reads_it(tmp_path):
+def test_error_names_the_invalid_row_and_comes_from_the_worker_that_reads_it(tmp_path):
     X, y = models.data()
     labels = y.copy()
     labels[27] = 5

@@ -1,4 +1,4 @@
-"""Predictions from draws, against those of the Gaussian that was drawn from."""
+"""Predictions from draws, against predictions of the Gaussian that the draws come from."""
 
 import numpy as np
 import pymc as pm
@@ -46,7 +46,7 @@ def test_predictions_from_draws_of_a_softmax_match_its_average():
 
 
 def test_each_draw_predicts_with_its_own_hyperparameters(shared):
-    """Two draws with different hyperparameters: the average of what each predicts alone."""
+    """The prediction is the average of the predictions from each of two draws."""
     draws = shared.fit.sample(2, random_seed=1)
     posterior = draws["posterior"].to_dataset()
     posterior["ls"] = posterior["ls"] * xr.DataArray([1.0, 3.0], dims="draw")

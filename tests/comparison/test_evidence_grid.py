@@ -1,4 +1,4 @@
-"""Grids of hyperparameters."""
+"""Evidence and scores on grids of hyperparameters."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def grid(shared, held_out):
 
 
 def test_each_value_equals_a_separate_solve(shared, grid):
-    """Prior covariance by hand, and a cold start."""
+    """The reference computes the prior covariance with NumPy and starts cold."""
     solver = NestedEP()
     squares = ((shared.X[:, None] - shared.X) ** 2).sum(axis=-1)
     assert grid["evidence"].dims == ("ls", "eta")
@@ -45,7 +45,7 @@ def test_each_value_equals_a_separate_solve(shared, grid):
 
 
 def test_scores_match_a_fit_at_each_grid_point(shared, grid, held_out):
-    """A fit moved to a point of the grid predicts what the grid has there."""
+    """The fit is moved to a point of the grid, and its predictions are scored."""
     X, y = held_out
     theta = shared.fit.log_posterior.space.initial_point({"ls": [3.0, 3.0], "eta": 4.0})
     functions = shared.fit.log_posterior.latent(theta, shared.fit.log_posterior.solve(theta), (shared.gp,))
@@ -71,7 +71,7 @@ def test_other_hyperparameters_are_fixed(shared):
     assert grid["evidence"].item() == pytest.approx(shared.fit.log_evidence, abs=1e-6)
 
 
-def test_options_reach_the_approximation(shared):
+def test_options_are_passed_to_the_approximation(shared):
     grid = gpep.diagnostics.evidence_grid(
         shared.model, {"ls": [0.3], "eta": [20.0]}, max_iterations=2, progressbar=False
     )

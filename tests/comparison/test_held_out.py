@@ -1,4 +1,4 @@
-"""Scores of held-out points where observations are counts, or classes that have an order."""
+"""Scores of held-out counts and of ordered classes."""
 
 import numpy as np
 import pymc as pm
@@ -51,7 +51,7 @@ def test_counts_are_scored_by_density_and_mean(fitted):
 
 
 @pytest.mark.variation
-def test_ordered_classes_are_scored_by_their_order_as_well(fitted):
+def test_ordered_classes_have_a_score_for_their_order(fitted):
     _, fits, held_out, table = fitted("ordered_probit")
     gp, x, y = held_out.values()
     for method, fit in fits.items():

@@ -1,4 +1,4 @@
-"""Methods side by side, in our table and in ArviZ's pictures."""
+"""Comparison of methods in the package's table and in ArviZ's plots."""
 
 import warnings
 
@@ -45,13 +45,13 @@ def test_table_has_evidence_and_diagnostics_of_each_method(shared, shared_iep, s
     assert 0 < table.loc["EP", "seconds"] < 60
 
 
-def test_a_fit_integrated_over_hyperparameters_has_their_means(shared, shared_ccd):
+def test_fit_integrated_over_hyperparameters_has_their_means(shared, shared_ccd):
     row = gpep.compare_methods({"map": shared.fit, "ccd": shared_ccd}, "map").loc["ccd"]
     assert row["log_evidence_integrated"] == shared_ccd.hyper_posterior.log_evidence < row["log_evidence"]
     table = shared_ccd.summary(["eta", "ls"])
     assert row["eta"] == pytest.approx(table.loc["eta", "mean"])
     assert row["ls[width]"] == pytest.approx(table.loc["ls[width]", "mean"])
-    nodes = shared_ccd.nodes  # a few points, whose means are near those of the density between them
+    nodes = shared_ccd.nodes  # a few nodes, whose means are near the means of the interpolated density
     assert row["eta"] == pytest.approx(np.average(nodes["eta"], weights=nodes["weight"]), rel=0.05)
 
 
@@ -86,7 +86,7 @@ def test_scores_of_held_out_points_match_direct_computation(shared, shared_iep, 
     assert table.loc["IEP", "mlpd_difference_high"] == pytest.approx(high)
 
 
-def test_given_probabilities_are_used(shared, results, held_out):
+def test_given_probabilities_are_scored(shared, results, held_out):
     certain = np.eye(3)[held_out["ynew"]]
     table = gpep.compare_methods(
         results, "EP", gp=shared.gp, probabilities={"MCMC": certain}, prob=0.5, random_seed=1, **held_out
@@ -154,7 +154,7 @@ def test_invalid_arguments_raise_errors(results, options, message):
 
 
 def test_draws_of_all_methods_have_equal_structure(shared, shared_iep, shared_mcmc):
-    """Variables, dims, shapes, types and coords of the posterior, and the data."""
+    """Compare variables, dims, shapes, types and coords of the posterior, and the data."""
     for fit in (shared.fit, shared_iep):
         draws = fit.sample(50, chains=2, random_seed=1)
         for group in ("posterior", "observed_data"):
@@ -168,7 +168,7 @@ def test_draws_of_all_methods_have_equal_structure(shared, shared_iep, shared_mc
 
 @pytest.fixture(scope="module")
 def drawn(shared, shared_iep, shared_mcmc):
-    """Draws of each method, as many from each: ArviZ compares no others."""
+    """Draws of each method, equally many: ArviZ requires this."""
     fits = {"EP": shared.fit, "IEP": shared_iep}
     return {name: fit.sample(50, chains=2, random_seed=1) for name, fit in fits.items()} | {"MCMC": shared_mcmc}
 
@@ -195,7 +195,7 @@ def test_arviz_compares_predictions_of_all_methods(shared, drawn):
 
 @pytest.fixture(scope="module")
 def checked(shared):
-    """Draws of a fit with what ArviZ's checks need besides: log likelihoods and replicated labels."""
+    """Draws of a fit with log likelihoods and replicated labels, for ArviZ's checks."""
     tree = shared.fit.sample(100, chains=2, random_seed=1)
     with shared.model, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected variables likely created by GP objects")
@@ -214,7 +214,7 @@ CHECKS = {
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 @pytest.mark.parametrize("check", CHECKS)
-def test_arviz_checks_a_fit(check, shared, shared_iep, checked):
+def test_arviz_checks_run_on_a_fit(check, shared, shared_iep, checked):
     pc = CHECKS[check](checked, {"EP": shared.fit, "IEP": shared_iep})
     pc.viz["figure"].item().canvas.draw()
     plt.close("all")

@@ -1,4 +1,4 @@
-"""The evidence in PyTensor graphs: values, gradients, shapes, failures."""
+"""The evidence as an operation in PyTensor graphs: values, gradients, shapes, failures."""
 
 import pickle
 from functools import cache
@@ -27,7 +27,7 @@ LABELS = np.arange(N) % C
 
 
 def hyperparameters(per_class):
-    """Names, values and symbols of all hyperparameters, each a vector, of as many covariances as there are."""
+    """Names, values and symbols of all hyperparameters. Each is a vector with an entry for each covariance."""
     rng = np.random.default_rng(1)
     values = {}
     for k in range(C if per_class else 1):
@@ -44,7 +44,7 @@ def hyperparameters(per_class):
 
 
 def prior(symbols, per_class):
-    """K of ARD exponentiated quadratic, linear and ARD Matérn covariances; the mean is linear in the inputs."""
+    """K of ARD exponentiated quadratic, linear and ARD Matérn covariances. The mean is linear in the inputs."""
     matrices = []
     for k in range(C if per_class else 1):
         of = {name.removesuffix(f"_{k}"): x for name, x in symbols.items() if name.endswith(f"_{k}")}
@@ -55,7 +55,7 @@ def prior(symbols, per_class):
 
 
 def dense_inputs(seed=3, **kwargs):
-    """Numbers for the four inputs: covariance (1, n, n), mean, labels, and a cold start."""
+    """Arrays for the four inputs: covariance (1, n, n), mean, labels, and a cold start."""
     problem = random_problem(seed, N, C, with_mean=True, **kwargs)
     return problem.K.reshape(-1, N, N), problem.m, problem.y, np.zeros(TIGHT.start_size(C, N))
 
@@ -67,7 +67,7 @@ def compiled(approximation=TIGHT, mode=NUMBA, outputs=slice(None), on_unused_inp
 
 
 def assert_gradient(k, mean, values, symbols, mode, directions):
-    """The gradient of the evidence with respect to `symbols` at `values`, against differences in some directions."""
+    """Compare the gradient of the evidence with differences in some directions, for `symbols` at `values`."""
     evidence = Evidence(TIGHT)(k, mean, LABELS)
     arguments = list(symbols.values())
     flat, sizes = np.concatenate([x.ravel() for x in values.values()]), [x.size for x in values.values()]
@@ -80,7 +80,7 @@ def assert_gradient(k, mean, values, symbols, mode, directions):
 
     _, gradient = evaluate(flat)
     assert (np.abs(gradient) > 1e-4).all()
-    # Richardson's combination of two central differences, so that their truncation does not show.
+    # Richardson extrapolation of two central differences removes their truncation error.
     fine, coarse = (
         np.array([evaluate(flat + h * step)[0] - evaluate(flat - h * step)[0] for step in directions]) / (2 * h)
         for h in (1e-3, 2e-3)
@@ -92,14 +92,14 @@ def assert_gradient(k, mean, values, symbols, mode, directions):
 def test_gradient_in_every_hyperparameter_matches_differences(per_class):
     values, symbols = hyperparameters(per_class)
     size = sum(x.size for x in values.values())
-    # The linker of plain Python is slow: all hyperparameters at once, with random signs.
+    # The linker of plain Python is slow: use one random direction of all hyperparameters.
     signs = np.random.default_rng(2).choice([-1.0, 1.0], size=(2, size))
     assert_gradient(*prior(symbols, per_class), values, symbols, PYTHON, signs)
 
 
 @pytest.mark.slow
 def test_gradient_of_a_compiled_graph_matches_differences():
-    """Without the matrix products of PyMC's covariances, each of which takes numba a quarter of a minute."""
+    """The graph has no matrix products of PyMC's covariances: numba compiles each in about 15 s."""
     rng = np.random.default_rng(1)
     values = {"inverse": rng.uniform(0.1, 1.0, (C, D)), "slope": rng.normal(size=(C, D))}
     symbols = {name: pt.matrix(name, shape=value.shape) for name, value in values.items()}
@@ -131,7 +131,7 @@ def test_outputs_equal_the_solution(per_class, mode):
 
 
 def test_inputs_of_any_dtype_are_accepted():
-    """PyTensor makes them numbers in double precision before any linker calls the solver."""
+    """PyTensor converts inputs to double precision before a linker calls the solver."""
     k, mean, labels, start = dense_inputs(per_class=True)
     inputs = [pt.ftensor3("k"), pt.fmatrix("mean"), pt.bvector("labels"), pt.dvector("start")]
     function = pytensor.function(inputs, Evidence(TIGHT)(*inputs), mode=PYTHON)
@@ -198,7 +198,7 @@ def test_static_shapes_are_kept():
     ],
     ids=["indefinite", "NaN", "infinite", "out of iterations"],
 )
-def test_failure_is_nan_and_a_status(entry, approximation, status, mode):
+def test_failure_returns_nan_and_a_status(entry, approximation, status, mode):
     _, mean, labels, start = dense_inputs()
     k = np.eye(N)[None]
     k[0, 0, 1] = k[0, 1, 0] = entry
@@ -239,7 +239,7 @@ def test_wrong_number_of_axes_raises_type_error(position, value, message):
     ],
     ids=["two of three matrices", "matrix", "few labels", "large label", "negative label", "no sites", "many sites"],
 )
-def test_sizes_and_labels_are_checked_when_evaluated(position, value, mode):
+def test_sizes_and_labels_are_checked_at_evaluation(position, value, mode):
     arguments = list(dense_inputs())
     arguments[position] = value
     function = compiled(mode=mode, outputs=0)
@@ -264,7 +264,7 @@ def test_other_outputs_have_no_derivative(output):
         pt.grad(found, k)
 
 
-def test_no_derivative_with_respect_to_labels_and_start():
+def test_labels_and_start_have_no_derivative():
     k, mean, labels, _ = dense_inputs()
     start = pt.dvector("start")
     with pytest.raises(pytensor.gradient.DisconnectedInputError):

@@ -1,4 +1,4 @@
-"""What brings JAX support along where JAX compiles our Ops; JAX itself is not needed here."""
+"""Loading of JAX support where JAX compiles operations of the package. JAX itself is not needed here."""
 
 import numpy as np
 import pytensor.tensor as pt
@@ -28,7 +28,7 @@ OURS = {
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """Names of modules that the rewrite imports; they need not exist."""
+    """Names of the modules that the rewrite imports. They need not exist."""
     names = []
     monkeypatch.setattr(jax_loading, "import_module", names.append)
     return names
@@ -40,7 +40,7 @@ def rewrite(output, mode):
 
 
 @pytest.mark.parametrize("make", OURS.values(), ids=OURS)
-def test_support_is_loaded_where_jax_compiles_our_ops(make, loaded):
+def test_support_is_loaded_where_jax_compiles_operations_of_the_package(make, loaded):
     rewrite(make(), "JAX")
     assert loaded == ["pymc_gpep.evidence.jax_dispatch"]
 

@@ -1,4 +1,4 @@
-"""A model as samplers see it."""
+"""The model with free latent values that samplers use."""
 
 import numpy as np
 import pymc as pm
@@ -37,7 +37,7 @@ def test_both_spellings_of_a_probit_keep_digits_in_the_tail(own):
 
 @pytest.mark.parametrize("likelihood", [*DECLARED, *VOTES])
 def test_log_likelihood_equals_the_log_likelihood_of_the_model(likelihood):
-    """Most are computed by kernels, and all have the constants of PyMC's density."""
+    """Kernels compute most likelihoods. All have the normalising constants of PyMC's density."""
     model = declared(likelihood, legal(likelihood))
     latent_model = LatentModel(read_classifier(model))
     point = model.initial_point()
@@ -45,7 +45,7 @@ def test_log_likelihood_equals_the_log_likelihood_of_the_model(likelihood):
     x = np.random.default_rng(3).standard_normal(prior.shape)
     there = point | latent_model.values.to_point(point, x, prior)
     value, slope = function(point, x, prior)
-    # pm.math.invprobit has √2 in single precision.
+    # pm.math.invprobit stores √2 in single precision.
     digits = 1e-7 if likelihood in ("stopping_probit", "binomial_probit") else 1e-8
     assert value == pytest.approx(float(model.compile_logp(vars=model.observed_RVs)(there)), rel=digits)
     direction = np.cos(np.arange(x.size)).reshape(x.shape)
@@ -53,7 +53,7 @@ def test_log_likelihood_equals_the_log_likelihood_of_the_model(likelihood):
     assert np.vdot(slope, direction) == pytest.approx((higher - lower) / 2e-5, rel=1e-5, abs=1e-5)
 
 
-def test_labels_follow_the_data_of_the_model():
+def test_labels_follow_new_data_of_the_model():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
         gpep.Probit("y", f, observed=pm.Data("labels", Y))

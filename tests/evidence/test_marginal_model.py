@@ -1,4 +1,4 @@
-"""Models with the latent values integrated out, and the way back."""
+"""Models with the latent values integrated out, and draws of the latent values given their hyperparameters."""
 
 from functools import partial
 
@@ -39,12 +39,12 @@ def marginal(model):
 
 
 def means(model):
-    """Means of processes, which stay hyperparameters here."""
+    """Names of the means of processes, to be kept as hyperparameters."""
     return [name for name in models.MEANS if name in model.named_vars]
 
 
 def at(values, chains=2, draws=10):
-    """As if the hyperparameters had been sampled, and always been these."""
+    """Draws that all equal the given values of the hyperparameters."""
     repeated = {name: np.broadcast_to(value, (chains, draws, *np.shape(value))) for name, value in values.items()}
     return az.from_dict({"posterior": repeated}, coords={"petal": ["length", "width"]}, dims={"ls": ["petal"]})
 
@@ -109,7 +109,7 @@ def test_other_variables_and_data_are_kept():
     assert logp(expected.point(theta)) - before == pytest.approx(narrow - wide, abs=1e-7)
 
 
-def test_the_model_itself_does_not_change(model):
+def test_given_model_is_not_changed(model):
     before, logp = dict(model.named_vars), model.compile_logp()
     point = model.initial_point()
     value = logp(point)
@@ -142,7 +142,7 @@ def test_chosen_likelihood_of_two_is_marginalised():
         lambda f: pm.StudentT("other", nu=4, mu=f[0], observed=np.zeros(30)),
         lambda f: pm.Potential("other", -f.sum()),
     ],
-    ids=["likelihood", "potential"],
+    ids=["second likelihood", "potential"],
 )
 def test_other_terms_on_latent_values_are_refused(term):
     model, _ = models.shared()
@@ -152,7 +152,7 @@ def test_other_terms_on_latent_values_are_refused(term):
         gpep.marginalize(model)
 
 
-def test_variables_that_only_predict_are_not_sampled_with_the_hyperparameters():
+def test_variables_that_only_depend_on_others_are_not_sampled():
     model, _ = models.shared()
     with model:
         pm.Normal("other", model["f"][0, 0], 1)
@@ -175,12 +175,12 @@ def test_failure_of_the_approximation_is_nan(model):
 
 @pytest.mark.variation(but=["shared"])
 @pytest.mark.parametrize("build", [BUILD["shared"], BUILD["centred"]], ids=["shared", "centred"])
-@pytest.mark.filterwarnings(r"ignore:np\.dot.. is faster on contiguous arrays")  # in what PyMC compiles
+@pytest.mark.filterwarnings(r"ignore:np\.dot.. is faster on contiguous arrays")  # in code that PyMC compiles
 @models.interpreted_sampler
 def test_recovered_draws_have_the_groups_and_shapes_of_the_model(build):
     model, _ = build()
     marginal = gpep.marginalize(model)
-    with marginal:  # the cheapest of PyMC's steps: what draws look like is compared
+    with marginal:  # the cheapest step of PyMC: only the format of draws is compared
         sampled = pm.sample(chains=2, random_seed=1, step=pm.DEMetropolisZ(), **QUICK)
     recovered = gpep.recover_latent(sampled, marginal, random_seed=2, progressbar=False)
     with model:
@@ -254,7 +254,7 @@ def test_deterministics_follow_the_recovered_draws(marginal):
         assert_allclose(posterior["f"].values[chain, draw], expected, atol=1e-8)
 
 
-def test_variables_added_later_are_not_recovered():
+def test_variables_added_after_marginalising_are_not_recovered():
     model, gp = models.shared()
     marginal = gpep.marginalize(model)
     with model:
@@ -266,7 +266,7 @@ def test_variables_added_later_are_not_recovered():
     assert set(posterior.data_vars) == {"ls", "eta", "f_rotated_", "f", "f_of_virginica"}
 
 
-def test_recovering_is_reproducible_and_leaves_its_input_alone(marginal):
+def test_recovering_is_reproducible_and_does_not_change_its_input(marginal):
     idata = at({"ls": [1.0, 2.0], "eta": 2.0})
     one, again, other = (
         gpep.recover_latent(idata, marginal, random_seed=s, progressbar=False).posterior["f"] for s in (1, 1, 2)
@@ -340,7 +340,7 @@ def test_marginal_model_runs_under_jax(build):
     assert both[1] == pytest.approx(float(function([x[1] for x in batch])), rel=1e-12)
 
 
-def test_jax_differentiates_the_evidence_once():
+def test_jax_evaluates_evidence_and_gradient_together():
     jax = pytest.importorskip("jax")
     marginal = gpep.marginalize(models.per_class()[0])
     function = pytest.importorskip("pymc.sampling.jax").get_jaxified_logp(marginal)
@@ -351,10 +351,10 @@ def test_jax_differentiates_the_evidence_once():
 
 @pytest.mark.slow
 def test_nutpie_calls_the_solver_from_its_threads():
-    """And through machine code, with one of PyMC's covariances in it."""
+    """nutpie calls the solver through machine code. The graph includes one of PyMC's covariances."""
     X, y = models.data()
     with pm.Model() as model:
-        # A covariance without matrix products, which take numba longest.
+        # numba compiles a covariance without matrix products fastest.
         cov = 9.0 * pm.gp.cov.Periodic(1, period=20.0, ls=pm.InverseGamma("ls", 3, 3))
         gpep.MultinomialProbit("y", pm.gp.Latent(cov_func=cov).prior("f", X=X[:, :1], n_outputs=3).T, observed=y)
     marginal = gpep.marginalize(model)
@@ -370,7 +370,7 @@ def test_nutpie_calls_the_solver_from_its_threads():
 
 @pytest.mark.calibration
 @copies
-def test_nuts_over_hyperparameters_agrees_with_nuts_over_everything():
+def test_nuts_over_hyperparameters_agrees_with_nuts_over_all_variables():
     model, _ = models.shared()
     marginal = gpep.marginalize(model)
     options = {"chains": 4, "cores": 2, "nuts_sampler": "nutpie", "progressbar": False, "random_seed": 1}
@@ -390,7 +390,7 @@ def test_nuts_over_hyperparameters_agrees_with_nuts_over_everything():
     assert_allclose(difference / theirs.std(("chain", "draw")), 0, atol=0.25)
 
 
-def test_inputs_that_are_missing_are_refused_at_once():
+def test_missing_inputs_are_refused_before_sampling():
     X, y = models.data()
     X[3, 0] = np.nan
     with pm.Model() as model:

@@ -1,4 +1,4 @@
-"""Refusal of dense methods where matrices of the size of the data do not fit, before any of them is made."""
+"""Dense methods are refused if matrices of the size of the data exceed the memory, before any is allocated."""
 
 import re
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def six_gigabytes(monkeypatch):
 
 @pytest.mark.usefixtures("six_gigabytes")
 def test_error_for_too_little_memory_names_smaller_methods():
-    # Eight matrices of 20 000 × 20 000 numbers of eight bytes.
+    # eight matrices of 20 000 × 20 000 numbers of eight bytes
     with model(two_classes), pytest.raises(MemoryError, match=r"25\.6 GB, and 6\.0 GB of memory are free") as refused:
         pm.fit(method="ep")
     assert 'pm.fit(method="sparse_ep", inducing=100)' in str(refused.value)
@@ -67,7 +67,7 @@ def test_memory_of_rows_with_few_normals_excludes_dense_matrices():
 @pytest.mark.parametrize(
     "use", [lambda: gpep.marginalize(pm.modelcontext(None), "laplace"), gpep.samplers.EllipticalSlice]
 )
-def test_samplers_and_marginal_models_are_refused_alike(use):
+def test_samplers_and_marginal_models_are_refused_like_fits(use):
     with model(two_classes), pytest.raises(MemoryError, match=r"20000 × 20000 numbers"):
         use()
 
@@ -87,7 +87,7 @@ def test_available_memory_is_below_the_total():
     assert 1e7 < memory_check.available_memory() < total
 
 
-def test_address_limit_bounds_available_memory(monkeypatch):
+def test_limit_of_the_address_space_bounds_available_memory(monkeypatch):
     size = 1024 * memory_check._numbers("/proc/self/status")["VmSize"]
     limit = {memory_check.resource.RLIMIT_AS: (int(size + 1e9), -1)}
     monkeypatch.setattr(memory_check.resource, "getrlimit", limit.get)

@@ -1,4 +1,4 @@
-"""Evaluations that start from the ends of those before them."""
+"""Evaluations that start from stored solutions of earlier evaluations."""
 
 import threading
 
@@ -26,7 +26,7 @@ def covariance(place):
 
 @pytest.fixture
 def recent(monkeypatch):
-    """Nothing remembered, and nothing left behind."""
+    """Clear the stored solutions before and after the test."""
     recent = RecentSolves()
     monkeypatch.setattr("pymc_gpep.evidence.evidence._recent", recent)
     return recent
@@ -76,7 +76,7 @@ def test_failed_warm_start_is_followed_by_a_cold_start(recent):
     assert evaluate(op, PATH[0])[0] == evaluate(Evidence(NestedEP()), PATH[0])[0]
 
 
-def test_number_of_stored_problems_is_limited():
+def test_number_of_stored_solutions_is_limited():
     recent = RecentSolves()
     for problem in range(40):
         recent.add(problem, np.zeros(1), np.zeros(2))

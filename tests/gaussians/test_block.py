@@ -1,4 +1,4 @@
-"""The posterior of sites with full precisions against the coupled one where both apply, and its draws in numbers."""
+"""Posterior of sites with full precision matrices, against the coupled posterior where both apply, and its draws."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ N, M, C = 6, 4, 3
 
 
 def prior(per_class, seed=0):
-    """Covariances of N + M points, and means."""
+    """Covariances and means of N + M points."""
     rng = np.random.default_rng(seed)
     a = rng.normal(size=(C if per_class else 1, N + M, N + M))
     return a @ a.swapaxes(1, 2), rng.normal(size=(C, N + M))
 
 
 def precisions(seed=1):
-    """Positive semi-definite with rows that sum to zero; one of rank one, one zero."""
+    """Positive semi-definite matrices whose rows sum to zero. One has rank one and one is zero."""
     a = np.random.default_rng(seed).normal(size=(N, C, C - 1))
     a[1, :, 0] = 0.0
     a[2] = 0.0

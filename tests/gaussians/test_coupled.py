@@ -1,4 +1,4 @@
-"""The posterior that the sites of nested EP make, against the dense reference of nested EP; and draws in numbers."""
+"""Posterior of the sites of nested EP, against the dense reference of nested EP, and statistics of its draws."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ C, N, NEW = 3, 7, 4
 
 
 class Setting(NamedTuple):
-    """A posterior and its dense counterpart, and the prior at new points."""
+    """A posterior, its dense reference, and the prior at new points."""
 
     posterior: Posterior
     dense: NestedEP
@@ -64,7 +64,7 @@ def test_prediction_at_the_training_inputs_is_the_posterior(setting):
     assert_allclose(cov, setting.dense.covariance.reshape(C, N, C, N)[:, points, :, points], atol=1e-10)
 
 
-def test_draws_depend_on_the_generator_alone(setting):
+def test_draws_depend_only_on_the_generator(setting):
     draws = 20_000
     z = setting.posterior.draw_whitened(np.random.default_rng(5), draws)
     again = setting.posterior.draw_whitened(np.random.default_rng(5), draws)
@@ -75,7 +75,7 @@ def test_draws_depend_on_the_generator_alone(setting):
     sd = np.sqrt(expected.diagonal())
     mean = np.squeeze(setting.posterior.prior.roots.swapaxes(1, 2) @ setting.posterior.weights[..., None], -1).ravel()
     flat = z.reshape(draws, C * N)
-    # Four and a half standard errors: 21 means and 231 covariances.
+    # 4.5 standard errors, for 21 means and 231 covariances
     assert (np.abs(flat.mean(0) - mean) < 4.5 * sd / np.sqrt(draws)).all()
     error = np.sqrt((np.outer(sd, sd) ** 2 + expected**2) / draws)
     assert (np.abs(np.cov(flat.T) - expected) < 4.5 * error).all()

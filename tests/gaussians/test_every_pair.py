@@ -1,7 +1,7 @@
-"""Every pair of a form of prior and a form of sites, against dense algebra on the definitions.
+"""Every pair of a form of prior and a form of sites, against dense algebra from the definitions.
 
-The oracle takes the prior covariance of all latent values at the data and at new points, and Π. It knows no
-form of prior, so that all forms answer alike.
+The oracle uses the prior covariance of all latent values, at the data and at new points, and Π. It does not depend on
+the form of the prior.
 """
 
 from typing import NamedTuple
@@ -32,18 +32,18 @@ OLD, THERE = slice(0, N), slice(N, ALL)
 
 
 class Form(NamedTuple):
-    """A prior in a form, and its oracle: everything as a function of the array of the prior."""
+    """Form of a prior and its oracle. The functions take the array of the prior."""
 
     make: object
-    """Prior of an array and a mean (c, n)."""
+    """Prior from an array and a mean (c, n)."""
     array: np.ndarray
     functions: int
     roots: object
-    """J (c, n + new, q) of an array with a covariance J S Jᵀ of all latent values."""
+    """J (c, n + new, q) from an array. The covariance of all latent values is J S Jᵀ."""
     s: object
-    """S, (q, q) of an array."""
+    """S, (q, q), from an array."""
     points: object = None
-    """New points in the words of the form, of the mean there."""
+    """New points as the form expects them, from the mean at the new points."""
     symmetric: bool = False
 
     def covariance(self, array=None):
@@ -54,7 +54,7 @@ class Form(NamedTuple):
 
 
 def dense(scales, functions):
-    """Covariance matrices; what is the same at new points is fixed, so that the array is K at the data alone."""
+    """Covariance matrices. The blocks at new points are fixed: the array is K at the data."""
     whole = np.stack([squared_exponential(X, X, variance=3.0, lengthscale=scale) for scale in scales])
     whole += 1e-2 * np.eye(ALL)
 
@@ -78,7 +78,7 @@ def residual_roots(functions):
 
 
 def with_residuals(full, roots):
-    """Write roots into the last columns of J (c, n + new, q + c new)."""
+    """Write the roots into the last columns of J (c, n + new, q + c new), and return J."""
     new, functions, _ = roots.shape
     full[:, THERE, full.shape[2] - new * functions :] = block_diag(*roots).reshape(new, functions, -1).swapaxes(0, 1)
     return full
@@ -108,12 +108,12 @@ def by_rows(whole):
 
 
 def full_rows(functions):
-    """Functions with normals in common."""
+    """Functions that share standard normal variables."""
     return by_rows(RNG.normal(size=(functions, ALL, 4)) / 2)
 
 
 def entry_rows(functions):
-    """A level and groups of each function."""
+    """A level and groups for each function."""
     j = np.zeros((functions, ALL, 17 * functions))
     for k in range(functions):
         j[k, :, 17 * k] = 0.5
@@ -122,7 +122,7 @@ def entry_rows(functions):
 
 
 def composed_rows():
-    """J = A B, of which the array is B."""
+    """J = A B. The array of the prior is B."""
     a, b = RNG.normal(size=(ALL, 4)), RNG.normal(size=(4, 3))
     plain = by_rows((a @ b)[None])
     return plain._replace(
@@ -135,7 +135,7 @@ def composed_rows():
 
 
 def sparse_precision(c):
-    """A level and a walk that sums to zero; each of c functions takes another value of the walk."""
+    """A level and a random walk that sums to zero. Each of c functions uses another value of the walk."""
     walk = 5
     q = 1 + walk
     steps = np.arange(2, q)
@@ -176,7 +176,7 @@ def sparse_precision(c):
 
 
 def with_places(places):
-    """Rows of three normals, with a residual at each place; the first new row is at a place of the data."""
+    """Rows of three normals, with a residual at each place. The first new row is at a place of the data."""
     q, count = 3, int(places.max()) + 1
     j, r = RNG.normal(size=(ALL, q)) / 2, RNG.normal(size=ALL)
     r[N + 1 :] = 0.0
@@ -199,7 +199,7 @@ def with_places(places):
 
 
 def rank_one():
-    """The form that only tests know."""
+    """Form of prior that is defined in the tests only."""
     d, u = RNG.gamma(2.0, size=ALL), RNG.normal(size=ALL)
 
     def roots(array):
@@ -230,7 +230,7 @@ FORMS = {
 
 
 def semidefinite(rng, c):
-    """Blocks (n, c, c) whose rows sum to zero: one of them of rank one, one zero."""
+    """Blocks (n, c, c) whose rows sum to zero. One block has rank one and one is zero."""
     a = rng.normal(size=(N, c, c - 1))
     a[1, :, 0] = 0.0
     a[2] = 0.0
@@ -239,7 +239,7 @@ def semidefinite(rng, c):
 
 
 def independent(rng, c):
-    """Precisions of many sizes, one of them zero."""
+    """Precisions of several magnitudes. One is zero."""
     pi = rng.gamma(1.0, size=(c, N))
     pi[0, 1], pi[0, 2] = 0.0, 1e-9
     return pi
@@ -259,7 +259,7 @@ PAIRS = [
 
 
 class Case(NamedTuple):
-    """A pair and its oracle."""
+    """A pair of forms, and its oracle."""
 
     form: Form
     mean: np.ndarray
@@ -273,17 +273,17 @@ class Case(NamedTuple):
 
     @property
     def old(self):
-        """Places of the values at the data among all, (cn,)."""
+        """Indices (cn,) of the latent values at the data."""
         return (ALL * np.arange(self.form.functions)[:, None] + np.arange(N)).ravel()
 
     def shaped(self, covariance, size):
-        """The covariance (c, size, c, size) of some values."""
+        """The covariance reshaped to (c, size, c, size)."""
         c = self.form.functions
         return covariance.reshape(c, size, c, size)
 
     @property
     def posterior_covariance(self):
-        """All latent values, (c (n + new), …)."""
+        """Posterior covariance of all latent values, (c (n + new), c (n + new))."""
         across = self.k[:, self.old]
         return self.k - across @ self.m @ across.T
 
@@ -319,7 +319,7 @@ def case(request):
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
-    """Let the form of the tests be in the table."""
+    """Register the form of the tests in the table of forms."""
     restore_tables(monkeypatch)
     gpep.register("posterior", RANK_ONE)
 
@@ -377,7 +377,7 @@ def test_derivatives_are_slopes_of_the_normaliser(case, posterior):
     assert (gradient * change).sum() + (of_mean * shift).sum() == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
-def test_cavities_exclude_one_site(case, posterior):
+def test_cavity_equals_posterior_without_the_site(case, posterior):
     c, old = case.form.functions, case.old
     k = case.k[np.ix_(old, old)]
     mean, cov = posterior.cavities(*posterior.marginals())
@@ -413,7 +413,7 @@ def test_covariance_of_some_points_equals_dense_algebra(case, posterior):
 
 
 class Noise:
-    """Stand-in for a generator: its draws are a unit vector, by the place of its 1, or zero."""
+    """Generator that returns a unit vector with 1 at `place`, or zeros."""
 
     def __init__(self, place=-1):
         self.place, self.taken = place, 0
@@ -427,7 +427,7 @@ class Noise:
 
 
 def law(draw):
-    """Mean and covariance of a draw that is an affine function of normal noise, from the function itself."""
+    """Exact mean and covariance of a draw that is an affine function of normal noise."""
     nothing = Noise()
     mean = draw(nothing)
     columns = np.array([(draw(Noise(i)) - mean).ravel() for i in range(nothing.taken)])
@@ -454,7 +454,7 @@ def test_whitened_values_have_the_moments_of_their_draws(case, posterior):
 
 
 def test_draws_at_new_points_have_the_moments_of_the_prediction(case, posterior):
-    """Given draws at the data, draws at new points have the moments that all values together have."""
+    """The joint distribution of draws at the data and draws at new points is the joint posterior."""
     c = case.form.functions
     mean_there = np.random.default_rng(4).normal(size=(c, NEW))
     points = case.form.points(mean_there)

@@ -1,4 +1,4 @@
-"""The posterior that leaves latent values independent, against dense algebra."""
+"""Posterior with independent latent values, against dense algebra."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_divergence_from_the_prior_equals_dense_algebra():
 
 
 def test_cavities_equal_dense_algebra():
-    """Given the others as they are: a regression on independent values."""
+    """The cavity is the regression on the remaining values, which are independent."""
     mean, cov = POSTERIOR.cavities(*POSTERIOR.marginals())
     for i in range(N):
         others = np.delete(np.arange(N), i)
@@ -84,14 +84,14 @@ def test_derivatives_match_differences():
         POSTERIOR.site_blocks()
 
 
-# ---- points of which nothing was observed ----------------------------------------------------------------------
+# ---- points without an observation ----
 
 HAS = np.array([True, False, True, True, False, True])
 PART = make_posterior(PRIOR, SiteForm.FACTORIAL, V * HAS, B * HAS)
 
 
 def joint():
-    """Mean and covariance of independent values at four points, and of the prior given them at the others."""
+    """Moments of independent values at four points, and of the prior of the remaining points given them."""
     mean, cov = PRIOR.mean[0] + K @ (B[0] * HAS), np.zeros((N, N))
     slope = K[:, HAS] @ np.linalg.inv(K[np.ix_(HAS, HAS)])
     cov = K - slope @ K[HAS] + slope @ np.diag(V[0, HAS]) @ slope.T

@@ -1,4 +1,4 @@
-"""The posterior of standard normals behind latent functions, by its precision, against dense algebra."""
+"""Posterior of standard normal variables that determine latent functions, by its precision, against dense algebra."""
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ def test_moments_match_dense_algebra(name, q):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_wide_priors_keep_digits(scale):
-    """In units of the coefficients, where the prior precision is next to nothing."""
+def test_posterior_under_wide_priors_keeps_digits(scale):
+    """In units of the coefficients, the prior precision is negligible."""
     rng = np.random.default_rng(3)
     x, pi = np.column_stack([np.ones(30), rng.normal(size=30)]), rng.uniform(0.1, 0.3, size=(1, 30))
     j = scale * x[None]

@@ -1,4 +1,4 @@
-"""What every posterior does, whatever the form of its sites, against dense algebra."""
+"""Properties of the posterior for every form of sites, against dense algebra."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ C, N, NEW = 3, 7, 4
 
 
 def block_precisions(rng):
-    """Semi-definite with rows that sum to zero; one of rank one, one zero."""
+    """Positive semi-definite matrices whose rows sum to zero. One has rank one and one is zero."""
     a = rng.normal(size=(N, C, C - 1))
     a[1, :, 0] = 0.0
     a[2] = 0.0
@@ -50,7 +50,7 @@ SITES = {
 
 
 class Setting(NamedTuple):
-    """A posterior and its dense counterpart, and the prior at new points."""
+    """A posterior, its dense reference, and the prior at new points."""
 
     posterior: Posterior
     sites: Sites
@@ -98,11 +98,11 @@ def setting(name, per_class):
 
 
 def at_points(covariance, size=N):
-    """The blocks (n, c, c) of each point."""
+    """The blocks (n, c, c) on the diagonal, one for each point."""
     return covariance.reshape(C, size, C, size)[:, range(size), :, range(size)]
 
 
-def test_weights_and_locations_give_equal_posteriors(setting):
+def test_weights_and_locations_determine_equal_posteriors(setting):
     posterior, sites = setting.posterior, setting.sites
     assert posterior.sites.form == sites.form
     assert_allclose(posterior.sites.location, sites.location, atol=1e-10)
@@ -241,7 +241,7 @@ def test_covariance_of_latent_values_equals_dense_algebra(setting):
 
 
 def whitened_covariance(setting):
-    """Covariance of z = L⁻¹ (f − m), (cn, cn): I − Lᵀ M L."""
+    """Covariance I − Lᵀ M L, (cn, cn), of z = L⁻¹ (f − m)."""
     roots = block_diagonal(setting.posterior.prior.roots, C)
     return np.eye(C * N) - roots.T @ setting.dense.m_matrix @ roots
 
@@ -256,7 +256,7 @@ def test_covariance_of_whitened_values_equals_dense_algebra(setting):
 
 
 class UnitVectors:
-    """Stands in for a generator: its calls give the columns of the identity, row by row, and zero once."""
+    """Generator whose calls return the columns of the identity, row by row, and then zeros once."""
 
     def __init__(self, size):
         self.draws = size + 1
@@ -269,8 +269,8 @@ class UnitVectors:
         return part.reshape(size).copy()
 
 
-def test_draws_are_a_linear_map_with_the_right_covariance(setting):
-    """The map from noise to draws, column by column: its square is the covariance, its offset the mean."""
+def test_draws_are_a_linear_map_of_noise_with_the_posterior_covariance(setting):
+    """The columns of the map are draws from unit vectors. Its square is the covariance, and its offset the mean."""
     posterior = setting.posterior
     beside = {SiteForm.BLOCK: N * (C - 1), SiteForm.SIGNED: 0}.get(setting.sites.form, C * N)
     noise = UnitVectors(C * N + beside)
@@ -282,14 +282,14 @@ def test_draws_are_a_linear_map_with_the_right_covariance(setting):
     expected = block_diagonal(posterior.prior.roots, C).T @ setting.dense.weights
     assert_allclose(offset, expected, atol=1e-10)
     again = posterior.draw(UnitVectors(len(columns)), noise.draws)
-    if setting.sites.form is not SiteForm.SIGNED:  # whose draws are by a root of the covariance
+    if setting.sites.form is not SiteForm.SIGNED:  # signed sites draw by a root of the covariance
         assert_allclose(again, posterior.prior.latent(z), atol=1e-12)
     assert_allclose(again[-1].ravel(), setting.dense.mean, atol=1e-10)
 
 
 @pytest.mark.parametrize("form", [SiteForm.COUPLED, SiteForm.INDEPENDENT])
-def test_rounded_prior_variances_leave_no_negative_variance(form):
-    """A function as good as constant: prior variances that are a millionth too small exceed what data leave of them."""
+def test_rounded_prior_variances_do_not_cause_negative_variances(form):
+    """For a nearly constant function, prior variances that are 1e-6 too small exceed the posterior variances."""
     k = np.full((1, 5, 5), 1e6)
     posterior = make_posterior(DensePrior(k, np.zeros((2, 5))), form, np.ones((2, 5)), np.zeros((2, 5)))
     _, cov = posterior.predict(k, (1 - 1e-6) * k[:, 0], np.zeros((2, 5)))
@@ -311,7 +311,7 @@ def test_indefinite_covariance_is_refused(form):
         posterior_of(prior, posterior.sites)
 
 
-def test_pair_without_a_posterior_is_refused_by_name():
+def test_error_for_an_unsupported_pair_of_forms_names_the_pair():
     with pytest.raises(ValueError, match=r"no entry for DensePrior with round sites. .*DensePrior with block sites"):
         pair_of(DensePrior, "round")
 

@@ -1,4 +1,4 @@
-"""Priors and labels as they are given, and what a dense prior knows of itself."""
+"""Validation of priors and labels, and methods of a dense prior."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ MEAN = np.zeros((C, N))
 
 
 def check_prior(k, mean):
-    """What a prior makes of what it is given."""
+    """Return the checked arrays of a prior."""
     prior = DensePrior.checked(k, mean)
     return prior.k, prior.mean
 
@@ -24,7 +24,7 @@ def check_prior(k, mean):
     [(K, (1, N, N)), (K[None], (1, N, N)), (np.stack([K] * C), (C, N, N)), (K.tolist(), (1, N, N))],
     ids=["shared", "shared, three axes", "per class", "list"],
 )
-def test_arrays_have_the_types_and_shapes_of_kernels(k, shape):
+def test_arrays_have_the_types_and_shapes_that_kernels_expect(k, shape):
     covariance, mean = check_prior(k, np.asfortranarray(MEAN))
     assert (covariance.shape, covariance.dtype) == (shape, np.float64)
     assert (mean.shape, mean.dtype) == ((C, N), np.float64)
@@ -32,7 +32,7 @@ def test_arrays_have_the_types_and_shapes_of_kernels(k, shape):
     assert (covariance == K).all()
 
 
-def test_one_function_needs_no_axis():
+def test_prior_of_one_function_needs_no_axis_of_functions():
     assert_allclose(check_prior(K, np.arange(N))[1], np.arange(N)[None])
 
 
@@ -74,7 +74,7 @@ def prior(request):
     return DensePrior(a @ a.swapaxes(1, 2) + np.eye(N), np.random.default_rng(1).normal(size=(C, N)))
 
 
-def test_whitening_is_inverted_by_colouring(prior):
+def test_colouring_inverts_whitening(prior):
     z = np.random.default_rng(2).normal(size=(5, C, N))
     roots = block_diagonal(np.linalg.cholesky(prior.k), C)
     expected = prior.mean + (z.reshape(5, -1) @ roots.T).reshape(z.shape)

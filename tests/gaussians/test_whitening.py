@@ -1,4 +1,4 @@
-"""The map from z to f against dense algebra."""
+"""The affine map from z to f, against dense algebra."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def whiten(prior: DensePrior, sites: Sites) -> Whitening:
 
 
 def dense(prior: DensePrior, sites: Sites) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-    """Posterior mean and covariance, log Z̃ and Π, all of size cn."""
+    """Posterior mean and covariance, log Z̃ and Π, of size cn."""
     k = block_diagonal(prior.k, C)
     precision = dense_gaussian(prior.k, prior.mean, site_blocks(sites.form, sites.precision), sites.location).precision
     m, b = prior.mean.ravel(), sites.location.ravel()
@@ -45,7 +45,7 @@ def dense(prior: DensePrior, sites: Sites) -> tuple[np.ndarray, np.ndarray, floa
 
 
 def matrix(whitening) -> np.ndarray:
-    """The linear part of the map, (cn, number of z)."""
+    """Linear part of the map, (cn, number of z)."""
     size = int(np.prod(whitening.shape))
     return np.stack(
         [(whitening.latent(e.reshape(whitening.shape)) - whitening.centre).ravel() for e in np.eye(size)], 1
@@ -63,7 +63,7 @@ def form(request):
 
 
 @pytest.mark.parametrize("smallest", [0.0, 1e-10])
-def test_sites_give_the_dense_posterior(prior, form, smallest):
+def test_map_with_sites_has_the_moments_of_the_dense_posterior(prior, form, smallest):
     sites = make_sites(form, smallest=smallest)
     whitening = whiten(prior, sites)
     mean, covariance, log_z, _ = dense(prior, sites)
@@ -73,7 +73,7 @@ def test_sites_give_the_dense_posterior(prior, form, smallest):
     np.testing.assert_allclose(linear @ linear.T, covariance, atol=1e-9)
 
 
-def test_whitening_without_sites_gives_the_prior(prior):
+def test_map_without_sites_has_the_moments_of_the_prior(prior):
     linear = matrix(PriorWhitening(prior))
     k = block_diagonal(prior.k, C)
     np.testing.assert_allclose(linear @ linear.T, k, atol=1e-12)
@@ -84,7 +84,7 @@ def all_maps(prior: DensePrior):
     return [PriorWhitening(prior), *(whiten(prior, make_sites(form)) for form in FORMS)]
 
 
-def test_slopes_equal_the_transposed_map(prior):
+def test_slopes_equal_products_with_the_transposed_map(prior):
     slope = np.random.default_rng(1).normal(size=(C, N))
     for whitening in all_maps(prior):
         expected = (matrix(whitening).T @ slope.ravel()).reshape(whitening.shape)

@@ -1,10 +1,10 @@
-"""Small fits of every kind, and the numbers that are kept of each.
+"""Small fits of every kind, and their stored numbers.
 
-Numbers of all fits are in `numbers.json`. They say what the code gave before a large change of its structure, and not
-what is right: other tests hold fits against independent references. A change that means to leave fits as they are must
-leave the file as it is. One that means to change them makes it anew, and says why:
+`numbers.json` has the numbers of all fits before a large change of the code's structure. They need not be accurate:
+other tests compare fits with independent references. A change without effect on fits leaves the file as it is. A change
+with an effect makes the file anew, with the reason in its commit:
 
-    python -m tests.golden.make
+python -m tests.golden.make
 """
 
 import contextlib
@@ -25,7 +25,8 @@ __all__ = ["AT_A_FIXED_POINT", "FITS", "NEW", "slope", "summary"]
 
 X, Y = models.data()
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(4, 2))
-_SAID_BY_OTHERS = re.compile(r"(?<=residual )[-+.\de]+|STOP: [A-Z. ]+")  # by rounding, and by SciPy
+# the residual depends on rounding, the STOP text on SciPy
+_SAID_BY_OTHERS = re.compile(r"(?<=residual )[-+.\de]+|STOP: [A-Z. ]+")
 _FEW = {"inducing": 5}
 _BATCHES = {"inducing": 5, "batch_size": 10, "obj_optimizer": pm.adam(learning_rate=0.02), "n": 6}
 
@@ -59,9 +60,9 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
     "batches, one site for all": ("probit", {"method": "sparse_sep"} | _BATCHES),
     "batches, bound": ("logit", {"method": "sparse_vi"} | _BATCHES),
 }
-"""The model of each fit, by its name in `_model`, and what `pm.fit` is given."""
+"""Name of the model in `_model` and options of `pm.fit`, by name of the fit."""
 AT_A_FIXED_POINT = {name for name in FITS if name.endswith("nothing to learn")}
-"""Fits whose numbers no optimiser has a part in."""
+"""Fits whose numbers do not depend on an optimiser."""
 
 
 def _one_function(observe: Callable[[Any], Any]) -> pm.Model:
@@ -73,7 +74,7 @@ def _one_function(observe: Callable[[Any], Any]) -> pm.Model:
 
 @functools.cache
 def _model(name: str) -> pm.Model:
-    """All fits of a model share it."""
+    """Return a model. All its fits share it."""
     return {
         "several hyperparameters": lambda: models.shared()[0],
         "a covariance for each class": lambda: models.per_class()[0],
@@ -87,17 +88,17 @@ def _model(name: str) -> pm.Model:
 
 
 def slope(fit: Any) -> np.ndarray | None:
-    """Return the gradient of the log posterior where the search began; None of a fit by batches, which has none.
+    """Return the gradient of the log posterior at the start of the search, or None for a fit by batches.
 
-    It is the only place that looks behind what fits offer to their users.
+    This is the only function here that uses private parts of a fit.
     """
-    if fit.log_posterior.joint:  # the search of a dense fit sees less accurate ones
+    if fit.log_posterior.joint:  # the search of a dense fit uses a larger tolerance
         return fit.log_posterior(fit.log_posterior.space.initial_point()).gradient
     return None if fit.trace.unit == "step" else fit.trace.first.gradient
 
 
 def summary(name: str) -> dict[str, Any]:
-    """Make a fit, and return what is kept of it: numbers, nested lists of numbers, and words."""
+    """Make a fit and return the numbers and texts to be stored."""
     model, options = FITS[name]
     with pytensor.config.change_flags(mode=HARDLY_REWRITTEN), warnings.catch_warnings(), _model(model):
         warnings.simplefilter("ignore")  # a few iterations do not converge, and some new inputs are far from the data
@@ -106,7 +107,7 @@ def summary(name: str) -> dict[str, Any]:
 
 
 def _kept(fit: Any) -> dict[str, Any]:
-    """Return what fits of all kinds offer, and what some offer."""
+    """Return the results that all kinds of fits offer, and the results of some kinds."""
     kept = {"message": _SAID_BY_OTHERS.sub("…", fit.message), "converged": fit.converged}
     kept |= {name: getattr(fit, name) for name in ("log_evidence", "lower_bound", "hist")}
     kept |= {f"hyperparameters.{name}": value.values for name, value in fit.hyperparameters.items()}
@@ -123,9 +124,9 @@ def _kept(fit: Any) -> dict[str, Any]:
         kept["active.row"] = fit.active.row
     if hasattr(fit, "hyper_posterior"):
         kept["hyper_posterior.log_evidence"] = fit.hyper_posterior.log_evidence
-    with contextlib.suppress(NotImplementedError):  # sites leave functions independent
+    with contextlib.suppress(NotImplementedError):  # some sites leave functions independent
         kept["loo.elpd"] = fit.loo().elpd
-    with contextlib.suppress(NotImplementedError):  # inducing inputs
+    with contextlib.suppress(NotImplementedError):  # fits with inducing inputs have no draws
         drawn = fit.sample(2, random_seed=1)["posterior"]
         kept |= {f"sample.{name}": value.values.reshape(2, -1)[:, ::7] for name, value in drawn.items()}
     return kept

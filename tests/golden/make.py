@@ -1,4 +1,4 @@
-"""Make the kept numbers of all fits anew: `python -m tests.golden.make`."""
+"""Store the numbers of all fits anew: `python -m tests.golden.make`."""
 
 import json
 import math
@@ -13,7 +13,7 @@ FILE = Path(__file__).parent / "numbers.json"
 
 
 def _without_nan(value: Any) -> Any:
-    """Return the same with null for what is no number, which JSON has no word for."""
+    """Return the value with null for NaN, which JSON lacks."""
     if isinstance(value, list):
         return [_without_nan(each) for each in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Fits of every kind give what they gave before; `fits.py` says when the kept numbers may change."""
+"""Fits of every kind equal their stored results. `fits.py` says when stored results may change."""
 
 import json
 
@@ -13,7 +13,7 @@ OF_AN_OPTIMISER, AT_A_POINT = 1e-6, 1e-9
 
 
 def error(found, kept):
-    """Return the largest difference, relative to the largest of the kept numbers; NaN counts as a value."""
+    """Return the largest difference relative to the largest stored number. NaN equals NaN."""
     found, kept = np.array(found, float), np.array(kept, float)
     if found.shape != kept.shape or not np.array_equal(np.isnan(found), np.isnan(kept)):
         return np.inf
@@ -25,7 +25,7 @@ def test_stored_results_cover_all_fits():
     assert list(KEPT) == list(FITS)
 
 
-# Others of the batches and of the same sites are golden as well, and references of their own hold these.
+# Quick cases test fits with the same steps and the same sites, and other tests compare these fits with references.
 SLOW = {"batches, sites kept", "batches, bound", "nested EP, a covariance for each class"}
 
 

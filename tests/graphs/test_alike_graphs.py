@@ -1,4 +1,4 @@
-"""A graph like one before is not rewritten again, and gives its own numbers."""
+"""A graph that equals a stored graph is not rewritten again, and uses its own constants."""
 
 from collections import OrderedDict
 
@@ -26,7 +26,7 @@ from tests.graph_modes import rewritten
 
 @pytest.fixture
 def kept(monkeypatch):
-    """The graphs that are kept, from none on."""
+    """The stored graphs, initially empty."""
     graphs = OrderedDict()
     monkeypatch.setattr(alike_graphs, "_kept", graphs)
     return graphs
@@ -67,7 +67,7 @@ def test_graphs_with_inputs_in_another_order_are_distinguished():
 
 
 def test_constant_changed_in_place_is_distinguished():
-    """PyTensor holds an array of the caller as it is, and rewriting computes what depends on it alone."""
+    """PyTensor stores the caller's array without a copy. Rewriting computes expressions of constants."""
     values = np.array([1.0, 2.0, 4.0])
     x = pt.dscalar("x")
     with rewritten():
@@ -101,7 +101,7 @@ def test_stored_graph_has_its_own_copy_of_constants():
 
 
 def test_sparse_constants_of_small_numbers_are_distinguished():
-    """PyTensor takes them for equal."""
+    """PyTensor considers these constants equal."""
     x = pt.dmatrix("x")
     for scale in (1e-7, 3e-7):
         matrix = ps.as_sparse_variable(csr_matrix(scale * np.eye(3)))
@@ -115,7 +115,7 @@ def test_zeros_of_either_sign_are_distinguished():
         assert interpreted([x], [pt.arctan2(pt.constant(zero), x)])(-1.0)[0] == np.arctan2(zero, -1.0)
 
 
-def test_an_input_within_a_graph_is_not_taken_for_the_next_output_of_its_node():
+def test_input_within_a_graph_is_not_confused_with_an_output_of_its_node():
     given, a = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 1.0], [1.0, 3.0]])
     expected = np.linalg.qr(a)[1]
     for first in (True, False):
@@ -126,7 +126,7 @@ def test_an_input_within_a_graph_is_not_taken_for_the_next_output_of_its_node():
 
 
 def test_shared_variable_of_the_caller_is_used():
-    """New data are seen by a function that another one was made for."""
+    """Each function sees new values of its own shared variable."""
     held = [pytensor.shared(np.arange(3.0)) for _ in range(2)]
     functions = [interpreted([], [pt.cumsum(each) * 7]) for each in held]
     held[1].set_value(np.ones(3))
@@ -134,9 +134,9 @@ def test_shared_variable_of_the_caller_is_used():
     np.testing.assert_allclose(functions[1]()[0], [7.0, 14.0, 21.0])
 
 
-@pytest.mark.filterwarnings("ignore:.*default_update:DeprecationWarning")  # PyTensor still takes them
-def test_update_of_a_shared_variable_is_kept():
-    """Updates stand among the outputs of the rewritten graph, but are no outputs of the next function."""
+@pytest.mark.filterwarnings("ignore:.*default_update:DeprecationWarning")  # deprecated, and still accepted by PyTensor
+def test_update_of_a_shared_variable_is_applied():
+    """Updates are outputs of the rewritten graph. They must not become outputs of the function."""
     x = pt.dscalar("x")
     for _ in range(2):
         count = pytensor.shared(np.array(3.0))
@@ -162,8 +162,8 @@ def _fitted(seed, method, rows=25):
         return pm.fit(method=method, progressbar=False, random_seed=1)
 
 
-def test_a_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monkeypatch):
-    """The second fit is the same as without the first, and looks up the graphs of prior and log posterior."""
+def test_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monkeypatch):
+    """The second fit uses the stored graphs of prior and log posterior. It equals a fit without stored graphs."""
     first = _fitted(1, "ep")
     large = [key for key in kept if len(key[2]) > 10]
     assert len(large) == 2
@@ -176,8 +176,8 @@ def test_a_model_is_rewritten_once_for_two_data_sets_and_two_methods(kept, monke
 
 
 @pytest.mark.variation
-def test_a_model_is_rewritten_once_for_two_numbers_of_rows(kept, monkeypatch):
-    """Folds of a cross-validation differ by a row, and each fit and its predictions take graphs that are there."""
+def test_model_is_rewritten_once_for_two_numbers_of_rows(kept, monkeypatch):
+    """Folds of a cross-validation differ by a row. Fits and predictions use stored graphs."""
     new = np.ones((3, 2))
     _fitted(1, "ep").predict(new, progressbar=False)
     large = [key for key in kept if len(key[2]) > 10]
@@ -191,8 +191,8 @@ def test_a_model_is_rewritten_once_for_two_numbers_of_rows(kept, monkeypatch):
     np.testing.assert_array_equal(probabilities, alone.predict(new, progressbar=False)["p"].values)
 
 
-def test_lengths_of_axes_leave_the_graph_with_the_arrays():
-    """The same graph serves as many rows as its arrays have: nothing in it says 30."""
+def test_graph_does_not_contain_the_lengths_of_its_arrays():
+    """The graph works for any number of rows. The constant 30 that is not a length stays."""
     x = pt.constant(np.arange(60.0).reshape(30, 2))
     fixed = x @ x.T + pt.eye(30)
     outputs = arrays_as_shared([fixed * pt.zeros((1, 30)), pt.constant(30)])
@@ -207,7 +207,7 @@ def test_lengths_of_axes_leave_the_graph_with_the_arrays():
 
 
 def test_numbers_other_than_lengths_stay_constant():
-    """A number that is repeated, or stands in a vector, is none of the lengths beside it, also where it is rounded."""
+    """These constants equal a length or round to one, and are not lengths: fill values, vector entries, offsets."""
     row = pt.constant(np.linspace(0.0, 1.0, 17))
     outputs = [
         pt.full((17,), 17.9) + row,
@@ -224,7 +224,7 @@ def test_numbers_other_than_lengths_stay_constant():
 
 
 def test_constant_evidence_is_not_shared_between_methods():
-    """Rewriting computes what has constants alone, by the method that the graph has."""
+    """Rewriting evaluates expressions of constants, with the method of the graph."""
     k, mean, labels = np.eye(5)[None], np.zeros((1, 5)), np.array([0, 1, 1, 0, 1])
     found = {}
     for method in ("ep", "kl"):
@@ -244,7 +244,7 @@ def test_number_of_stored_graphs_is_bounded(kept, monkeypatch):
 
 
 def test_stored_graphs_do_not_refer_to_data(kept):
-    """Neither a variable of the model nor a shared one is reached, so that these are freed with the fit."""
+    """No variable of the model and no shared variable can be reached: they are freed with the fit."""
     fit = _fitted(1, "ep")
     model = fit.log_posterior.classifier.model
     for graph in kept.values():

@@ -1,4 +1,4 @@
-"""What is not installed is missed before any work."""
+"""A missing backend raises an error before any computation."""
 
 import importlib.util
 
@@ -17,7 +17,7 @@ def no_jax(monkeypatch):
 
 @pytest.mark.parametrize("how", [{"backend": "jax"}, {"compile_kwargs": {"mode": "JAX"}}], ids=str)
 def test_error_of_a_fit_names_the_missing_package(how, no_jax, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.inference.LogPosterior", None)  # nothing is made yet
+    monkeypatch.setattr("pymc_gpep.variational.inference.LogPosterior", None)  # fails if anything is computed first
     with models.probit()[0], pytest.raises(ModuleNotFoundError, match="JAX, which is not installed: pip install jax"):
         pm.fit(method="nested_ep", progressbar=False, **how)
 

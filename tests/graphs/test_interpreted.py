@@ -1,4 +1,4 @@
-"""Interpreted graphs take no compiler."""
+"""Interpreted graphs do not need a compiler."""
 
 import platform
 
@@ -15,7 +15,7 @@ from pymc_gpep.graphs.interpreted import GraphFunction, ModelFunctions, evaluate
 
 @pytest.mark.usefixtures("c_compiler")
 def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
-    """A distribution with label noise is a graph of its own, drawn and looked up in turn."""
+    """The log density with label noise contains an inner graph, as a random variable and as a log density."""
 
     def compiled(*_, **__):
         raise AssertionError("the C compiler was called")
@@ -31,9 +31,9 @@ def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
     np.testing.assert_allclose(*evaluate([constant]), np.log(1 / 3))
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other thresholds")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries release memory at other sizes")
 def test_evaluation_reuses_memory():
-    """Alone in a process this test fails where freed arrays go back to the system."""
+    """If this test runs alone in a process, it fails where freed arrays return to the operating system."""
     resource = pytest.importorskip("resource")
     x = pt.dmatrix("x")
     function, value = interpreted([x], [pt.exp(k * x) for k in range(1, 12)]), np.zeros((600, 600))
@@ -64,7 +64,7 @@ def test_random_variables_are_replaced_before_their_data():
     assert functions([])(point) == []
 
 
-def test_settled_function_computes_data_parts_once_with_equal_results():
+def test_settled_function_evaluates_parts_of_data_once_with_equal_results():
     calls = []
 
     @pytensor.wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])
@@ -74,7 +74,7 @@ def test_settled_function_computes_data_parts_once_with_equal_results():
 
     x, data = pt.dvector("x"), pytensor.shared(np.arange(3.0))
     made = counted(data)
-    # A returned array that depends on data alone may be changed by the caller.
+    # The caller may change a returned array that depends on data alone.
     outputs = [(pt.exp(made) * x).sum(), made + 1.0, pytensor.grad((pt.exp(made) * x).sum(), x)]
     plain = GraphFunction(interpreted([x], outputs))
     settled = plain.copy().settled()

@@ -1,4 +1,4 @@
-"""Private names of PyMC, PyTensor and numba: each test says by its name what broke when a library moved one."""
+"""Private names of PyMC, PyTensor and numba. The name of a failing test says which name has moved."""
 
 import numba
 import numpy as np
@@ -10,7 +10,7 @@ from pymc.variational.opvi import Group
 from pymc_gpep.graphs import private_names
 
 
-def test_models_keep_coordinates_and_lengths_in_dictionaries_that_can_be_shared():
+def test_dims_of_models_are_dictionaries_that_can_be_shared():
     model = pm.Model(coords={"flower": ["a", "b"]})
     other = pm.Model()
     private_names.share_dims(other, model)
@@ -19,19 +19,19 @@ def test_models_keep_coordinates_and_lengths_in_dictionaries_that_can_be_shared(
     assert [int(length.eval()) for length in other.dim_lengths.values()] == [2, 3]
 
 
-def test_log_densities_are_dispatched_by_the_type_of_an_operation():
+def test_log_densities_are_dispatched_by_operation_type():
     op = pm.Normal.dist().owner.op
     assert private_names.log_density.dispatch(type(op)) is not private_names.log_density.dispatch(object)
     assert callable(private_names.log_density.register)
 
 
-def test_support_points_are_dispatched_by_the_type_of_an_operation():
+def test_support_points_are_dispatched_by_operation_type():
     op = pm.Normal.dist().owner.op
     assert private_names.support_point.dispatch(type(op)) is not private_names.support_point.dispatch(object)
     assert callable(private_names.support_point.register)
 
 
-def test_elementwise_operations_refuse_to_stretch_an_axis_of_unknown_length():
+def test_elementwise_operations_do_not_broadcast_axes_of_unknown_length():
     x, y = pt.vector(), pt.vector()
     node = (x + y).owner
     private_names.check_broadcast(node, [np.ones(2), np.ones(2)])

@@ -1,4 +1,4 @@
-"""Rewritten graphs: the values and derivatives of those that were written, in fewer passes."""
+"""Rewritten graphs have the same values and derivatives, with fewer operations."""
 
 import cloudpickle
 import numpy as np
@@ -31,7 +31,7 @@ COVARIANCES = {
 
 
 def values_and_slopes(graphs, mode):
-    """All graphs, and the derivatives of their sum of squares."""
+    """Values of all graphs, and the derivatives of their sum of squares."""
     total = pt.add(*(pt.sqr(graph).sum() for graph in graphs))
     slopes = pytensor.grad(total, [Z, X, SCALE, SCALES], disconnected_inputs="ignore")
     return pytensor.function([Z, X, SCALE, SCALES], [*graphs, *slopes], mode=mode, on_unused_input="ignore")(*AT)
@@ -39,7 +39,7 @@ def values_and_slopes(graphs, mode):
 
 @pytest.mark.variation(but=["some columns"])
 @pytest.mark.parametrize("name", COVARIANCES)
-def test_scales_outside_of_distances_change_no_value(name):
+def test_scales_outside_of_distances_do_not_change_values(name):
     covariance = COVARIANCES[name]()
     graphs = [covariance(Z, Z), covariance(Z, X), covariance(X, diag=True)]
     plain = values_and_slopes(graphs, PLAIN)
@@ -54,8 +54,8 @@ def test_single_scale_does_not_divide_the_inputs():
     assert SCALE not in ancestors([product])
 
 
-def test_slopes_of_squared_distances_compare_nothing():
-    """XLA may round a distance of 0 to both sides of it, and masks of its terms would differ."""
+def test_gradient_of_squared_distances_has_no_comparisons():
+    """XLA may round a distance of 0 to either sign. Terms masked by a comparison would then differ."""
     plain = pm.gp.cov.ExpQuad(3, ls=SCALE)(Z, Z)
     for graph, compares in ((plain, True), (scales_outside([plain])[0], False)):
         nodes = [v.owner.op for v in ancestors([pytensor.grad(graph.sum(), Z)]) if v.owner is not None]
@@ -75,7 +75,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_and_products_take_fewer_passes(name):
+def test_sums_and_products_have_fewer_operations(name):
     inputs, graph, products = SUMS[name]
     rng = np.random.default_rng(1)
     at = [rng.normal(size=[2 if each is None else each for each in variable.type.shape]) for variable in inputs]
@@ -87,7 +87,7 @@ def test_sums_and_products_take_fewer_passes(name):
 
 
 @pytest.mark.parametrize(("name", "most"), [("multiples of rows", 2), ("small factors", 2)])
-def test_few_operands_have_the_shape_of_the_result(name, most):
+def test_few_operands_have_the_full_shape_of_the_result(name, most):
     inputs, graph, _ = SUMS[name]
     nodes = pytensor.function(inputs, graph, mode=INTERPRETED).maker.fgraph.toposort()
     products = [node for node in nodes if isinstance(node.op, Ufunc) and isinstance(node.op.elemwise.scalar_op, Mul)]
@@ -110,7 +110,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_are_functions_of_numpy(name):
+def test_operations_are_evaluated_by_numpy_functions(name):
     graph, count = OPERATIONS[name]
     found, plain = (pytensor.function([P], graph, mode=mode) for mode in (INTERPRETED, PLAIN))
     for at in ([0.5, -1.0, 2.0], [np.nan, np.inf, -np.inf]):
@@ -120,7 +120,7 @@ def test_operations_are_functions_of_numpy(name):
     assert sum(isinstance(node.op, Ufunc) for node in found.maker.fgraph.toposort()) == count
 
 
-def test_unknown_shapes_are_compared_at_run_time():
+def test_unknown_shapes_are_checked_at_run_time():
     function = pytensor.function([P, Q], P + Q, mode=INTERPRETED)
     assert_allclose(function([1.0, 2.0], [[1.0, 2.0]] * 2), [[2.0, 4.0]] * 2)
     with pytest.raises(ValueError, match="broadcast"):

@@ -1,4 +1,4 @@
-"""Rows that are known one by one: a proof by the graph, comparisons of samples, and operations that mix rows."""
+"""Whether each row of a graph depends on its own data alone: proof by the graph, comparison of samples, refusals."""
 
 import re
 
@@ -77,13 +77,13 @@ MIXED = {
 
 
 @pytest.mark.parametrize("made", PROVEN.values(), ids=PROVEN)
-def test_rows_are_proven_apart_without_samples(made, monkeypatch):
+def test_independent_rows_are_proven_by_the_graph_without_samples(made, monkeypatch):
     monkeypatch.setattr(rows_apart, "_differs", lambda *_: True)
     check(made, x=X)
 
 
 @pytest.mark.parametrize("made", SAMPLED.values(), ids=SAMPLED)
-def test_samples_show_that_rows_are_apart(made):
+def test_independent_rows_are_recognised_by_samples(made):
     check(made, x=X)
 
 
@@ -94,16 +94,16 @@ def test_rows_that_depend_on_each_other_are_refused(made, operation, order):
         check(made, x=np.ascontiguousarray(order))
 
 
-def test_single_precision_is_compared_roughly():
+def test_comparison_in_single_precision_has_a_larger_tolerance():
     check(lambda x: pt.tile(x[:, None], 3).sum(axis=1) * 1e3, x=X.astype("float32"))
 
 
-def test_index_into_a_table_is_proven():
+def test_indexing_a_table_is_proven_by_the_graph():
     check(lambda g: pt.constant(TABLE)[g], g=G)
     check(lambda g, x: pt.constant(np.outer(TABLE, TABLE))[g, 1] * x, g=G, x=X)
 
 
-def test_own_column_of_a_row_is_accepted():
+def test_column_selected_by_the_row_is_accepted():
     check(lambda x, g: x[pt.arange(x.shape[0]), g], x=XX, g=G % 3)
 
 
@@ -117,7 +117,7 @@ def test_rows_selected_by_other_rows_are_refused():
         check(lambda g, x: x[g], g=G, x=X)
 
 
-def test_axis_over_rows_may_be_the_last():
+def test_rows_may_be_the_last_axis():
     check(lambda x: pt.stack([x, pt.exp(x)]), axis=1, x=X)
     with pytest.raises(ValueError, match="depend on other rows of 'x'"):
         check(lambda x: pt.stack([x, pt.cumsum(x)]), axis=1, x=X)

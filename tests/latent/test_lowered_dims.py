@@ -1,4 +1,4 @@
-"""Models of `pymc.dims` against PyMC's own density of them, and against the same models of ordinary variables."""
+"""Models of `pymc.dims` against PyMC's log density of them, and against the same models without `pymc.dims`."""
 
 import numpy as np
 import pymc as pm
@@ -21,7 +21,7 @@ def rows(values):
 
 
 def crossed(p):
-    """Intercepts of groups beside a zero sum, with data that may change."""
+    """Intercepts of groups and a zero-sum effect, with data that can be changed."""
     x, of = (pmd.Data if p else pm.Data)("x", X, dims="row"), (pmd.Data if p else pm.Data)("of", GROUP, dims="row")
     if p:
         s = pmd.HalfNormal("s", 1, initval=0.7)
@@ -37,7 +37,7 @@ def crossed(p):
 
 
 def turned(p):
-    """Dims in another order than a distribution gives them, and bounded hyperparameters."""
+    """Dims in another order than the distribution's, and bounded hyperparameters."""
     if p:
         s = pmd.Uniform("s", 0.5, 2, dims="term")
         u = pmd.Normal("u", pmd.as_xtensor([0.0, 1.0], dims="term"), s, dims=("term", "group"))
@@ -52,7 +52,7 @@ def turned(p):
 
 
 def correlated(p):
-    """Correlated slopes by a factor, and lifetimes that are censored."""
+    """Correlated slopes by a Cholesky factor, and censored lifetimes."""
     factor, t = np.array([[0.8, 0.0], [0.3, 0.5]]), np.exp(X)
     if p:
         chol = pmd.as_xtensor(factor, dims=("term", "other"))
@@ -69,7 +69,7 @@ def correlated(p):
 
 
 def softmax(p):
-    """Three classes with coefficients of each."""
+    """Three classes, each with its own coefficients."""
     if p:
         b = pmd.Normal("b", 0, pmd.HalfNormal("s", 1), dims=("term", "kind"))
         features = pmd.as_xtensor(sum_models.XY, dims=("row", "term"))
@@ -82,7 +82,7 @@ def softmax(p):
 
 
 def processes(p):
-    """A Gaussian process, which `pymc.dims` has not, beside an effect."""
+    """A Gaussian process, which `pymc.dims` does not offer, and an effect."""
     gp = pm.gp.Latent(cov_func=pm.HalfNormal("s", 1) ** 2 * pm.gp.cov.ExpQuad(1, ls=0.5))
     f = gp.prior("f", X=X[:, None], dims="row")
     if p:

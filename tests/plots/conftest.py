@@ -1,4 +1,4 @@
-"""No picture opens a window, none is left over, and none changes what matplotlib does elsewhere."""
+"""Plots open no window and leave no figure open. Settings of matplotlib are restored."""
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ def one_function():
 
 @pytest.fixture
 def given():
-    """Make axes, which then must be all that there are."""
+    """Make axes. After the test no other axes may exist."""
     made = []
 
     def subplots(*shape):

@@ -1,4 +1,4 @@
-"""Active rows and learning curves."""
+"""Plots of active rows and of learning curves."""
 
 import numpy as np
 import pymc as pm
@@ -19,7 +19,7 @@ def fit():
         return pm.fit(method="ivm", active=8, progressbar=False)
 
 
-def test_active_rows_have_rings(fit, given):
+def test_active_rows_are_marked_by_rings(fit, given):
     ax = given()
     assert plot_active(fit, ax=ax, ring_kwargs={"s": 90}) is ax
     rings = ax.collections[-1]
@@ -28,7 +28,7 @@ def test_active_rows_have_rings(fit, given):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1", "2", "active"]
 
 
-def test_rings_over_one_input_are_around_drawn_data(fit, given):
+def test_rings_for_one_input_surround_the_drawn_data(fit, given):
     ax = plot_active(fit, Xnew=input_grid(X, [0], points=9), ax=given(), legend=False)
     rings = np.asarray(ax.collections[-1].get_offsets())
     drawn = np.concatenate([np.asarray(each.get_offsets()) for each in ax.collections[:-1]])
@@ -36,7 +36,7 @@ def test_rings_over_one_input_are_around_drawn_data(fit, given):
     assert ax.get_legend() is None
 
 
-def test_a_learning_curve_ends_with_the_fit(fit, given):
+def test_learning_curve_ends_at_the_fit(fit, given):
     curve = gpep.diagnostics.learning_curve(fit, X, Y, every=3)
     assert_array_equal(curve.active, [3, 6, 8])
     p = fit.predict(X)["p"].values

@@ -1,4 +1,4 @@
-"""Axes, colours, and what happens without matplotlib."""
+"""Axes, colours, and the error without matplotlib."""
 
 import sys
 
@@ -33,7 +33,7 @@ def test_new_axes_belong_to_one_new_figure():
 
 
 @pytest.mark.parametrize("count", [1, 3, 6, 10])
-def test_colours_differ(count):
+def test_colours_are_distinct(count):
     found = [to_rgb(colour) for colour in colours(count)]
     assert len(found) == count
     apart = [np.abs(np.subtract(a, b)).sum() for i, a in enumerate(found) for b in found[:i]]

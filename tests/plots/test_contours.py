@@ -1,4 +1,4 @@
-"""Contours hold the probabilities that they are drawn for."""
+"""Contours contain the probabilities that they are drawn for."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,16 +13,16 @@ def draws(count: int) -> np.ndarray:
     return np.random.default_rng(1).multivariate_normal(MEAN, COV, size=count)
 
 
-def test_ellipses_hold_their_masses():
+def test_ellipses_contain_their_probability():
     _, ax = plt.subplots()
     draw_gaussian(ax, MEAN, COV, MASSES, {}, "")
     inside = [Path(line.get_xydata()).contains_points(draws(40_000)).mean() for line in ax.lines]
     np.testing.assert_allclose(inside, MASSES, atol=0.01)
 
 
-def test_contours_of_draws_hold_their_masses():
+def test_contours_of_draws_contain_their_probability():
     _, ax = plt.subplots()
     draw_density(ax, draws(4000), MASSES, True, {}, {}, "")
     inside = [path.contains_points(draws(40_000)).mean() for path in ax.collections[-1].get_paths()]
-    # A smoothed density is wider than what it is of; the outermost contours are the smallest levels.
+    # A smoothed density is wider than the density itself. The outermost contours have the smallest levels.
     np.testing.assert_allclose(sorted(inside), MASSES, atol=0.03)

@@ -1,4 +1,4 @@
-"""Pictures of how fits converged."""
+"""Plots of the convergence of fits."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_plotted_iterations_begin_at_a_cold_start(shared):
     assert axes[0].get_legend() is None
 
 
-def test_solutions_and_their_convergence_are_drawn_as_they_are(shared):
+def test_given_solutions_and_convergence_records_are_drawn(shared):
     solution = shared.fit.solution
     for result in (solution, solution.convergence):
         axes = plot_convergence(result, "sites")

@@ -1,4 +1,4 @@
-"""Pictures of the Gaussians that stand for likelihoods."""
+"""Plots of the Gaussian sites that approximate likelihoods."""
 
 import numpy as np
 import pymc as pm
@@ -23,13 +23,13 @@ def test_plot_shows_sites_over_likelihood_and_prior(one_function, given):
         prior, sites = ax.lines
         at = fit.log_posterior.classifier.groups.of[AT]  # rows with equal inputs are one point
         k = fit.solution.posterior.prior.k[0][np.ix_(at, at)]
-        ellipse = prior.get_xydata() + 0.5  # the prior mean is -0.5
+        ellipse = prior.get_xydata() + 0.5  # the prior mean is −0.5
         assert_allclose(np.einsum("si,ij,sj->s", ellipse, np.linalg.inv(k), ellipse), -2 * np.log(0.1), rtol=1e-6)
-        # Where the product of both sites is half of its maximum.
+        # Contour where the product of both sites is half of its maximum.
         f = sites.get_xydata()
         precision, location = (values[0, at] for values in (fit.solution.posterior.precision, _location(fit)))
         assert_allclose((f * location - 0.5 * precision * f**2).sum(1), np.log(0.5) + _peak(precision, location))
-        # And the likelihood, of a flower that is no virginica and of one that is.
+        # Likelihood contour of one flower that is not virginica, and of one virginica.
         (contour,) = ax.collections[0].get_paths()
         p = ndtr(-contour.vertices[:, 0]) * ndtr(contour.vertices[:, 1])
         assert_allclose(p / p.max(), 1.0, atol=0.02)
@@ -44,18 +44,18 @@ def _peak(precision, location):
 
 
 def test_posterior_is_the_prior_times_the_drawn_sites(one_function):
-    """The sites of all points are the difference of precisions, equation 7 of the paper."""
+    """The sites of all points equal the difference of posterior and prior precision, equation 7 of the paper."""
     for fit in one_function.values():
         posterior = fit.solution.posterior
         k = posterior.prior.k[0]
         cov = posterior.joint_covariance(k[None], k[None])[0, :, 0]
         precision = posterior.sites.precision[0]
-        # Without an inverse of the prior covariance, which is nearly singular.
+        # Computed without the inverse of the nearly singular prior covariance.
         expected = k - k @ np.linalg.solve(k + np.diag(1.0 / precision), k)
         assert_allclose(cov, expected, rtol=1e-6, atol=1e-6 * k.max())
 
 
-def test_counts_have_sites_as_well():
+def test_plot_shows_sites_of_counts():
     model, _ = model_of(CASES["poisson"].observe)
     with model:
         fit = pm.fit(method="laplace", progressbar=False)

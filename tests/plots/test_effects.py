@@ -1,4 +1,4 @@
-"""Pictures of effects."""
+"""Plots of effects."""
 
 import numpy as np
 import pymc as pm
@@ -22,7 +22,7 @@ def fit():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_lines_are_intervals_in_the_order_of_means(fit):
+def test_intervals_are_ordered_by_their_means(fit):
     ax = gpep.plots.plot_effects(fit, "u", order=True, prob=0.5)
     mean, sd = fit.effects("u")["u"].values
     places = np.argsort(mean, kind="stable")
@@ -32,7 +32,7 @@ def test_lines_are_intervals_in_the_order_of_means(fit):
     assert_allclose(segments[:, 1, 0], (mean + norm.ppf(0.75) * sd)[places])
 
 
-def test_a_curve_runs_along_its_input(fit):
+def test_curve_is_drawn_along_its_input(fit):
     x = np.array([3.0, 1.0, 2.0, 0.0])
     ax = gpep.plots.plot_effects(fit, "u", x=x)
     mean = fit.effects("u")["u"].sel(moment="mean").values
@@ -50,14 +50,14 @@ def test_term_is_drawn_at_new_inputs():
     assert_allclose(ax.lines[0].get_xydata(), np.column_stack([grid[:, 0], mean])[[1, 0, 2]])
 
 
-def test_map_shows_the_means(fit):
+def test_map_shows_posterior_means(fit):
     ax = gpep.plots.plot_effects(fit, "u", x=np.eye(4)[:, :2])
     assert_allclose(ax.collections[0].get_array(), fit.effects("u")["u"].sel(moment="mean"))
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_two_axes_are_drawn_as_series(order, fit):
-    """The second is −2 times the first, in mean; the shorter axis has a colour for each entry."""
+def test_effect_with_two_axes_is_drawn_as_series(order, fit):
+    """The mean of the second row is −2 times the first. The shorter axis has one colour for each entry."""
     ax = gpep.plots.plot_effects(fit, "both", order=order, prob=0.5)
     mean, sd = fit.effects("u")["u"].values
     places = np.argsort(-mean, kind="stable") if order else np.arange(4)[::-1]
@@ -71,17 +71,17 @@ def test_two_axes_are_drawn_as_series(order, fit):
         assert_allclose(segments[:, 1, 0], (by * mean + abs(by) * norm.ppf(0.75) * sd)[places])
 
 
-def test_two_axes_along_an_input_are_curves(fit):
+def test_effect_with_two_axes_along_an_input_is_drawn_as_curves(fit):
     x = np.array([3.0, 1.0, 2.0, 0.0])
     ax = gpep.plots.plot_effects(fit, "both", x=x)
     mean = fit.effects("u")["u"].sel(moment="mean").values[np.argsort(x)]
     for line, by in zip(ax.lines, [1.0, -2.0], strict=True):
         assert_allclose(line.get_xydata(), np.column_stack([np.sort(x), by * mean]), atol=1e-12)
-    narrow = gpep.plots.plot_effects(fit, "both", x=[1.0, 2.0])  # the axis that has as many entries
+    narrow = gpep.plots.plot_effects(fit, "both", x=[1.0, 2.0])  # the input runs along the axis of its length
     assert_allclose([line.get_ydata()[0] for line in narrow.lines], fit.effects("u")["u"].sel(moment="mean"))
 
 
-def test_several_names_are_panels(fit):
+def test_several_names_are_drawn_as_panels(fit):
     axes = gpep.plots.plot_effects(fit, ["u", "both"])
     assert [ax.get_xlabel() for ax in axes] == ["u", "both"]
     mean = fit.effects("u")["u"].sel(moment="mean").values

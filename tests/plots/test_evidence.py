@@ -1,4 +1,4 @@
-"""Pictures of grids of hyperparameters."""
+"""Plots of grids of hyperparameters."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LS, ETA = np.geomspace(0.1, 10, 21), np.linspace(1, 3, 11)
 
 @pytest.fixture
 def grid():
-    """A parabola in the logarithm of one and in the other, with the maximum at (1, 2)."""
+    """A parabola in the logarithm of the first hyperparameter and in the second, with its maximum at (1, 2)."""
     ls, eta = xr.DataArray(LS, dims="ls"), xr.DataArray(ETA, dims="eta")
     evidence = -(np.log(ls) ** 2) - 4 * (eta - 2) ** 2
     return xr.Dataset(
@@ -22,7 +22,7 @@ def grid():
 
 
 def contour_lines(ax):
-    """Level → vertices, of the lines only."""
+    """Vertices of each level, for lines only."""
     (lines,) = [each for each in ax.collections if hasattr(each, "levels") and not each.filled]
     return dict(zip(lines.levels, (path.vertices for path in lines.get_paths()), strict=True))
 
@@ -39,7 +39,7 @@ def test_contours_match_the_values(grid, given):
     assert ax.yaxis.get_tick_params()["labelleft"]
 
 
-def test_levels_are_close_together_near_the_best(grid):
+def test_levels_are_dense_near_the_maximum(grid):
     ((ax,),) = plot_evidence_grid(grid, ["evidence"], levels=8)
     levels = np.sort(list(contour_lines(ax)))
     assert len(levels) == 8
@@ -47,7 +47,7 @@ def test_levels_are_close_together_near_the_best(grid):
     assert_allclose(levels, levels.round(1))
 
 
-def test_a_row_for_each_quantity_and_a_column_for_each_method(grid):
+def test_plot_has_a_row_for_each_quantity_and_a_column_for_each_method(grid):
     axes = plot_evidence_grid({"EP": grid, "VB": grid - 1}, contour_kwargs={"cmap": "magma"})
     assert axes.shape == (3, 2)
     assert [ax.get_title() for ax in axes[:, 1]] == [
@@ -57,7 +57,7 @@ def test_a_row_for_each_quantity_and_a_column_for_each_method(grid):
     assert_allclose(axes[2, 0].collections[0].get_array(), grid["accuracy"].T)
 
 
-def test_points_without_convergence_are_left_out(grid):
+def test_grid_points_without_convergence_are_left_out(grid):
     best = {"ls": 10, "eta": 5}
     grid["converged"][best] = False
     ((ax,),) = plot_evidence_grid(grid, ["evidence"])
@@ -67,7 +67,7 @@ def test_points_without_convergence_are_left_out(grid):
     assert len(ax.collections) == len(ax.lines) == 0
 
 
-def test_one_hyperparameter_makes_lines(grid):
+def test_grid_of_one_hyperparameter_is_drawn_as_lines(grid):
     along = grid.isel(eta=5, drop=True)
     along["converged"][3] = False
     axes = plot_evidence_grid({"EP": along, "VB": along - 1}, ["evidence", "mlpd"])

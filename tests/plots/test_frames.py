@@ -1,11 +1,11 @@
-"""Frames are the same, and none reaches for the diagonal."""
+"""Axes with square frames of equal limits."""
 
 import matplotlib.pyplot as plt
 
 from pymc_gpep.plots.canvas import diagonal, same_frame
 
 
-def test_axes_get_the_same_square_frame():
+def test_axes_have_the_same_square_frame():
     _, axes = plt.subplots(1, 2)
     axes[0].plot([0, 1], [0, 4])
     axes[1].plot([2, 3], [1, 2])
@@ -18,7 +18,7 @@ def test_axes_get_the_same_square_frame():
     assert bottom < 0 < 4 < top
 
 
-def test_frame_does_not_extend_to_the_diagonal():
+def test_frame_limits_follow_the_data_and_not_the_diagonal():
     _, ax = plt.subplots()
     ax.plot([10, 12], [11, 13])
     diagonal(ax)

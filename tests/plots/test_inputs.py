@@ -1,4 +1,4 @@
-"""Grids of inputs."""
+"""Grids of inputs for plots."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from pymc_gpep.plots.probabilities import column_names, regular, varying
 X = np.random.default_rng(1).normal(size=(20, 4))
 
 
-def test_the_grid_covers_the_data_with_a_margin():
+def test_grid_covers_the_data_with_a_margin():
     grid = input_grid(X[:, :2], points=5, margin=0.25)
     assert grid.dims == ("new_point", "input")
     assert grid.shape == (25, 2)
@@ -22,7 +22,7 @@ def test_the_grid_covers_the_data_with_a_margin():
     assert varying(grid.values) == [0, 1]
 
 
-def test_fixed_inputs_have_the_given_value_or_the_median():
+def test_fixed_inputs_are_given_values_or_medians():
     frame = pd.DataFrame(X, columns=list("abcd"))
     grid = input_grid(frame, ["c"], points=7, at={"a": 2.0})
     assert list(grid["input"].values) == list("abcd")
@@ -32,7 +32,7 @@ def test_fixed_inputs_have_the_given_value_or_the_median():
     assert_allclose(grid[:, [1, 3]], np.broadcast_to(np.median(X, axis=0)[[1, 3]], (7, 2)))
 
 
-def test_constant_column_has_a_range():
+def test_constant_column_has_a_plot_range():
     assert_allclose(input_grid(np.ones((3, 1)), points=2, margin=0.5), [[0.5], [1.5]])
 
 
@@ -57,7 +57,7 @@ def test_inputs_other_than_a_table_raise_value_error():
         input_grid(X[:, 0])
 
 
-def test_names_of_columns_are_accepted():
+def test_column_names_are_accepted():
     assert column_names(X[:, :1]) == ["input"]
     assert column_names(X[:, :2]) == ["input 0", "input 1"]
     assert column_names(xr.DataArray(X[:, :2], dims=("i", "j"), coords={"j": ["u", "v"]})) == ["u", "v"]

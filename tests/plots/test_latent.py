@@ -1,4 +1,4 @@
-"""Pairs of latent values."""
+"""Plots of pairs of latent values."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def ellipses(ax, name):
     return [line.get_xydata() for line in ax.lines if line.get_label() == name]
 
 
-def test_ellipses_hold_the_given_probability(shared, given):
+def test_ellipses_contain_the_given_probability(shared, given):
     ax = given()
     assert plot_latent_pair(shared.fit, POINT, PAIR, masses=(0.5, 0.9), ax=ax) is ax
     latent = shared.fit.latent.sel(flower=POINT, species=list(PAIR), species_other=list(PAIR))
@@ -32,8 +32,8 @@ def test_ellipses_hold_the_given_probability(shared, given):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent value, versicolor", "latent value, virginica")
 
 
-def test_contours_of_draws_hold_the_given_probability(shared, draws):
-    """The draws are those of the Gaussian, so that its ellipses are what the contours must be close to."""
+def test_contours_of_draws_contain_the_given_probability(shared, draws):
+    """The draws come from the Gaussian: contours must be close to its ellipses."""
     ax = plot_latent_pair({"draws": draws, "Gaussian": shared.fit}, POINT, PAIR, masses=(0.5, 0.9))
     (drawn,) = [each for each in ax.collections if hasattr(each, "levels")]
     latent = shared.fit.latent.sel(flower=POINT, species=list(PAIR), species_other=list(PAIR))
@@ -45,7 +45,7 @@ def test_contours_of_draws_hold_the_given_probability(shared, draws):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["draws", "Gaussian"]
 
 
-def test_points_are_draws_of_these_two_values(shared, draws):
+def test_drawn_points_are_draws_of_the_two_latent_values(shared, draws):
     ax = plot_latent_pair({"draws": draws}, POINT, PAIR, model=shared.model, draws_kwargs={"s": 7})
     scattered = next(each for each in ax.collections if not hasattr(each, "levels"))
     chosen = draws.posterior["f"].sel(flower=POINT, species=list(PAIR)).transpose(..., "species").values.reshape(-1, 2)
@@ -54,7 +54,7 @@ def test_points_are_draws_of_these_two_values(shared, draws):
     assert scattered.get_sizes() == [7]
 
 
-def test_scales_are_equal_and_hold_all_that_is_drawn(shared):
+def test_axes_have_equal_scales_and_cover_all_points(shared):
     ax = plot_latent_pair(shared.fit, POINT, PAIR)
     assert ax.get_aspect() == 1
     (outermost,) = ellipses(ax, "fit")[-1:]
@@ -64,7 +64,7 @@ def test_scales_are_equal_and_hold_all_that_is_drawn(shared):
     assert np.ptp(ax.get_xlim()) < 1.2 * np.ptp(outermost, axis=0).max()
 
 
-def test_classes_of_a_model_without_names_are_numbers(fixed, per_class):
+def test_classes_without_names_are_numbered(fixed, per_class):
     for fitted in (fixed, per_class):
         draws = fitted.fit.sample(300, random_seed=1)
         ax = plot_latent_pair({"Gaussian": fitted.fit, "draws": draws}, 3, (0, 2))
@@ -73,7 +73,7 @@ def test_classes_of_a_model_without_names_are_numbers(fixed, per_class):
         assert_allclose(centre, fitted.fit.solution.mean[[0, 2], 3], atol=0.1)
 
 
-def test_ellipses_of_two_points_hold_the_given_probability(one_function):
+def test_ellipses_of_two_points_contain_the_given_probability(one_function):
     fit = one_function["ep"]
     ax = plot_latent_pair(fit, points=(110, 114), masses=(0.5, 0.9))
     posterior = fit.solution.posterior
@@ -97,7 +97,7 @@ def test_plotted_draws_belong_to_the_two_points(one_function):
     assert len(scattered.get_offsets()) > 250
 
 
-def test_a_row_for_each_pair_of_points(one_function):
+def test_plot_has_a_row_for_each_pair_of_points(one_function):
     axes = plot_latent_pairs(one_function, pairs=[(110, 114), (100, 129)], reference="laplace")
     assert [ax.get_title() for ax in axes[0]] == ["ep", "laplace"]
     assert [ax.get_ylabel() for ax in axes[:, 0]] == ["latent value, flower 114", "latent value, flower 129"]
@@ -105,7 +105,7 @@ def test_a_row_for_each_pair_of_points(one_function):
 
 
 @pytest.mark.variation
-def test_a_row_for_each_pair_and_a_column_for_each_method(shared, shared_iep, draws, given):
+def test_plot_has_a_row_for_each_pair_and_a_column_for_each_method(shared, shared_iep, draws, given):
     axes = given(3, 3)
     results = {"EP": shared.fit, "draws": draws, "IEP": shared_iep}
     assert (plot_latent_pairs(results, POINT, axes=axes) == axes).all()
@@ -113,13 +113,13 @@ def test_a_row_for_each_pair_and_a_column_for_each_method(shared, shared_iep, dr
     assert [ax.get_ylabel().split()[-1] for ax in axes[:, 0]] == ["versicolor", "virginica", "virginica"]
     for row in axes:
         assert len({ax.get_xlim() for ax in row}) == len({ax.get_ylim() for ax in row}) == 1
-        # The draws are the reference: in grey under the others, with their points only in their own panel.
+        # Draws are the reference: grey contours in all panels, and points in their own panel only.
         assert [len(ax.collections) for ax in row] == [1, 2, 1]
         assert to_hex(row[0].collections[0].get_edgecolors()[0]) == "#a6a6a6"
         assert {line.get_color() for line in row[2].lines if line.get_label() == "IEP"} == {"black"}
 
 
-def test_a_fit_may_be_the_reference(shared, shared_iep):
+def test_fit_can_be_the_reference(shared, shared_iep):
     axes = plot_latent_pairs({"EP": shared.fit, "IEP": shared_iep}, POINT, pairs=[PAIR])
     assert axes.shape == (1, 2)
     assert len(ellipses(axes[0, 1], "EP")) == len(ellipses(axes[0, 1], "IEP")) == 5

@@ -1,4 +1,4 @@
-"""Moments of latent values by methods against those by another."""
+"""Plots that compare moments of latent values between methods."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_one_function_is_compared_with_draws(one_function, given):
 def test_several_functions_are_compared_with_a_fit(shared, shared_iep):
     (ax,) = plot_latent_comparison({"EP": shared.fit, "IEP": shared_iep}, "IEP", point_kwargs={"s": 9}, legend=False)
     means, deviations = drawn(ax).values()
-    contrasts = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2]]) / 3  # each less the mean of the three
+    contrasts = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2]]) / 3  # subtracts the mean of the three functions
     for at, fit in enumerate((shared_iep, shared.fit)):
         assert_allclose(means[:, at], (contrasts @ fit.solution.mean).ravel(), atol=1e-12)
         variances = [[row @ cov @ row for cov in fit.solution.cov] for row in contrasts]

@@ -1,4 +1,4 @@
-"""Class probabilities over inputs."""
+"""Plots of class probabilities over inputs."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_new_inputs_may_come_in_any_order(shared):
     assert [curve.get_label() for curve in ax.lines] == ["0", "1"]
 
 
-def test_a_fit_draws_its_own_data_on_a_grid_around_them(shared):
+def test_plot_of_a_fit_shows_its_data_and_a_grid_around_them(shared):
     ax = plot_probabilities(shared.fit, shared.gp)
     scattered = {points.get_label(): points.get_offsets() for points in ax.collections if points.get_label() in SPECIES}
     for k, name in enumerate(SPECIES):
@@ -44,7 +44,7 @@ def test_a_fit_draws_its_own_data_on_a_grid_around_them(shared):
 
 
 def slope(x, k):
-    """Three classes in bands along the first input, certain far from their boundaries at −1 and 1."""
+    """Three classes in bands along the first input, with probabilities near 1 far from the boundaries at −1 and 1."""
     edges = 1 / (1 + np.exp(-4 * (x[:, 0] + 1))), 1 / (1 + np.exp(-4 * (x[:, 0] - 1)))
     return (1 - edges[0], edges[0] - edges[1], edges[1])[k]
 
@@ -81,7 +81,7 @@ def test_boundaries_are_where_two_classes_are_equally_probable(bands):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["left", "middle", "right"]
 
 
-def test_certain_classes_have_their_own_colours(bands):
+def test_regions_of_certain_classes_have_the_colour_of_the_class(bands):
     grid, p = bands
     ax = plot_probabilities(p, Xnew=grid)
     image = ax.images[0].get_array()
@@ -92,7 +92,7 @@ def test_certain_classes_have_their_own_colours(bands):
     assert_allclose(even.images[0].get_array(), 1.0)
 
 
-def test_other_inputs_stay_fixed(bands):
+def test_inputs_that_are_not_drawn_are_fixed(bands):
     grid, p = bands
     wider = np.column_stack([np.full(len(grid), 7.0), grid])
     ax = plot_probabilities(p, Xnew=wider, legend=False)

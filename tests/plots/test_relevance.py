@@ -1,4 +1,4 @@
-"""Pictures of relevances."""
+"""Plots of relevances."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def labels(ax):
     return [text.get_text() for text in ax.get_yticklabels()]
 
 
-def test_a_fit_is_one_point_for_each_input(shared, given):
+def test_relevances_of_a_fit_are_drawn_as_points(shared, given):
     ax = given()
     assert plot_relevance(shared.fit, ax=ax, point_kwargs={"markersize": 9}) is ax
     (points,) = ax.lines
@@ -44,7 +44,7 @@ def test_intervals_of_integrated_fits_are_quantiles_of_the_density(shared, share
     place = [i for i, name in enumerate(shared_ccd.log_posterior.space.owners) if name == "ls"]
     relevance = 1 / np.exp(
         shared_ccd.hyper_posterior.density[:, place]
-    )  # log length scales are what was integrated over
+    )  # log length scales, over which the fit integrates
     low, middle, high = np.quantile(relevance[:, ::-1], [0.1, 0.5, 0.9], axis=0)  # the first input is at the top
     assert_allclose(ax.lines[0].get_xdata(), middle, rtol=1e-3)
     (intervals,) = [each for container in ax.containers for each in container.lines[2]]

@@ -1,4 +1,4 @@
-"""Pictures of scores of held-out points."""
+"""Plots of scores of held-out points."""
 
 import pandas as pd
 import pytest

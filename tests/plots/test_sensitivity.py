@@ -1,4 +1,4 @@
-"""Pictures of fits under other priors."""
+"""Plots of fits under other priors."""
 
 import numpy as np
 import pandas as pd

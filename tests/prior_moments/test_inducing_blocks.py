@@ -1,4 +1,4 @@
-"""Prior moments by blocks: the model's own covariance where inducing inputs are the data, and their derivatives."""
+"""Prior moments by blocks and their derivatives. With the data as inducing inputs they equal the model's covariance."""
 
 import numpy as np
 import pymc as pm
@@ -31,7 +31,7 @@ def test_blocks_equal_the_covariance_of_the_model(build, of_graph):
     k, mean, *_ = prior_moments(space.classifier, space.data)(point)
     rows = slice(4, 11)
     found = blocks.block(point, inputs[None, :9], inputs[rows])
-    assert_allclose(found.cross, k[:, :9, rows], atol=2e-6)  # the model's has a jitter
+    assert_allclose(found.cross, k[:, :9, rows], atol=2e-6)  # the model adds a jitter
     assert_allclose(found.variance, k.diagonal(axis1=1, axis2=2)[:, rows], atol=2e-6)
     assert_allclose(found.mean, mean[:, rows])
     assert_allclose(blocks.inducing(point, inputs[None, :9]), k[:, :9, :9], atol=2e-6)
@@ -42,7 +42,7 @@ def test_blocks_equal_the_covariance_of_the_model(build, of_graph):
 
 
 def own_covariances(*kinds):
-    """A covariance of a kind for each class, with a length scale and a magnitude of its own."""
+    """Model with a covariance function for each class, of several types, with its own length scale and magnitude."""
     X, y = models.data()
     with pm.Model() as model:
         ls, eta = pm.LogNormal("ls", 0.0, 1.0, shape=3), [pm.HalfNormal(f"eta_{k}", 3.0) for k in range(3)]
@@ -57,7 +57,7 @@ def own_covariances(*kinds):
 @pytest.mark.parametrize(
     ("kinds", "made"),
     [((pm.gp.cov.ExpQuad,) * 3, 1), ((pm.gp.cov.ExpQuad, pm.gp.cov.Matern52, pm.gp.cov.ExpQuad), 3)],
-    ids=["alike", "of two kinds"],
+    ids=["one type", "two types"],
 )
 def test_equal_covariances_share_one_function(kinds, made, of_graph):
     space, blocks = blocks_of(lambda: own_covariances(*kinds), of_graph)

@@ -1,4 +1,4 @@
-"""A prior at other inputs from the graph of its model, against its functions; and where it cannot be had."""
+"""Prior at new inputs from the graph of a model, against its covariance and mean functions, and refusals."""
 
 import numpy as np
 import pymc as pm
@@ -20,7 +20,7 @@ TABLE = np.array([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 1.5]])
 
 
 class Differences(cov.Covariance):
-    """A user's own covariance, by broadcasting."""
+    """Covariance function defined by a user, with broadcasting."""
 
     def full(self, X, Xs=None):
         X, Xs = self._slice(X, Xs)
@@ -32,7 +32,7 @@ class Differences(cov.Covariance):
 
 
 class Products(cov.Covariance):
-    """A user's own covariance, by a product of matrices and another loop over the columns."""
+    """Covariance function defined by a user, with a matrix product and a loop over columns."""
 
     def full(self, X, Xs=None):
         X, Xs = self._slice(X, Xs)
@@ -70,7 +70,7 @@ COVARIANCES = {
     "matrix products": Products(2),
 }
 MEANS = (pm.gp.mean.Zero(), pm.gp.mean.Constant(2.0), pm.gp.mean.Linear(np.array([1.0, 2.0]), 0.3))
-# These are 1 by decree where the graph has a distance of 1e-6 for zero.
+# PyMC's graph replaces distances below 1e-6, and the diagonal is exactly 1.
 ROUGH = ("Matern12", "Exponential", "powers")
 
 
@@ -105,12 +105,13 @@ def test_prior_at_new_inputs_equals_its_functions(name, as_data):
     expected = evaluate(list(map(pt.as_tensor, (covariance(a, b), covariance(b, diag=True), mean(b)))))
     assert_allclose(found[0], expected[0], rtol=1e-14, atol=1e-15)
     assert_allclose(found[1], expected[1], rtol=2e-6 if name in ROUGH else 1e-10)
-    assert_allclose(found[2] if found[2].ndim == 1 else found[2][1], expected[2], rtol=1e-6)  # PyMC's is float32
+    # PyMC's mean has single precision
+    assert_allclose(found[2] if found[2].ndim == 1 else found[2][1], expected[2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("with_gps", [False, True])
-def test_moments_at_other_inputs_are_in_the_order_of_the_classes(with_gps):
-    """One prior has the classes 0 and 2, another the class 1."""
+def test_moments_at_new_inputs_are_in_the_order_of_the_classes(with_gps):
+    """One prior serves the classes 0 and 2, another prior the class 1."""
     with pm.Model() as model:
         wide = pm.gp.Latent(cov_func=4.0 * cov.ExpQuad(2, ls=2.0), mean_func=pm.gp.mean.Constant(1.0))
         narrow = pm.gp.Latent(cov_func=9.0 * cov.ExpQuad(2, ls=0.5), mean_func=pm.gp.mean.Constant(-1.0))
@@ -146,7 +147,7 @@ def test_single_column_may_be_a_vector():
 
 @pytest.mark.variation
 def test_intermediate_arrays_have_one_axis_over_the_data():
-    n = 200_000  # a matrix would have 320 GB
+    n = 200_000  # a full matrix would take 320 GB
     inputs = np.random.default_rng(0).normal(size=(n, 2))
     covariance = 2.0 * cov.Matern52(2, ls=1.0) + cov.WhiteNoise(0.1) + cov.Constant(1.0) * cov.Linear(2, c=0.0)
     for as_data in (False, True):
@@ -159,29 +160,29 @@ def test_intermediate_arrays_have_one_axis_over_the_data():
 
 
 class Refused:
-    """Covariances whose graph cannot be had over other points."""
+    """Covariance functions whose graph cannot be evaluated at new points."""
 
     class Inverse(cov.Covariance):
-        """By a matrix function of all points."""
+        """The graph has a matrix inverse over all points."""
 
         def full(self, X, Xs=None):
             return pt.linalg.inv(X @ X.T + 1.0) if Xs is None else X @ Xs.T
 
     class Normalised(cov.Covariance):
-        """By a number that all points together have."""
+        """The covariance is divided by a number computed from all points."""
 
         def full(self, X, Xs=None):
             k = X @ (X if Xs is None else Xs).T
             return k / k.max()
 
     class Numeric(cov.Covariance):
-        """By NumPy."""
+        """The covariance is computed by NumPy."""
 
         def full(self, X, Xs=None):
             return pt.constant(np.eye(7)) + X @ X.T
 
     class Weights(cov.Covariance):
-        """By other data with a value for each point."""
+        """The covariance uses other data with a value for each point."""
 
         def full(self, X, Xs=None):
             w = pt.constant(np.arange(7.0))
@@ -242,7 +243,7 @@ ALIKE = np.column_stack([THREE[:, 0], THREE[:, 0], THREE[:, 1]])
     ],
 )
 def test_constant_columns_are_distinguished(dims, dtype, as_data):
-    """New points have others there; the right value is PyMC's covariance at these."""
+    """These columns are not constant at new points. The reference is PyMC's covariance function."""
     covariance = cov.ExpQuad(3, ls=np.arange(1.0, 4.0)[: len(dims)], active_dims=dims)
     functions = made(covariance, MEANS[0], (3 * ALIKE).astype(dtype), as_data)
     a, b = RNG.normal(size=(2, 4, 3))
@@ -275,8 +276,8 @@ def test_array_changed_later_keeps_its_former_values():
     assert_allclose(*evaluate([functions.inputs]), THREE)
 
 
-def test_an_array_whose_columns_are_in_an_unknown_order_is_refused():
-    with pm.Model() as model:  # as before the package is imported
+def test_array_with_unknown_order_of_columns_is_refused():
+    with pm.Model() as model:  # declared as if the package were not imported
         pm.gp.Latent.prior.__wrapped__(pm.gp.Latent(cov_func=COLUMNS["permuted"]), "f", X=THREE)
     with pytest.raises(StructureError, match=r"an array of 3 columns, whose order .* as one pm.Data"):
         process_functions(read_processes(model), None)
@@ -299,7 +300,7 @@ LEARNED = {
     ("covariance", "variance", "as_data"), [(*each, i % 2 == 0) for i, each in enumerate(LEARNED.values())], ids=LEARNED
 )
 def test_prior_variance_uses_hyperparameters_of_the_model(covariance, variance, as_data):
-    """With a parent and a Deterministic between; the right value is written beside the covariance."""
+    """The hyperparameter has a random parent, and a Deterministic depends on it. `variance` has the expected value."""
     with pm.Model() as model:
         parent = pm.HalfNormal("parent")
         c = pm.HalfNormal("c", sigma=parent)
@@ -314,7 +315,7 @@ def test_prior_variance_uses_hyperparameters_of_the_model(covariance, variance, 
         assert_allclose(*function(0.0, np.log(value), A), np.full(len(A), variance(2 * value)), rtol=1e-6)
 
 
-def test_no_graph_that_is_evaluated_draws_random_variables():
+def test_evaluated_graphs_draw_no_random_variables():
     with pm.Model() as model:
         c = pm.HalfNormal("c")
         pm.Normal("inputs", shape=(7, 2))
@@ -324,11 +325,11 @@ def test_no_graph_that_is_evaluated_draws_random_variables():
         evaluate([model["inputs"]])
     assert np.shape(graph_function(model, [], [c**2], draws=True)()) == (1,)
     with rewritten():
-        assert_allclose(*evaluate([model["inputs"].shape]), [7, 2])  # which takes no values
+        assert_allclose(*evaluate([model["inputs"].shape]), [7, 2])  # the shape does not need values
 
 
 class Overlap(cov.Covariance):
-    """Tanimoto's: bits that two rows share over bits that either has."""
+    """Tanimoto similarity: number of bits in both rows divided by number of bits in either row."""
 
     def full(self, X, Xs=None):
         X, Xs = map(pt.as_tensor_variable, self._slice(X, X if Xs is None else Xs))
@@ -340,7 +341,7 @@ class Overlap(cov.Covariance):
 
 
 class Table(cov.Covariance):
-    """A table looked up by the numbers of its rows."""
+    """Covariance matrix in a table, indexed by row numbers."""
 
     def full(self, X, Xs=None):
         X, Xs = map(pt.as_tensor_variable, self._slice(X, X if Xs is None else Xs))
@@ -395,7 +396,7 @@ def test_inputs_of_any_type_are_numbers_in_double_precision(name, dtype, as_data
         assert_allclose(inputs, x.astype("float64"))
 
 
-def test_inputs_that_are_looked_up_must_be_whole_numbers():
+def test_inputs_that_index_a_table_must_be_whole_numbers():
     functions = made(Table(1), MEANS[0], np.arange(9)[:, None], as_data=False)
     between = functions.covariance(pt.constant([[0.5]]), pt.constant([[1.0]]))
     with pytest.raises(ValueError, match="whole numbers"):

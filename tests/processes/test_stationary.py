@@ -1,4 +1,4 @@
-"""Which covariances are seen to be a variance times a function of scaled distances."""
+"""Covariance functions recognised as a variance times a function of scaled distances."""
 
 import numpy as np
 import pymc as pm

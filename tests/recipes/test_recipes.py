@@ -1,7 +1,6 @@
-"""Recipes of Gaussian variables against PyMC's own densities of them.
+"""Recipes of Gaussian variables against PyMC's log densities.
 
-The log density of a Gaussian is quadratic, so that differences of three values give its precision and its mean with no
-error but rounding.
+The log density of a Gaussian is quadratic: differences of three values give precision and mean up to rounding.
 """
 
 from functools import cache
@@ -76,7 +75,7 @@ def start(*args, **kwargs):
 
 
 class Given:
-    """Parents of the variable `v` of a model, with the values at which its density is looked at."""
+    """Values of the parents of the variable `v`, at which the density is evaluated."""
 
     def __init__(self):
         self.values = {}
@@ -208,7 +207,7 @@ def made(variable, model):
 
 
 def zero_sums(shape, axes):
-    """Arrays, flattened, that are a basis of those that sum to zero along the last axes."""
+    """Basis of the flattened arrays that sum to zero along the last axes."""
     basis = np.eye(1)
     for axis, length in enumerate(shape):
         differences = np.linalg.svd(np.ones((1, length)))[2][1:].T
@@ -221,7 +220,7 @@ def moments(variable, values, basis):
     shape = shape_of(variable)
     value = variable.type()
     (alone,) = clone_replace([variable], {parent: pt.constant(number) for parent, number in values.items()})
-    # The density of areas sums numbers over an axis, which only rewriting takes away.
+    # Only rewriting removes a sum over an axis in the density of areas.
     mode = INTERPRETED if isinstance(variable.owner.op, CARRV) else HARDLY_REWRITTEN
     function = pytensor.function([value], pm.logp(alone, value).sum(), mode=mode)
 
@@ -236,7 +235,7 @@ def moments(variable, values, basis):
     return cov @ (at_one - back) / 2, cov
 
 
-# PyMC's own density of a MatrixNormal calls a function that PyTensor has moved.
+# PyMC's density of a MatrixNormal calls a function that PyTensor has moved.
 @pytest.mark.filterwarnings("ignore:pytensor.tensor.linalg.trace is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_recipe_has_the_mean_and_covariance_of_the_density(name):
@@ -268,14 +267,14 @@ FIELDS -= {"walk of vectors", "walks of vectors", "intrinsic, of a learned sum"}
 
 
 def cumulated(field, shape):
-    """A field by running sums of its last part, of shape `shape` unless the field has parts."""
+    """The field by running sums along its last block, or along the whole field of shape `shape` without blocks."""
     part = field.blocks[-1] if field.blocks else shape
     return field.cumulated(field.columns.shape[1] - int(np.prod(part)), part)
 
 
-@pytest.mark.parametrize("change", [lambda field, _: field, cumulated], ids=["as it is", "by running sums"])
+@pytest.mark.parametrize("change", [lambda field, _: field, cumulated], ids=["plain", "running sums"])
 @pytest.mark.parametrize("name", sorted(FIELDS))
-def test_a_field_has_the_mean_and_the_covariance_of_the_recipe(name, change):
+def test_field_has_the_mean_and_covariance_of_the_recipe(name, change):
     variable, model, values = built(name)
     found, z, graph = made(variable, model)
     field = change(found.field, tuple(shape_of(variable)))
@@ -314,7 +313,10 @@ def is_affine(node):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_recipe_is_affine_in_its_normals(name):
-    """Nothing random is left once means and scales are taken away, and no scale hides a mean."""
+    """Without its parents, which are means and scales, the graph has no random variable.
+
+    Scales do not depend on means.
+    """
     variable, model, _ = built(name)
     found = recipe(variable, model)
     z, *parameters = pt.vector("z", shape=(found.size,)), *(each.type() for each in found.means + found.scales)
@@ -364,7 +366,7 @@ def test_slopes_in_scales_match_differences(name):
 
 
 def test_single_draws_equal_draws_of_a_batch():
-    """Two recipes in a chain, where the mean of one is made of the standard normals of the other."""
+    """Two recipes in a chain: the mean of the second depends on the standard normals of the first."""
     given = Given()
     with pm.Model(coords=COORDS) as model:
         level = pm.MvNormal("level", np.ones(2), covariance(2))
@@ -383,7 +385,7 @@ def test_single_draws_equal_draws_of_a_batch():
         assert_allclose(found[k], one(noise[0][k], noise[1][k], *given.values.values()), rtol=1e-12)
 
 
-def test_factors_and_precisions_that_the_graph_shows_are_used():
+def test_factors_and_precisions_in_the_graph_are_used():
     def operations(name):
         variable, model, _ = built(name)
         found, _, graph = made(variable, model)

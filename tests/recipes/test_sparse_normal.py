@@ -1,4 +1,4 @@
-"""`gpep.SparseNormal` is `pm.MvNormal` with the same precision: density, slopes, draws and fits."""
+"""`gpep.SparseNormal` equals `pm.MvNormal` with the same precision: density, slopes, draws and fits."""
 
 import numpy as np
 import pymc as pm
@@ -46,7 +46,7 @@ def test_density_and_slopes_match_dense_algebra():
     assert_allclose(ours.compile_dlogp()(point), theirs.compile_dlogp()(point), rtol=1e-10, atol=1e-10)
 
 
-def test_a_precision_that_is_not_positive_definite_has_no_density():
+def test_indefinite_precision_has_log_density_of_minus_infinity():
     value = np.zeros(N)
     bad = pm.logp(gpep.SparseNormal.dist(0.0, STEPS - 3 * sp.eye(N)), value)
     assert bad.eval() == -np.inf
@@ -73,7 +73,7 @@ def test_invalid_precision_raises_errors():
         gpep.SparseNormal.dist(0.0, ps.true_dot(G, G))
 
 
-def test_a_fit_with_a_precision_that_has_no_inverse_is_refused():
+def test_fit_with_a_singular_precision_is_refused():
     ends = np.diag([1.0, *[0.0] * (N - 2), 1.0])
     with pm.Model() as model:
         walk = gpep.SparseNormal("u", 0, sp.csc_matrix(DENSE - ends))

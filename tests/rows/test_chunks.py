@@ -1,4 +1,4 @@
-"""Reading by chunks against arrays that are read at once."""
+"""Rows that are read in chunks, against arrays that are read at once."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ X = np.random.default_rng(1).normal(size=(23, 3)) * [1.0, 1e-3, 5.0] + [1e6, 0.0
 
 
 class InChunks(InMemory):
-    """Arrays that are read by few rows at a time."""
+    """Arrays that are read a few rows at a time."""
 
     chunk = 5
 

@@ -1,4 +1,4 @@
-"""Rows in memory: what they give back, and what they refuse."""
+"""Rows in memory: returned values, and refusals."""
 
 import numpy as np
 import pytest

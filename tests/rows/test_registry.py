@@ -1,4 +1,4 @@
-"""Rows of every kind: the same values, whatever they are read from, and what is refused, with its place."""
+"""Rows of every storage kind return the stored values. Errors name the place of an invalid value."""
 
 import pickle
 
@@ -32,7 +32,7 @@ def npy_files(x, y, folder):
 
 
 def memory_maps(x, y, folder):
-    """In the middle of a file, and single precision as it is stored."""
+    """A memory map that starts in the middle of a file, in single precision."""
     mapped = np.memmap(folder / "x.raw", np.float64, "w+", offset=5000, shape=(N + 4, D))
     mapped[2:-2] = x
     mapped.flush()
@@ -115,7 +115,7 @@ def test_rows_can_be_sent_to_another_process(kind, tmp_path):
 
 
 @every_kind
-def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
+def test_error_names_the_place_of_a_value_that_is_not_finite(kind, tmp_path):
     bad = X.copy()
     bad[37, 1] = np.nan
     with pytest.raises(ValueError, match="row 37") as raised:
@@ -128,14 +128,14 @@ def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
         assert str(tmp_path) in str(raised.value)
 
 
-def test_missing_file_is_named(tmp_path):
+def test_error_names_the_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"data have the path '.*none\.npy', which does not exist"):
         open_rows((str(tmp_path / "none.npy"), Y))
     np.save(tmp_path / "x.npy", X)
     assert_array_equal(open_rows((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
 
 
-def test_invalid_label_is_named(tmp_path):
+def test_error_names_the_invalid_label(tmp_path):
     bad = Y.astype(float)
     bad[41] = np.nan
     rows = open_rows(parquet_file(X, bad, tmp_path))
@@ -148,7 +148,7 @@ def test_invalid_label_is_named(tmp_path):
         open_rows((dask.array.from_array(X[:2]), np.array(["a", "b"]))).labels(slice(0, 2))
 
 
-def test_maps_are_read_from_their_file(tmp_path):
+def test_memory_maps_are_read_from_their_file(tmp_path):
     inputs, _ = memory_maps(X, Y, tmp_path)
     found = MemoryMap.of(inputs)
     assert found is not None
@@ -223,7 +223,7 @@ def test_open_rows_returns_rows_unchanged():
     assert isinstance(open_rows((X.astype(np.float32), Y)), InMemory)
 
 
-def test_former_rows_keep_name_and_fingerprint(tmp_path):
+def test_rows_saved_by_earlier_versions_keep_name_and_fingerprint(tmp_path):
     rows = open_rows(parquet_file(X, Y, tmp_path))
     assert isinstance(rows, StoredRows)
     former = FormerRows.of(rows)

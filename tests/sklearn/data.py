@@ -9,7 +9,7 @@ ROWS = 40
 
 
 def frame(rows: int = ROWS) -> tuple[pd.DataFrame, pd.Series, np.ndarray]:
-    """A frame of a number, a boolean and a category, two classes by name, and a latent function of these."""
+    """Frame with numeric, boolean and categorical columns, labels of two classes, and a latent function."""
     rng = np.random.default_rng(5)
     table = pd.DataFrame(
         {
@@ -24,7 +24,7 @@ def frame(rows: int = ROWS) -> tuple[pd.DataFrame, pd.Series, np.ndarray]:
 
 
 def ratio(columns):
-    """A covariance of a user's own, which a pickle can find."""
+    """Covariance function defined by a user, at module level so that it can be pickled."""
     import pymc as pm
 
     return pm.HalfNormal("size", 2.0) ** 2 * pm.gp.cov.RatQuad(columns.X.shape[1], alpha=1.0, ls=2.0)

@@ -1,4 +1,4 @@
-"""The checks that scikit-learn has for estimators, and its tools."""
+"""scikit-learn's checks of estimators, and its tools."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from tests.sklearn.data import frame
 
 pytestmark = [
     pytest.mark.extra,
-    # Labels of the checks are random as a rule, and the warning says so.
+    # Labels of the checks are mostly random, which causes this warning.
     pytest.mark.filterwarnings("ignore:The fit learned next to nothing"),
 ]
 
 
-# A linear part would double the time of many fits, and the checks look at what every estimator must do.
+# Without a linear part many fits take half the time. The checks test properties that every estimator has.
 @parametrize_with_checks(
     [GaussianProcessClassifier(), GaussianProcessRegressor(linear=False), GaussianProcessCounts(linear=False)]
 )
@@ -49,7 +49,7 @@ def test_calibration_and_cross_validation_run():
     assert np.mean(np.array(["ill", "well"])[p.argmax(axis=1)] == y) > 0.6
 
 
-def test_permutation_importance_finds_the_columns_that_matter(fitted):
+def test_permutation_importance_finds_the_relevant_columns(fitted):
     X, y, _ = frame()
     importance = permutation_importance(fitted, X, y, n_repeats=5, random_state=0, scoring="neg_log_loss")
     assert (importance.importances_mean > 0).all()

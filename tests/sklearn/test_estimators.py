@@ -1,4 +1,4 @@
-"""Estimators against models that are written down, and against scikit-learn's own Gaussian process."""
+"""Estimators against models written by hand, and against scikit-learn's Gaussian process."""
 
 import copy
 import io
@@ -53,7 +53,7 @@ def test_classifier_equals_the_model_written_by_hand(two_classes):
     assert two_classes.fit_.hyperparameters["ls"].ndim == 0
 
 
-def test_regressor_is_exact():
+def test_regressor_equals_exact_gaussian_process_regression():
     X = np.random.default_rng(0).uniform(-2, 2, (25, 2)) * [1.0, 100.0] + [0.0, 30.0]
     y = 50 + 7 * np.sin(X[:, 0]) + X[:, 1] / 50 + np.random.default_rng(1).standard_normal(25)
     ours = GaussianProcessRegressor().fit(X, y)
@@ -61,7 +61,7 @@ def test_regressor_is_exact():
     linear = ConstantKernel(slope**2) * DotProduct(0.0)
     kernel = ConstantKernel(eta**2) * Matern(ls, nu=2.5) + linear + WhiteKernel(noise**2)
     exact = ExactRegressor(kernel, optimizer=None)
-    with np.errstate(divide="ignore"):  # it takes the logarithm of what DotProduct has for 0
+    with np.errstate(divide="ignore"):  # scikit-learn takes the logarithm of DotProduct's bound 0
         exact.fit((X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std())
     new = X[:6] + np.array([0.2, 5.0])
     mean, deviation = exact.predict((new - X.mean(axis=0)) / X.std(axis=0), return_std=True)
@@ -87,7 +87,8 @@ def test_counts_have_the_mean_of_a_log_normal_rate(likelihood):
     assert (ends[:, 0] <= mean).all()
     assert (ends[:, 1] >= poisson.ppf(0.9, np.exp(moments["mean"].values))).all()
     assert counts.score(X, y) == pytest.approx(d2_tweedie_score(y, counts.predict(X), power=1))
-    assert counts.score(X.iloc[:9], np.full(9, 2)) == 0.0  # alike, so that there is no deviance to explain
+    # observations are equal, so that there is no deviance to explain
+    assert counts.score(X.iloc[:9], np.full(9, 2)) == 0.0
 
 
 @pytest.mark.variation
@@ -103,7 +104,7 @@ def test_interval_of_two_classes_follows_the_latent_function(two_classes):
 
 
 @pytest.mark.parametrize("dump", ["pickle", "joblib"])
-def test_pickled_estimator_predicts_the_same(two_classes, dump):
+def test_pickled_estimator_returns_equal_predictions(two_classes, dump):
     X, _, _ = frame()
     if dump == "pickle":
         again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(two_classes))))
@@ -119,13 +120,13 @@ def test_pickled_estimator_predicts_the_same(two_classes, dump):
     assert [rv.name for rv in again.model_.free_RVs] == [rv.name for rv in two_classes.model_.free_RVs]
 
 
-def test_copies_share_the_fit_and_clones_have_none(two_classes):
+def test_copies_share_the_fit_and_clones_are_unfitted(two_classes):
     assert copy.deepcopy(two_classes).fit_ is two_classes.fit_
     with pytest.raises(NotFittedError):
         clone(two_classes).fit_  # noqa: B018
 
 
-def test_relevance_is_an_inverse_length_scale_by_column(two_classes):
+def test_relevance_is_the_inverse_length_scale_of_each_column(two_classes):
     found = two_classes.relevance_
     assert found.index.tolist() == two_classes.feature_names_in_.tolist() == ["age", "smokes", "city"]
     scales = two_classes.fit_.hyperparameters
@@ -133,7 +134,7 @@ def test_relevance_is_an_inverse_length_scale_by_column(two_classes):
     np.testing.assert_allclose(found, expected)
 
 
-def test_covariances_of_a_users_own_are_taken_and_pickled():
+def test_covariance_functions_of_users_are_accepted_and_pickled():
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(kernel=ratio).fit(X, y)
     assert [rv.name for rv in fitted.model_.free_RVs if "f" not in rv.name] == ["size"]
@@ -144,7 +145,7 @@ def test_covariances_of_a_users_own_are_taken_and_pickled():
 
 
 @pytest.mark.variation
-def test_more_rows_are_fitted_by_inducing_inputs():
+def test_data_of_some_thousand_rows_are_fitted_by_inducing_inputs():
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(max_dense_rows=30, fit_options={"inducing": 15}, random_state=0).fit(X, y)
     assert fitted.fit_method_ == "sparse_ep, 15 inducing inputs"
@@ -154,14 +155,14 @@ def test_more_rows_are_fitted_by_inducing_inputs():
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
 
 
-def test_many_rows_are_fitted_by_batches(monkeypatch):
+def test_data_of_many_rows_are_fitted_by_batches(monkeypatch):
     for name, value in {"_SWEPT": 30, "_BATCH": 10, "_FEWEST": 20, "_PASSES": 1}.items():
         monkeypatch.setattr(method_choice, name, value)
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(max_dense_rows=0, linear=False, fit_options={"inducing": 8}, random_state=0)
     fitted.fit(X, y)
     assert fitted.fit_method_ == "sparse_ep, 8 inducing inputs, 20 steps of 10 rows"
-    assert fitted.fit_.hyperparameters["ls"].ndim == 1  # one for each column of numbers
+    assert fitted.fit_.hyperparameters["ls"].ndim == 1  # one length scale for each numeric column
     assert len(fitted.fit_.hist) == 20
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
@@ -178,7 +179,7 @@ def test_label_noise_keeps_probabilities_away_from_0_and_1():
     assert (ends[..., 0] < ends[..., 1]).all()
 
 
-def test_columns_are_taken_from_frames_in_a_pipeline():
+def test_columns_are_selected_from_frames_in_a_pipeline():
     X, y, _ = frame()
     numbers = make_pipeline(MinMaxScaler(), GaussianProcessClassifier(linear=False)).fit(X[["age", "smokes"]], y)
     whole = GaussianProcessClassifier(linear=False).fit(X[["age", "smokes"]], y)
@@ -187,7 +188,7 @@ def test_columns_are_taken_from_frames_in_a_pipeline():
     )
 
 
-def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
+def test_error_for_invalid_rows_names_the_reason(two_classes):
     X, y, _ = frame()
     with pytest.raises(ValueError, match="'city' has a category that training rows did not have: 'Lima'"):
         two_classes.predict(X.assign(city="Lima"))
@@ -210,7 +211,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
 
 @pytest.mark.variation(but=["0.1"])
 @pytest.mark.parametrize("value", [3.0, 0.1])
-def test_constant_numbers_have_no_rounding_unit(value):
+def test_constant_column_has_no_rounding_unit(value):
     X = frame()[0][["age"]].iloc[:7]
     intervals = [
         GaussianProcessRegressor().fit(X, np.full(7, level)).predict_interval(X) - level for level in (0, value)
@@ -219,21 +220,21 @@ def test_constant_numbers_have_no_rounding_unit(value):
 
 
 @pytest.mark.variation
-def test_numbers_of_any_size_have_a_rounding_unit():
+def test_columns_of_any_magnitude_have_a_rounding_unit():
     X, _, f = frame()
     here, *there = (GaussianProcessRegressor().fit(X, size * f).predict(X[:3]) / size for size in (1.0, 1e-200, 1e200))
     for each in there:
-        np.testing.assert_allclose(each, here, rtol=1e-7)  # the search rounds on its way
+        np.testing.assert_allclose(each, here, rtol=1e-7)  # the search rounds its steps
 
 
-def test_numbers_in_a_list_with_strings_stay_numbers():
+def test_numbers_in_a_list_with_strings_remain_numbers():
     X = [[1.0, "a"], [2.0, "b"], [3.0, "a"], [4.0, "b"]] * 3
     fitted = GaussianProcessClassifier().fit(X, ["u", "v", "v", "u"] * 3)
     assert fitted.columns_.X.shape == (12, 4)
     assert fitted.predict([[2.5, "a"]]).shape == (1,)
 
 
-def test_few_rows_have_two_starts(monkeypatch):
+def test_fit_of_few_rows_has_two_starts(monkeypatch):
     X, y, _ = frame()
     given = []
     monkeypatch.setattr(pm, "fit", lambda **arguments: given.append(arguments))
@@ -243,7 +244,7 @@ def test_few_rows_have_two_starts(monkeypatch):
     assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
 
 
-def test_search_of_many_rows_starts_from_a_fit_of_some(monkeypatch):
+def test_search_of_many_rows_starts_from_a_fit_of_a_subset(monkeypatch):
     X, y, _ = frame()
     alone = GaussianProcessClassifier(fit_options={"starts": 1}).fit(X, y)
     monkeypatch.setattr(estimators, "_SOME", 20)
@@ -263,7 +264,7 @@ def test_search_of_many_rows_starts_from_a_fit_of_some(monkeypatch):
 
 
 def test_too_many_numbers_for_dense_fits_use_inducing_inputs():
-    """Two columns of 260 rows, whose smooth function 200 inducing inputs describe."""
+    """The function of two columns is smooth: 200 inducing inputs suffice for 260 rows."""
     rng = np.random.default_rng(3)
     X = rng.uniform(-2.0, 2.0, size=(260, 2))
     y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=260)
@@ -303,6 +304,6 @@ def test_parameters_are_checked_by_fit(wrong, error, message):
         GaussianProcessClassifier(**wrong).fit(X, y)
 
 
-def test_levels_of_intervals_are_probabilities(two_classes):
+def test_interval_levels_must_be_probabilities(two_classes):
     with pytest.raises(ValueError, match="level must be between 0 and 1"):
         two_classes.predict_interval(frame()[0], 1.0)

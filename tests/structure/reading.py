@@ -26,14 +26,14 @@ from pymc_gpep.approximations.ep import EP
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 PACKAGE = Path(gpep.__file__).parent
-# Rooms in which a model is read and its prior is stated. Other rooms serve a sum of effects as any prior.
+# Rooms that read a model and state its prior. All other rooms treat a sum of effects like any prior.
 OF_MODELS = ("graphs", "recipes", "latent", "processes", "univariate", "sums", "reading", "prior_moments")
 Files = dict[str, set[int]]
 """Lines of the functions that run, by files relative to the package."""
 
 
 def is_kernel(value: Any) -> bool:
-    """Whether a value is a compiled kernel. The attributes of a value may not be asked for here: they may run code."""
+    """Return whether a value is a compiled kernel. Only the type is inspected: attributes could run code."""
     return issubclass(type(value), Dispatcher)
 
 

@@ -1,4 +1,4 @@
-"""A reader of one task opens few files. Lower a figure whenever you can."""
+"""The number of files that a reader of one task opens is small. Lower the figures whenever you can."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Entries of linear maps that are found by few evaluations are those of their matrices."""
+"""Entries of sparse linear maps, found by few evaluations, against the matrices."""
 
 import re
 
@@ -16,7 +16,7 @@ Q, N = 60, 300
 
 
 def matrix(per_row, rng):
-    """A matrix (N, Q) with at most so many entries a row, some of them of the same place."""
+    """A matrix (N, Q) with at most `per_row` entries in a row. Some entries fall on the same place and add up."""
     found = np.zeros((N, Q))
     for _ in range(per_row):
         np.add.at(found, (np.arange(N), rng.integers(Q, size=N)), rng.choice([1.0, -1.0, 0.5], size=N))
@@ -40,7 +40,7 @@ def test_entries_by_probes_equal_the_matrix(per_row, blocks):
     assert_allclose(in_full(entries), a, atol=1e-12)
 
 
-def test_large_map_without_entries_is_still_recognised():
+def test_large_map_without_entries_is_recognised():
     a = np.random.default_rng(1).normal(size=(20, 80))
     assert entries_of(lambda x: x @ a.T, [(80,)]) is None
     assert_allclose(in_full(every_entry(lambda x: x @ a.T, [(80,)])), a, atol=1e-12)
@@ -51,8 +51,8 @@ def test_large_map_without_entries_is_still_recognised():
 def test_coefficients_of_functions_equal_the_matrix(blocks, functions):
     rng = np.random.default_rng(functions)
     a = matrix(2, rng)
-    a[:, 50:] += rng.normal(size=(N, 10))  # values of which each row takes ten
-    a[: N // 3, :20] = 0.0  # numbers that the first function does not take
+    a[:, 50:] += rng.normal(size=(N, 10))  # each row depends on ten of these values
+    a[: N // 3, :20] = 0.0  # the first function does not depend on these values
     found = coefficients_of(lambda x: x @ a.T, blocks, functions)
     assert_allclose(found.some(np.arange(N)), a, atol=1e-12)
     weights = rng.normal(size=N)
@@ -89,7 +89,8 @@ def test_differences_of_levels_by_sparse_precision_equal_dense_fits():
         patch.setattr(precision_sum, "_MANY", 1)
         patch.setattr(precision_sum, "_DENSE", np.inf)
         fit = pm.fit(**options)
-    # 185 pairs of players differ. Four pairs are of one player, and rounding decides which of these are equal rows.
+    # 185 pairs of players are different. In four rows both players are equal; rounding decides whether these rows are
+    # grouped.
     assert re.search("By a sparse precision: 18[2-5] rows of 41 numbers", str(fit))
     assert_allclose(fit.log_evidence, dense.log_evidence, rtol=1e-7)
     theta = dense.theta + 0.3

@@ -1,4 +1,4 @@
-"""Sums of the independent outputs of one process, beside dense normal algebra."""
+"""Sums of independent outputs of one process, against dense algebra."""
 
 import numpy as np
 import pymc as pm
@@ -21,7 +21,7 @@ def alike(a, b):
     return a[:, None] == b
 
 
-# Argument of the rows, and its covariance.
+# linear predictor of the rows, and its covariance
 SUMS = {
     "own place": (lambda f, g: f[g, np.arange(N)], kernel(X, X) * alike(GROUP, GROUP)),
     "another place": (lambda f, g: f[g, BACK], kernel(X, X)[BACK][:, BACK] * alike(GROUP, GROUP)),
@@ -51,7 +51,7 @@ def test_evidence_of_outputs_equals_evidence_of_independent_functions(name):
 
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing")
-def test_new_rows_learn_from_rows_of_their_own_output():
+def test_new_rows_depend_on_rows_of_their_own_output():
     with pm.Model():
         group, place = pm.Data("group", GROUP), pm.Data("place", BACK)
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X, n_outputs=3, jitter=1e-10)

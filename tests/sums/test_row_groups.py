@@ -1,4 +1,4 @@
-"""Rows that are one point of a fit: which they are, and which only look alike."""
+"""Rows with equal coefficients are grouped to one point of a fit. Similar rows are not."""
 
 import numpy as np
 import pymc as pm
@@ -20,7 +20,7 @@ BOTH = np.unique(np.stack([GROUP, TWO]), axis=1, return_inverse=True)[1].ravel()
 
 
 def groups_of(argument, approximator=None, y=Y, observe=None):
-    """The group of each row, and the classifier by groups; None where rows are points of their own."""
+    """Group of each row and the grouped classifier, or None if rows are not grouped."""
     with pm.Model() as model:
         eta = argument()
         if observe is None:
@@ -117,7 +117,7 @@ def test_prior_of_groups_equals_the_prior_of_their_rows(name):
 
 
 def alike_at_first():
-    """A power of a scale that begins at 1: coefficients are all 1 there, and nowhere else."""
+    """Powers of a scale that starts at 1: coefficients are equal at the start and differ elsewhere."""
     s = pm.HalfNormal("s", initval=1.0)
     return effects_of_one(GROUP) * s ** np.linspace(0.0, 1.0, N)
 
@@ -127,13 +127,13 @@ def effects_of_one(group):
 
 
 def mixed_and_alike_at_first():
-    """The same by an operation that mixes rows, so that coefficients have to be compared."""
+    """As `alike_at_first`, with an operation that mixes rows, so that coefficients are compared by value."""
     s = pm.HalfNormal("s", initval=1.0)
     return pt.cumsum(effects_of_one(GROUP) * 0.0 + pm.Normal("b")) * s ** np.linspace(0.0, 1.0, N)
 
 
 def proportional():
-    """Rows that are the same once they, or their columns, have one length."""
+    """Rows that are equal after division by their norm, or by the norms of the columns."""
     design = np.outer(np.linspace(1.0, 2.0, N), [1.0, 0.5])
     return pt.as_tensor(design) @ pm.Normal("b", shape=2)
 
@@ -148,7 +148,10 @@ def noise_at_each_point():
 
 
 def equal_in_what_a_covariance_takes_alone():
-    """The covariance takes the first column, and the mean the second one, which differs within groups."""
+    """The covariance depends on the first column.
+
+    The mean depends on the second column, which differs within groups.
+    """
     x = np.column_stack([TWO, np.arange(N)])
     mean = pm.gp.mean.Linear(np.array([0.0, 1.0]))
     cov = pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0])
@@ -173,7 +176,7 @@ def test_similar_but_different_rows_are_not_grouped(name):
 
 
 @pytest.mark.filterwarnings("ignore::pymc.exceptions.ImputationWarning")
-def test_rows_with_a_response_are_grouped():
+def test_only_rows_with_a_response_are_grouped():
     y = np.ma.masked_array(Y, mask=np.arange(N) % 5 == 0)
     found, classifier = groups_of(lambda: effects()[GROUP], y=y)
     assert same_partition(found, GROUP[~y.mask])
@@ -191,7 +194,7 @@ def test_rows_of_several_variables_are_grouped_by_variable():
 
 
 @pytest.mark.parametrize("approximator", [ScalarLaplace(), KL(), EP()])
-def test_different_offsets_do_not_separate_rows(approximator):
+def test_rows_with_different_offsets_are_grouped(approximator):
     def observe(eta):
         pm.Poisson("k", mu=pm.math.exp(eta + np.linspace(0.0, 1.0, N)), observed=Y)
 

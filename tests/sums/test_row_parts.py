@@ -1,4 +1,4 @@
-"""Rows of a sum apart from its priors: A B is what the coefficients of standard normals are."""
+"""Factorisation A B of the coefficients of a sum: A depends on the data of the rows and B on the priors."""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ def read(build):
 
 @pytest.mark.variation(but=["persons_and_items", "varying_intercepts", "plain_classes"])
 @pytest.mark.parametrize("build", [*OWN, *map(SUMS.get, NAMES)], ids=lambda build: build.__name__)
-def test_rows_times_parts_are_the_coefficients(build):
+def test_rows_times_parts_equal_the_coefficients(build):
     model, prior = read(build)
     data = frozen_data(model)
     parts = PartsMap(prior, prior.argument, partial(prior.by_function, batched=True), data).of_fit(prior.n_points, 100)
@@ -75,6 +75,6 @@ def test_rows_times_parts_are_the_coefficients(build):
     assert root.shape[0] <= 50
 
 
-def test_hyperparameters_of_each_row_leave_no_parts():
+def test_hyperparameters_of_each_row_exclude_a_factorisation():
     model, prior = read(a_number_of_each_row)
     assert prior.row_parts(frozen_data(model)) is None

@@ -1,4 +1,4 @@
-"""Functions of one outcome that share effects: quadrature over effects and Laplace's method on PyMC's density agree."""
+"""Classes that share effects: quadrature over the effects, and Laplace's method on PyMC's log density."""
 
 from functools import cache
 
@@ -24,7 +24,7 @@ CHOICE = UTILITY.argmax(axis=1)
 
 @cache
 def choices(softmax=True):
-    """A conditional logit or probit: one coefficient of the price, which all alternatives share."""
+    """A conditional logit or probit with one coefficient of the price for all alternatives."""
     with pm.Model(coords={"way": ["bus", "car", "train"]}) as model:
         price = pm.Data("price", PRICE)
         sd = pm.HalfNormal("sd", 1.0)
@@ -61,7 +61,7 @@ def test_qep_matches_quadrature_over_effects():
     second, third, beta = np.meshgrid(of_levels, of_levels, of_beta, indexing="ij")
     f = np.stack([0.0 * second, second, third], axis=-1)[..., None, :] + beta[..., None, None] * PRICE
     density = log_softmax(f, axis=-1)[..., np.arange(N), CHOICE].sum(axis=-1) - 0.5 * (beta / sd) ** 2
-    # Differences of levels from the first one.
+    # differences of levels from the first level
     prior = multivariate_normal([0.0, 0.0], [[2.0, 1.0], [1.0, 2.0]])
     weights = np.exp(density) * prior.pdf(np.stack([second, third], axis=-1)) / (sd * np.sqrt(2.0 * np.pi))
     total = weights.sum()
@@ -96,7 +96,7 @@ def test_covariances_of_single_functions_are_refused():
         read_classifier(choices()).prior.covariances()
 
 
-def test_a_level_that_all_classes_share_keeps_its_prior():
+def test_level_shared_by_all_classes_keeps_its_prior():
     with pm.Model():
         common, own = pm.Normal("common", 0.0, 1.5), pm.Normal("own", shape=C)
         pm.Categorical("y", logit_p=common + own * np.ones((N, 1)), observed=CHOICE)
@@ -115,7 +115,7 @@ PROCESSES = {
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing")
 @pytest.mark.parametrize("case", PROCESSES)
-def test_processes_that_classes_share_have_the_laplace_approximation_of_the_model(case):
+def test_processes_shared_by_classes_match_the_laplace_approximation_of_the_model(case):
     inputs, process = np.linspace(0.0, 1.0, 6)[:, None], pm.gp.Latent(cov_func=9.0 * pm.gp.cov.ExpQuad(1, ls=0.3))
     with pm.Model() as model:
         f, g = (process.prior(name, X=inputs, n_outputs=outputs) for name, outputs in (("f", C), ("g", 2)))

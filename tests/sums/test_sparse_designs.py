@@ -1,4 +1,4 @@
-"""Effects that are multiplied by a sparse matrix, one for each class."""
+"""Effects multiplied by a sparse design matrix for each class."""
 
 import numpy as np
 import pymc as pm
@@ -8,7 +8,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 
-@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1.0, 2.0, 3.0)], ids=["alike", "apart"])
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1.0, 2.0, 3.0)], ids=["equal", "different"])
 def test_sparse_matrices_of_classes_are_fitted_like_dense_matrices(scales):
     rng = np.random.default_rng(0)
     labels, design = np.arange(18) % 3, np.eye(4)[rng.integers(0, 4, 18)]

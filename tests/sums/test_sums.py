@@ -1,7 +1,7 @@
-"""Models whose latent functions are sums of effects, read: what is integrated, and which Gaussian it is.
+"""Models whose latent functions are sums of effects: the integrated variables and their Gaussian prior.
 
-The oracle is PyMC's own log density: it is quadratic in the values of integrated variables, so that differences give
-its mean and precision, and the argument of the likelihood is affine in them, so that differences give coefficients.
+The oracle is PyMC's log density. It is quadratic in the integrated variables: differences give their mean and
+precision. The argument of the likelihood is affine in them: differences give the coefficients.
 """
 
 import ast
@@ -76,13 +76,13 @@ def test_integrated_variables_are_the_gaussian_variables_of_the_sum(name, read):
 
 
 def point_of(model, seed=4):
-    """Values of all value variables, away from the initial point."""
+    """Values of all value variables, different from the initial point."""
     rng = np.random.default_rng(seed)
     return {name: value + 0.3 * rng.normal(size=value.shape) for name, value in model.initial_point().items()}
 
 
 class Oracle:
-    """Mean and covariance of integrated variables' values, and the argument as an affine function of these."""
+    """Mean and covariance of the integrated variables, and the argument as an affine function of them."""
 
     def __init__(self, classifier, point):
         model = classifier.model
@@ -130,7 +130,7 @@ def test_prior_equals_the_log_density_of_the_model(name, read):
     if (roots := classifier.prior.roots()) is not None:
         outputs.append(roots)
     mean, k, *roots = values_at(classifier, point, outputs)
-    # As it is written, PyMC's gradient of a density by a covariance of a few areas has no value.
+    # PyMC's gradient of a density with respect to the covariance of a few areas is undefined without rewriting.
     with rewritten() if name == "covariance_of_areas" else nullcontext():
         oracle = Oracle(classifier, point)
     c, n = classifier.n_functions, classifier.n_points
@@ -148,7 +148,7 @@ def test_prior_equals_the_log_density_of_the_model(name, read):
 @pytest.mark.variation(but=["process_of_sums", "varying_intercepts", "covariance_of_areas"])
 @pytest.mark.parametrize("name", list(MODELS)[::2])
 def test_standard_normals_determine_the_argument(name, read):
-    """m + J z is what the model's own argument is of the variables that z makes."""
+    """m + J z equals the model's argument for the variables that z determines."""
     classifier = read(name)
     roots = classifier.prior.roots()
     if roots is None:
@@ -165,7 +165,7 @@ def test_standard_normals_determine_the_argument(name, read):
         assert_allclose(f, mean + np.einsum("cnq,cq->cn", j, z[s]), atol=1e-8)
 
 
-# ---- what is not affine ----------------------------------------------------------------------------------------
+# ---- terms that are not affine ----
 
 
 def normal(name, **kwargs):
@@ -274,7 +274,7 @@ def ratings_with(cutpoints, declare=pm.OrderedProbit):
     return made(declared)
 
 
-# Cutpoints, values of their variables, and what they are then.
+# Declaration of cutpoints, values of their variables, and expected cutpoints.
 CUTPOINTS = {
     "each": (lambda: pm.Normal("c", [-1.0, 1.0], 1, shape=2), {"c": np.array([-0.7, 0.4])}, [-0.7, 0.4]),
     "shift": (lambda: normal("c") + np.array([-1.0, 1.0]), {"c": np.array(0.3)}, [-0.7, 1.3]),
@@ -289,7 +289,7 @@ CUTPOINTS = {
 @pytest.mark.parametrize("form", CUTPOINTS)
 @pytest.mark.parametrize("declare", [pm.OrderedProbit, pm.OrderedLogistic])
 def test_gaussian_cutpoints_stay_hyperparameters(form, declare):
-    """All else is as in a model that has numbers for them."""
+    """The prior equals the prior of the model with constant cutpoints."""
     cutpoints, values, expected = CUTPOINTS[form]
     model = ratings_with(cutpoints, declare)
     found, plain = read_classifier(model), read_classifier(ratings_with(lambda: np.array(expected), declare))
@@ -307,7 +307,7 @@ def test_gaussian_cutpoints_stay_hyperparameters(form, declare):
     assert_allclose(mean, plain.prior.mean().eval())
 
 
-def test_cutpoints_of_latent_values_are_refused():
+def test_cutpoints_that_depend_on_latent_values_are_refused():
     def declare():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         f = gp.prior("f", X=XY)
@@ -317,7 +317,7 @@ def test_cutpoints_of_latent_values_are_refused():
         read_classifier(made(declare))
 
 
-def test_a_variable_with_a_transform_stays_a_hyperparameter():
+def test_variable_with_a_transform_stays_a_hyperparameter():
     found = read_classifier(made(ordered_effects)).prior
     assert [rv.name for rv in found.integrated] == ["level"]
     assert [rv.name for rv in found.hyperparameters] == ["u"]

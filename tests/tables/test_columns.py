@@ -1,4 +1,4 @@
-"""Columns of tables: what they become, and what is refused."""
+"""Columns of tables: encoding and refusals."""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ NUMBERS = ["age", "smokes", "siblings"]
 
 
 def with_value(column, row, value):
-    """The frame with another value in one place."""
+    """The frame with one value replaced."""
     changed = FRAME.astype({column: object}) if column == "city" else FRAME.copy()
     changed.loc[row, column] = value
     return changed
@@ -32,7 +32,7 @@ def test_numbers_are_standardised_and_categories_become_indicators():
     numbers = FRAME[NUMBERS].to_numpy(dtype=float)
     standardised = (numbers - numbers.mean(axis=0)) / numbers.std(axis=0)
     np.testing.assert_allclose(table.X[:, np.isin(table.places, [0, 2, 4])], standardised)
-    # Bern, Oslo, Rome, and any other city; then the grades 1, 2 and 3, and any other.
+    # The columns are Bern, Oslo, Rome, unseen city; grades 1, 2 and 3, unseen grade.
     np.testing.assert_array_equal(table.X[:, table.places == 1].argmax(axis=1), [2, 1, 2, 0])
     np.testing.assert_array_equal(table.X[:, table.places == 3].argmax(axis=1), [2, 0, 2, 1])
     np.testing.assert_array_equal(table.X[:, table.places == 1].sum(axis=1), 1)
@@ -40,7 +40,7 @@ def test_numbers_are_standardised_and_categories_become_indicators():
 
 def test_new_rows_are_encoded_as_in_training():
     table = gpep.columns(FRAME)
-    some = FRAME.iloc[[2, 0]].assign(more=1.0)[["more", *FRAME.columns[::-1]]]  # other columns, another order
+    some = FRAME.iloc[[2, 0]].assign(more=1.0)[["more", *FRAME.columns[::-1]]]  # an extra column, and another order
     np.testing.assert_array_equal(table.encode(some), table.X[[2, 0]])
     np.testing.assert_array_equal(table.encode(FRAME.to_dict("list") | {"city": np.array(FRAME["city"])}), table.X)
 
@@ -54,7 +54,7 @@ def test_columns_of_arrays_are_named_by_position():
     )
 
 
-def test_constant_column_has_equal_inputs_everywhere():
+def test_constant_column_has_constant_inputs():
     table = gpep.columns(np.column_stack([np.full(5, 0.1), np.arange(5.0)]))
     np.testing.assert_array_equal(table.encode(np.array([[7.0, 2.0]])), [[0.0, 0.0]])
 
@@ -65,7 +65,7 @@ def test_covariance_is_a_product_over_columns(ard, linear):
     table = gpep.columns(FRAME)
     with pm.Model(coords=table.coords) as model:
         k = table.covariance("rbf", ard=ard, linear=linear)(table.X)
-    each = np.array([1.1, 0.6, 2.0, 0.9, 1.4])  # length scales of the columns in order
+    each = np.array([1.1, 0.6, 2.0, 0.9, 1.4])  # length scales in the order of columns
     given = {"eta": 1.7}
     if ard:
         given["ls"] = each
@@ -119,7 +119,7 @@ def test_categories_alone_have_a_covariance(frame):
         ("age", np.inf, "'age' has an infinite value, inf, in row 2"),
     ],
 )
-def test_missing_and_infinite_values_are_refused_by_name(column, value, message):
+def test_missing_and_infinite_values_are_refused_with_column_and_row(column, value, message):
     changed = with_value(column, 2, value)
     with pytest.raises(ValueError, match=message):
         gpep.columns(changed)
@@ -137,7 +137,7 @@ def test_missing_values_are_imputed_on_request():
     np.testing.assert_array_equal(table.X[:, table.places == 1].argmax(axis=1), [2, 1, 3, 0])
 
 
-def test_unseen_categories_are_refused_by_name_or_have_a_separate_level():
+def test_unseen_categories_are_refused_or_have_a_separate_level():
     new = with_value("city", 1, "Lima")
     with pytest.raises(ValueError, match="'city' has a category that training rows did not have: 'Lima'"):
         gpep.columns(FRAME).encode(new)
@@ -153,7 +153,7 @@ def test_unseen_categories_are_refused_by_name_or_have_a_separate_level():
         (FRAME.assign(z=1j), "'z' has complex numbers"),
     ],
 )
-def test_columns_of_other_types_are_refused_by_name(frame, message):
+def test_columns_of_other_types_are_refused_with_their_name(frame, message):
     with pytest.raises(TypeError, match=message):
         gpep.columns(frame)
 
@@ -167,7 +167,7 @@ def test_categories_may_be_missing_in_all_new_rows(missing):
     np.testing.assert_array_equal(alone[0], both[0])
 
 
-def test_columns_that_changed_their_type_are_refused_by_name():
+def test_error_for_columns_of_changed_type_names_the_column():
     table = gpep.columns(FRAME)
     with pytest.raises(TypeError, match="'age' has categories, and had numbers"):
         table.encode(FRAME.assign(age="old"))
@@ -198,7 +198,7 @@ def test_invalid_tables_raise_value_error():
         gpep.columns(FRAME).covariance("cosine")
 
 
-def test_frames_of_polars_are_read():
+def test_polars_frames_are_accepted():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame(
         {

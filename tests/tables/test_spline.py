@@ -1,4 +1,4 @@
-"""Smooth terms: their columns beside SciPy's natural splines, and fits of them beside dense restricted likelihoods."""
+"""Smooth terms: columns against SciPy's natural splines, and fits against dense restricted likelihoods."""
 
 import numpy as np
 import pymc as pm
@@ -19,11 +19,11 @@ Y = {
     "poisson": RNG.poisson(np.exp(CURVE)),
 }
 WIDE = 1e3
-"""A standard deviation of a prior that is flat to six digits after the point."""
+"""Standard deviation of a nearly flat prior. Results agree with a flat prior to six digits."""
 
 
 def columns_at(x, places):
-    """The columns of x as functions of other places: the graph of a model's data."""
+    """Return the spline columns of x as a function of new values, from the graph of a model's data."""
     with pm.Model():
         columns = gpep.spline(pm.Data("x", x), K)
         pm.set_data({"x": places})
@@ -39,19 +39,19 @@ def test_columns_are_centred_and_scaled():
     assert_allclose((bends**2).sum(axis=1).mean(), 1.0, atol=1e-12)
 
 
-def test_columns_are_natural_splines_whose_penalties_are_equal():
+def test_columns_are_natural_splines_with_equal_penalties():
     knots = np.quantile(X[:, 1], np.linspace(0, 1, K))
     splines = CubicSpline(knots, columns_at(X[:, 1], knots)[1], bc_type="natural")
     within = np.linspace(knots[0], knots[-1], 300)
     assert_allclose(columns_at(X[:, 1], within)[1], splines(within), atol=1e-11)
-    # A product of two second derivatives is quadratic between knots, where Simpson's rule is exact.
+    # Between knots the product of two second derivatives is quadratic, and Simpson's rule is exact.
     ends, middles = splines(knots, 2), splines((knots[1:] + knots[:-1]) / 2, 2)
     three = (ends[:-1], 1.0), (middles, 4.0), (ends[1:], 1.0)
     penalty = sum(weight / 6 * np.einsum("j,ji,jk", np.diff(knots), each, each) for each, weight in three)
     assert_allclose(penalty / penalty[0, 0], np.eye(K - 2), atol=1e-10)
 
 
-def test_columns_continue_as_straight_lines():
+def test_columns_are_linear_beyond_the_knots():
     lower, upper = X[:, 1].min(), X[:, 1].max()
     for edge, sign in ((lower, -1.0), (upper, 1.0)):
         beyond = columns_at(X[:, 1], edge + sign * np.array([0.0, 1.0, 2.0, 300.0]))[1]
@@ -72,8 +72,8 @@ def test_equal_values_count_once_among_knots():
         gpep.spline(years + 1e-9 * np.arange(53), 5)
 
 
-def test_near_values_do_not_move_separate_knots():
-    """Knots are quantiles of the distinct values, as mgcv has them, also where two values are close."""
+def test_close_values_do_not_move_distant_knots():
+    """As in mgcv, knots are quantiles of the distinct values, also if two values are close."""
     x = np.append(np.linspace(0.0, 10.0, 50), 7.0 + 1e-7)
     knots = np.quantile(np.unique(x), np.linspace(0, 1, K))
     line, bends = gpep.spline(x, K)
@@ -100,7 +100,7 @@ def test_invalid_spline_arguments_raise_errors(x, k, error, message):
         gpep.spline(x, k)
 
 
-def test_a_spline_of_a_random_variable_is_refused():
+def test_spline_of_a_random_variable_is_refused():
     with pm.Model(), pytest.raises(TypeError, match="depends on the random variable 'z'"):
         gpep.spline(pm.Normal("z", shape=20))
 
@@ -108,7 +108,7 @@ def test_a_spline_of_a_random_variable_is_refused():
 @pytest.mark.variation(but=["poisson"])
 @pytest.mark.parametrize("response", Y)
 def test_spline_fit_matches_the_restricted_likelihood(response):
-    """Wide normal priors stand for flat ones: their log density at zero is what the evidence has besides."""
+    """Wide normal priors replace flat priors: their log density at zero is subtracted from the evidence."""
     y, s = Y[response], np.array([0.7, 0.3])
     with pm.Model():
         data = pm.Data("a", X[:, 0]), pm.Data("b", X[:, 1])

@@ -1,4 +1,4 @@
-"""Several observed variables that share effects, of which some have several linear predictors."""
+"""Several observed variables that share effects. Some have several linear predictors."""
 
 from functools import cache
 
@@ -25,7 +25,7 @@ LATENT = ("a", "s", "d", "u", "v")
 
 
 def build(near=None):
-    """Return a normal variable with groups in location and scale, and counts that share the groups of the location."""
+    """Return a model of a normal variable with groups in location and scale, and of counts with the same groups."""
     with pm.Model() as model:
         group, counted = pm.Data("group", GROUP), pm.Data("counted", COUNTED)
         sd = pm.HalfNormal("sd", 1.0, shape=2)
@@ -47,7 +47,7 @@ def fit_of(method, near=None):
 
 
 def laplace_of(fit, near=None):
-    """Return Laplace's approximation at the hyperparameters and near the mode of a fit, and the fit's own mode."""
+    """Laplace's approximation near the mode of a fit, at its hyperparameters, and the fit's mode."""
     found = fit.effects(list(LATENT))
     mean = np.concatenate([np.ravel(found[v].sel(moment="mean")) for v in LATENT])
     return laplace_of_model(build(near), LATENT, fit.hyperparameters, mean), mean
@@ -105,7 +105,7 @@ def test_loo_draws_importance_and_files_work():
 
 
 @pytest.mark.parametrize("method", [EPPredictors(tolerance=1e-8), KLPredictors(tolerance=1e-8), LaplacePredictors()])
-def test_evidence_of_unrelated_variables_is_the_sum_of_their_evidences(method):
+def test_evidence_of_unrelated_variables_is_the_sum_of_their_log_evidences(method):
     seen = np.array([0.3, 2.2, -1.0]), np.array([2, 0])
     with pm.Model() as model:
         f, g, h = (pm.Normal(name, shape=n) for name, n in (("f", 3), ("g", 3), ("h", 2)))
@@ -132,7 +132,7 @@ def test_evidence_of_unrelated_variables_is_the_sum_of_their_evidences(method):
     assert_allclose(rate.mean[1], 0.0, atol=1e-12)
 
 
-def test_variables_of_one_predictor_have_one_function():
+def test_variables_of_one_predictor_each_have_one_function():
     with pm.Model() as model:
         a, u = pm.Normal("a", 0.0, 2.0), pm.Normal("u", shape=J)
         pm.Normal("y", a + u[GROUP], 0.5, observed=SEEN)

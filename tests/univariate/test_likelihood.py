@@ -1,4 +1,4 @@
-"""Likelihoods that are read by their log density alone: beside those that have kernels, and beside sums over grids."""
+"""Likelihoods that are computed from their log density alone, against kernels and against sums over grids."""
 
 import pickle
 from functools import cache
@@ -42,7 +42,7 @@ def written(kernel, *shape, moments, y, parameters):
 
 @cache
 def read(name):
-    """A likelihood by its log density, with its parameters where its model begins."""
+    """Likelihood by its log density, with parameters at the initial point of its model."""
     model, _ = model_of(EVERY[name].observe)
     found = ANY_UNIVARIATE.read(model["y"], {model["f"]})
     parts = model.replace_rvs_by_values([found.parameters])
@@ -73,7 +73,7 @@ def test_averages_match_kernels(likelihood):
 
 
 def test_slopes_match_differences():
-    """In the rows that hyperparameters make; the degrees of freedom are data."""
+    """Parameters are the rows that depend on hyperparameters. The degrees of freedom are data."""
     with pm.Model() as model:
         f, scale = pm.Normal("f", 0, 1, shape=N), pm.HalfNormal("scale", 1.0)
         pm.StudentT("y", nu=4.0, mu=f, sigma=scale, observed=NUMBERS)
@@ -137,7 +137,7 @@ CASES = {
 
 @cache
 def of_case(name):
-    """The likelihood of a model of three latent values, its observations, and what is exact."""
+    """Likelihood of a model of three latent values, its observations, and the exact result."""
     y, observe, log_p = CASES[name]
     with pm.Model() as model:
         observe(pm.MvNormal("f", np.zeros(3), PRIOR), y)
@@ -190,7 +190,8 @@ def test_moments_of_observations_match_distributions():
         ("student_t", lambda f: f, lambda f: 0.75 + 0.0 * f),
         ("zero_inflated", lambda f: 0.7 * np.exp(f), lambda f: 0.7 * np.exp(f) + 0.21 * np.exp(2.0 * f)),
         ("own", lambda f: f, lambda f: np.pi**2 / 4.0 + 0.0 * f),
-        ("censored_gamma", np.exp, lambda f: 0.5 * np.exp(2.0 * f)),  # as if it were not
+        # computed by quadrature although a closed form exists
+        ("censored_gamma", np.exp, lambda f: 0.5 * np.exp(2.0 * f)),
     ):
         likelihood, *_ = of_case(name)
         found = likelihood.outcome_moments(mean, cov)
@@ -210,7 +211,7 @@ def test_distribution_functions_match_pymc():
         of_case("own")[0].cumulative(np.zeros(3), mean, cov)
 
 
-def test_likelihoods_read_twice_or_pickled_are_equal():
+def test_likelihoods_recognised_twice_or_pickled_are_equal():
     first, again, other = of_case("student_t")[0], of_case.__wrapped__("student_t")[0], of_case("own")[0]
     assert first == again
     assert hash(first) == hash(again)
@@ -246,7 +247,7 @@ def test_two_latent_arguments_are_refused():
     assert "'y' has no single argument" in message
 
 
-def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
+def test_scale_by_one_gaussian_variable_stays_a_hyperparameter():
     with pm.Model() as model:
         f, s = pm.Normal("f", 0, 1, shape=4), pm.Normal("s", 0, 1)
         pm.StudentT("y", nu=4, mu=f, sigma=pm.math.exp(s), observed=Y)
@@ -312,7 +313,7 @@ def test_densities_that_mix_rows_are_refused():
 
 @pytest.mark.variation
 @rewritten()
-def test_fits_of_a_sum_predict_and_are_read_from_files():
+def test_fits_of_a_sum_predict_and_are_saved():
     rng = np.random.default_rng(0)
     group, x = np.arange(24) % 4, np.linspace(-1.0, 1.0, 24)
     y = 0.5 + x + 0.2 * rng.standard_t(3, size=24)
@@ -343,7 +344,10 @@ def test_fits_of_a_sum_predict_and_are_read_from_files():
 @pytest.mark.parametrize(("lower", "upper"), [(0.0, None), (None, 0.5)], ids=["below", "above"])
 @rewritten()
 def test_derivatives_of_truncated_densities_are_finite(lower, upper):
-    """PyMC asks whether a bound is a constant, which the derivative by an infinite one depends on."""
+    """PyMC's graph depends on whether a bound is a constant.
+
+    The derivative with respect to an infinite bound needs it.
+    """
     y, f = np.array([0.1, 0.2, 0.3, 0.4]), np.array([-8.0, 0.3, -0.2, 7.0])
     with pm.Model() as model:
         pm.TruncatedNormal("y", mu=pm.Normal("f", 0, 1, shape=4), sigma=0.8, lower=lower, upper=upper, observed=y)
@@ -356,7 +360,7 @@ def test_derivatives_of_truncated_densities_are_finite(lower, upper):
     def moments(at):
         return stats.truncnorm.stats((low - at) / 0.8, (high - at) / 0.8, at, 0.8, moments="mv")
 
-    # The derivatives of the logarithm of the mass between bounds are moments of what lies there.
+    # The derivatives of the log mass between bounds are moments of the truncated distribution.
     mean, variance = moments(f)
     assert_allclose(out[1], (y - mean) / 0.64, rtol=1e-4)
     assert_allclose(out[2], -variance / 0.64**2, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Mean and variance of new observations, against formulas of SciPy averaged on a fine grid of latent values."""
+"""Mean and variance of new observations, against SciPy's formulas averaged over a fine grid of latent values."""
 
 import numpy as np
 import pymc as pm
@@ -23,7 +23,7 @@ def raw(distribution):
 
 
 def of_rate(f, share, inverse_size, at_least_one):
-    """Moments of counts of mean exp(f) and variance μ + μ² inverse_size, of which a share is not the zeros."""
+    """First two raw moments of counts that are 0 except for a `share`, with mean exp(f) and an overdispersion."""
     mu = RATE(f)
     log_zero = -np.log1p(mu * inverse_size) / inverse_size if inverse_size else -mu
     whole = -np.expm1(log_zero) if at_least_one else 1.0
@@ -228,7 +228,7 @@ def predicted(log_rate, variance):
     )
 
 
-def test_mean_above_most_counts_warns():
+def test_mean_above_most_counts_causes_a_warning():
     from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
     (poisson,) = [each for each in LIKELIHOODS if each.name == "poisson"]
@@ -240,7 +240,7 @@ def test_mean_above_most_counts_warns():
     warn_of_moments(narrow, likelihood, "y")
 
 
-def test_mean_that_does_not_exist_warns():
+def test_mean_that_does_not_exist_causes_a_warning():
     prediction, likelihood = predicted(np.zeros(3), np.ones(3))
     outcome = np.array([[1.0, 2.0], [np.nan, np.inf], [1.0, np.inf]])
     with pytest.warns(UserWarning, match="y_mean is NaN in 1 of 3 rows"):

@@ -1,4 +1,4 @@
-"""Likelihoods of several linear predictors: beside Laplace's method on PyMC's own log density, and beside sums."""
+"""Likelihoods of several linear predictors, against Laplace's method on PyMC's log density, and against sums."""
 
 import warnings
 from functools import cache
@@ -30,7 +30,7 @@ LATENT = ("level", "slope", "spread", "u", "v")
 
 
 def rng():
-    """Return a generator, so that data of a model do not depend on other models."""
+    """Return a generator with a fixed seed, so that data of a model do not depend on other models."""
     return np.random.default_rng(11)
 
 
@@ -79,7 +79,7 @@ EVERY = (normal, student, negative_binomial, zero_inflated, beta, gamma, censore
 
 
 def items():
-    """A 2PL model: a product of predictors."""
+    """A 2PL model: the argument is a product of predictors."""
     person, item = (each.ravel() for each in np.meshgrid(range(12), range(7), indexing="ij"))
     easy = np.linspace(-2.0, 2.0, 12)[person] - np.linspace(-1.0, 1.0, 7)[item]
     with pm.Model() as model:
@@ -92,7 +92,7 @@ def items():
 
 
 def correlated():
-    """Effects of a group on location and scale that correlate."""
+    """Effects of a group on location and scale, with a correlation."""
     with pm.Model() as model:
         chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))
         z, level, spread = pm.Normal("z", shape=(J, 2)), pm.Normal("level", 0.0, 2.0), pm.Normal("spread", 0.0, 1.0)
@@ -103,7 +103,7 @@ def correlated():
 
 
 def processes():
-    """A process for the location, and another one for the scale."""
+    """One process for the location, and another process for the scale."""
     x = np.linspace(0.0, 4.0, 20)[:, None]
     with pm.Model() as model:
         ls = pm.InverseGamma("ls", 3.0, 3.0, shape=2)
@@ -138,7 +138,7 @@ def test_evidence_matches_the_log_density_of_the_model(name):
         return
     found = fit.effects(list(latents))
     mean, sd = (np.concatenate([np.ravel(found[v].sel(moment=each)) for v in latents]) for each in ("mean", "sd"))
-    exact = laplace_of_model(model, latents, fit.hyperparameters, mean)  # products have several modes
+    exact = laplace_of_model(model, latents, fit.hyperparameters, mean)  # the posterior of a product has several modes
     assert_allclose(fit.solution.evidence, exact.evidence, rtol=0.0, atol=1e-5)
     assert_allclose(mean, exact.mode, rtol=0.0, atol=1e-5)
     assert_allclose(sd, exact.sd, rtol=0.0, atol=1e-5)
@@ -174,7 +174,7 @@ def test_predictors_with_shared_effects_use_the_form_by_rows():
     assert isinstance(fit.log_posterior.approximator, LaplacePredictors)
 
 
-def test_predictors_are_named():
+def test_functions_have_the_names_of_their_predictors():
     classifier = fit_of("normal").classifier
     assert (classifier.class_dim, classifier.class_labels) == ("predictor", ("mu", "spread + v"))
 
@@ -189,7 +189,7 @@ def test_few_coefficients_of_a_scale_stay_hyperparameters():
     assert "slopes" in {rv.name for rv in classifier.hyperparameters}
 
 
-def test_single_predictor_is_read_as_one_function():
+def test_single_predictor_is_one_function():
     with pm.Model() as model:
         f, g = predictors()
         pm.Poisson("y", pm.math.exp(f) * pm.math.exp(g), observed=rng().poisson(np.exp(MU)))
@@ -245,13 +245,13 @@ def test_saved_fit_equals_the_fit():
     assert_allclose(again.predict(data=data)["mean"], fit.predict(data=data)["mean"], rtol=1e-8)
 
 
-def test_positive_factor_has_no_mirror_image(recwarn):
+def test_positive_factor_excludes_the_mirrored_mode(recwarn):
     fit_of("items")
     assert not [each for each in recwarn if "exchangeable" in str(each.message)]
 
 
 def five_predictors(scale):
-    """A distribution of five linear predictors, none of which is normal given the others."""
+    """A distribution with five linear predictors, none of which can be integrated analytically."""
 
     def log_density(value, a, b, c, d, e):
         x = (value - a) / (1.0 + pm.math.exp(b))
@@ -270,7 +270,7 @@ def test_error_of_ep_names_many_predictors():
     assert fit.converged
 
 
-def test_other_methods_name_a_method_that_fits():
+def test_error_of_other_methods_names_a_valid_method():
     with pm.Model():
         f, g = predictors()
         pm.ZeroInflatedPoisson("y", psi=pm.math.invlogit(g), mu=pm.math.exp(f), observed=rng().poisson(np.exp(MU)))
@@ -278,12 +278,12 @@ def test_other_methods_name_a_method_that_fits():
             pm.fit(method="vb", progressbar=False)
 
 
-def test_auto_chooses_ep():
+def test_automatic_choice_of_method_is_ep():
     fit = pm.fit(method="auto", hyper="map", model=model_of("normal")[0], progressbar=False)
     assert isinstance(fit.log_posterior.approximator, EPPredictors)
 
 
-def test_leave_one_out_is_near_fits_without_a_row():
+def test_leave_one_out_is_close_to_refits():
     fit = fit_of("normal", "ep")
     quick, exact = (fit.loo(refit_above=above) for above in (np.inf, 0.3))
     again = exact.elpd_i != quick.elpd_i
@@ -327,14 +327,14 @@ def test_new_level_keeps_the_covariance_between_predictors(form, monkeypatch):
 
 @cache
 def location_and_scale_of_five():
-    """The likelihood of five numbers by a mean and the logarithm of a scale."""
+    """Likelihood of five observations with a mean and a log scale."""
     with pm.Model() as model:
         a, b = pm.Normal("a", 0.0, 2.0), pm.Normal("b", 0.0, 1.0)
         pm.Normal("y", a + np.zeros(5), pm.math.exp(b), observed=FIVE)
     return SEVERAL_PREDICTORS.read(model["y"], {a, b}).likelihood.given(np.zeros((1, 5)))
 
 
-def test_proportional_predictors_match_sites_on_a_grid():
+def test_sites_of_proportional_predictors_match_sites_on_a_grid():
     roots = np.full((2, 5, 1), 2.0)
     roots[1] = 1.6
     given = {"likelihood": location_and_scale_of_five(), "prior_type": RowPrior}
@@ -353,7 +353,7 @@ def test_proportional_predictors_match_sites_on_a_grid():
     assert_allclose(found.cov[0], variance * np.outer([1.0, 0.8], [1.0, 0.8]), atol=1e-5)
 
 
-def test_smoothed_means_are_nearer_to_quadrature():
+def test_smoothed_means_are_closer_to_quadrature():
     seen = FIVE
     f, g = np.meshgrid(np.linspace(-6.0, 7.0, 801), np.linspace(-3.5, 4.0, 801), indexing="ij")
     density = stats.norm.logpdf(seen, f[..., None], np.exp(g)[..., None]).sum(axis=-1) - f**2 / 8.0 - g**2 / 2.0
@@ -369,7 +369,7 @@ def test_smoothed_means_are_nearer_to_quadrature():
     assert abs(smooth - exact) < 0.25 * abs(plain - exact)
 
 
-def test_rows_without_a_response_are_left_out_and_predicted():
+def test_rows_without_a_response_are_excluded_and_predicted():
     seen = MU + SCALE * rng().normal(size=N)
     lacking = np.isin(np.arange(N), [3, 17])
     with pm.Model(), warnings.catch_warnings():

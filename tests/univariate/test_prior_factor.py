@@ -1,4 +1,4 @@
-"""Priors that are not normal as factors: averages against quadrature, slopes against differences."""
+"""Priors that are not normal, as factors of EP: averages against quadrature, slopes against differences."""
 
 from itertools import pairwise
 
@@ -60,9 +60,9 @@ _NODES, _WEIGHTS = special.roots_legendre(20)
 
 
 def _integral(function, ends, halvings=40):
-    """Integrate a function between the first and the last end, by panels that become narrower toward each end.
+    """Integrate a function from the first to the last end, by panels that become narrower toward each end.
 
-    The function may have a singularity at an end. It takes the nodes, and returns an array whose last axis has them.
+    The function may be singular at an end. It receives the nodes, and returns an array whose last axis is over nodes.
     """
     fractions = np.r_[0.0, 0.5 ** np.arange(halvings, 0, -1)]
     fractions = np.r_[fractions, 1.0 - fractions[-2::-1]]
