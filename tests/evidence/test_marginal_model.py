@@ -152,7 +152,7 @@ def test_other_terms_on_latent_values_are_refused(term):
         gpep.marginalize(model)
 
 
-def test_variables_that_only_depend_on_others_are_not_sampled():
+def test_unobserved_outcomes_are_not_sampled():
     model, _ = models.shared()
     with model:
         pm.Normal("other", model["f"][0, 0], 1)
