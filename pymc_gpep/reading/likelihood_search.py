@@ -504,8 +504,21 @@ def _first_reading(
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
-            return FoundLikelihood(likelihood, rv, reading)
+            return _by_argument(rv, reading, latents, missing) or FoundLikelihood(likelihood, rv, reading)
     return None
+
+
+def _by_argument(
+    rv: TensorVariable, reading: Reading, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
+) -> FoundLikelihood | None:
+    """Return a reading by the log density if the argument alone determines all parameters, as in N(f, exp f)."""
+    affinity = Affinity(frozenset(latents))
+    if reading.parameters is None or not affinity.reached([reading.parameters]):
+        return None
+    whole = read_response(ANY_UNIVARIATE, rv, frozenset(latents), missing.get(rv))
+    if whole is None or (whole.parameters is not None and affinity.reached([whole.parameters])):
+        return None
+    return FoundLikelihood(whole.likelihood or ANY_UNIVARIATE, rv, whole)
 
 
 def read_response(

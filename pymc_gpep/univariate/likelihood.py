@@ -11,11 +11,12 @@ import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 from pymc.distributions.censored import CensoredRV
 from pymc.distributions.truncated import TruncatedRV
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
@@ -106,6 +107,59 @@ def peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVari
     return variable
 
 
+class Frontier(NamedTuple):
+    """The affine functions of Gaussian variables that a random variable is a function of."""
+
+    functions: list[TensorVariable]
+    """Functions with a number for each row or one number for all rows."""
+    same: dict[TensorVariable, TensorVariable]
+    """Copies → the functions that they are equal to."""
+
+
+def affine_frontier(variable: TensorVariable, sources: Collection[Variable]) -> Frontier | None:
+    """Return the affine frontier of a random variable; None if Gaussian variables reach it by other paths."""
+    every = frozenset(sources)
+    affinity = Affinity(every)
+    reached = {each for each in ancestors([variable]) if not every.isdisjoint(ancestors([each]))}
+    found = Frontier([], {})
+    seen: set[Variable] = set()
+    pending = list(reversed(variable.owner.inputs))
+    while pending:
+        each = pending.pop()
+        if each in seen or each not in reached or isinstance(each.type, RandomType):
+            continue
+        seen.add(each)
+        if each.owner is not None and isinstance(each.owner.op, Shape | Shape_i):
+            continue
+        if isinstance(each, TensorVariable) and each.ndim < 2 and (own := _behind(affinity, each)) is not None:
+            if own:
+                _add(found, peeled(each, every))
+        elif each in every or each.owner is None:
+            return None
+        else:
+            pending += reversed(each.owner.inputs)
+    return found
+
+
+def _behind(affinity: Affinity, variable: TensorVariable) -> frozenset[Variable] | None:
+    """Return the sources that a variable is affine in; None if it is not affine."""
+    try:
+        return affinity.behind(variable)
+    except NotAffineError:
+        return None
+
+
+def _add(found: Frontier, function: TensorVariable) -> None:
+    """Add a function unless it is present. Record a function that equals a present function as its copy."""
+    if function in found.same or function in found.functions:
+        return
+    for known in found.functions:
+        if equal_computations([known], [function]):
+            found.same[function] = known
+            return
+    found.functions.append(function)
+
+
 def _is_number(variable: Variable) -> bool:
     """Whether a variable is computed from constants alone."""
     return all(isinstance(each, Constant) for each in ancestors([variable]) if each.owner is None)
@@ -181,17 +235,22 @@ class UnivariateLikelihood(OneFunction):
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         if not self.may_be(variable):
             return None
-        argument = argument_of_variable(variable, latents)
-        if argument is None:
-            return None
+        found, same = argument_of_variable(variable, latents), dict[TensorVariable, TensorVariable]()
+        if found is None:  # A model may compute the argument twice.
+            frontier = affine_frontier(variable, latents)
+            if frontier is None or len(frontier.functions) != 1:
+                return None
+            (argument,), same = frontier
+        else:
+            argument = found.variable
         try:
-            graph, parts = row_graph(variable, argument.variable)
+            graph, parts = row_graph(variable, argument, same=same)
         except (RowsMixedError, NotImplementedError):
             return None
         density = RowDensity(graph, [depends_on_draws(part) for part in parts])
         whole = np.dtype(variable.dtype).kind in "iub"
         likelihood = replace(self, density=density, observed_dtype="int64" if whole else "float64")
-        reading = reading_of(argument.variable, *(parts or [pt.constant(0.0)]))
+        reading = reading_of(argument, *(parts or [pt.constant(0.0)]))
         return reading._replace(likelihood=likelihood)
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:

@@ -13,17 +13,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior_form import covariance_root
-from pymc_gpep.graphs.affine import Affinity, NotAffineError
+from pymc_gpep.graphs.affine import Affinity
 from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import PredictorsDensity, PredictorsDerivatives, PredictorsNodes
@@ -31,61 +29,8 @@ from pymc_gpep.likelihoods.stacked import StackedLikelihood
 from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.likelihoods.tilted_rows import MOST_OUTER, NodesDensity, Split, TiltedParts, TiltedRows
 from pymc_gpep.univariate.density import RowDensity, row_graph
-from pymc_gpep.univariate.likelihood import UnivariateLikelihood, depends_on_draws, peeled
+from pymc_gpep.univariate.likelihood import UnivariateLikelihood, affine_frontier, depends_on_draws
 from pymc_gpep.univariate.row_cut import RowsMixedError, compiled_rows, row_derivatives, row_slopes, stable
-
-
-class Frontier(NamedTuple):
-    """The affine functions of Gaussian variables that a random variable is a function of."""
-
-    functions: list[TensorVariable]
-    """Functions with a number for each row or one number for all rows."""
-    same: dict[TensorVariable, TensorVariable]
-    """Copies → the functions that they are equal to."""
-
-
-def affine_frontier(variable: TensorVariable, sources: Collection[Variable]) -> Frontier | None:
-    """Return the affine frontier of a random variable; None if Gaussian variables reach it by other paths."""
-    every = frozenset(sources)
-    affinity = Affinity(every)
-    reached = {each for each in ancestors([variable]) if not every.isdisjoint(ancestors([each]))}
-    found = Frontier([], {})
-    seen: set[Variable] = set()
-    pending = list(reversed(variable.owner.inputs))
-    while pending:
-        each = pending.pop()
-        if each in seen or each not in reached or isinstance(each.type, RandomType):
-            continue
-        seen.add(each)
-        if each.owner is not None and isinstance(each.owner.op, Shape | Shape_i):
-            continue
-        if isinstance(each, TensorVariable) and each.ndim < 2 and (own := _behind(affinity, each)) is not None:
-            if own:
-                _add(found, peeled(each, every))
-        elif each in every or each.owner is None:
-            return None
-        else:
-            pending += reversed(each.owner.inputs)
-    return found
-
-
-def _behind(affinity: Affinity, variable: TensorVariable) -> frozenset[Variable] | None:
-    """Return the sources that a variable is affine in; None if it is not affine."""
-    try:
-        return affinity.behind(variable)
-    except NotAffineError:
-        return None
-
-
-def _add(found: Frontier, function: TensorVariable) -> None:
-    """Add a function unless it is present. Record a function that equals a present function as its copy."""
-    if function in found.same or function in found.functions:
-        return
-    for known in found.functions:
-        if equal_computations([known], [function]):
-            found.same[function] = known
-            return
-    found.functions.append(function)
 
 
 def names_of(functions: Collection[TensorVariable], sources: Collection[Variable]) -> tuple[str, ...]:

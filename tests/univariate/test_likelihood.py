@@ -247,6 +247,34 @@ def test_two_latent_arguments_are_refused():
     assert "'y' has no single argument" in message
 
 
+@pytest.mark.parametrize(
+    ("observe", "density"),
+    [
+        (
+            lambda f: pm.Normal("y", f, pm.math.exp(0.5 * f), observed=[1.3]),
+            lambda f: stats.norm.pdf(1.3, f, np.exp(0.5 * f)),
+        ),
+        (
+            lambda f: pm.Normal("y", 2.0 * f + 1.0, pm.math.exp(2.0 * f + 1.0), observed=[0.4]),
+            lambda f: stats.norm.pdf(0.4, 2.0 * f + 1.0, np.exp(2.0 * f + 1.0)),
+        ),
+        pytest.param(
+            lambda f: pm.NegativeBinomial("y", pm.math.exp(f), pm.math.exp(1.0 - 0.3 * f), observed=[4]),
+            lambda f: stats.nbinom.pmf(4, np.exp(1.0 - 0.3 * f), 1.0 / (1.0 + np.exp(1.3 * f - 1.0))),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["scale", "computed twice", "dispersion"],
+)
+def test_argument_that_determines_all_parameters_is_integrated(observe, density):
+    with pm.Model() as model:
+        observe(pm.Normal("f", 0.3, 0.8, shape=1))
+    fit = pm.fit(method="ep", model=model, progressbar=False)
+    f = np.linspace(-6.0, 6.0, 4001)
+    expected = np.log(np.trapezoid(density(f) * stats.norm.pdf(f, 0.3, 0.8), f))
+    assert fit.log_evidence == pytest.approx(expected, abs=1e-6)
+
+
 def test_scale_by_one_gaussian_variable_stays_a_hyperparameter():
     with pm.Model() as model:
         f, s = pm.Normal("f", 0, 1, shape=4), pm.Normal("s", 0, 1)
