@@ -1,4 +1,4 @@
-"""Active rows beside all rows: the model that draws come from, and reports on made-up runs."""
+"""Comparison of active rows with all rows: the model of simulated data, and reports on artificial runs."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from benchmarks.active_sets.all_rows import DIGITS, MAXIMUM, NAMES, SCORES, WHOL
 from benchmarks.active_sets.recovery import CLASSES, INPUTS, METHODS, SEEDS, TRUE, Recovery, draw_data
 
 
-def test_report_has_differences_between_active_rows_and_all_rows() -> None:
+def test_report_contains_differences_between_active_rows_and_all_rows() -> None:
     name = NAMES[0]
     right = np.array([1.0, 1.0, 0.0, 1.0])
     runs = {
@@ -45,7 +45,7 @@ def test_simulated_classes_depend_on_relevant_inputs_only() -> None:
     assert split.classes == CLASSES
 
     def of_neighbours(columns: slice) -> float:
-        """How often a point's nearest neighbour in some columns has its label."""
+        """Fraction of points whose nearest neighbour in some columns has the same label."""
         apart = ((split.X[:, None, columns] - split.X[None, :, columns]) ** 2).sum(axis=-1)
         apart.flat[:: len(apart) + 1] = np.inf
         return float((split.y[apart.argmin(axis=1)] == split.y).mean())

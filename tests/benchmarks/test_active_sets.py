@@ -1,4 +1,4 @@
-"""The toy data of Girolami and Rogers, and the report on runs that were made up."""
+"""The toy data of Girolami and Rogers, and the report on artificial runs."""
 
 from itertools import islice
 
@@ -22,7 +22,7 @@ def run(accuracy: float) -> dict[str, np.ndarray]:
     return {"bound": bounds, "phi": phi, "accuracy": np.array([0.3, 0.8, accuracy]), "effective": np.array([1, 2, 9.0])}
 
 
-def test_classes_lie_as_in_the_paper() -> None:
+def test_classes_are_placed_as_in_the_paper() -> None:
     X, y = draw_data(3000, np.random.default_rng(0))
     squared = (X[:, :2] ** 2).sum(axis=1)
     for label, (low, high) in enumerate([(0.1, 0.5), (0.6, 1.0)]):
@@ -35,7 +35,7 @@ def test_classes_lie_as_in_the_paper() -> None:
     assert np.bincount(y) / 3000 == pytest.approx(np.full(3, 1 / 3), abs=0.03)
 
 
-def test_the_model_has_the_papers_covariance() -> None:
+def test_model_has_the_covariance_of_the_paper() -> None:
     X, y = draw_data(12, np.random.default_rng(1))
     phi = np.linspace(0.2, 2.0, 10)
     moments = prior_moments(read_classifier(model_of(X, y)))
@@ -82,7 +82,7 @@ def test_alpha_maximises_the_density_of_relevances() -> None:
         assert log_density(shape * one, rate * other) < best
 
 
-def test_vague_alpha_has_the_relevances_of_the_mean_field() -> None:
+def test_relevances_for_a_vague_alpha_match_the_mean_field() -> None:
     X, y = draw_data(40, np.random.default_rng(1))
     *_, (phi, _, alpha) = islice(relevances(X, y, np.inf, 20, seed=0), 2)
     log_posterior = DenseLogPosterior(read_classifier(model_of(X, y)), VariationalBayes())

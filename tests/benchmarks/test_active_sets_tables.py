@@ -1,4 +1,4 @@
-"""Tables and surfaces of Girolami and Rogers: predictions at known relevances, and reports on made-up runs."""
+"""Tables and surfaces of Girolami and Rogers: predictions at given relevances, and reports on artificial runs."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_scores_are_computed_from_labels() -> None:
 
 def test_waves_are_mixed_in_pairs() -> None:
     X, y = waveform(30_000, np.random.default_rng(0))
-    # A wave of the generator has the height 6 at its middle, and the mean weight of each is a half.
+    # A wave of the generator has height 6 at its centre. The mean weight of each wave is ½.
     for label, middles in enumerate(((11, 15), (11, 7), (15, 7))):
         of_label = X[y == label].mean(axis=0)
         expected = sum(0.5 * np.maximum(6 - np.abs(np.arange(1, 22) - middle), 0) for middle in middles)
@@ -58,8 +58,8 @@ def test_waves_are_mixed_in_pairs() -> None:
 
 
 @pytest.mark.parametrize(("last", "rise", "expected"), [(-49.0, 0.01, False), (-49.4, 0.01, True), (-49.0, 0.1, True)])
-def test_run_ends_if_the_printed_bound_stays(last: float, rise: float, expected: bool) -> None:
-    """That is lower by 0.919 n (c − 1): here a hundredth of it is 0.68, where one of the bound is 0.49."""
+def test_run_ends_if_the_printed_bound_is_constant(last: float, rise: float, expected: bool) -> None:
+    """The printed bound is lower by 0.919 n (c − 1). A hundredth of it is 0.68, and of the bound itself 0.49."""
     y = np.arange(10) % 3
     split = Split(np.zeros((10, 2)), y, np.zeros((1, 2)), y[:1])
     assert ended([-50.0, last], split, "authors", rise) is expected
@@ -103,8 +103,8 @@ def test_report_of_the_surfaces_has_the_best_points() -> None:
     assert text.count("not computed") == len(PROBLEMS) - 1
     figure = Surfaces().draw(runs)
     assert figure is not None
-    assert len(figure.axes) == len(METHODS) + 1  # with the bar of the colours
-    # Parts of a surface are reported and not drawn.
+    assert len(figure.axes) == len(METHODS) + 1  # one more for the colour bar
+    # Incomplete surfaces are reported and not drawn.
     part = {name_of(problem, 0.0, phi): cell(0.0, phi) for phi in GRID}
     assert "| log s = 0 |" in Surfaces().report(part)[1]
     assert Surfaces().draw(part) is None

@@ -1,4 +1,4 @@
-"""Settings of fits by batches beside each other: the table from results that are made up, and a quick fit."""
+"""Comparison of settings of batch fits: the table from artificial results, and a quick fit."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_every_judged_set_has_every_setting():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Rows of three classes, as the segmentation data are kept."""
+    """Write rows of three classes in the format of the segmentation data."""
     rng = np.random.default_rng(0)
     for part, n in (("train", 60), ("test", 40)):
         X = rng.normal(size=(n, 2))
@@ -52,6 +52,6 @@ def test_fit_is_scored_at_held_out_rows(folder):
     assert found["wrong"].mean() < 0.2
 
 
-def test_rows_kept_back_are_training_rows(folder):
+def test_validation_rows_are_training_rows(folder):
     X, y, Xnew, ynew = rows_of(folder, "segmentation", kept_back=True)
     assert (len(X), len(Xnew)) == (len(y), len(ynew)) == (48, 12)

@@ -1,4 +1,4 @@
-"""What the experiments of the binary paper stand on: its covariances, exact integrals of two points, grids, counts."""
+"""Parts of the experiments of the binary paper: covariances, exact integrals of two points, grids, counts."""
 
 import numpy as np
 import pymc as pm
@@ -26,7 +26,7 @@ OF_PYMC = {
     "Matérn 5/2": lambda ls: pm.gp.cov.Matern52(3, ls=ls),
     "squared exponential": lambda ls: pm.gp.cov.ExpQuad(3, ls=ls),
 }
-"""At σ_f = 1. PyMC has no arcsine covariance."""
+"""PyMC's covariances at σ_f = 1. PyMC has no arcsine covariance."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_covariances_match_pymc(split, name):
 
 
 def test_neural_network_covariance_is_an_average_over_erf_networks():
-    """Williams (1998), with weights of variance 1 / (2 ℓ²): E[erf(wᵀx) erf(wᵀx′)] is 2/π times the arcsine."""
+    """Williams (1998) with weights of variance 1 / (2 ℓ²): E[erf(wᵀx) erf(wᵀx′)] is 2/π times the arcsine."""
     rng = np.random.default_rng(1)
     X = rng.standard_normal((2, 1))
     split = Split(X, np.array([0, 1]), X, np.array([0, 1]))
@@ -67,7 +67,7 @@ def test_variances_at_new_points_are_the_diagonal(split, name):
 
 @pytest.mark.parametrize(("regime", "probit", "logit"), [(1, -1.397464, -1.396419), (5, -1.594506, -1.491547)])
 def test_two_points_are_integrated_exactly(regime, probit, logit):
-    """The probit's is an orthant probability of two correlated normals: 1/4 + asin(ρ) / 2π."""
+    """For a probit it is an orthant probability of two correlated normals: 1/4 + asin(ρ) / 2π."""
     K = covariance(*REGIMES[regime])
     orthant = 0.25 + np.arcsin(-K[0, 1] / (1.0 + K[0, 0])) / (2.0 * np.pi)
     assert np.log(orthant) == pytest.approx(probit, abs=1e-6)
@@ -75,7 +75,7 @@ def test_two_points_are_integrated_exactly(regime, probit, logit):
         assert exact(K, LABELS, LINKS[name], 401).evidence == pytest.approx(value, abs=2e-6)
 
 
-def test_footnote_2_has_the_precision_that_the_paper_prints():
+def test_precision_of_footnote_2_matches_the_paper():
     true = exact(FOOTNOTE, np.array([1, 1]), LINKS["probit"], 401)
     precision, location = effective(true.mean, true.cov, FOOTNOTE)
     np.testing.assert_allclose(precision, [[0.1416, -0.0168], [-0.0168, 0.1416]], atol=1e-4)
@@ -103,8 +103,8 @@ def test_printed_formula_for_the_bound_of_fv_exceeds_the_exact_evidence():
 
 @pytest.mark.parametrize("likelihood", LINKS)
 @pytest.mark.parametrize("covariance", ["polynomial 2", "squared exponential"])
-def test_a_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
-    """Looser tolerances, starts predicted from the points before and eigenvectors change no digit of the table."""
+def test_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
+    """The path uses looser tolerances, predicted starts and eigenvectors. The digits of the table do not change."""
     rng = np.random.default_rng(5)
     X, noise = rng.standard_normal((60, 3)), rng.standard_normal(60)
     y = (np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * noise > 0.0).astype(np.int64)
@@ -129,7 +129,7 @@ def test_a_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
 
 @pytest.mark.parametrize("name", STEPPED)
 @pytest.mark.parametrize("likelihood", LINKS)
-def test_steps_converge_to_the_method_and_few_steps_do_not(name, likelihood):
+def test_many_steps_converge_and_few_steps_do_not(name, likelihood):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((60, 2))
     y = (np.sin(2.0 * X[:, 0]) + 0.5 * rng.standard_normal(60) > 0.0).astype(np.int64)
@@ -147,7 +147,7 @@ def test_steps_converge_to_the_method_and_few_steps_do_not(name, likelihood):
 @pytest.mark.parametrize("likelihood", LINKS)
 @pytest.mark.parametrize("magnitude", [0.5, 1.5])
 def test_programs_of_the_authors_match_quadrature_for_independent_values(likelihood, magnitude):
-    """FV is exact there. Naive TAP has tilted moments of a cavity of variance K_ii − 1, and W of equation (11)."""
+    """FV is exact here. Naive TAP has tilted moments with the cavity variance K_ii − 1, and W of equation (11)."""
     X = np.arange(6.0)[:, None]
     y = np.array([0, 1, 1, 0, 1, 0])
     split, link = Split(X, y, X, y), LINKS[likelihood]
@@ -174,7 +174,7 @@ def test_programs_of_the_authors_match_quadrature_for_independent_values(likelih
     np.testing.assert_allclose(found.variance, own - own**2 / (own + spread), rtol=0.05)
 
 
-def test_a_nested_grid_has_every_point_once():
+def test_nested_grid_has_each_point_once():
     coarse, rest = nested(5, 4)
     assert sorted(coarse + rest) == sorted(grid(5, 4))
     assert len(coarse) == 6
@@ -197,7 +197,7 @@ def test_parts_of_a_grid_are_joined():
             assert float(whole["evidence"].sel(at)) == value
 
 
-def test_counts_are_trials_below_the_median_of_seven():
+def test_counted_trials_are_below_the_median_of_seven():
     names = ("LA", "EP", "KL", "VB", "FV", "LR", "TAPnaive")
     best = [dict(zip(SWEPT, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9, 0.8, 0.2, 0.1, 0.65), strict=True))]
     assert dict(zip(names, below(best, "mean", "text").values(), strict=True))["LA"] == (1, 1)
@@ -214,7 +214,7 @@ def made_up(methods, information):
     return part | {"methods": np.array(methods), "information": np.array(information, float)[:, None]}
 
 
-def test_counts_by_other_ridges_and_offsets_replace_their_trials():
+def test_counts_with_other_ridges_and_offsets_replace_their_trials():
     bits = dict.fromkeys(SWEPT, 0.5) | {"LR, code": 0.1, "FV, program": 0.6}
     offset = bits | {"EP": 0.2}
     found = {

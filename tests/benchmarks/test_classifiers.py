@@ -1,4 +1,4 @@
-"""The table of classifiers, from results that are made up."""
+"""The table of classifiers from artificial results."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_differences_are_paired():
     found = {
         piece("wine", OURS, 0): result([-0.1, -0.2]),
         piece("wine", OURS, 1): result([-0.3]),
-        piece("wine", OURS, 2): result([-9.0]),  # of a fold that the other did not have yet
+        piece("wine", OURS, 2): result([-9.0]),  # a fold that the other classifier lacks
         piece("wine", other, 0): result([-0.4, -1.1], 0.25),
         piece("wine", other, 1): result([-0.9], 0.75),
     }
@@ -27,7 +27,7 @@ def test_differences_are_paired():
     assert values["error"] == pytest.approx(2 / 3)
     assert "| wine | 4 | 2.400 (3 of 10 folds) | – | 0.800 ± 0.173 (2 of 10 folds) | – | – | – |" in text
     assert "| wine | 4 | 1 (3 of 10 folds) | – | 0.5 (2 of 10 folds) | – | – | – |" in text
-    for name in (*FOLDED, *SPLIT):  # those that were not run are in both tables too
+    for name in (*FOLDED, *SPLIT):  # classifiers without results appear in both tables
         assert text.count(f"| {name} | ") == 2
 
 

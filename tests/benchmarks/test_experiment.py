@@ -1,4 +1,4 @@
-"""Cells of the papers' experiments: kept, found again, and gone on with."""
+"""Cells of experiments: stored, found again, and resumed."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from benchmarks.experiment import Cell, InThisProcess, compute, workers
 
 
 def square(x: float, trace: str) -> dict[str, float]:
-    """Notes each call in the file `trace`, and refuses what is negative."""
+    """Write each call to the file `trace`, and raise for negative numbers."""
     with Path(trace).open("a") as file:
         file.write(f"{x}\n")
     if x < 0:
@@ -26,7 +26,7 @@ def square(x: float, trace: str) -> dict[str, float]:
 
 
 def counting(checkpoint: Path, of: str = "") -> dict[str, int]:
-    """Counts its calls in its checkpoint, and succeeds in the second."""
+    """Count calls in the checkpoint. The first call is interrupted, and the second succeeds."""
     calls = 1 + (int(np.load(checkpoint)) if checkpoint.exists() else 0)
     with checkpoint.open("wb") as file:
         np.save(file, calls)
@@ -41,7 +41,7 @@ def sleep(seconds: float) -> dict[str, float]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether a condition comes true in time."""
+    """Whether a condition becomes true within the time limit."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -75,14 +75,14 @@ def test_stored_results_are_not_computed_again(tmp_path):
     assert {name: float(x["square"]) for name, x in again.items()} == {"of 0": 4.0, "of 1": 9.0}
 
 
-def test_cell_with_other_arguments_is_computed_anew(tmp_path):
+def test_cell_with_other_arguments_is_computed_again(tmp_path):
     compute(cells(tmp_path, 2.0), tmp_path, 1)
     found, _ = compute(cells(tmp_path, 5.0), tmp_path, 1)
     assert float(found["of 0"]["square"]) == 25.0
     assert calls(tmp_path) == [2.0, 5.0]
 
 
-def test_failed_cell_is_named_and_remaining_cells_are_stored(tmp_path):
+def test_error_names_the_failed_cell_and_remaining_cells_are_stored(tmp_path):
     found, errors = compute(cells(tmp_path, -1.0, 3.0), tmp_path, 1)
     assert set(found) == {"of 1"}
     assert errors == {"of 0": "ValueError: negative"}
@@ -122,10 +122,10 @@ def test_interrupted_cell_resumes_from_its_checkpoint(tmp_path):
     assert errors == {"long": "RuntimeError: interrupted"}
     found, _ = compute([cell], tmp_path, 1)
     assert int(found["long"]["calls"]) == 2
-    assert len(list(tmp_path.glob("*.checkpoint"))) == 1  # that of the other
+    assert len(list(tmp_path.glob("*.checkpoint"))) == 1  # checkpoint of the other cell
 
 
-def test_two_cells_of_the_same_name_are_refused(tmp_path):
+def test_two_cells_with_the_same_name_are_refused(tmp_path):
     twice = cells(tmp_path, 2.0)
     with pytest.raises(ValueError, match="same name"):
         compute(twice + twice, tmp_path, 1)
@@ -138,13 +138,13 @@ def test_location_of_data_sets_does_not_change_cells():
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_is_stopped_keeps_its_results_and_leaves_no_process(tmp_path, sent):
+def test_stopped_run_keeps_its_results_and_leaves_no_process(tmp_path, sent):
     code = (
         "import sys; from pathlib import Path; from benchmarks.experiment import Cell, compute;"
         "from tests.benchmarks.test_experiment import sleep;"
         "compute([Cell(f'{s}', sleep, {'seconds': s}) for s in (0, 600, 601, 602)], Path(sys.argv[1]), 2)"
     )
-    # A session of its own, so that what is sent to the group does not reach the tests.
+    # The run has a session of its own, so that signals to its group do not reach the tests.
     run = subprocess.Popen(
         [sys.executable, "-c", f"if __name__ == '__main__':\n    {code}", str(tmp_path)],
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -187,7 +187,7 @@ def test_every_paper_has_a_quick_form():
 
 
 def test_quick_forms_stop_at_the_first_failing_paper(tmp_path):
-    """Its message is that of the paper, and no other paper is run after it."""
+    """The message comes from the failing paper. Later papers are not run."""
     command = [sys.executable, "-m", "benchmarks.quick", "--data", str(tmp_path / "nowhere"), "--jobs", "1"]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert result.returncode == 2

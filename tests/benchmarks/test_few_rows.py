@@ -1,4 +1,4 @@
-"""Few rows by sites that couple classes: rows that are drawn, and a fit of each kind."""
+"""Few rows with sites that couple classes: sampling of rows, and a fit for each kind of sites."""
 
 import numpy as np
 import pytest

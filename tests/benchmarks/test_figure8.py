@@ -1,4 +1,4 @@
-"""The report on convergence, on iterations that were made up."""
+"""The report on convergence from artificial iterations."""
 
 import numpy as np
 

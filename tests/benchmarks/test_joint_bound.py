@@ -1,4 +1,4 @@
-"""The paper's variational bound of all parameters: its derivatives, and its maximum beside that of `SparseVI`."""
+"""The paper's variational bound of all parameters: derivatives, and its maximum against `SparseVI`."""
 
 import numpy as np
 import pymc as pm
@@ -30,14 +30,15 @@ def test_derivatives_match_differences_of_the_bound(bound: JointBound) -> None:
 
 
 def test_steps_start_at_the_prior(bound: JointBound) -> None:
-    """Nothing is known of the class there, and the divergence is zero."""
+    """At the prior the class probabilities are equal, and the divergence is zero."""
     right = 1.0 / 3.0
     expected = right * np.log(1.0 - EPSILON + EPSILON / 3) + (1.0 - right) * np.log(EPSILON / 3)
     assert bound(bound.first)[0] == pytest.approx(15 * expected, rel=1e-6)
 
 
 def test_best_q_equals_sparse_vi(bound: JointBound) -> None:
-    held = sum(np.prod(shape, dtype=int) for shape in list(bound.shapes.values())[:4])  # hyperparameters and inputs
+    # hyperparameters and inducing inputs
+    held = sum(np.prod(shape, dtype=int) for shape in list(bound.shapes.values())[:4])
 
     def loss(q: np.ndarray) -> tuple[float, np.ndarray]:
         value, slopes = bound(np.concatenate([bound.first[:held], q]))
@@ -51,7 +52,7 @@ def test_best_q_equals_sparse_vi(bound: JointBound) -> None:
     assert best == pytest.approx(fit.objective, abs=1e-3)
 
 
-def test_all_parameters_raise_the_bound_and_predict() -> None:
+def test_search_over_all_parameters_raises_the_bound_and_predicts() -> None:
     called: list[int] = []
     fit = joint_fit((X, Y), 30, inducing=INDUCING, callbacks=[lambda fit, losses, i: called.append(i)])
     assert called == list(range(1, 31))
@@ -69,7 +70,7 @@ def test_matrix_without_cholesky_factor_has_a_very_low_value_and_zero_slopes(bou
     assert not slopes.any()
 
 
-def test_first_values_can_be_given() -> None:
+def test_initial_values_can_be_given() -> None:
     shapes = JointBound(X, Y, INDUCING).shapes
     given = JointBound(X, Y, INDUCING, begin=GPFLOW).first
     held = sum(np.prod(shapes[name], dtype=int) for name in GPFLOW)

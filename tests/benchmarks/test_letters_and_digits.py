@@ -1,4 +1,4 @@
-"""The reports of the experiments with active rows on letters and digits, on runs that were made up."""
+"""Reports of the experiments with active rows on letters and digits, from artificial runs."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_report_of_digits_has_all_runs() -> None:
     record, text = EvenDigits().report(runs)
     assert "| 0.5, 40 | 1 | 0.030, 0.030 (0.030 to 0.030) | 0.251, 0.251 (0.251 to 0.251) |" in text
     assert record["5, 20"]["mean"] == pytest.approx(list(EVEN_DIGITS[5, 20]))
-    # All that the paper says of orders is true of the numbers that it prints.
+    # The paper's statements about orders hold for its printed numbers.
     assert "Orders: 31 of 31 pairs of neighbours are as in the paper." in text
     assert EvenDigits().draw({}) is None
     figure = EvenDigits().draw(EvenDigits().pictured(runs))

@@ -1,4 +1,4 @@
-"""Long chains: what is said of chains that agree, and of chains that do not."""
+"""Verdicts on long chains that agree and on chains that do not."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from benchmarks.paper import long_chains, predictive
 
 
 def chains(name: str, apart: float) -> dict[str, dict[str, np.ndarray]]:
-    """What two chains return, of independent draws whose first length scale is `apart` between them."""
+    """Results of two chains of independent draws. Their first length scales differ by `apart`."""
     found = {}
     for seed in range(2):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Iterations without acceleration: how many are counted, and what the table shows."""
+"""Iterations without acceleration: their count, and the table."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from benchmarks.paper.nine_values import EXPERIMENT, IEP_OF_THE_PAPER, MOST, ite
     ("evidence", "expected"),
     [
         ([-5.0, -3.0, -2.005, -2.0], 2),
-        ([-5.0, -2.0, -3.0, -2.0], 3),  # it left the limit once more
+        ([-5.0, -2.0, -3.0, -2.0], 3),  # the evidence left the tolerance again
         ([-2.0, -2.0], 0),
         ([-5.0, -3.0], None),
         ([-2.0, np.nan], None),

@@ -1,4 +1,4 @@
-"""The plain class-independent EP of the benchmarks has the fixed point of the package's."""
+"""The plain class-independent EP of the benchmarks has the fixed point of the package."""
 
 from itertools import islice
 

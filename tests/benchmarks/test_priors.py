@@ -1,4 +1,4 @@
-"""The report on priors, from results that are made up."""
+"""The report on priors from artificial results."""
 
 import numpy as np
 

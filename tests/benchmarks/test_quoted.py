@@ -1,4 +1,4 @@
-"""Numbers that were measured stand in the README and on pages for users only as stored records have them."""
+"""Measured numbers in the README and on pages for users come from stored records."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ QUOTES = (
     "a fit of iris takes {iris by Gaussian process, scikit-learn, processor} s there, and "
     "{iris by here, processor} s here.",
 )
-"""Sentences and cells of the README, with names of stored numbers."""
+"""Sentences and table cells of the README, with names of stored numbers."""
 SETTINGS = {
     "README": "3.12 2.0",
     "checks": "0.1 0.5 0.7 0.9",
@@ -43,7 +43,7 @@ SETTINGS = {
     "tutorial": "0.75 0.95 1.01",
     "versions": "1.0 3.12 6.4",
 }
-"""Numbers that nobody measured: versions, sections of papers, thresholds, defaults, and values of simulated data."""
+"""Numbers that are not measurements: versions, sections of papers, thresholds, defaults, values of simulated data."""
 MEASURED = re.compile(
     r"(?<![\w.])(?:\d[\d  ]*(?:\.\d+)*(?:e[-−]?\d+)? ?(?:[mµ]?s|seconds?|minutes?|hours?|[kMG]B|%)(?!\w)|\d+(?:\.\d+)+"
     r"|\d+e[-−]\d+)|\b(?:two|three|four|five|six|seven|ten|fifteen|twenty|thirty|forty|few|some) "
@@ -53,7 +53,7 @@ MEASURED = re.compile(
 
 
 def numbers() -> dict[str, str]:
-    """Return stored numbers by the names that quotes use."""
+    """Return stored numbers by the names in quotes."""
     found = {}
     for paper, name in stored(TABLES):
         if paper == "quoted":
@@ -118,7 +118,7 @@ def test_pages_for_users_have_no_measured_numbers_of_their_own():
 
 
 def allowed(name: str) -> set[str]:
-    """Return the settings of a page; a unit belongs to the number before it."""
+    """Return the settings of a page. A unit belongs to the number before it."""
     return set(re.findall(r"[\d.]+(?: (?:%|MB))?", SETTINGS.get(name, "")))
 
 

@@ -1,4 +1,4 @@
-"""What the experiments of the scalable EP paper stand on: its folds, model and steps, and reports on made-up runs."""
+"""Parts of the experiments of the scalable EP paper: folds, model and steps, and reports on artificial runs."""
 
 import tarfile
 from io import BytesIO
@@ -39,7 +39,7 @@ from pymc_gpep.streaming.memories import Stochastic
 
 @pytest.fixture
 def archive(tmp_path):
-    """Five points of which the last is held out in the first fold, and the first in the second."""
+    """Five points. The last is held out in the first fold, and the first in the second fold."""
     X = np.array([[1.0, 7.0, 3.0], [2.0, 7.0, 1.0], [3.0, 7.0, 4.0], [6.0, 7.0, 1.0], [9.0, 7.0, 5.0]])
     arrays = {
         "tiny/data.npz": (X, np.array([1, 2, 7, 7, 2])),
@@ -62,7 +62,7 @@ def test_fold_is_standardised_by_its_training_points(archive):
     assert split.ynew.tolist() == [1]
     np.testing.assert_allclose(split.X.mean(axis=0), 0.0, atol=1e-12)
     np.testing.assert_allclose(split.X.std(axis=0), 1.0)
-    own = np.array([6.0, 1.0, 2.0, 3.0])  # the second column is constant, and left out
+    own = np.array([6.0, 1.0, 2.0, 3.0])  # the constant second column is left out
     np.testing.assert_allclose(split.Xnew[0, 0], (9.0 - own.mean()) / own.std())
     assert split.X.shape == (4, 2)
     assert fold("tiny", archive, 1).ynew.tolist() == [0]
@@ -79,7 +79,7 @@ def test_both_forms_of_the_vowel_data_have_equal_rows(tmp_path):
 
 
 @pytest.mark.parametrize("spread", [None, WEAK], ids=["flat", "weak priors"])
-def test_model_starts_at_the_papers_hyperparameters(spread):
+def test_model_starts_at_the_hyperparameters_of_the_paper(spread):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(6, 2))
     point = step_model(X, np.arange(6) % 3, spread=spread).initial_point()
@@ -90,7 +90,7 @@ def test_model_starts_at_the_papers_hyperparameters(spread):
     assert typical_distance(X) ** 2 == pytest.approx(np.median(pairs))
 
 
-def test_inducing_inputs_begin_at_different_rows():
+def test_inducing_inputs_start_at_different_rows():
     X = np.arange(40.0).reshape(20, 2)
     z = inducing_rows(X, 3, 5, 0)
     assert z.shape == (3, 5, 2)
@@ -149,7 +149,7 @@ def test_report_of_table_2_has_scores_and_times():
     assert "| paper: time, all eight sets | | 102 |" in text
 
 
-def test_one_fold_has_the_spread_of_its_points():
+def test_single_fold_has_the_spread_of_its_points():
     record, text = EXPERIMENT.report({"glass, M 5 %, vi, fold 0": table_run([-1.0, -3.0])})
     assert record["rows"][0]["se"] == pytest.approx(1.0)
     assert "2.00 ± 1.00* (2.45 ± 0.14)" in text
@@ -170,7 +170,7 @@ def test_report_of_figure_1_has_times_to_reach_losses():
 def test_measures_of_figure_3_match_direct_computation():
     z = np.array([[0.0, 0.0], [0.02, 0.0], [0.06, 0.0], [1.0, 1.0]])
     assert figure3.places(z) == 2
-    assert figure3.places(z[[0, 2]]) == 2  # nothing between them
+    assert figure3.places(z[[0, 2]]) == 2  # no points between them
     assert figure3.nearest(z[None]) == pytest.approx(np.median([0.02, 0.02, 0.04, np.sqrt(0.94**2 + 1)]))
     assert np.isnan(figure3.nearest(z[None, :1]))
     half = (figure3.grid()[:, 0] > 0).astype(int)
@@ -235,7 +235,7 @@ def test_report_of_overfitting_has_means_over_folds():
     assert [ax.get_title() for ax in figure.axes] == ["Glass, M 10 %", "Waveform, M 10 %"]
 
 
-def test_held_out_rows_are_not_learned_from():
+def test_held_out_rows_are_not_used_in_training():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
     inducing = inducing_rows(X, 2, 3, 0)
@@ -257,7 +257,7 @@ def test_scores_of_batches_match_direct_computation():
 
 def test_batch_model_accepts_equal_columns():
     X = np.random.default_rng(2).normal(size=(8, 3))
-    X[:5, 1] = X[:5, 0]  # as pixels of a few images are
+    X[:5, 1] = X[:5, 0]  # as in pixels of a few images
     y = np.arange(8) % 3
     model = batch_model(Split(X, y, X, y), shared=False)
     assert len(functions_of(read_classifier(model).prior, None)) == 3
@@ -341,8 +341,11 @@ def test_report_of_batches_has_scores_and_memory():
     assert figure.axes[0].get_legend_handles_labels()[1] == ["logistic regression", "SEP"]
 
 
-def test_printed_cavities_of_stochastic_ep_lose_less_of_the_sites_of_many_classes():
-    """N (C − 1) factors have two sites each: with two classes both cavities agree, with ten ours loses 5 times more."""
+def test_printed_cavities_of_stochastic_ep_lose_fewer_sites_for_many_classes():
+    """N (C − 1) factors have two sites each.
+
+    With two classes both cavities agree. With ten our cavity loses 5 times more.
+    """
     ours, printed = Stochastic(), PrintedCavity()
     for classes in (2, 10):
         counts = np.full(classes, 2.0 * 50 * (classes - 1) / classes)

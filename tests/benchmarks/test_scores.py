@@ -1,4 +1,4 @@
-"""The report on held-out points, on predictions that were made up."""
+"""The report on held-out points from artificial predictions."""
 
 import json
 
@@ -12,7 +12,7 @@ ORDER = ("EP", "LA", "MCMC")
 
 
 def fitted(y: np.ndarray, right: float, points: np.ndarray | None = None, **others: object) -> dict[str, np.ndarray]:
-    """What a cell of an approximation returns that gives the label of each of the points the same probability."""
+    """Result of a cell whose approximation gives all labels the same probability."""
     points = np.arange(len(y)) if points is None else points
     p = np.full((len(points), 3), (1 - right) / 2)
     p[np.arange(len(points)), y[points]] = right
@@ -21,7 +21,7 @@ def fitted(y: np.ndarray, right: float, points: np.ndarray | None = None, **othe
 
 
 def sampled(y: np.ndarray, right: float, seed: int, shift: float = 0.0) -> dict[str, np.ndarray]:
-    """What a chain returns, of independent draws."""
+    """Result of a chain with independent draws."""
     rng = np.random.default_rng(seed)
     single = fitted(y, right)
     return {
@@ -50,7 +50,7 @@ def test_folds_and_parts_are_joined(y: np.ndarray) -> None:
     assert scores.difference("mlpd", methods["LA"], methods["EP"]) == (0.0, 0.0, 0.0)
 
 
-def test_differences_are_of_common_points(y: np.ndarray) -> None:
+def test_differences_are_computed_over_common_points(y: np.ndarray) -> None:
     found = {"a.0.EP.0": fitted(y, 0.5), "a.1.EP.0": fitted(y, 0.9), "a.0.LA.0": fitted(y, 0.6)}
     methods = scores.collect(found)["a"]
     assert scores.difference("mlpd", methods["LA"], methods["EP"]).mean == pytest.approx(np.log(0.6 / 0.5))
@@ -59,7 +59,7 @@ def test_differences_are_of_common_points(y: np.ndarray) -> None:
     assert "Without results: MCMC" in text
 
 
-def test_accuracy_is_worse_the_same_or_better(y: np.ndarray) -> None:
+def test_accuracy_is_marked_worse_equal_or_better(y: np.ndarray) -> None:
     found = {"a.0.EP.0": fitted(y, 0.5), "a.0.LA.0": fitted(y, 0.4)}
     methods = scores.collect(found)["a"]
     assert scores.difference("accuracy", methods["LA"], methods["EP"]) == (0.0, 0.0, 0.0)
@@ -120,7 +120,7 @@ def test_differences_to_bad_chains_are_never_bold(y: np.ndarray) -> None:
     assert "**" not in text
 
 
-def test_an_accuracy_is_uncertain_even_if_all_points_are_right() -> None:
+def test_accuracy_is_uncertain_even_if_all_points_are_right() -> None:
     few = scores.accuracy(np.ones(18))
     assert few == (1.0, pytest.approx(0.025 ** (1 / 19)), 1.0)  # Beta(19, 1) has the distribution function x¹⁹
     half = scores.accuracy(np.repeat([0.0, 1.0], 1000))
@@ -133,7 +133,7 @@ def test_data_sets_have_their_published_names() -> None:
     ]  # fmt: skip
 
 
-def test_report_without_results_says_so() -> None:
+def test_report_without_results_states_this() -> None:
     assert scores.report({}, ORDER, [], {}) == ({}, "There are no results.")
     assert scores.draw(scores.pictured({}, ORDER)) is None
 

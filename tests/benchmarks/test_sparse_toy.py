@@ -1,4 +1,4 @@
-"""The active rows of Girolami and Rogers' toy data, and the report on runs that were made up."""
+"""Active rows for the toy data of Girolami and Rogers, and the report on artificial runs."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_active_rows_of_the_scatter_lie_near_boundaries() -> None:
     assert found["x"].shape == (120, 2)
     assert len(set(found["active"])) == 50
     np.testing.assert_allclose(found["p"].sum(axis=0), 1.0, atol=2e-3)
-    labels = found["p"].argmax(axis=0)  # over the grid, rows of which have the same second input
+    labels = found["p"].argmax(axis=0)  # over the grid, rows of which share the second input
     assert labels[4, 4] == 2  # the class in the middle
     assert found["axis"][4] == pytest.approx(0.0, abs=1e-12)
     runs = {"figure 5(a)": found, f"{FIGURE_5A} 0": {"error": np.full(len(COUNTS), 0.1), "radius": np.ones(3)}}

@@ -1,4 +1,4 @@
-"""Results that stand beside the pages: short, of a commit, and enough for the papers' figures and tables."""
+"""Stored results for the pages: small, with their commit, and sufficient for the figures and tables of the papers."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def text_of(page: str) -> str:
     return (FOLDER.parent / f"{page}.md").read_text()
 
 
-def test_results_are_read_as_they_were_stored_to_four_digits(tmp_path: Path):
+def test_results_are_stored_and_read_with_four_digits(tmp_path: Path):
     file = store("active_sets", "sparse_toy", SparseToy(), of_commit("0" * 12), ("*",), tmp_path)
     assert file.stat().st_size < 200 * len(VARIANTS)
     found = read("active_sets", "sparse_toy", tmp_path)["found"]
@@ -86,7 +86,7 @@ def test_pieces_without_a_picture_do_not_replace_pieces_with_a_picture(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_tables_are_read_as_they_were_stored(tmp_path):
+def test_tables_are_stored_and_read_without_changes(tmp_path):
     run = {
         "sites": np.array([1.5, 2.5]),
         "first": np.array(1e-9),
@@ -128,13 +128,13 @@ EXPERIMENTS_WITH_TABLES = [of for of in sorted({*stored(), *stored(TABLES)}) if 
 
 
 def numbers(text: str) -> list[str]:
-    """Numbers of a text as they are written, without names of data, sections and numbers in words of code."""
+    """Numbers of a text as written, without numbers in names of data, section titles and code."""
     return re.findall(r"(?<![\w.,])[−-]?\d+(?:[  ]\d{3})*(?:\.\d+)?(?![\w.]*\d)", text)
 
 
 @cache
 def recorded(paper: str) -> frozenset[str]:
-    """Numbers in tables and headings of tables of a paper."""
+    """Numbers in tables and table headings of a paper."""
     found: set[str] = set()
     for of, name in EXPERIMENTS_WITH_TABLES:
         for each in page_tables(of, name).values() if of == paper else ():
@@ -167,7 +167,7 @@ def written(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
-def test_tables_that_were_printed_before_agree_with_the_records_of_pictures():
+def test_printed_tables_agree_with_the_records_of_pictures():
     (found,) = read("paper", "figure11")["found"].values()
     for i, row in enumerate(read_tables("paper", "figure11")["tables"]["1000 points"]["rows"]):
         assert row[0] == found["method"][i]
@@ -206,7 +206,7 @@ def test_printed_largest_values_match_pictures(paper, name):
 
 
 def claims(page: str) -> list[list[str]]:
-    """Rows of the tables with which a page begins."""
+    """Rows of the first table of a page."""
     beginning = text_of(page).split("Each experiment is one command")[0]
     lines = [line.split(" | ") for line in beginning.splitlines() if line.startswith("| ")]
     return [line for line in lines if "---" not in line[-2] and "ours" not in line[-2]]
@@ -239,7 +239,7 @@ CHEAP: dict[tuple[str, str], tuple[int, list[str]]] = {
         [f"{name}, {n} points" for name in ("probit", "logit") for n in (5, 20, 100)],
     ),
 }
-"""Pieces of experiments that take at most a second and need no files, with the number to run again."""
+"""Pieces of experiments that take at most a second and need no files, with the number to be repeated."""
 
 
 def chosen_at_random(seed: int) -> list[tuple[str, str, str]]:
@@ -249,7 +249,7 @@ def chosen_at_random(seed: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_ten_pieces_are_selected_for_a_rerun():
+def test_ten_pieces_are_repeated():
     assert len(set(chosen_at_random(83))) == 10
 
 

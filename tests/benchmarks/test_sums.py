@@ -1,4 +1,4 @@
-"""Fits of sums have the moments of long chains, which `python -m benchmarks.sums` stored."""
+"""Fits of sums of effects have the moments of long chains, which `python -m benchmarks.sums` stored."""
 
 import json
 import warnings

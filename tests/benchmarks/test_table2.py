@@ -1,4 +1,4 @@
-"""The fits of measured times."""
+"""Regressions of measured times on sizes."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from benchmarks.paper.table2 import Table2, slope_of
 
 
 def timed(points: list[int]) -> dict[str, dict[str, np.ndarray]]:
-    """Times of EP that are n³ (c + 1) / 2 of a floor's."""
+    """Times of EP that are n³ (c + 1) / 2 times the time of the floor."""
     sizes = [(n, 3) for n in points] + [(points[0], c) for c in (2, 4)]
     n, c = np.array(sorted(sizes), dtype=float).T
     floor = 1e-9 * n**3
     return {"EP": {"n": n, "c": c, "iteration": floor * (c + 1) / 2, "first": floor, "floor": floor}}
 
 
-def test_slope_is_the_exponent_of_large_sizes():
+def test_slope_is_the_exponent_at_large_sizes():
     rows = [{"n": n, "iteration": 1e-9 * n**3 + (1.0 if n < 800 else 0.0)} for n in (200.0, 800.0, 1600.0)]
     slope, used = slope_of(rows)
     assert slope == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""Ratios of Laplace's normalisers, divided by their sum, are the corrected predictions of the package."""
+"""Ratios of Laplace's normalisers, divided by their sum, equal the corrected predictions of the package."""
 
 import csv
 

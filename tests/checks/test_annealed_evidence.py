@@ -68,7 +68,7 @@ def test_hyperparameters_of_a_fit_are_accepted_as_a_point(shared):
     at_fit = estimate(shared.model, values, start="nested_ep", runs=20)
     by_name = estimate(shared.model, {name: values[name].values for name in values}, start="nested_ep", runs=20)
     np.testing.assert_array_equal(at_fit.log_weights, by_name.log_weights)
-    # Nested EP is 0.7 too low at the large magnitude that these 30 points lead to.
+    # For the large magnitude of these 30 points, nested EP's log evidence is 0.7 too low.
     assert abs(at_fit.log_evidence - shared.fit.log_evidence) < 1.2
     elsewhere = estimate(shared.model, {"eta": 0.3}, start="nested_ep", runs=20)
     assert elsewhere.log_evidence < at_fit.log_evidence - 5
@@ -104,7 +104,7 @@ def test_temperatures_rise_from_0_to_1(given, start, expected):
     np.testing.assert_allclose(result.temperatures, expected)
 
 
-def test_text_has_the_evidence_and_the_settings(bernoulli):
+def test_text_contains_the_evidence_and_the_settings(bernoulli):
     result = estimate(bernoulli, runs=10)
     text = repr(result)
     assert f"log_evidence={result.log_evidence:.4f} ± {result.standard_error:.4f}" in text
@@ -204,13 +204,13 @@ def test_annealed_evidence_of_wine_agrees_with_other_paths():
     plain = importance_evidence(k, y, nested_ep.solution.mean, cov + 1e-10 * np.eye(len(cov)), draws=2000, seed=1)
     error = np.hypot(plain.error, results["nested_ep"].standard_error)
     assert abs(plain.evidence - results["nested_ep"].log_evidence) < 4 * error < 0.4
-    # Nested EP neglects less: 0.3 for all 178 points.
+    # The error of nested EP is smaller: 0.3 for all 178 points.
     assert abs(nested_ep.log_evidence - results["nested_ep"].log_evidence) < 0.5
 
 
 @pytest.mark.parametrize("start", ["prior", "ep"])
 def test_annealed_evidence_of_effects_matches_quadrature(start):
-    """Two effects with the variances 1 and s², in four rows, whose evidence is an integral over a plane."""
+    """Two effects with variances 1 and s² in four rows. The evidence is an integral over a plane."""
     x, y, s = np.array([-1.0, 0.4, 1.1, 2.0]), np.array([0, 1, 0, 1]), 1.7
     with pm.Model() as model:
         scale = pm.HalfNormal("s", 1)

@@ -24,7 +24,7 @@ NOISE = 0.7
 PATH = np.linspace(0, 1, 8) ** 2
 
 EVIDENCE = multivariate_normal(MEAN[0], K + NOISE**2 * np.eye(2)).logpdf(MEASURED)
-"""Of `measured`, exactly."""
+"""Exact log evidence of `measured`."""
 
 
 def measured(f):
@@ -54,7 +54,7 @@ def test_both_estimates_match_quadrature_on_a_fine_path():
     assert abs(thermodynamic.value - EVIDENCE) < 4 * thermodynamic.error < 0.1
 
 
-def test_standard_errors_are_the_spread_of_repeated_estimates():
+def test_standard_errors_match_the_spread_of_repeated_estimates():
     both = []
     for seed in range(60):
         u = run(100 + seed, 40)
@@ -62,7 +62,7 @@ def test_standard_errors_are_the_spread_of_repeated_estimates():
     for estimates in zip(*both, strict=True):
         spread = np.std([estimate.value for estimate in estimates], ddof=1)
         claimed = np.sqrt(np.mean([estimate.error**2 for estimate in estimates]))
-        assert 0.65 < spread / claimed < 1.4  # 4 standard errors of a standard deviation of 60 numbers
+        assert 0.65 < spread / claimed < 1.4  # 4 standard errors of the standard deviation of 60 numbers
 
 
 def test_transitions_follow_the_temperature():
@@ -96,7 +96,7 @@ def test_zero_likelihood_everywhere_gives_zero_evidence():
 
 
 def test_corrected_trapezoid_rule_is_exact_for_a_cubic():
-    # u whose mean between runs is t³ and whose variance is its derivative, as those of a log ratio are.
+    # u has the mean t³ between runs, and the derivative of t³ as variance, like a log ratio.
     path = np.array([0.0, 0.1, 0.5, 1.0])
     pattern = np.array([-1.0, 1.0, -1.0, 1.0])
     pattern /= pattern.std(ddof=1)
@@ -104,7 +104,7 @@ def test_corrected_trapezoid_rule_is_exact_for_a_cubic():
     assert thermodynamic_estimate(u, path).value == pytest.approx(0.25, rel=1e-12)
 
 
-def test_progress_advances_at_every_temperature():
+def test_progress_advances_at_each_temperature():
     ticks = []
     base = Base(np.zeros((1, 1)), lambda rng, count: rng.standard_normal((count, 1, 1)), lambda x: 0.0, 0.0)
     anneal(base, lambda f: 0.0, PATH, 2, 1, np.random.default_rng(5), lambda: ticks.append(None))

@@ -1,4 +1,4 @@
-"""Blocks of points that move together, on draws whose weights have moments in closed form."""
+"""Blocks of correlated points, on draws whose weights have moments in closed form."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,12 @@ from pymc_gpep.checks.importance import block_check
 
 @pytest.mark.parametrize("signs", [(-1, -1), (1, 1), (1, -1)], ids=str)
 def test_negatively_correlated_points_are_neighbours(signs):
-    """Of 20 points two move together, up to a sign for each function, and the likelihood of one weighs the other.
+    """Two of 20 points are correlated, up to a sign for each function.
 
-    The first function has the likelihoods, exp(0.3 x) at both points: with a correlation r the weighted mean of the
-    first point's is exp(0.045 + 0.09 r).
+    The likelihood of one changes the weights of the other.
+
+    The likelihoods of the first function are exp(0.3 x) at both points. With a correlation r, the weighted mean at the
+    first point is exp(0.045 + 0.09 r).
     """
     correlation = 0.9 * np.array(signs)
     x = np.random.default_rng(0).standard_normal((4000, 2, 20))

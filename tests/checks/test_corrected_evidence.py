@@ -1,4 +1,4 @@
-"""The corrected evidence against counting, against brute force, and against exact evidences of tiny problems."""
+"""The corrected evidence against counting, brute force, and exact evidences of tiny problems."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_terms_match_the_power_series(size):
 
 
 def complete(factors):
-    """The term of four factors that all have lines to each other, by sums over all four."""
+    """The term of four factors with edges between all pairs, as a sum over the four factors."""
     third, lines = factors.third, factors.correlation - np.diag(factors.correlation.diagonal())
     legs = np.einsum("sv,tv,uv,v->stu", lines, lines, lines, third, optimize=True)
     return np.einsum("st,su,tu,s,t,u,stu->", lines, lines, lines, third, third, third, legs, optimize=True) / 24.0
@@ -56,7 +56,7 @@ def test_few_eigenvectors_give_the_term_of_four_factors():
 
 
 def test_term_of_four_factors_is_exact_if_arpack_fails(monkeypatch):
-    """It may fail on rows that are the same, whose eigenvalues are, but not always."""
+    """ARPACK may fail for equal rows, whose eigenvalues are equal."""
 
     def fail(matrix, **options):
         raise ArpackError(3)
@@ -68,7 +68,7 @@ def test_term_of_four_factors_is_exact_if_arpack_fails(monkeypatch):
 
 @pytest.mark.parametrize("c", [2, 3, 4])
 def test_factors_match_flat_ep(c):
-    """Correlations from dense algebra, cumulants from sums over a grid."""
+    """Correlations come from dense algebra, and cumulants from sums over a grid."""
     problem = random_problem(3, 6, c, variance=10.0, per_class=True, with_mean=True)
     factors = TIGHT.tilted_factors(TIGHT.solve(problem.K, problem.m, problem.y))
     flat, model = flat_ep(problem.K, problem.y, problem.m, c=c), flat_model(problem.K, problem.y, problem.m, c=c)
@@ -105,7 +105,7 @@ def test_correction_is_closer_to_the_exact_evidence(seed, n, c, per_class):
 
 
 @pytest.mark.parametrize("method", [IEP(), QIEP(), QEP(), QEP(full=True)], ids=lambda method: method.name)
-def test_every_ep_is_corrected_to_the_same_evidence(method):
+def test_all_variants_of_ep_have_equal_corrected_evidence(method):
     problem = random_problem(2, 8, 3, variance=5.0)
     solution = method.solve(problem.K, problem.m, problem.y)
     expected = corrected_evidence(TIGHT, TIGHT.solve(problem.K, problem.m, problem.y))
@@ -120,7 +120,7 @@ def test_every_ep_is_corrected_to_the_same_evidence(method):
     ids=lambda one: one.name,
 )
 def test_correction_of_one_latent_function_matches_quadrature(likelihood):
-    """Against the trapezium rule in whitened coordinates."""
+    """The trapezoid rule in whitened coordinates is the reference."""
     problem = random_problem(4, 3, 2, variance=8.0)
     mean, method = np.array([[0.4, -0.3, 0.1]]), EP(tolerance=1e-11)
     solution = method.solve(problem.K, mean, problem.y, likelihood=likelihood)
@@ -155,19 +155,19 @@ def test_methods_other_than_ep_raise_type_error(case):
 
 @pytest.mark.parametrize("variance", [1.0, 100.0, 1e4])
 @pytest.mark.parametrize("copies", [2, 5, 30])
-def test_error_covers_the_truth_for_copies_of_a_point(copies, variance):
-    """One latent value, and labels that agree: all that is not normal in the posterior adds up."""
+def test_error_estimate_covers_the_error_for_copies_of_a_point(copies, variance):
+    """All labels of one latent value agree, so that the terms of higher order add up."""
     y = np.zeros(copies, dtype=np.int64)
     solution = TIGHT.solve(np.full((copies, copies), variance) + 1e-8 * np.eye(copies), np.zeros((2, copies)), y)
     result = corrected_evidence(TIGHT, solution)
-    x = np.linspace(-9.0, 9.0, 100_001)  # over which the integrand is smooth, and 0 at both ends
+    x = np.linspace(-9.0, 9.0, 100_001)  # over this range the integrand is smooth, and 0 at both ends
     exact = np.log((x[1] - x[0]) * (norm.pdf(x) * np.exp(copies * log_ndtr(x * np.sqrt(variance)))).sum())
     assert abs(result.evidence - exact) < result.error
     assert result.reliable == (result.error <= 0.1)
     assert result.reliable == (variance == 1.0 or copies == 2)
 
 
-def test_correction_without_fixed_point_is_unreliable():
+def test_correction_without_convergence_is_unreliable():
     problem = random_problem(2, 8, 3, variance=5.0)
     solution = NestedEP(max_iterations=2).solve(problem.K, problem.m, problem.y)
     result = corrected_evidence(NestedEP(), solution)

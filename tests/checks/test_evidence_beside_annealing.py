@@ -1,7 +1,6 @@
-"""Evidences and moments by EP, of every likelihood of one latent function, against annealing and against NUTS.
+"""Evidence and moments of EP for every likelihood of one latent function, against annealing and NUTS.
 
-EP has no error bound; how far it is off where points are coupled as strongly as here was seen in long runs, and is
-given beside each comparison.
+EP has no error bound. The tolerances come from long runs for points as strongly correlated as these.
 """
 
 import arviz as az
@@ -22,14 +21,14 @@ from tests.models import interpreted_sampler
 from tests.reference.elliptical_slices import slices
 from tests.reference.stored import stored
 
-# One likelihood of each standard density is enough.
+# One likelihood of each standard density suffices.
 LEFT_OUT = {"binomial", "normal", "log_normal", "logistic", "gamma"}
 LEFT_OUT |= {"stopping_probit", "stopping_logit", "binomial_probit", "binomial_log_log"}
 ONE_FUNCTION = {each.name: each for each in LIKELIHOODS if not each.function_axis and each.name not in LEFT_OUT}
 
 
 def drawn(name, n, d, variance, lengthscale):
-    """A prior covariance over standard normal inputs, and observations of latent values drawn from it."""
+    """A prior covariance at standard normal inputs, and observations of latent values drawn from this prior."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, d))
     squared = ((X[:, None] - X) ** 2).sum(axis=-1)
@@ -55,12 +54,12 @@ def drawn(name, n, d, variance, lengthscale):
     return k, (f + noise > 0).astype(np.int64), np.empty((0, n))
 
 
-# Points, inputs, prior variance and length scale: the like of Sonar and of USPS 3 vs. 5, and of one input.
+# Numbers of points and inputs, prior variance and length scale: like Sonar, like USPS 3 vs. 5, and one input.
 SHAPES = {"sonar": (60, 60, 4.0, 8.0), "usps": (80, 256, 8.0, 25.0), "line": (40, 1, 2.0, 0.7)}
 
 
 def solved(method, name, shape):
-    """Observations of some shape, and what a method finds at them."""
+    """Observations in one of these settings, and the result of a method."""
     k, y, parameters = drawn(name, *SHAPES[shape])
     likelihood = ONE_FUNCTION[name].given(parameters)
     found = approximator(method, likelihood, {}).solve(k, np.zeros((1, len(y))), y, likelihood=likelihood)
@@ -69,7 +68,10 @@ def solved(method, name, shape):
 
 @stored
 def annealed_from_ep(name, shape):
-    """Log evidence, its error, and the effective number of runs; by sums of importance weights, whatever EP finds."""
+    """Log evidence, its error, and the effective number of runs, by importance weights.
+
+    They are valid for any EP result.
+    """
     ep, likelihood, y = solved("ep", name, shape)
     base, path = posterior_base(ep.posterior), np.linspace(0.0, 1.0, 48)
     u, _ = anneal(base, lambda f: float(likelihood.log_density(f, y)), path, 120, 2, np.random.default_rng(1))
@@ -99,7 +101,7 @@ def test_evidence_of_ep_matches_annealing(name, shape):
 
 
 KNOWN = {"ep": 0.005, "kl": 0.005, "laplace": 0.3}
-"""How far posterior means are off, in standard deviations; Laplace's are at the mode."""
+"""Errors of posterior means in standard deviations. Laplace's means are modes."""
 
 
 @pytest.mark.parametrize("name", ONE_FUNCTION)
@@ -127,7 +129,7 @@ FIXED = {
     [pytest.param(name, marks=pytest.mark.slow if name == "poisson" else pytest.mark.calibration) for name in FIXED],
 )
 def test_means_match_nuts(name):
-    """Within 4 Monte Carlo errors, and what the approximation is off by in the long runs of the test before."""
+    """The tolerance is 4 Monte Carlo errors plus the error of the approximation in long runs (see above)."""
     model, _ = model_of(FIXED[name], eta=1.2)
     with model:
         fits = {method: pm.fit(method=method, progressbar=False) for method in ("ep", "kl", "laplace")}

@@ -1,4 +1,4 @@
-"""Fits against the exact posterior by importance sampling: weights, what they say, and draws that follow them."""
+"""Fits against the exact posterior by importance sampling: weights, verdicts, and resampled draws."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ from tests.reference.exact import importance_evidence, quadrature_posterior
 from tests.reference.prior_sampling import LIKELIHOODS
 from tests.reference.stored import stored
 
-# Two or three points have little to learn from, and their fits say so.
+# Two or three points are hardly informative, and the fits warn.
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 
 X = np.array([[0.0], [0.6], [2.0]])
@@ -29,7 +29,7 @@ Y = np.array([0, 2, 1])
 
 
 def classifier(eta, X=X, y=Y, softmax=False, per_class=False, rotated=True):
-    """Three classes at fixed hyperparameters, and the covariances (3, n, n) with PyMC's jitter."""
+    """Model of three classes at fixed hyperparameters, and covariances (3, n, n) with PyMC's jitter."""
     scales = np.array([1.0, 1.4, 0.7]) if per_class else np.ones(3)
     with pm.Model() as model:
         if per_class:
@@ -107,14 +107,14 @@ def test_log_weights_use_the_likelihood_of_each_point(name):
 
 @stored
 def of_two_points(k, y):
-    """Evidence, means (3, 2) and covariances (6, 6), one after the other."""
+    """Evidence, means (3, 2) and covariances (6, 6), flattened and concatenated."""
     found = quadrature_posterior(k, y, tolerance=1e-7)
     return np.concatenate([[found.evidence], found.mean.ravel(), found.covariance.ravel()])
 
 
 @pytest.fixture(scope="module")
 def exact():
-    """Evidence and moments of two points, η = 2."""
+    """Evidence and moments for two points and η = 2."""
     evidence, *moments = of_two_points(classifier(2.0, X=X[:2], y=Y[:2])[1], Y[:2])
     mean, covariance = np.reshape(moments[:6], (3, 2)), np.reshape(moments[6:], (6, 6))
     return SimpleNamespace(evidence=evidence, mean=mean, covariance=covariance)
@@ -125,7 +125,7 @@ def test_evidence_and_means_match_quadrature(exact):
     check = fit.importance(20_000, random_seed=4)
     assert abs(check.log_evidence - exact.evidence) < 4 * check.standard_error < 0.1
     assert abs(fit.log_evidence - exact.evidence) > 4 * check.standard_error
-    # Of differences from the mean over functions; what is common to them has a posterior that is its prior.
+    # Moments of differences from the mean over functions. The common part has its prior as posterior.
     to = np.eye(3) - 1 / 3
     std = np.sqrt(np.einsum("ka,iab,kb->ki", to, fit.solution.cov, to))
     shift = to @ (exact.mean - fit.solution.mean) / std
@@ -146,7 +146,7 @@ def test_evidence_matches_another_sampler():
     assert check.fitted_log_evidence == fit.log_evidence
 
 
-def test_easy_posterior_is_good_and_hard_posterior_is_not():
+def test_verdicts_differ_for_an_easy_and_a_hard_posterior():
     easy = fitted(classifier(0.5)[0], "nested_ep").importance(random_seed=7)
     assert easy.usable
     assert easy.draws_verdict == "good"
@@ -197,7 +197,7 @@ def test_heavy_tail_of_negligible_weight_is_ignored(pareto_k, effective_size, ve
 
 
 @pytest.mark.parametrize("pareto_k", [0.3, 0.6])
-def test_few_draws_have_the_verdict_few(pareto_k, shared):
+def test_verdict_on_few_draws_is_few(pareto_k, shared):
     check = shared.fit.importance(1000, random_seed=1)
     few = changed(check, pareto_k=pareto_k, effective_size=42.0)
     assert few.draws_verdict == "few"
@@ -219,7 +219,7 @@ def test_weights_of_points_determine_the_verdict_on_the_fit(shift, known, verdic
     assert ("ask a sampler" in check.about_fit) == (verdict == "unknown")
 
 
-def test_sites_that_are_not_of_points_cannot_be_replaced(shared, monkeypatch):
+def test_sites_over_several_points_cannot_be_replaced(shared, monkeypatch):
     monkeypatch.setattr(type(shared.fit.solution.posterior.sites), "pointwise", False)
     check = shared.fit.importance(100, random_seed=1)
     assert check.known == 0.0
@@ -228,20 +228,20 @@ def test_sites_that_are_not_of_points_cannot_be_replaced(shared, monkeypatch):
 
 
 def probabilities(likelihood, y, f):
-    """Averages over draws (s, c, n) of what each label is given."""
+    """Averages (n,) over draws (s, c, n) of the probabilities of the labels."""
     return np.exp([likelihood.log_density(f[..., [i]], y[[i]]) for i in range(len(y))]).mean(axis=1)
 
 
 @stored
 def sampled_probabilities(k, y):
-    """Averages over the exact posterior by long elliptical slices, (n,)."""
+    """Averages (n,) over the exact posterior, by long elliptical slice sampling."""
     solution = NestedEP().solve(k, np.zeros((3, len(y))), y)
     return probabilities(solution.likelihood, y, slices(solution.posterior, solution.likelihood, y, steps=180, burn=30))
 
 
 @pytest.mark.variation
 def test_point_moments_match_another_sampler():
-    """By how much class-independent EP and Laplace's method are off at each point, beside another sampler."""
+    """Errors of class-independent EP and Laplace's method at each point, against another sampler."""
     problem = random_problem(3, 20, 3, variance=10.0)
     model, k = classifier(np.sqrt(10.0), X=problem.X, y=problem.y)
     exact = sampled_probabilities(k[0], problem.y)
@@ -334,7 +334,7 @@ def test_resampled_draws_have_the_exact_mean(rotated, exact):
     plain_off = np.abs(plain["posterior"]["f"].mean(("chain", "draw")) - exact.mean)
     assert (plain_off > 6 * error).any()
     assert float((off**2).sum()) < 0.1 * float((plain_off**2).sum())
-    if rotated:  # what is rotated goes with what it is rotated to
+    if rotated:  # the rotated values follow the rotated prior
         root = np.linalg.cholesky(k[0])
         f = np.einsum("ij,sdkj->sdki", root, resampled["posterior"]["f_rotated_"])
         np.testing.assert_allclose(f, resampled["posterior"]["f"], atol=1e-8)

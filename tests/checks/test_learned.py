@@ -1,4 +1,4 @@
-"""A fit that learned nothing says so and why, and one that learned something does not."""
+"""The warning about fits that learned nothing, with its reason, and no warning for informative fits."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from tests.reference.data import iris, wine
 
 
 def fit(X, y, ls, eta, data=False):
-    """What is warned of; `ls` and `eta` make hyperparameters, or are numbers."""
+    """Warnings of a fit. `ls` and `eta` declare hyperparameters, or are constants."""
     with pm.Model() as model:
         scale = ls("ls") if callable(ls) else ls
         magnitude = eta("eta") if callable(eta) else eta
@@ -80,11 +80,11 @@ CASES = {
 
 def petals():
     X, y = models.data()
-    return X + 0.01 * np.random.default_rng(0).standard_normal(X.shape), y  # measured to the millimetre
+    return X + 0.01 * np.random.default_rng(0).standard_normal(X.shape), y  # inputs in millimetres
 
 
 def some(X, y, count=60):
-    """Some of the points, standardised."""
+    """A subset of the points, standardised."""
     chosen = np.random.default_rng(0).permutation(len(y))[:count]
     X = X[chosen][:, X[chosen].std(0) > 0]
     return (X - X.mean(0)) / X.std(0), y[chosen]
@@ -103,7 +103,7 @@ WITH_WINE = ("the same, a length scale for each", "long length scales", "a small
 )
 def test_reason_for_a_fit_at_the_prior_is_named(case, data):
     units, ls, eta, named, expected = CASES[case]
-    if data is some_wine and ls is one_each:  # of thirteen columns
+    if data is some_wine and ls is one_each:  # one for each of thirteen columns
         ls = thirteen
     X, y = data()
     messages = fit(units * X, y, ls, eta, named)
@@ -139,20 +139,20 @@ def test_informative_fits_of_other_data_cause_no_warning(load, options):
 
 
 def test_learning_from_duplicates_only_causes_a_warning():
-    """Iris has three flowers twice, whose labels are all that is learned without standardising."""
+    """Iris contains three flowers twice. Without standardising, only these duplicates are informative."""
     X, y = iris()
     (message,) = fit(1e4 * X, y, inverse_gamma, half_normal)
     assert "'ls' is far below" in message
 
 
-def test_labels_of_one_class_leave_nothing_to_learn():
+def test_labels_of_one_class_cause_a_warning():
     X, y = models.data()
     (message,) = fit(X, np.zeros_like(y), inverse_gamma, half_normal)
     assert "All 30 labels of 'y' are of the class 0" in message
 
 
 def test_half_wrong_labels_cause_no_warning():
-    """Weak signals are no reason to warn."""
+    """Weak signals do not cause a warning."""
     X, y = models.data(150)
     rng = np.random.default_rng(0)
     mixed = np.where(rng.random(y.size) < 0.5, rng.permutation(y), y)
@@ -160,7 +160,7 @@ def test_half_wrong_labels_cause_no_warning():
 
 
 def test_loose_bound_does_not_cause_a_warning():
-    """A factorial bound is below the log evidence of the frequencies here, and its probabilities are good."""
+    """The factorial bound is below the log evidence of class frequencies here, and the probabilities are good."""
     X, y = models.data()
     with pm.Model():
         gp = pm.gp.Latent(cov_func=25 * pm.gp.cov.ExpQuad(2, ls=2.0))

@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation from one fit, against fitting without each point and against exact sampling."""
+"""Leave-one-out cross-validation from one fit, against refits without each point and exact sampling."""
 
 import warnings
 
@@ -49,7 +49,7 @@ def cavity_loo(approximation, problem):
 @pytest.mark.variation(but=["10000.0"])
 @pytest.mark.parametrize("variance", [1e-6, 1.0, 1e4, 1e8])
 def test_cavity_of_coupled_sites_keeps_its_digits(variance):
-    """Against numbers of 60 digits, in the differences between classes, which are all that a likelihood sees."""
+    """The reference has 60 digits. Errors are in differences between classes, on which the likelihood depends."""
     problem = random_problem(5, N, C, variance=variance, with_mean=False)
     k = problem.K[None] + 1e-3 * variance * np.eye(N)
     rng = np.random.default_rng(6)
@@ -62,7 +62,7 @@ def test_cavity_of_coupled_sites_keeps_its_digits(variance):
     mean, cov = posterior.cavities(whole.mean.astype(float), cov)
     to_differences = np.eye(C)[1:] - np.eye(C)[0]
     for i in range(N):
-        others = np.where(np.arange(N) == i, 1e-45, 1.0)  # no site at all would be 0 / 0
+        others = np.where(np.arange(N) == i, 1e-45, 1.0)  # a zero site would lead to 0 / 0
         without = dense_posterior(k, pi * others, nu * others)
         expected = to_differences @ without.covariance[:, i, :, i].astype(float) @ to_differences.T
         unit = to_differences / np.sqrt(expected.diagonal())[:, None]
@@ -99,7 +99,7 @@ CLOSE = [
     (QEPSoftmax(), 0.20, 0.05),
     (QIEPSoftmax(), 0.20, 0.05),
 ]
-"""Approximations, and their largest and root mean squared errors."""
+"""Approximations, with their largest and root mean squared errors."""
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_nested_ep_agrees_with_exact_sampling(problem):
 
 
 def force(problem, approximation, solution):
-    """How posterior means (c, n) change with a force on one latent value, by differences, and as `response` has it.
+    """Derivative of posterior means (c, n) in a force on one latent value, by differences and by `response`.
 
-    A force h is a prior mean that is higher by K h.
+    A force h adds K h to the prior mean.
     """
     i, step = 4, 1e-4
     k = solution.posterior.prior.k
@@ -156,7 +156,7 @@ def test_response_of_a_mode_matches_differences(approximation, problem):
 @problems
 @pytest.mark.parametrize("case", [case for case in EVERY if case.likelihood.function_axis], ids=str)
 def test_response_matches_differences_of_means(case, problem):
-    """Of EP right but for the change of the tilted covariances, which is of a higher order."""
+    """For EP, the response ignores changes of the tilted covariances, which are of higher order."""
     tight = case(tolerance=1e-9)
     moved, response, _ = force(problem, tight, solve(tight, problem))
     assert np.linalg.norm(response - moved) < 0.1 * np.linalg.norm(moved)
@@ -173,7 +173,7 @@ def test_covariances_of_independent_sites_differ_from_the_response(approximation
     "approximation", [NestedEP(), QEP(), IEP(), QIEP(), VariationalBayes(), LaplaceProbit(), Laplace()]
 )
 @pytest.mark.parametrize("c", [2, 3, 5])
-def test_nothing_is_learnt_from_a_prior_without_variance(approximation, c):
+def test_prior_without_variance_keeps_leave_one_out_probabilities(approximation, c):
     problem = random_problem(2, 8, c, variance=1e-8)
     elpd, excess = cavity_loo(approximation, problem._replace(K=problem.K - 1e-8 * np.eye(8) * (1 - 1e-4)))
     assert_allclose(elpd, -np.log(c), atol=1e-4)
@@ -203,13 +203,13 @@ def test_log_probability_of_two_classes_matches_quadrature(gap, variance):
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_log_probability_is_continuous_in_the_tail(c, likelihood, monkeypatch):
-    """Where both ways work they agree, and far out nothing is lost."""
+def test_log_probability_is_continuous_where_its_formula_changes(c, likelihood, monkeypatch):
+    """Both formulas agree where both apply, and the tail keeps its digits."""
     rng = np.random.default_rng(c)
     root = rng.normal(size=(c, c))
     mean = np.zeros((40, c))
     mean[:, 0] = -np.linspace(0, 60, 40)
-    label = 0 if likelihood.function_axis else 1  # which the mean speaks against
+    label = 0 if likelihood.function_axis else 1  # the mean makes this label unlikely
     cov, labels = np.tile(root @ root.T, (40, 1, 1)), np.full(40, label)
     log_p = log_predictive_density(likelihood, mean, cov, labels, tolerance=1e-6)
     assert np.isfinite(log_p).all()
@@ -270,7 +270,7 @@ def test_rough_points_are_refitted_on_request(fits):
     assert_allclose(some.elpd_i, np.where(again, all_of_them.elpd_i, quick.elpd_i), atol=1e-12)
 
 
-def test_a_fit_that_did_not_converge_is_flagged(fits):
+def test_fit_that_did_not_converge_is_flagged(fits):
     model, _ = models.probit()
     with model, pytest.warns(RuntimeWarning, match="did not converge"):
         fit = pm.fit(1, method="nested_ep", progressbar=False)
@@ -280,7 +280,7 @@ def test_a_fit_that_did_not_converge_is_flagged(fits):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
 @pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
 def test_arviz_compares_leave_one_out_results(fits):
-    """With PSIS-LOO of draws, given as a result and as the draws themselves."""
+    """The reference is PSIS-LOO of draws, as a result and as draws."""
     model, by_method = fits
     draws = by_method["nested_ep"].sample(100, chains=2, random_seed=1)
     with model:
@@ -313,7 +313,7 @@ def test_arviz_compares_with_mcmc(fits):
 
 
 def test_text_counts_points_where_cavities_of_a_mode_are_rough():
-    """The same points by a new fit: three times nearer to quadrature."""
+    """Refits of these points are three times closer to quadrature."""
     rng = np.random.default_rng(0)
     y = rng.poisson(1.0, 8)
     y[0] = 12

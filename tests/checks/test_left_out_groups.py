@@ -1,4 +1,4 @@
-"""Leave-one-group-out from one fit, against posteriors without the sites of a group, and against fits to the others."""
+"""Leave-one-group-out from one fit, against posteriors without the sites of a group, and against refits."""
 
 import numpy as np
 import pymc as pm
@@ -28,7 +28,7 @@ def one_function():
 
 
 def without_sites(k, mean, sites, rows):
-    """Mean and covariance of one function at some rows with the posterior of the sites of all others."""
+    """Mean and covariance of one function at some rows, from the posterior with the sites of the other rows."""
     others = np.setdiff1d(np.arange(k.shape[0]), rows)
     pi, nu = sites.precision[0, others], sites.location[0, others]
     noisy = np.linalg.inv(k[np.ix_(others, others)] + np.diag(1.0 / pi))
@@ -38,7 +38,7 @@ def without_sites(k, mean, sites, rows):
 
 
 def by_quadrature(centre, cov, y, log_p=lambda f, y: log_ndtr((2 * y - 1) * f)):
-    """log ∫ ∏ p(y | f) N(f | centre, cov) df of two numbers."""
+    """log ∫ ∏ p(y | f) N(f | centre, cov) df of two latent values."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     grid = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
     f = centre + grid @ np.linalg.cholesky(cov).T
@@ -63,7 +63,7 @@ def test_left_out_group_of_two_rows_matches_quadrature(method):
 
 
 def test_weights_of_left_out_groups_have_no_heavy_tail():
-    """Of counts weights of draws of the fit alone do: their variance is infinite, and k far above 1."""
+    """For counts, weights of draws from the fit itself have infinite variance, and a Pareto k far above 1."""
     rng = np.random.default_rng(5)
     j, mean = np.repeat(np.eye(4), 3, axis=0), np.full((1, N), 0.2)
     y = rng.poisson(np.exp(0.2 + j @ rng.normal(size=4)))
@@ -84,7 +84,7 @@ def test_weights_of_left_out_groups_have_no_heavy_tail():
 
 @pytest.mark.variation
 def test_left_out_coupled_sites_match_draws():
-    """Weights take sites out of the posterior; here they are never in it."""
+    """The weights remove sites from the posterior. The reference posterior is computed without these sites."""
     c, problem = 3, random_problem(5, N, 3, variance=3.0)
     method = NestedEP()
     solution = method.solve(problem.K, problem.m, problem.y)
@@ -114,7 +114,7 @@ def fit():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_groups_are_named_by_data_or_given(fit):
+def test_groups_are_given_by_data_or_arrays(fit):
     by_name = fit.loo(groups="where")
     where = fit.model["where"].get_value()
     again = fit.loo(groups=np.array([f"group {i}" for i in where]))
@@ -130,7 +130,7 @@ def test_groups_are_named_by_data_or_given(fit):
 
 
 def test_group_densities_match_fits_without_the_group(fit):
-    """At the same hyperparameters, by draws from the posterior of the others."""
+    """The reference uses draws from the posterior of the remaining rows, at the same hyperparameters."""
     found = fit.loo(groups="where").elpd_i.values
     prior, y = fit.solution.posterior.prior, fit.solution.labels
     where = fit.model["where"].get_value()
@@ -149,14 +149,14 @@ def test_group_densities_match_fits_without_the_group(fit):
     assert_allclose(found, refitted, atol=0.1)
 
 
-def test_a_group_of_one_row_is_left_out_as_a_row_is(fit):
+def test_group_of_one_row_equals_leave_one_out_of_the_row(fit):
     found, rows = fit.loo(groups=np.arange(30)), fit.loo()
     assert_allclose(found.elpd_i, rows.elpd_i, atol=1e-6)
     assert_allclose(found.p_loo_i, rows.p_loo_i, atol=1e-6)
 
 
-def test_weights_of_hyperparameters_leave_the_group_out(fit):
-    """Weights of the nodes leave the labels of a group out; a fit at the maximum keeps what they say."""
+def test_weights_of_hyperparameters_exclude_the_group(fit):
+    """Node weights exclude the labels of the group. A fit at the maximum keeps their influence on hyperparameters."""
     with MODELS["varying_intercepts"]():
         integrated = pm.fit(method="ep", hyper="ccd", progressbar=False)
     found = integrated.loo(groups="where")
@@ -180,11 +180,11 @@ def test_invalid_groups_raise_value_error(fit, groups, options, message):
         fit.loo(groups=groups, **options)
 
 
-def test_groups_of_several_functions_match_refits(shared):
+def test_leave_one_group_out_with_several_functions_matches_refits(shared):
     groups = np.arange(30) // 3
     found = shared.fit.loo(groups=groups)
     rows = shared.fit.loo().elpd_i.values.reshape(-1, 3).sum(axis=1)
     assert found.elpd_i.shape == (10,)
-    # Labels of neighbours say more than those of others.
+    # Labels of neighbours are more informative than distant labels.
     assert found.elpd < rows.sum() + 0.5
     assert np.isfinite(found.error_i).all()

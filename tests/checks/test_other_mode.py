@@ -1,4 +1,4 @@
-"""Modes besides the one at which EP stands, whose masses are known by sums over a grid."""
+"""Detection of a second mode of the posterior, with masses by sums over a grid."""
 
 import re
 
@@ -18,7 +18,7 @@ NU, SIGMA, LEVEL = 4.0, 0.2, 2.0
 
 
 def model_of(y, slope=None):
-    """Rows with `level` times a slope; by default slopes are next to 1, so that each row is a factor of its own."""
+    """Model of rows `level * slope`. By default slopes differ by 1e-9, so that each row is a separate factor."""
     slope = 1.0 + 1e-9 * np.arange(len(y)) if slope is None else slope
     with pm.Model() as model:
         level = pm.Normal("level", 0.0, LEVEL)
@@ -52,7 +52,7 @@ def test_both_modes_are_named_with_their_masses():
     assert found[0] == pytest.approx(fit.log_evidence, abs=0.01)
 
 
-def test_rows_of_one_latent_value_have_the_mass_of_both_modes():
+def test_grouped_rows_have_the_mass_of_both_modes():
     with model_of(TWO_AND_TWO, np.ones(4)):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.log_evidence == pytest.approx(logsumexp(masses_of(TWO_AND_TWO)), abs=1e-4)
@@ -62,8 +62,8 @@ def test_rows_of_one_latent_value_have_the_mass_of_both_modes():
 @pytest.mark.parametrize(
     "y",
     [
-        [1.0, 1.1, 0.9, 3.0, 3.1],  # a mode of a few thousandths
-        [1.0, 1.0, 2.0, 2.0],  # a Gaussian over both modes
+        [1.0, 1.1, 0.9, 3.0, 3.1],  # the other mode has a mass of some thousandths
+        [1.0, 1.0, 2.0, 2.0],  # the Gaussian covers both modes
     ],
 )
 def test_dominant_mode_does_not_cause_a_warning(likelihood, y):

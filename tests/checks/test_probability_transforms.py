@@ -1,4 +1,4 @@
-"""Probability integral transforms of rows that are left out, against closed forms and SciPy's distributions."""
+"""Leave-one-out probability integral transforms, against closed forms and SciPy's distributions."""
 
 import numpy as np
 import pymc as pm
@@ -32,7 +32,7 @@ def exact_transforms(sigma):
     return stats.norm.cdf(variance**0.5 * (inverse @ Y))
 
 
-def test_transforms_of_a_normal_model_are_exact():
+def test_transforms_of_a_normal_model_match_the_closed_form():
     fit = pm.fit(model=normal_model(0.3), method="ep", progressbar=False)
     loo = fit.loo(pit=True, progressbar=False)
     assert_allclose(loo.pit_i, exact_transforms(0.3), atol=1e-6)
@@ -57,7 +57,7 @@ def test_transforms_use_node_weights_without_the_label():
     assert len(sigmas) > 2
 
 
-def test_transform_of_a_count_lies_between_its_two_probabilities():
+def test_transform_of_a_count_lies_between_two_probabilities():
     counts = np.array([0, 1, 5])
     likelihood = BY_NAME["poisson"].given(np.zeros((1, 3)))
     ends = likelihood.ends(counts, MEAN[:, None], VARIANCE[:, None, None])
@@ -69,7 +69,7 @@ def test_transform_of_a_count_lies_between_its_two_probabilities():
         assert_allclose(found, expected, atol=1e-8)
 
 
-def test_transform_of_a_censored_number_lies_beyond_its_bound():
+def test_transform_of_a_censored_observation_lies_beyond_its_bound():
     y, lower, upper = np.array([0.2, -1.0, 1.5]), np.full(3, -1.0), np.full(3, 1.5)
     likelihood = BY_NAME["normal"].given(np.stack([np.full(3, 0.5), lower, upper]))
     below, at = likelihood.ends(y, MEAN[:, None], VARIANCE[:, None, None])
@@ -78,6 +78,6 @@ def test_transform_of_a_censored_number_lies_beyond_its_bound():
     assert_allclose(at, [whole[0], whole[1], 1.0])
 
 
-def test_classes_have_no_transforms():
+def test_transforms_of_classes_are_refused():
     with pytest.raises(TypeError, match="are classes, which have no order"):
         BY_NAME["probit"].ends(np.array([0, 1, 1]), MEAN[:, None], VARIANCE[:, None, None])

@@ -1,4 +1,4 @@
-"""Advice of messages about models that cannot be read or have no prior density, tried on the model that provokes it."""
+"""Advice in messages about models that are not supported, tried on the models that cause the messages."""
 
 import re
 
@@ -79,7 +79,7 @@ def _two_areas():
 
 
 def _alone():
-    """Area 7 without neighbours, as a normal beside the others."""
+    """Area 7 has no neighbours, and is declared as a separate normal variable."""
     return pt.concatenate([pm.CAR("u", np.zeros(7), W[:7, :7], alpha=0.9, tau=1.0), pm.Normal("v", 0, 1, shape=1)])
 
 
@@ -134,7 +134,7 @@ def _positive(**options):
 
 
 def _without_factors(declare):
-    """Read a model as methods with inducing inputs do, which take no factors of priors."""
+    """Read a model like methods with inducing inputs, which do not support factors of priors."""
 
     def read():
         with pm.Model() as model:
@@ -236,7 +236,7 @@ MIXTURES = {
 
 @pytest.mark.parametrize("case", MIXTURES)
 def test_advised_mixtures_have_the_density_of_the_prior(case):
-    """By quadrature over the scale w."""
+    """The reference is quadrature over the scale w."""
     density, size, mixing = MIXTURES[case]
     for x in (0.3, 1.0, 4.0):
         found, _ = integrate.quad(lambda w, x=x: stats.norm.pdf(x, 0, size * np.sqrt(w)) * mixing.pdf(w), 0, np.inf)
@@ -358,7 +358,7 @@ PRIORS = {
 
 @checked(PRIORS)
 def test_advised_priors_have_a_density(advice):
-    with graph_modes.rewritten():  # otherwise an inverse is computed, and fails before anything is read
+    with graph_modes.rewritten():  # without rewriting, an inverse is computed and fails before the model is read
         follow(advice)
 
 

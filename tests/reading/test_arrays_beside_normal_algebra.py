@@ -1,4 +1,4 @@
-"""Evidences of observed arrays with normal noise, beside dense normal algebra of their entries."""
+"""Evidence of observed arrays with normal noise, against dense normal algebra of their entries."""
 
 import numpy as np
 import pymc as pm
@@ -35,7 +35,7 @@ def items():
 
 CROSSED = SAME_PERSON + 4.0 * SAME_ITEM
 OF_PERSONS = KERNEL[PERSON][:, PERSON]
-# Argument, its covariance, the standard deviation of the noise, and the observed values.
+# Linear predictor, its covariance, standard deviation of the noise, and observed values.
 ARRAYS = {
     "scale by item": (persons_and_items, CROSSED, BY_ITEM, Y),
     "transposed": (lambda: persons_and_items().T, CROSSED, BY_ITEM[:, None], Y.T),

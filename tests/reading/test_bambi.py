@@ -1,4 +1,4 @@
-"""Models that bambi makes of formulas are read as `build()` leaves them."""
+"""Models that bambi builds from formulas are fitted without changes after `build()`."""
 
 import warnings
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from pymc_gpep.prior_moments.prior_functions import frozen_data
 from pymc_gpep.reading import StructureError, read_classifier
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of its dependencies, at import
+    warnings.simplefilter("ignore")  # warnings of its dependencies at import
     bmb: Any = pytest.importorskip("bambi")
 
 N = 40
 _rng = np.random.default_rng(1)
 DATA = pd.DataFrame(
     {
-        "x": _rng.normal(5.0, size=N),  # far from 0: bambi centres predictors unless told not to
+        "x": _rng.normal(5.0, size=N),  # not centred at 0: bambi centres predictors by default
         "x2": _rng.normal(-3.0, size=N),
         "t": np.linspace(0, 1, N),
         "E": _rng.uniform(1, 3, N),
@@ -39,7 +39,7 @@ DATA = pd.DataFrame(
 )
 _SPLINE = "bs(t, df=6)"
 
-# Formula, options, and what is integrated. What bambi gives no prior of its own has one here.
+# Formula, options, and integrated variables. Where bambi sets no prior, it is set here.
 FORMULAS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "common effects": ("y ~ x + x2", {}, {"Intercept", "x", "x2"}),
     "no intercept": ("y ~ 0 + x + x2", {}, {"x", "x2"}),
@@ -82,14 +82,14 @@ def built(name: str) -> Any:
     """Return a model of bambi, built."""
     formula, options, _ = FORMULAS[name]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of bambi, on its own code
+        warnings.simplefilter("ignore")  # bambi's own warnings
         model = bmb.Model(formula, DATA, **{"family": "bernoulli"} | options)
         model.build()
     return model
 
 
 def _stopped(stops):
-    """Probabilities of classes that stop with these probabilities after all classes before."""
+    """Probabilities of classes by stopping ratios."""
     columns = [stops[:, k] * (1 - stops[:, :k]).prod(axis=1) for k in range(stops.shape[1])]
     return np.column_stack([*columns, (1 - stops).prod(axis=1)])
 
@@ -104,7 +104,7 @@ def test_argument_equals_the_linear_predictor_of_the_formula(name: str) -> None:
     model: pm.Model = built(name).backend.model
     classifier = read_classifier(model)
     assert {rv.name for rv in classifier.prior.integrated} == FORMULAS[name][2]
-    # Random standard normals, as variables of the model and as latent functions.
+    # Random standard normals, transformed to variables of the model and to latent functions.
     space = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     point = model.initial_point()
     roots, mean = model.replace_rvs_by_values([classifier.prior.roots(), classifier.prior.mean()])
@@ -133,7 +133,7 @@ def test_argument_equals_the_linear_predictor_of_the_formula(name: str) -> None:
     assert_allclose(np.broadcast_to(found, np.shape(expected)), expected, rtol=1e-6, atol=1e-12)
 
 
-# Formula, options, and the probabilities of bambi's `predict`, of those that the model itself calls "p".
+# Formula, options, and probabilities of bambi's `predict`, computed from the variable "p" of the model.
 PREDICTED: dict[str, tuple[str, dict[str, Any], Callable[[np.ndarray], np.ndarray]]] = {
     "groups": ("y ~ x + (1 | g)", {"family": "bernoulli"}, lambda p: p),
     "centred by the formula": ("y ~ center(x)", {"family": "bernoulli"}, lambda p: p),
@@ -147,7 +147,7 @@ PREDICTED: dict[str, tuple[str, dict[str, Any], Callable[[np.ndarray], np.ndarra
 
 
 def drawn(model: Any, draws: int = 10, **kwargs: Any) -> Any:
-    """Return draws of a fit, with groups as the last axis of what has several classes."""
+    """Return draws of a fit, with groups as the last axis of variables with several classes."""
     pymc_model = model.backend.model
     fit = pm.fit(model=pymc_model, method="laplace", progressbar=False, **kwargs)
     idata = fit.sample(draws, chains=2, random_seed=1)
@@ -159,7 +159,7 @@ def drawn(model: Any, draws: int = 10, **kwargs: Any) -> Any:
 def uncentred(name: str, **kwargs: Any) -> Any:
     formula, options, _ = PREDICTED[name]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of bambi, on its own code
+        warnings.simplefilter("ignore")  # bambi's own warnings
         model = bmb.Model(formula, DATA, **{"family": "bernoulli", "center_predictors": False} | options | kwargs)
         model.build()
     return model
@@ -167,8 +167,8 @@ def uncentred(name: str, **kwargs: Any) -> Any:
 
 @pytest.mark.variation(but=["ratings and groups", "centred by the formula"])
 @pytest.mark.parametrize("name", PREDICTED)
-def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
-    """At the rows of the data, for each draw, the probability of the PyMC model."""
+def test_bambi_predicts_from_draws_of_a_fit(name: str) -> None:
+    """For each draw and row, bambi's prediction is the probability of the PyMC model."""
     model = uncentred(name)
     idata = drawn(model, hyper="map")
     own = PREDICTED[name][2](idata["posterior"]["p"].values)
@@ -184,7 +184,7 @@ def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
 )
 def test_intercept_of_centred_predictors_is_corrected(formula: str, options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of bambi, on its own code
+        warnings.simplefilter("ignore")  # bambi's own warnings
         model = bmb.Model(formula, DATA, **{"family": "bernoulli"} | options)
         model.build()
     idata = drawn(model, hyper="map")
@@ -202,11 +202,11 @@ def test_intercept_that_cannot_be_corrected_is_refused() -> None:
         pm.fit(model=model.backend.model, method="ep", progressbar=False)
 
 
-def test_flat_priors_of_bambi_give_least_squares() -> None:
+def test_flat_priors_of_bambi_lead_to_least_squares() -> None:
     response = DATA["x"] + 0.1 * DATA["x2"] + np.random.default_rng(99).normal(size=len(DATA))
     data = DATA.assign(response=response)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of bambi, on its own code
+        warnings.simplefilter("ignore")  # bambi's own warnings
         model = bmb.Model("response ~ x + x2", data, auto_scale=False)
         model.build()
     fit = pm.fit(model=model.backend.model, method="ep", hyper="map", progressbar=False)
@@ -215,11 +215,11 @@ def test_flat_priors_of_bambi_give_least_squares() -> None:
     assert_allclose(fit.summary(["Intercept", "x", "x2"])["mean"], expected, rtol=1e-7)
 
 
-def test_formula_with_centring_equals_centring_by_bambi() -> None:
+def test_centring_in_the_formula_equals_centring_by_bambi() -> None:
     fits = []
     for formula, centre in (("y ~ x + x2", True), ("y ~ center(x) + center(x2)", False)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of bambi, on its own code
+            warnings.simplefilter("ignore")  # bambi's own warnings
             model = bmb.Model(formula, DATA, family="bernoulli", center_predictors=centre)
             model.build()
         fits.append(pm.fit(model=model.backend.model, method="ep", progressbar=False))
@@ -229,8 +229,8 @@ def test_formula_with_centring_equals_centring_by_bambi() -> None:
     assert_allclose(corrected["Intercept"], centred["Intercept"] - moved, rtol=1e-6)
 
 
-def test_bambi_interprets_by_draws_of_a_fit() -> None:
-    """A comparison of x with x + 1 in one group, by the coefficients of each draw."""
+def test_bambi_interprets_draws_of_a_fit() -> None:
+    """Compare x with x + 1 in one group. The reference uses the coefficients of each draw."""
     model = uncentred("groups")
     idata = drawn(model, draws=200, hyper="map")
     draws = idata["posterior"]
@@ -265,7 +265,7 @@ def test_weighted_rows_equal_weighted_least_squares():
     data = DATA.assign(v=_rng.normal(size=N))
     priors = {"x": bmb.Prior("Normal", mu=0, sigma=2), "Intercept": bmb.Prior("Normal", mu=0, sigma=3)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of bambi's use of pandas
+        warnings.simplefilter("ignore")  # from bambi's use of pandas
         made = bmb.Model("weighted(v, E) ~ x", data, priors=priors, center_predictors=False)
         made.build()
     fit = pm.fit(method="ep", model=made.backend.model, hyper="map", progressbar=False)

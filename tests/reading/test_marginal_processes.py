@@ -1,4 +1,4 @@
-"""Marginalised processes are read as processes with normal noise: the same evidence, predictions and density."""
+"""Marginalised processes become processes with normal noise: same evidence, predictions and density."""
 
 import numpy as np
 import pymc as pm
@@ -56,7 +56,7 @@ def declared(declare):
 
 
 @pytest.mark.parametrize("declare", [marginal, written_out, noise_of_rows, coloured_noise, grid])
-def test_evidence_is_the_density_that_pymc_observes(declare):
+def test_evidence_equals_the_density_in_pymc(declare):
     model = declared(declare)
     fit = pm.fit(
         method="ep", model=model, hyper="map", hyperparameters=["level"] * (declare is not grid), progressbar=False
@@ -71,7 +71,7 @@ def test_evidence_is_the_density_that_pymc_observes(declare):
 
 
 @pytest.mark.parametrize("approx", ["VFE", "FITC", "DTC"])
-def test_evidence_with_inducing_points_is_the_potential_of_pymc(approx):
+def test_evidence_with_inducing_points_equals_the_potential_in_pymc(approx):
     with pm.Model() as model:
         _, cov, sd = parts()
         process = pm.gp.MarginalApprox(mean_func=pm.gp.mean.Constant(0.2), cov_func=cov, approx=approx)
@@ -120,7 +120,7 @@ def test_fit_and_predictions_equal_the_latent_process():
     assert_allclose(again.latent["mean"], fits[0].latent["mean"], rtol=1e-6)
 
 
-def test_marginal_model_has_the_hyperparameters_alone():
+def test_marginal_model_has_only_the_hyperparameters():
     made = gpep.marginalize(declared(marginal))
     assert {rv.name for rv in made.free_RVs} == {"eta", "ls", "sd"}
 
@@ -142,7 +142,7 @@ def walk(mu, **kwargs):
     return pm.MvGaussianRandomWalk("y", mu=mu, init_dist=start, observed=VECTORS, **kwargs)
 
 
-# Each declares an observed variable with means `mu`; the second function returns the covariance of all entries.
+# Each case declares an observed variable with means `mu`. The second function returns the covariance of all entries.
 NOISES = {
     "learned factor": (
         lambda mu, s: pm.MvNormal("y", mu, chol=lkj(), observed=VECTORS, dims=("row", "out")),
@@ -196,16 +196,16 @@ def vectors(noise, design=DESIGN):
 
 
 def dense(noise, fit, design):
-    """Means, coefficients of effects and covariance of noise at rows of a design, of which fitted ones are first."""
+    """Means, coefficients of effects and noise covariance at the rows of a design. Fitted rows come first."""
     outputs = 1 if noise == "one vector" else OUT
     whole = np.stack([np.kron(row, np.eye(OUT)) for row in design])[:, :outputs]
     coefficients = np.concatenate([whole, np.ones((*whole.shape[:2], 1))], axis=-1).reshape(-1, 2 * OUT + 1)
     return coefficients, NOISES[noise][1]({name: value.values for name, value in fit.hyperparameters.items()})
 
 
-@pytest.mark.filterwarnings("ignore:pytensor.tensor.linalg.trace:FutureWarning")  # of PyMC's density
+@pytest.mark.filterwarnings("ignore:pytensor.tensor.linalg.trace:FutureWarning")  # from PyMC's density
 @pytest.mark.parametrize("noise", NOISES)
-def test_correlated_noise_is_exact(noise):
+def test_evidence_with_correlated_noise_is_exact(noise):
     model = vectors(noise)
     found = read_classifier(model, starts=True)
     point = {key: value + 0.2 for key, value in model.initial_point().items()}
@@ -260,7 +260,7 @@ def test_loaded_fit_of_vectors_equals_the_fit():
     assert fit.sample(4, random_seed=1).observed_data["y"].dims == ("row", "out")
 
 
-def test_vectors_next_to_another_response_are_left_out_by_name():
+def test_error_for_vectors_with_another_response_names_the_response():
     model = vectors("known covariance")
     with model:
         pm.Poisson("count", pm.math.exp(model["level"] + pm.Normal("w") * DESIGN[:, 0]), observed=np.arange(ROWS))
@@ -275,7 +275,7 @@ def test_vectors_next_to_another_response_are_left_out_by_name():
 
 
 @pytest.mark.parametrize("declare", [lambda: vectors("known covariance"), lambda: declared(marginal)])
-def test_samplers_name_the_marginal_model_for_models_that_fits_rewrite(declare):
+def test_error_of_samplers_for_rewritten_models_names_the_marginal_model(declare):
     with declare(), pytest.raises(gpep.StructureError, match=r"Sample gpep.marginalize\(model\) by pm.sample\(\)"):
         pm.sample(step=gpep.samplers.GuidedHMC(), progressbar=False)
 

@@ -1,4 +1,4 @@
-"""The reader of model graphs: what it finds in models of every form it promises to read, and what it says of others."""
+"""The reader of model graphs: results for every supported form of model, and messages for other models."""
 
 import numpy as np
 import pymc as pm
@@ -34,24 +34,24 @@ def process(eta=1.0, ls=1.0, mean=None):
 
 
 def shared_prior(rotated=True, n_outputs=C, **kwargs):
-    """A prior with hyperparameters of its own for all classes, in the model on the context stack."""
+    """A prior with its own hyperparameters for all classes, declared in the current model context."""
     eta, ls = pm.HalfNormal("eta", 2.0), pm.LogNormal("ls")
     return process(eta, ls).prior("f", X, n_outputs=n_outputs, reparameterize=rotated, **kwargs)
 
 
 def single_priors(rotated=True, names="abc"):
-    """A prior per class, each with a length-scale of its own."""
+    """A prior for each class, each with its own length scale."""
     return [process(1.0, pm.LogNormal(f"ls_{k}")).prior(f"f_{k}", X, reparameterize=rotated) for k in names]
 
 
 def values_of(classifier: GPClassifier, variables, point):
-    """Evaluate expressions of random variables at a point {name: value} given in the variables' own space."""
+    """Evaluate expressions of random variables at a point {name: value} on the variables' natural scale."""
     inputs = [classifier.model[name] for name in point]
     function = pytensor.function(inputs, variables, mode="FAST_COMPILE", on_unused_input="ignore")
     return function(*point.values())
 
 
-# ---- what feeds which class ------------------------------------------------------------------------------------
+# ---- functions of each class ----
 
 ARRANGEMENTS_OF_ONE_PRIOR = {
     "transposed": (lambda f: f.T, (0, 1, 2)),
@@ -73,7 +73,7 @@ ARRANGEMENTS_OF_ONE_PRIOR = {
 @pytest.mark.parametrize(
     ("arrange", "classes"), ARRANGEMENTS_OF_ONE_PRIOR.values(), ids=ARRANGEMENTS_OF_ONE_PRIOR.keys()
 )
-def test_outputs_of_one_prior_find_their_classes(arrange, classes, rotated):
+def test_outputs_of_one_prior_are_assigned_to_their_classes(arrange, classes, rotated):
     with pm.Model() as model:
         f = shared_prior(rotated)
         MultinomialProbit("y", arrange(f), observed=Y)
@@ -104,7 +104,7 @@ ARRANGEMENTS_OF_SINGLE_PRIORS = {
 @pytest.mark.parametrize(
     ("arrange", "order"), ARRANGEMENTS_OF_SINGLE_PRIORS.values(), ids=ARRANGEMENTS_OF_SINGLE_PRIORS.keys()
 )
-def test_single_priors_find_their_classes(arrange, order, rotated):
+def test_single_priors_are_assigned_to_their_classes(arrange, order, rotated):
     with pm.Model() as model:
         MultinomialProbit("y", arrange(*single_priors(rotated)), observed=Y)
     found = read_classifier(model)
@@ -119,7 +119,7 @@ def test_single_priors_find_their_classes(arrange, order, rotated):
 
 
 @both_parametrisations
-def test_prior_of_two_outputs_and_single_prior_find_their_classes(rotated):
+def test_prior_of_two_outputs_and_single_prior_are_assigned_to_their_classes(rotated):
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", shape=2)
         pair = process(eta[0], mean=pm.gp.mean.Constant(1.0)).prior("pair", X, n_outputs=2, reparameterize=rotated)
@@ -133,7 +133,7 @@ def test_prior_of_two_outputs_and_single_prior_find_their_classes(rotated):
     np.testing.assert_array_equal(mean, np.repeat([[1.0], [2.0], [1.0]], N, axis=1))
 
 
-def test_multivariate_normal_with_a_mean_per_output_is_read():
+def test_multivariate_normal_with_a_mean_per_output_is_recognised():
     mean = np.arange(C * N).reshape(C, N).astype(float)
     with pm.Model() as model:
         scale = pm.HalfNormal("scale")
@@ -155,7 +155,7 @@ def test_priors_of_one_process_share_their_covariance():
     assert found.prior.covariance().ndim == 2
 
 
-# ---- mean and covariance ---------------------------------------------------------------------------------------
+# ---- mean and covariance ----
 
 
 def _linear():
@@ -189,7 +189,7 @@ def test_mean_and_covariance_match_the_process(mean, expected, n_outputs, rotate
 
 
 @both_parametrisations
-def test_sum_of_processes_is_read(rotated):
+def test_sum_of_processes_is_recognised(rotated):
     with pm.Model() as model:
         total = process(pm.HalfNormal("eta1"), 0.5) + process(pm.HalfNormal("eta2"), 2.0)
         MultinomialProbit("y", total.prior("f", X, n_outputs=C, reparameterize=rotated).T, observed=Y)
@@ -199,7 +199,7 @@ def test_sum_of_processes_is_read(rotated):
 
 
 @both_parametrisations
-def test_expressions_follow_the_data_and_reach_the_value_variables(rotated):
+def test_expressions_depend_on_data_and_value_variables(rotated):
     with pm.Model() as model:
         inputs, labels = pm.Data("inputs", X), pm.Data("labels", Y)
         ls = pm.Deterministic("ls", 2 * pm.HalfNormal("half_ls"))
@@ -222,13 +222,13 @@ def test_expressions_follow_the_data_and_reach_the_value_variables(rotated):
     assert read_classifier(model).n_points == N - 2
 
 
-# ---- the rest of the model -------------------------------------------------------------------------------------
+# ---- other parts of the model ----
 
 
 @both_parametrisations
 @pytest.mark.parametrize("n_outputs", [1, C])
 def test_dims_name_axes_and_classes(n_outputs, rotated):
-    """The dims alone decide how many outputs there are, whatever `n_outputs` says."""
+    """The dims determine the number of outputs. `n_outputs` does not matter."""
     with pm.Model(coords={"species": ["setosa", "versicolor", "virginica"], "flower": np.arange(N)}) as model:
         f = shared_prior(rotated, n_outputs, dims=("species", "flower"))
         MultinomialProbit("y", f.T[:, [2, 0, 1]], observed=Y)
@@ -299,14 +299,14 @@ def test_multivariate_normal_slopes_are_hyperparameters():
     assert read_classifier(model).hyperparameters == (slope,)
 
 
-def test_two_classes_of_two_functions_are_read():
+def test_two_classes_of_two_functions_are_recognised():
     with pm.Model() as model:
         MultinomialProbit("y", shared_prior(n_outputs=2).T, observed=Y % 2)
     assert read_classifier(model).n_classes == 2
 
 
 def test_equal_numbers_of_points_and_classes_are_not_confused():
-    """A square argument is read by what its cells are, not by its shape."""
+    """The axes of a square argument are identified by their meaning and not by their length."""
     with pm.Model() as model:
         f = process().prior("f", X[:C], n_outputs=C)
         MultinomialProbit("y", f.T[:, ::-1], observed=Y[:C])
@@ -321,7 +321,7 @@ def test_likelihood_is_selected_by_name():
     assert [rv.name for rv in read_classifier(model, likelihood="y2").hyperparameters] == ["f_y1_rotated_"]
 
 
-def test_nested_model_is_read():
+def test_nested_model_is_recognised():
     with pm.Model() as model:
         eta = pm.HalfNormal("eta")
         with pm.Model(name="sub"):
@@ -333,7 +333,7 @@ def test_nested_model_is_read():
 
 
 @both_parametrisations
-def test_reading_leaves_the_random_generators_alone(rotated):
+def test_reading_does_not_change_random_generators(rotated):
     def states():
         return [rv.owner.inputs[0].get_value().bit_generator.state for rv in model.basic_RVs]
 
@@ -344,8 +344,7 @@ def test_reading_leaves_the_random_generators_alone(rotated):
     assert states() == before
 
 
-# ---- models that are none --------------------------------------------------------------------------------------
-# Each builder makes a model in the context on the stack; the phrases have to be in the message about it.
+# ---- refused models ---- Each builder declares a model in the current context. The message must contain the phrases.
 
 
 def _no_probit():
@@ -427,7 +426,7 @@ def _output_twice():
 
 
 def _one_output():
-    classes = pm.Data("classes", np.array(1))  # the likelihood itself refuses a number that is known beforehand
+    classes = pm.Data("classes", np.array(1))  # for a constant, the likelihood itself raises an error
     f = process().prior("f", X).reshape((-1, classes))
     MultinomialProbit("y", f, observed=pm.Data("labels", np.zeros(N, int)))
 
@@ -558,7 +557,7 @@ def test_unknown_likelihood_name_is_refused(name, what):
         lambda f: {"p": pm.Deterministic("p", pm.math.softmax(f.T, axis=1))},
     ],
 )
-def test_softmax_is_read(parameters):
+def test_softmax_is_recognised(parameters):
     X = np.linspace(0, 1, 5)[:, None]
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=X, n_outputs=3)
@@ -578,7 +577,7 @@ def test_categorical_without_softmax_is_refused(p):
         read_classifier(model)
 
 
-def test_arrays_leave_the_graph_and_its_values_alone():
+def test_replacing_arrays_does_not_change_the_graph_or_its_values():
     rng = np.random.default_rng(0)
     x, row, few, label = rng.normal(size=(30, 2)), rng.normal(size=(1, 30)), np.arange(3.0), rng.integers(3, size=30)
     scale = pt.dscalar("scale")

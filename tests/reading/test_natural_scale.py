@@ -21,7 +21,7 @@ def test_initial_point_is_the_inverse_of_reported_hyperparameters(name, request)
         assert_allclose(point[key], value, rtol=1e-10, atol=1e-12)
 
 
-def test_a_transform_may_depend_on_another_hyperparameter():
+def test_transform_may_depend_on_another_hyperparameter():
     X, y = models.data()
     with pm.Model() as model:
         top = pm.LogNormal("top", 0, 1)

@@ -1,4 +1,4 @@
-"""Observed arrays of several axes, and links before a selection: the numbers of models with a row for each entry."""
+"""Observed arrays with several axes, and links before a selection, against models with a row for each entry."""
 
 import warnings
 
@@ -26,7 +26,7 @@ PERSON, ITEM = np.divmod(np.arange(P * K), K)
 
 
 def effects():
-    """Persons, items and a scale."""
+    """Effects of persons and items, with a scale."""
     a, b = pm.Normal("a", dims="person"), pm.Normal("b", 0, 0.5, dims="item")
     return a, b, a[:, None] + b, pm.HalfNormal("s")
 
@@ -130,7 +130,7 @@ def test_log_density_of_rows_equals_log_density_of_array(name):
     assert_allclose(log_densities(rows, point), log_densities(model, point), rtol=1e-12)
 
 
-def test_model_of_plain_rows_is_unchanged():
+def test_model_of_plain_rows_is_not_changed():
     model = declared(lambda a, b, e, s: pm.Poisson("y", pm.math.exp(a[PERSON] + b[ITEM]), observed=COUNTS.ravel()))
     assert with_rows(model) is model
 
@@ -143,7 +143,7 @@ def test_model_of_plain_rows_is_unchanged():
         *("repeat", "tile"),
     ],
 )
-def test_array_model_is_read_with_one_function_of_its_rows(name):
+def test_array_model_has_one_function_of_its_rows(name):
     found = read_classifier(declared(MODELS[name]))
     assert found.n_functions == (3 if name == "selected softmax" else 1)
     assert found.n_points == np.count_nonzero(Y <= 1) if name == "missing" else P * K
@@ -266,7 +266,7 @@ def quiet(recwarn):
 
 
 def with_data(likelihood, whole):
-    """A model of persons by items with data along each axis and both, or the same with a row for each entry."""
+    """A model of persons by items with data along each axis and both axes, or the same model with rows."""
     rows = (slice(None),) * 2 if whole else (PERSON, ITEM)
     x, group = (X, PERSON[::4][::-1] // 2) if whole else (X[PERSON], PERSON[::4][::-1][PERSON] // 2)
     with pm.Model(coords={"item": COORDS["item"]}) as model:

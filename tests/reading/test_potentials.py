@@ -1,4 +1,4 @@
-"""Potentials that are log densities of rows: the numbers of the models that need no potential."""
+"""Potentials that are log densities of rows, against models without potentials."""
 
 import numpy as np
 import pymc as pm
@@ -172,7 +172,7 @@ def test_factors_of_sums_are_weights_of_rows(name):
     assert_allclose(*(fit.effects("b")["b"].values for fit in both), rtol=1e-5)
 
 
-def test_walk_of_a_scan_is_refused_with_its_closed_form():
+def test_walk_by_a_scan_is_refused_with_its_closed_form():
     with pm.Model() as model:
         steps = pm.Normal("steps", shape=5)
         walk = pytensor.scan(lambda step, before: before + step, [steps], [pt.zeros(())], return_updates=False)
@@ -181,7 +181,7 @@ def test_walk_of_a_scan_is_refused_with_its_closed_form():
         read_classifier(model, starts=True)
 
 
-def test_potential_of_an_array_is_read_by_entries():
+def test_potential_of_an_array_has_a_row_for_each_entry():
     with pm.Model() as model:
         a, s = pm.Normal("a", shape=5), pm.HalfNormal("s")
         pm.Potential("y", pm.logp(pm.Normal.dist(a[:, None], s), MATRIX))
@@ -216,7 +216,7 @@ def test_potential_of_two_arguments_keeps_its_variables_as_hyperparameters():
         read_classifier(model, starts=True)
 
 
-def test_potential_next_to_classes_stays_a_term():
+def test_potential_next_to_classes_remains_a_term():
     with pm.Model() as model:
         level = pm.Normal("level")
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X[:6, None], n_outputs=3)

@@ -1,4 +1,4 @@
-"""Variables that only predict are drawn by a fit, and change nothing else."""
+"""Unobserved outcomes of a model are drawn by a fit. Other results do not change."""
 
 import numpy as np
 import pymc as pm
@@ -30,7 +30,7 @@ def fit():
     return pm.fit(method="ep", model=studies(True), hyper="map", progressbar=False)
 
 
-def test_evidence_equals_the_model_without_predictions(fit):
+def test_evidence_equals_the_evidence_without_unobserved_outcomes(fit):
     alone = pm.fit(method="ep", model=studies(False), hyper="map", progressbar=False)
     assert fit.log_evidence == alone.log_evidence
     assert [rv.name for rv in fit.classifier.hyperparameters] == ["tau"]

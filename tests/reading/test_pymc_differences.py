@@ -1,4 +1,4 @@
-"""Claims of the page of known differences. Where a test fails, PyMC is mended, and the page is out of date."""
+"""Claims of the page of known differences. If a test fails, PyMC has changed, and the page must be updated."""
 
 import numpy as np
 import pymc as pm
@@ -14,10 +14,10 @@ def test_densities_of_areas_lack_the_power_of_sigma():
     effects = np.random.default_rng(1).normal(size=len(W))
     effects -= effects.mean()
     densities = [pm.logp(pm.ICAR.dist(W=W, sigma=s), s * effects).eval() for s in (1.0, 2.0)]
-    assert_allclose(densities[1] - densities[0], 0.0, atol=1e-9)  # of a Gaussian −(n − 1) log 2
+    assert_allclose(densities[1] - densities[0], 0.0, atol=1e-9)  # for a Gaussian, −(n − 1) log 2
 
 
-def test_a_bernoulli_of_a_probit_loses_its_far_tail():
+def test_bernoulli_of_a_probit_loses_its_far_tail_in_pymc():
     f = np.float64(10.0)
     assert pm.logp(pm.Bernoulli.dist(p=pm.math.invprobit(f)), 0).eval() == -np.inf
     assert_allclose(pm.logp(gpep.Probit.dist(f), 0).eval(), norm.logcdf(-f), rtol=1e-12)

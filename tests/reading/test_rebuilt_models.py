@@ -1,4 +1,4 @@
-"""Models that PyMC has made of others are read as these; the right values are those of the first model."""
+"""Models that PyMC transformed have the same results as the original models."""
 
 import copy
 
@@ -32,7 +32,7 @@ WAYS = {
 
 
 def of_one_function(observe):
-    """Inputs whose columns a covariance takes in another order, and a Deterministic before the likelihood."""
+    """Model whose covariance uses columns in another order, with a Deterministic before the likelihood."""
     with pm.Model() as model:
         ls = pm.LogNormal("ls", 0.0, 1.0, shape=2)
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=ls, active_dims=[1, 0])).prior("f", X=X)
@@ -70,7 +70,7 @@ def of_softmax():
     return model, None
 
 
-# Each model in one of the ways, and each way of a plain model.
+# Each model with one transformation, and each transformation of a plain model.
 PAIRS = [
     *(("shared", way) for way in WAYS),
     *((name, list(WAYS)[2 * i % len(WAYS)]) for i, name in enumerate(MODELS) if i),
@@ -79,7 +79,7 @@ PAIRS = [
 
 @pytest.mark.variation(but=["shared-deepcopy", "probit-observe", "softmax-copy"])
 @pytest.mark.parametrize(("name", "way"), PAIRS)
-def test_rebuilt_models_are_read_like_the_original(name, way):
+def test_transformed_models_have_the_results_of_the_original(name, way):
     model, _ = MODELS[name]()
     first, second = read_classifier(model), read_classifier(WAYS[way](model))
     assert second.kind == first.kind
@@ -114,14 +114,14 @@ def test_fixed_hyperparameter_is_a_constant():
     assert_allclose(prior_moments(held)({}).k[0], right, rtol=1e-9)
 
 
-def test_labels_observed_later_are_read():
+def test_labels_observed_later_are_used():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T)
     assert_allclose(prior_moments(read_classifier(pm.observe(model, {"y": Y})))({}).labels, Y)
 
 
-def test_a_gp_of_the_first_model_is_refused_with_advice_that_works():
+def test_gp_of_the_original_model_is_refused_with_advice_that_works():
     model, gp = models.fixed()
     with model.copy():
         fit = pm.fit(method="laplace", progressbar=False)

@@ -1,4 +1,7 @@
-"""Refused models: a message says what was found, and what it advises is read, and the same model by PyMC's graph."""
+"""Refused models: messages name the finding and a remedy.
+
+The advised model is supported and equals the refused model.
+"""
 
 import re
 from collections.abc import Callable
@@ -19,7 +22,7 @@ from pymc_gpep.reading import StructureError, read_classifier, read_processes
 N, C = 6, 3
 X = np.linspace(0.0, 1.0, N)[:, None]
 Y = np.arange(N) % C
-ONE = Y % 2  # of two classes
+ONE = Y % 2  # labels of two classes
 COUNTS = np.tile([1, 2, 2], (N, 1))
 W = np.diag(np.ones(N - 1), 1) + np.diag(np.ones(N - 1), -1)
 CUTPOINTS = np.array([-1.0, 1.0])
@@ -52,7 +55,7 @@ def ordered(f, cutpoints=CUTPOINTS, **kwargs):
 
 
 class Pairs(pm.gp.cov.Covariance):
-    """Of f(a) − f(b) at rows (a, b), as on the page about covariance functions of one's own."""
+    """Covariance of f(a) − f(b) at rows (a, b), as on the page about custom covariance functions."""
 
     def __init__(self, of):
         super().__init__(2 * of.input_dim)
@@ -94,17 +97,17 @@ def _class_levels():
 
 
 class Refused(NamedTuple):
-    """A model, what is said of it, and what it is told to be instead."""
+    """A refused model, phrases of its message, and the advised model."""
 
     build: Callable
     phrases: list[str]
     advised: Callable | None = None
     same: bool = True
-    """Whether labels have the same probability under both at the same values of free variables."""
+    """Whether both models have the same probability of the labels at the same values of the free variables."""
 
 
 def _reference(outputs=2, below=True):
-    """Functions of other classes, and one with next to no variance in place of zeros."""
+    """Functions of the other classes, and a function of negligible variance in place of zeros."""
     f = process().prior("f", X=X, n_outputs=outputs)
     zero = one("zero", eta=1e-4)
     return pt.concatenate([zero[None], f]).T
@@ -146,7 +149,7 @@ def _votes(votes):
 
 
 def _trials():
-    """The rows that are advised for trials of another link."""
+    """The rows that the message advises for trials with another link."""
     labels = np.concatenate([np.arange(m) < k for k, m in zip(Y, TRIALS, strict=True)])
     gpep.Probit("y", one(X=np.repeat(X, TRIALS, axis=0)), observed=labels)
 
@@ -210,7 +213,7 @@ def test_message_names_the_finding_and_the_advice(case):
     assert not OPERATIONS.search(message)
     if case in OBSERVED:
         assert f"'y' ({case})" in message
-    if "GuidedHMC" in message:  # what the sampler asks of a model before anything is compiled
+    if "GuidedHMC" in message:  # the sampler's requirement, before any compilation
         latent = LatentModel(read_processes(model))
         assert latent.log_likelihood(pt.matrix("f")).ndim == 0
     if advised is not None:
@@ -225,7 +228,7 @@ SAME = {name: case for name, case in ARGUMENTS.items() if case.advised is not No
 @pytest.mark.variation(but=["ordered with sigma"])
 @pytest.mark.parametrize("case", SAME)
 def test_advised_model_gives_labels_the_same_probability(case):
-    """By PyMC's own log probabilities; what differs is the jitter."""
+    """Compared by PyMC's log probabilities, up to the jitter."""
     build, _, advised, _ = SAME[case]
     models = []
     for declare in (build, advised):
@@ -249,7 +252,7 @@ def test_refused_model_can_be_sampled():
 
 
 def test_function_of_tiny_variance_replaces_zeros():
-    """Log evidence of Bernoulli(logit_p=f) by Laplace's method, which is another implementation."""
+    """The reference for the log evidence of Bernoulli(logit_p=f) is another implementation of Laplace's method."""
     evidence = []
     for declare in (lambda: softmax(pt.stack([one("zero", eta=1e-4), one()]).T, ONE), lambda: bernoulli(one())):
         with pm.Model() as model:
@@ -273,7 +276,7 @@ def test_advised_rows_of_trials_and_votes_match_observations():
     assert_allclose([np.bincount(row, minlength=C) for row in labels], COUNTS)
 
 
-# ---- sums that have the prior of one process -------------------------------------------------------------------
+# ---- sums that have the prior of one process ----
 
 t = np.arange(N)
 GRID = [X[:2], X[:3]]
@@ -365,7 +368,7 @@ ONE_PROCESS = {
 
 @pytest.mark.parametrize("case", ONE_PROCESS)
 def test_sum_of_a_single_process_has_the_prior_of_the_process(case):
-    """Up to PyMC's jitter."""
+    """The priors agree up to PyMC's jitter."""
     found = []
     for declare in ONE_PROCESS[case]:
         with pm.Model() as model:
@@ -395,7 +398,7 @@ def test_message_names_the_variable_behind_an_argument(likelihood):
 
 
 def test_difference_has_the_covariance_of_pairs():
-    """Dense algebra: D K Dᵀ for the matrix of differences D."""
+    """The reference is D K Dᵀ with the matrix of differences D."""
     of = pm.gp.cov.ExpQuad(1, ls=0.3)
     pairs = np.c_[X[A], X[B]]
     D = np.eye(N)[A] - np.eye(N)[B]
@@ -418,10 +421,10 @@ def test_message_does_not_name_an_unrelated_variable():
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize("by", ["rows", "selection"])
 def test_repeated_points_are_refused(by):
-    """Two labels 1 of one latent value N(0, 4) have the probability of an orthant, 1/4 + arcsin(4/5) / (2 π).
+    """Two labels 1 of one latent value N(0, 4) have the probability 1/4 + arcsin(4/5) / (2 π), of an orthant.
 
-    A third label, 0, of a value far away, has the probability of a half. EP is within a hundredth of their product;
-    labels of separate values would have 1/4 in place of 0.398.
+    A third label 0 at a distant point has probability ½. EP's evidence is within 0.01 of the product. With separate
+    latent values the first factor would be 1/4, not 0.398.
     """
     index, labels, x = np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([[0.0], [9.0]])
     with pm.Model():

@@ -1,4 +1,7 @@
-"""Labels of other shapes: every likelihood refuses them alike, and what is advised works; missing ones are left out."""
+"""Labels of invalid shapes: every likelihood refuses them with the same advice, which works.
+
+Missing labels are left out.
+"""
 
 import warnings
 
@@ -18,14 +21,14 @@ CUTPOINTS = np.array([-1.0, 1.0])
 
 
 def stopping(link, f, y):
-    """Observe three classes by stopping ratios."""
+    """Declare three classes by stopping ratios."""
     stops = link(pt.as_tensor(CUTPOINTS) - f[:, None])
     passed = pt.cumprod(1.0 - stops, axis=1)
     p = pt.concatenate([stops[:, :1], stops[:, 1:] * passed[:, :1], passed[:, 1:]], axis=1)
     pm.Categorical("y", p=p, observed=y)
 
 
-# For each likelihood how it is declared, and its labels.
+# Declaration and labels of each likelihood.
 DECLARED = {
     "multinomial_probit": (lambda f, y: gpep.MultinomialProbit("y", f.T, observed=y), 3),
     "noisy_multinomial_probit": (lambda f, y: gpep.MultinomialProbit("y", f.T, epsilon=0.1, observed=y), 3),
@@ -65,7 +68,7 @@ def labels(likelihood):
 
 
 def declared(likelihood, y, X=X):
-    """A model of a likelihood, with several functions where it has them."""
+    """A model of a likelihood, with several functions if it needs them."""
     declare, c = (DECLARED | VOTES)[likelihood]
     one = not next(each for each in LIKELIHOODS if each.name == likelihood).function_axis
     with pm.Model() as model, warnings.catch_warnings():
@@ -77,7 +80,7 @@ def declared(likelihood, y, X=X):
 
 
 def refusal_of(likelihood, y):
-    """What is said of labels where they are declared, or where the model is read."""
+    """Message of the error, at the declaration or at the reading of the model."""
     with pytest.raises(ValueError, match="y") as raised:
         read_classifier(declared(likelihood, y))
     return str(raised.value)
@@ -167,7 +170,7 @@ def test_labels_of_minus_one_get_advice_on_missing_labels(likelihood):
 
 @pytest.mark.parametrize("likelihood", ["logit", "softmax", "ordered_probit", "poisson"])
 @pytest.mark.parametrize(("value", "said"), [(0.5, "0.5"), (np.nan, "missing at 1 of 6 points")])
-def test_labels_that_pymc_would_truncate_are_refused(likelihood, value, said):
+def test_labels_that_pymc_would_round_are_refused(likelihood, value, said):
     model = declared(likelihood, lambda: pm.Data("labels", labels(likelihood).astype(float)))
     changed = labels(likelihood).astype(float)
     changed[3] = value
@@ -188,7 +191,7 @@ def test_missing_observations_at_new_points_are_refused(likelihood):
 
 @pytest.mark.parametrize("likelihood", ["ordered_probit", "poisson"])
 @pytest.mark.parametrize("wrong", [2.5, -7.0])
-def test_only_labels_that_are_wrong_are_listed(likelihood, wrong):
+def test_error_lists_only_invalid_labels(likelihood, wrong):
     model = next(each for each in LIKELIHOODS if each.name == likelihood).given(np.ones((2, 9)))
     with pytest.raises(ValueError, match=rf"but among them are {wrong}\.") as raised:
         model.check([0, 1, 2, wrong, 0, 1, 2, 0, 1], 1, 9)

@@ -1,4 +1,4 @@
-"""Walks and autoregressions whose start is not Gaussian: the series after its start is integrated."""
+"""Random walks and autoregressions whose start is not Gaussian: the series after the start is integrated."""
 
 import numpy as np
 import pymc as pm
@@ -20,7 +20,7 @@ def walk(start):
 
 
 def moments(model, **values):
-    """Mean (n,) and covariance (n, n) of the latent function for values of the hyperparameters."""
+    """Mean (n,) and covariance (n, n) of the latent function at values of the hyperparameters."""
     classifier = read_classifier(model, starts=True)
     given = {rv: values.pop(rv.name) for rv in classifier.hyperparameters}
     assert not values
@@ -50,7 +50,7 @@ def test_walk_given_its_start_has_the_moments_of_summed_steps(start):
     assert_allclose(cov, STEP**2 * np.minimum.outer(steps, steps), atol=1e-12)
 
 
-def test_each_series_of_several_has_its_start():
+def test_each_of_several_series_has_its_own_start():
     with pm.Model(coords={"series": ["a", "b"], "time": range(T)}) as model:
         u = pm.GaussianRandomWalk(
             "u", sigma=pm.HalfNormal("s", 1), init_dist=pm.Uniform.dist(-3, 3), dims=("series", "time")
@@ -80,7 +80,7 @@ def test_autoregression_given_its_start_has_the_moments_of_its_recursion():
         u = pm.AR("u", rho, sigma=pm.HalfNormal("s", 1), init_dist=pm.StudentT.dist(nu=4, shape=2), shape=T)
         pm.Normal("y", u, NOISE, observed=Y)
     mean, cov = moments(model, s=STEP, u_start=[0.6, -1.0])
-    effect = np.zeros((T, 2 + T))  # of the start, and of a standard normal at each time
+    effect = np.zeros((T, 2 + T))  # coefficients of the start, and of a standard normal at each time
     effect[:2, :2] = np.eye(2)
     for t in range(2, T):
         effect[t] = rho[0] * effect[t - 1] + rho[1] * effect[t - 2]
@@ -104,21 +104,21 @@ KEPT_WHOLE = {
 
 
 @pytest.mark.parametrize("case", KEPT_WHOLE)
-def test_other_series_stay_unchanged(case):
+def test_other_series_are_not_changed(case):
     start, declare, asked = KEPT_WHOLE[case]
     with pm.Model() as model:
         pm.Normal("y", declare("u", sigma=1.0, init_dist=start(), shape=T), NOISE, observed=Y)
     assert with_starts(model, asked) is model
 
 
-def test_walk_stays_whole_if_the_name_of_its_start_is_taken():
+def test_walk_is_not_changed_if_the_name_of_its_start_is_taken():
     with pm.Model() as model:
         pm.HalfNormal("u_start")
         pm.Normal("y", walk(pm.Uniform.dist(-5, 5)), NOISE, observed=Y)
     assert with_starts(model) is model
 
 
-def test_model_with_a_start_follows_data_of_the_original_model():
+def test_model_with_a_start_uses_new_data_of_the_original_model():
     with pm.Model() as model:
         place = pm.Data("place", np.arange(T))
         pm.Normal("y", walk(pm.Uniform.dist(-5, 5))[place], NOISE, observed=Y, shape=place.shape)
@@ -128,7 +128,10 @@ def test_model_with_a_start_follows_data_of_the_original_model():
 
 
 def test_fit_of_a_walk_with_heavy_tails_at_its_start_matches_quadrature():
-    """With normal noise the evidence is a normal density for each start, whose posterior is summed on a grid."""
+    """With normal noise the evidence given the starts is a normal density.
+
+    The posterior of the starts is summed on a grid.
+    """
     with pm.Model():
         u = pm.GaussianRandomWalk("u", sigma=STEP, init_dist=pm.StudentT.dist(nu=4, mu=3.0, sigma=0.3), shape=T)
         pm.Normal("y", u, NOISE, observed=Y)
@@ -160,7 +163,7 @@ def test_fit_of_a_walk_with_heavy_tails_at_its_start_matches_quadrature():
     ids=["heavy tails", "bounded"],
 )
 def test_walk_of_counts_matches_a_filter_on_a_grid(start, level, s):
-    """The reference: messages along the walk on a grid of 1201 log rates, for 80 values of s."""
+    """The reference filters the walk on a grid of 1201 log rates, for 80 values of s."""
     rng, group = np.random.default_rng(0), np.repeat(np.arange(7), 6)
     counts = rng.poisson(np.exp(0.5 + 0.8 * rng.standard_t(4, size=7))[group])
     with pm.Model():

@@ -1,4 +1,4 @@
-"""Hyperparameters for which PyMC's density of Gaussian variables is zero, as negative standard deviations."""
+"""Hyperparameters at which PyMC's density of Gaussian variables is zero, such as negative standard deviations."""
 
 import numpy as np
 import pymc as pm
@@ -15,7 +15,7 @@ GROUP = np.arange(24) % J
 Y = np.random.default_rng(0).integers(0, 2, 24)
 W = np.eye(J, k=1) + np.eye(J, k=-1)
 
-# Variables whose parameter is a normal, which PyMC allows to be negative, or not.
+# Parameters with a normal prior. PyMC allows negative values of some.
 DECLARED = {
     "normal": lambda s: pm.Normal("u", 0, s, shape=J),
     "precision of a normal": lambda s: pm.Normal("u", 0, tau=s, shape=J),
@@ -45,7 +45,7 @@ def declared(name, prior=(1, 0.5)):
 @pytest.mark.variation(but=["normal", "areas"])
 @pytest.mark.filterwarnings("ignore:.*trace is deprecated:FutureWarning", "ignore:.* encountered in .*:RuntimeWarning")
 @pytest.mark.parametrize("name", DECLARED)
-def test_log_posterior_is_a_number_where_the_density_of_the_model_is_a_number(name):
+def test_log_posterior_is_finite_where_the_density_of_the_model_is_finite(name):
     model = declared(name)
     density = model.compile_logp(mode="FAST_COMPILE")
     log_posterior = DenseLogPosterior(read_classifier(model), EP())
@@ -65,7 +65,7 @@ def test_log_posterior_is_minus_infinity_outside_the_support():
 
 @pytest.mark.parametrize("prior", [(1, 0.5), (0, 1)])
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
-def test_a_search_finds_the_positive_maximum(prior):
+def test_search_finds_the_positive_maximum(prior):
     model = declared("normal", prior)
     log_posterior = DenseLogPosterior(read_classifier(model), EP())
     with model:

@@ -1,4 +1,4 @@
-"""The log posterior of hyperparameters while active rows are held."""
+"""The log posterior of hyperparameters for fixed active rows."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_gradient_matches_differences(make, rows):
     assert_allclose(held(theta).gradient @ step, difference, rtol=1e-6, atol=1e-11)
 
 
-def test_log_posterior_of_chosen_rows_is_their_bound():
+def test_log_posterior_of_selected_rows_is_their_bound():
     whole, theta = log_posterior(models.shared, active=7)
     solution = whole.choose(theta)
     evaluation = whole.holding(solution)(theta)
@@ -46,7 +46,7 @@ def test_log_posterior_of_chosen_rows_is_their_bound():
     assert_allclose(evaluation.log_posterior, solution.bound + whole.space.log_prior(theta), rtol=1e-10)
 
 
-def test_the_best_round_is_kept():
+def test_best_round_is_kept():
     whole, theta = log_posterior(models.softmax, active=8)
     seen = []
     optimum, solution = climb_in_rounds(whole, theta, 12, 3, lambda history, held: seen.append(len(history) - 1))
@@ -65,7 +65,7 @@ def test_the_best_round_is_kept():
         (KeyboardInterrupt(), "Interrupted."),
     ],
 )
-def test_callback_can_stop_the_search(error, message):
+def test_callback_stops_the_search(error, message):
     whole, theta = log_posterior(models.softmax, active=8)
 
     def stop(history, held):
@@ -81,7 +81,7 @@ def test_callback_can_stop_the_search(error, message):
 @pytest.mark.parametrize(
     ("fails", "message"), [("interrupted", "Interrupted."), ("not finite", "the best round before is kept")]
 )
-def test_failed_choice_keeps_earlier_rounds(monkeypatch, fails, message):
+def test_failed_selection_keeps_earlier_rounds(monkeypatch, fails, message):
     whole, theta = log_posterior(models.softmax, active=8)
     holding, rounds = ActiveLogPosterior.holding, 0
 
@@ -102,7 +102,7 @@ def test_failed_choice_keeps_earlier_rounds(monkeypatch, fails, message):
 
 
 @pytest.mark.variation
-def test_without_rounds_hyperparameters_stay():
+def test_search_without_rounds_keeps_hyperparameters():
     whole, theta = log_posterior(models.softmax, active=8)
     optimum, solution = climb_in_rounds(whole, theta, 50, 0, lambda history, held: None)
     assert optimum.converged

@@ -18,7 +18,7 @@ whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 
 
 def exact(problem, likelihood=None):
-    """The solution and the derivatives in all moments."""
+    """The solution, and the derivatives with respect to all moments."""
     solution, slope, bars = solved(GFITC(**EXACT), problem.prior, problem.y, likelihood)
     assert solution.number is Number.OBJECTIVE
     return solution, (slope, *bars[:3])
@@ -36,7 +36,7 @@ def test_gfitc_equals_dense_ep(own, noise):
     expected = dense_gfitc(k, problem.mean, problem.y, noise)
     assert expected.change < 1e-10
     assert_allclose(solution.evidence, expected.evidence, rtol=1e-8)
-    # Functions at other inputs, where no site acts.
+    # functions at new inputs, where no site acts
     new = np.random.default_rng(3).normal(size=(4, 2))
     there = problem._replace(x=new, mean=np.zeros((3, 4)))
     mean, _ = solution.posterior.predict(there.prior.block(slice(None)))
@@ -76,7 +76,7 @@ def test_common_shift_of_all_classes_converges_in_few_sweeps(own):
 
 
 def test_gfitc_without_residual_equals_pairwise_sites():
-    """Where latent values are functions of the inducing values, there is nothing to integrate out."""
+    """Latent values are functions of the inducing values here: no residual is integrated out."""
     problem = random_sparse(2, 12, 3, 12)._replace(log_scales=np.log([[3.0, 0.7]]))
     prior = problem._replace(z=problem.x[None], noise=0.0).prior
     expected = SparseEP(**EXACT | {"sites": "pairwise", "jitter": 1e-12}).solve(prior, problem.y)

@@ -1,4 +1,4 @@
-"""Class-independent EP, by inner EP and by quadrature, against dense implementations and what is known of it."""
+"""Class-independent EP, by inner EP and by quadrature, against dense implementations, and its known properties."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def of_classes(n, c, variance, per_class):
 
 @stored
 def dense_numbers(moments, n, c, variance, per_class):
-    """Evidence, mean, variances, weights and slopes in the covariances, one after the other."""
+    """Evidence, mean, variances, weights and slopes in the covariances, flattened and concatenated."""
     problem = of_classes(n, c, variance, per_class)
     dense = independent_ep(problem.K, problem.y, problem.m, moments=moments)
     variances = np.einsum("cii->ci", dense.covariance)
@@ -46,7 +46,7 @@ def dense_numbers(moments, n, c, variance, per_class):
 @pytest.mark.parametrize(
     ("n", "c", "variance", "per_class"), [(6, 3, 1.0, True), (5, 4, 10.0, False), (7, 2, 30.0, True)]
 )
-def test_equals_dense_reference(kind, moments, n, c, variance, per_class):
+def test_class_independent_ep_equals_dense_reference(kind, moments, n, c, variance, per_class):
     problem = of_classes(n, c, variance, per_class)
     evidence, *others = dense_numbers(moments, n, c, variance, per_class)
     mean, variances, weights = np.reshape(others[: 3 * c * n], (3, c, n))
@@ -102,7 +102,7 @@ def test_variances_are_too_small_for_coupled_classes(kind):
     ratio = np.einsum("iaa->ai", independent.cov) / np.einsum("iaa->ai", full.cov)
     assert ratio.max() < 0.8
     assert np.median(ratio) < 0.4
-    # What the data do not speak of is lost, what they do speak of is not.
+    # Uncertainty about the common level, which labels do not determine, is lost. Uncertainty of differences is not.
     contrast = np.array([1.0, -1.0, 0.0])
     of_contrast = (contrast @ independent.cov @ contrast) / (contrast @ full.cov @ contrast)
     assert np.median(of_contrast) > 2 * np.median(ratio)
@@ -113,7 +113,7 @@ def test_variances_are_too_small_for_coupled_classes(kind):
 def test_iteration_converges_if_the_common_level_drifts(kind, data, log_variance, log_lengthscale):
     solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
     assert solution.convergence.converged
-    # The derivative with respect to a mean that all classes share.
+    # derivative with respect to a prior mean that all classes share
     assert np.abs(solution.posterior.weights.sum(0)).max() < 1e-6
 
 

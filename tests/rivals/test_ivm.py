@@ -21,18 +21,19 @@ def test_all_rows_active_equal_the_dense_method(case):
         k, problem.m, problem.y, likelihood=case.likelihood
     )
     assert found.converged
-    assert np.isnan(found.selection.scores).all()  # there was nothing to choose
+    assert np.isnan(found.selection.scores).all()  # all rows are active: nothing is scored
     assert_allclose(found.active_evidence, dense.evidence, atol=1e-8)
     moments = Block(k[:, found.selection.rows], k.diagonal(axis1=1, axis2=2), problem.m)
     mean, cov = ActivePosterior(found.posterior).predict(moments)
     assert_allclose(mean, dense.mean, atol=2e-5)
     assert_allclose(cov, dense.cov, atol=2e-5)
-    # The bound of variational Bayes bounds that of its Gaussian from below; EP's evidence is near the exact one.
+    # For variational Bayes this bounds the bound of its Gaussian from below. EP's evidence is close to the exact
+    # evidence.
     assert found.bound > dense.evidence if case.rule.shares else found.bound < dense.evidence
 
 
 @pytest.mark.parametrize("score", ["information", "probability", "random"])
-def test_chosen_rows_have_a_higher_bound_than_random_rows(score):
+def test_selected_rows_have_a_higher_bound_than_random_rows(score):
     problem = random_problem(5, 80, 3, variance=9.0)
     found = IVM(active=25, criterion=score).solve(DenseRows(problem.K, problem.m), problem.y, random_seed=1)
     blind = [
@@ -44,7 +45,7 @@ def test_chosen_rows_have_a_higher_bound_than_random_rows(score):
         assert found.bound > np.mean(blind) + 1.0
 
 
-def test_bound_over_a_sample_is_near_the_bound_over_all_rows():
+def test_bound_over_a_sample_is_close_to_the_bound_over_all_rows():
     problem = random_problem(5, 400, 3)
     rows = DenseRows(problem.K, problem.m)
     whole = IVM(active=20, polish=False).solve(rows, problem.y)
@@ -70,7 +71,7 @@ def test_invalid_options_are_refused(options, message):
         IVM(**options)
 
 
-def test_sites_that_a_likelihood_lacks_are_refused():
+def test_unsupported_sites_are_refused():
     case = next(case for case in CASES if case.c == 1)
     with pytest.raises(ValueError, match="no 'utility' sites by which they could be chosen; there is sites='indep"):
         IVM(sites="utility").named(case.likelihood)

@@ -39,7 +39,7 @@ def inputs(d):
 
 
 def conjugate(d):
-    """φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma, and the paper's covariance, exp{−Σ_d φ_d (x_d − x'_d)²}, times a number."""
+    """Model with φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma, and the paper's covariance σ² exp{−Σ_d φ_d (x_d − x'_d)²}."""
     X, y = inputs(d)
     with pm.Model() as model:
         psi = pm.Gamma("psi", SIGMA, TAU, shape=d)
@@ -63,7 +63,7 @@ def log_posterior(request):
 
 
 def start(log_posterior):
-    """φ and ψ to begin at, flat and on the natural scale."""
+    """Initial φ and ψ, flattened, on the natural scale."""
     theta = log_posterior.space.initial_point({"phi": np.full(len(log_posterior.space.parameters) // 2, 0.4)})
     values = log_posterior.space.natural(theta[None])
     return theta, values["phi"][0], values["psi"][0]
@@ -76,7 +76,7 @@ def latent_values(phi):
     return variational_bayes(covariance(phi), y, prior_mean), prior_mean, y
 
 
-# Weights with a bound, and those without one, with one scale and with two.
+# Weights with and without a bound, with one scale and with two scales.
 @pytest.mark.variation(but=["1-utilities"])
 @pytest.mark.parametrize(
     ("log_posterior", "weights"),
@@ -87,7 +87,7 @@ def test_step_matches_a_grid(log_posterior, weights):
     theta, phi, psi = start(log_posterior)
     step = next(mean_field_steps(log_posterior, theta, draws=1500, weights=weights, inner=None, random_seed=2))
     found, prior_mean, y = latent_values(phi)
-    # Without a bound there is one update, which has a test of its own.
+    # Without a bound there is one update, which the next test covers.
     mean = step.latent.mean if weights in ("authors", "printed") else found.mean
 
     def log_weight(phi):
@@ -120,7 +120,7 @@ def test_step_matches_a_grid(log_posterior, weights):
 
 @pytest.mark.parametrize(("log_posterior", "at_random"), [(1, True), (2, False)], indirect=["log_posterior"])
 def test_updates_match_the_authors_loop(log_posterior, at_random):
-    """Three steps, with the package's draws and from where it begins, against plain algebra."""
+    """Three steps with the package's draws and start, against plain algebra."""
     theta, phi, _ = start(log_posterior)
     _, y = inputs(phi.size)
     begin = np.random.default_rng(5).normal(size=(3, y.size)) if at_random else None
@@ -137,7 +137,7 @@ def test_updates_match_the_authors_loop(log_posterior, at_random):
 
 
 def of_each_class(d):
-    """φ_kd ~ Exponential(ψ_kd), of a covariance for each class."""
+    """Model with φ_kd ~ Exponential(ψ_kd) and a covariance for each class."""
     X, y = inputs(d)
     with pm.Model() as model:
         psi = pm.Gamma("psi", SIGMA, TAU, shape=(3, d))
@@ -158,7 +158,7 @@ def by_class():
 
 @pytest.mark.variation
 def test_classes_with_separate_covariances_have_separate_weights(by_class):
-    """The paper's 4.5: each class's draws are weighted by that class's latent means alone."""
+    """Section 4.5 of the paper: the draws of a class are weighted by the latent means of that class alone."""
     phi = np.array([[0.2], [1.0], [2.0]])
     theta = by_class.space.initial_point({"phi": phi})
     steps = list(islice(mean_field_steps(by_class, theta, draws=100, weights="authors"), 2))
@@ -175,7 +175,7 @@ def test_classes_with_separate_covariances_have_separate_weights(by_class):
 
 
 def test_bound_of_several_blocks_matches_direct_computation(by_class):
-    """log ∫ of a product of densities of each class's own φ is a sum of logs."""
+    """The log ∫ of a product of densities over separate φ is a sum of logs."""
     theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=500, weights="utilities", random_seed=1))
     psi = by_class.space.natural(theta[None])["psi"][0]
@@ -208,7 +208,7 @@ def test_blocks_are_combined_as_independent(by_class):
 
 
 def blocks_of(model):
-    """Names and places of the hyperparameters in each block."""
+    """Names and positions of the hyperparameters in each block."""
     posterior = DenseLogPosterior(read_classifier(model), VariationalBayes())
     step = next(mean_field_steps(posterior, posterior.space.initial_point(), draws=2, weights="authors"))
     names = np.array([name.replace("_log__", "") for name in posterior.space.parameters])
@@ -300,7 +300,7 @@ def test_parents_of_a_conjugate_pair_match_the_closed_form(log_posterior):
 
 
 def test_parents_of_any_prior_are_maximised():
-    """A scale of two length scales, with a prior of its own that has a parameter: against a search along each."""
+    """Two length scales with a common scale, whose prior has a parameter. The reference searches along each."""
     X, y = inputs(2)
     with pm.Model() as model:
         rate = pm.Exponential("rate", 2.0)
@@ -356,12 +356,12 @@ def test_fit_has_weights_and_a_message():
     assert np.ptp(nodes["phi"].values) > 0.01
     s = int(posterior.weights.argmax())
     assert posterior.solution(s).evidence == pytest.approx(float(nodes["evidence"][s]), abs=1e-6)
-    # What is integrated over lies below what the best hyperparameters give.
+    # The average over hyperparameters is below the value at the best hyperparameters.
     assert posterior.log_evidence < fit.log_evidence
 
 
-def test_the_authors_weights_are_the_default_and_begin_at_the_priors():
-    """They make all their steps, from the means of the priors, and no bound."""
+def test_default_weights_are_those_of_the_authors_and_start_at_the_priors():
+    """The fit makes all steps from the prior means, and computes no bound."""
     log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), VariationalBayes())
     found = fitted(log_posterior, draws=100, steps=7, tolerance=0.5)
     begin = log_posterior.space.initial_point()
@@ -388,12 +388,12 @@ def test_fit_with_a_posterior_for_each_class_reports_its_effective_draws():
             random_seed=1,
         )
     posterior, nodes = fit.hyper_posterior, fit.nodes["phi"].values[..., 0]
-    # Draws of the classes that go together are as good as each other.
+    # Draws of different classes are exchangeable.
     assert len(posterior) == 100
     assert_allclose(posterior.weights, 1 / 100)
     assert f"100 draws are worth {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
     assert posterior.weighing.effective_size < 100
-    # What the classes have is from their own latent values alone.
+    # The weights of a class depend on its own latent values alone.
     assert len(set(map(tuple, np.sort(nodes, axis=0).T))) == 3
     assert fit.converged
 

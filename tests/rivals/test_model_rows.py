@@ -1,4 +1,4 @@
-"""The prior of a model at its rows, block by block, against the matrix that the model has."""
+"""The prior of a model at its rows, block by block, against the model's whole matrix."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""The estimate of the evidence, and the chain that is made of it, on models with and without latent values."""
+"""The pseudo-marginal estimate of the evidence, and its chains, for models with and without latent values."""
 
 import pickle
 
@@ -25,7 +25,7 @@ def draw(model, step, draws=6, tune=3, **options):
 
 @pytest.fixture(scope="module")
 def three_points():
-    """A model of three points, a step for it, and a point some way from the mode with what the step knows there."""
+    """A model of three points, a step for it, a point away from the mode, and the prior moments there."""
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 2)
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=0.7))
@@ -52,7 +52,7 @@ def step(marginal):
 
 
 def whitenings(step, point, prior):
-    """By the approximation, by sites unlike any that it has, and by the prior."""
+    """Guides by the approximation, by arbitrary other sites, and by the prior."""
     solved = step.sites(step.site_model, prior, point)
     other = CoupledSites(0.3 * solved.precision + 0.05, 0.5 * solved.location + np.array([[0.1], [-0.2], [0.1]]))
     return {
@@ -81,7 +81,7 @@ def test_standard_error_matches_repeated_estimates(three_points):
     assert np.mean([estimate.standard_error for estimate in estimates]) == pytest.approx(spread, rel=0.25)
 
 
-def test_approximation_is_better_than_the_prior(three_points):
+def test_estimate_by_the_approximation_is_more_accurate_than_by_the_prior(three_points):
     step, point, _ = three_points
     z = np.random.default_rng(2).standard_normal((2000, 7, 3))
     errors = {
@@ -92,7 +92,7 @@ def test_approximation_is_better_than_the_prior(three_points):
     assert errors["solved"] < 0.2 * errors["prior"]
 
 
-def test_estimate_does_not_depend_on_the_past(three_points):
+def test_estimate_does_not_depend_on_earlier_calls(three_points):
     step, point, _ = three_points
     z = np.random.default_rng(3).standard_normal((4, 7, 3))
 
@@ -116,8 +116,11 @@ def test_extrapolated_sites_replace_sites_without_convergence(three_points, monk
     np.testing.assert_array_equal(found.location, extrapolated.location)
 
 
-def test_each_move_starts_where_the_last_move_ended(three_points, monkeypatch):
-    """The first of two moves is accepted, and the second ends at half the density that the first has reached."""
+def test_second_move_starts_at_the_end_of_the_first_move(three_points, monkeypatch):
+    """The first move is accepted with density 1.
+
+    The second move halves the density, and is accepted half of the time.
+    """
     step, _, prior = three_points
     whitening = PriorWhitening(prior)
     log_priors = {0.0: 0.0, 1.0: 5.0, 2.0: 5.0 - np.log(2.0)}
@@ -159,7 +162,10 @@ def test_draws_are_exact(problem, draws):
 
 @pytest.mark.variation
 def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal, step):
-    """The potential of the marginal model is not asked, and latent values are where they would be in the original."""
+    """The step does not evaluate the potential of the marginal model.
+
+    Latent values take the same path as in the original.
+    """
     assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}
     with model:
         original = draw(model, gpep.samplers.PseudoMarginal(), chains=2, cores=1)
@@ -171,15 +177,15 @@ def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal,
         np.testing.assert_array_equal(hidden.sample_stats[name].values, original.sample_stats[name].values)
 
 
-def test_draws_from_a_marginal_model_depend_on_the_seed_alone(marginal, step):
+def test_draws_from_a_marginal_model_depend_only_on_the_seed(marginal, step):
     one = draw(marginal, step, chains=2, cores=1)
     two = draw(marginal, step, chains=2, cores=2, mp_ctx="fork")
     for name in ("ls", "eta"):
         np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
 
 
-def test_step_of_a_marginal_model_pickles(marginal, step):
-    """Processes that begin anew are given it so."""
+def test_step_of_a_marginal_model_can_be_pickled(marginal, step):
+    """New processes receive the step as a pickle."""
     copy = pickle.loads(cloudpickle.dumps(step))
     results = []
     for each in (step, copy):

@@ -1,4 +1,4 @@
-"""EP by quadrature against dense implementations, and what the rules and the sites are worth."""
+"""EP by quadrature against dense implementations, and the accuracy of its rules and sites."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ DATA = [iris, wine]
 
 
 def precision_and_location(solution, full):
-    """Λ (n, c − 1, c − 1) and ξ (n, c − 1) from what the solver keeps them in."""
+    """Λ (n, c − 1, c − 1) and ξ (n, c − 1) from the solver's storage."""
     n, c, _ = solution.cov.shape
     first, second = solution.start.reshape(2, n, -1)
     precision = np.zeros((n, c - 1, c - 1))
@@ -51,7 +51,7 @@ def symmetric(rng, shape):
 @pytest.mark.parametrize(
     ("n", "c", "variance", "order", "per_class"), [(8, 3, 1.0, 5, True), (6, 4, 4.0, 5, False), (8, 2, 10.0, 10, True)]
 )
-def test_equals_dense_reference_with_the_rule_of_the_paper(n, c, variance, order, per_class, full):
+def test_rule_of_the_paper_equals_dense_reference(n, c, variance, order, per_class, full):
     problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
     dense = quadrature_ep(problem.K, problem.y, problem.m, partial(product_rule, order=order), full=full)
     approximation = QEP(order=order, rule="gauss_hermite", tolerance=1e-11, full=full)
@@ -89,7 +89,7 @@ def test_default_rule_is_close_to_exact_moments(seed, variance, full):
     ],
 )
 def test_gradients_with_full_sites_match_differences_of_the_evidence(seed, c, variance, order, error, per_class):
-    """Up to the error of the quadrature, whose moments are not quite the derivatives of its normalisers."""
+    """The tolerance is the error of the quadrature: its moments are not exactly derivatives of its normalisers."""
     problem = random_problem(seed, 6, c, variance=variance, per_class=per_class, with_mean=True)
     k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)
     approximation = QEP(full=True, tolerance=1e-11, order=order)
@@ -117,7 +117,7 @@ def test_evidence_of_diagonal_sites_is_close_to_full_sites_but_gradients_differ(
 
 @sites
 def test_two_classes_equal_binary_ep(full):
-    """g is then a scalar, and inner EP exact: QEP is nested EP, gradient and all."""
+    """g is a scalar and inner EP exact: QEP equals nested EP, including its gradient."""
     problem = random_problem(0, 12, 2, variance=10.0, per_class=True, with_mean=True)
     arguments = problem.K, problem.m, problem.y, np.zeros(24)
     found, expected = (ep(tolerance=1e-11).run(*arguments, gradient=True) for ep in (partial(QEP, full=full), NestedEP))
@@ -129,7 +129,10 @@ def test_two_classes_equal_binary_ep(full):
 
 
 def test_tilted_moments_after_two_sweeps():
-    """Figure 1 of the nested EP paper on a part of iris: Q10 and QD10 like QF10, Q5 worse, inner EP biased in log Ẑ."""
+    """Figure 1 of the nested EP paper on part of iris: Q10 and QD10 agree with QF10.
+
+    Q5 is worse. Inner EP's log Ẑ is biased.
+    """
     X, y = iris()
     X, y = X[::5], y[::5]
     K = squared_exponential(X, variance=np.e, lengthscale=np.e) + 1e-8 * np.eye(y.size)
@@ -189,7 +192,7 @@ def test_start_does_not_change_the_fixed_point(full):
     cold = approximation.solve(problem.K, problem.m, problem.y)
     anywhere = np.random.default_rng(0).normal(scale=0.3, size=cold.start.size)
     anywhere[: cold.start.size // 2] = 0.2
-    if full:  # beyond d = 3 entries, the first half is not in use
+    if full:  # for d = 3 and more, the first half of the array is unused
         anywhere.reshape(2, 9, 6)[0, :, 3:] = 0.0
     warm = approximation.solve(problem.K, problem.m, problem.y, start=anywhere)
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
@@ -235,14 +238,14 @@ def test_invalid_input_returns_a_status(full):
         ({"order": 1001, "rule": "gauss_hermite"}, "quadrature nodes"),
     ],
 )
-def test_a_model_that_is_too_large_is_refused(method, options, message):
+def test_too_large_model_is_refused(method, options, message):
     model, _ = models.probit()
     integrate = {"fit": partial(pm.fit, progressbar=False, model=model), "marginalize": partial(marginalize, model)}
     with pytest.raises(ValueError, match=message):
         integrate[method](method="qep", **options)
 
 
-def test_a_graph_that_is_too_large_is_refused():
+def test_too_large_graph_is_refused():
     with pytest.raises(ValueError, match="90 latent values"):
         Evidence(QEP(full=True, max_size=89))(np.eye(30)[None], np.zeros((3, 30)), np.zeros(30, np.int64))
 

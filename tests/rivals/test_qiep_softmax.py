@@ -1,4 +1,4 @@
-"""Class-independent EP of a softmax against a dense fixed point, differences, and the coupled one."""
+"""Class-independent EP of a softmax, against a dense fixed point, differences, and coupled EP."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ MATCH = MATCHES["softmax", "independent"]
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("variance", [1.0, 20.0])
 def test_qiep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(per_class, variance):
-    """Dense algebra for the posterior, brute force for tilted moments: sites agree, and so does the evidence."""
+    """The reference combines dense algebra with brute-force tilted moments. Sites and evidence agree."""
     n, c = 5, 3
     problem = random_problem(2, n, c, variance=variance, per_class=per_class, with_mean=True)
     solution = QIEPSoftmax(tolerance=1e-10).solve(problem.K, problem.m, problem.y)
@@ -45,7 +45,7 @@ def test_qiep_of_a_softmax_reaches_the_fixed_point_of_dense_ep(per_class, varian
     assert solution.evidence == pytest.approx(evidence, abs=1e-6)
 
 
-def test_response_of_means_is_close_to_a_coupled_posterior():
+def test_response_of_means_is_close_to_the_coupled_posterior():
     problem = random_problem(6, 6, 3, variance=4.0, with_mean=True)
     method = QIEPSoftmax(tolerance=1e-9)
     solution = method.solve(problem.K, problem.m, problem.y)

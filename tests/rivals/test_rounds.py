@@ -1,4 +1,4 @@
-"""When rounds of choosing rows end, on a log posterior that is a parabola whatever the rows."""
+"""End of the rounds of selecting rows, for a parabolic log posterior that does not depend on the rows."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ AT_MOST = 6
 
 @dataclass
 class Parabola:
-    """What is asked of a log posterior, with rows that are given, choice by choice, the last ones for ever."""
+    """Log posterior with a given list of row selections. The last selection is repeated."""
 
     rows: list[list[int]]
     choices: int = 0
@@ -51,13 +51,14 @@ class Parabola:
 @pytest.mark.parametrize(
     ("rows", "choices"),
     [
-        # The second round does not move. With the same rows there is nothing to wait for; with others one more may.
+        # The second round does not move the hyperparameters. If the rows also stay, the search ends. Otherwise it makes
+        # another round.
         ([[1, 2]], 3),
         ([[1, 2], [2, 1]], 3),
         ([[1, 2], [2, 3], [3, 4], [4, 5]], 4),
     ],
 )
-def test_rounds_end_if_hyperparameters_and_rows_stay(rows, choices):
+def test_rounds_end_if_hyperparameters_and_rows_are_constant(rows, choices):
     whole = Parabola(rows)
     optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history, held: None)
     assert whole.choices == choices
@@ -67,7 +68,7 @@ def test_rounds_end_if_hyperparameters_and_rows_stay(rows, choices):
 
 
 @pytest.mark.parametrize(("n", "rounds", "message"), [(100, 1, "limit of 1 rounds"), (1, 5, "n=1 iterations")])
-def test_rounds_end_at_the_limit_that_they_name(n, rounds, message):
+def test_message_names_the_limit_on_rounds(n, rounds, message):
     whole = Parabola([[1, 2]])
     optimum, _ = climb_in_rounds(whole, np.zeros(1), n, rounds, lambda history, held: None)
     assert whole.choices == 2

@@ -21,7 +21,7 @@ def sample(model, draws=1500, tune=500, chains=2, cores=1, step=None, **options)
 
 
 def check_mean(draws, expected):
-    """Compare the mean of draws (chains, draws, ...) with what it should be, by means of 20 batches."""
+    """Compare the mean of draws (chains, draws, ...) with its exact value, by means of 20 batches."""
     chains, length = draws.shape[:2]
     batches = draws.reshape(20, chains * length // 20, *draws.shape[2:]).mean(axis=1)
     error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
@@ -57,7 +57,7 @@ def test_chain_of_a_softmax_model_matches_quadrature():
 
 
 @pytest.mark.variation
-def test_scale_is_adapted_in_tuning_and_fixed_after():
+def test_scale_is_adapted_during_tuning_and_fixed_afterwards():
     model, _ = models.fixed()
     with model:
         step = gpep.samplers.ScaledMetropolis(scale=1.0, updates=5, target_accept=0.4)
@@ -69,7 +69,7 @@ def test_scale_is_adapted_in_tuning_and_fixed_after():
     assert np.abs(acceptance.mean(axis=1) - 0.4).max() < 0.12
 
 
-def test_scale_stays_without_tuning():
+def test_scale_is_constant_without_tuning():
     stats = sample(small.bernoulli(ETA), draws=20, tune=0, step=None).sample_stats
     assert (stats["metropolis_scale"] == 0.2).all()
 
@@ -83,8 +83,8 @@ def test_scale_is_at_most_one_for_weak_likelihoods():
     assert (posterior.sample_stats["metropolis_acceptance"] > 0.9).all()
 
 
-def test_proposals_keep_the_prior():
-    """Where the likelihood says next to nothing, however long the steps are."""
+def test_proposals_leave_the_prior_invariant():
+    """The likelihood is nearly flat. Steps have any length."""
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(1, ls=0.1)).prior("f", X=small.X)
         pm.Normal("y", f, 1e4, observed=[0.0, 1.0])
@@ -98,7 +98,7 @@ def test_proposals_keep_the_prior():
 
 
 class Given:
-    """A generator that gives the normals and the exponential variables of one proposal."""
+    """Random generator that returns given normal and exponential variables for one proposal."""
 
     def __init__(self, normals, exponential=1.0):
         self.normals, self.exponential = normals, exponential
@@ -119,7 +119,7 @@ def proposed(step, point, normals, **options):
 
 
 def test_proposals_are_reversible_in_the_prior():
-    """From x they are √(1 − ε²) x + ε L n, so that a draw from N(0, K) leads to another one."""
+    """The proposal from x is √(1 − ε²) x + ε L n. If x ~ N(0, K), so is the proposal."""
     model = small.bernoulli(ETA)
     with model:
         step = gpep.samplers.ScaledMetropolis(scale=0.6, updates=1)
@@ -137,7 +137,7 @@ def test_proposals_are_reversible_in_the_prior():
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-def test_a_proposal_is_accepted_by_the_ratio_of_likelihoods(accepted):
+def test_acceptance_uses_the_likelihood_ratio(accepted):
     model = small.bernoulli(ETA)
     with model:
         step = gpep.samplers.ScaledMetropolis(scale=0.6, updates=1)
@@ -198,7 +198,7 @@ def test_draws_stay_where_the_likelihood_is_positive(nowhere):
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_small_proposals_stay_near_for_any_mean(rotated):
+def test_small_proposals_stay_close_for_any_mean(rotated):
     model = small.bernoulli(ETA, rotated)
     with model:
         step = gpep.samplers.ScaledMetropolis(scale=1e-8, rng=1)
@@ -238,7 +238,7 @@ def test_draws_do_not_depend_on_cores():
 
 
 def test_pickled_step_continues_like_the_step():
-    """Processes that begin anew are given one."""
+    """New processes receive the step as a pickle."""
     model = small.bernoulli(ETA)
     with model:
         step = gpep.samplers.ScaledMetropolis(rng=3)
@@ -249,7 +249,7 @@ def test_pickled_step_continues_like_the_step():
         np.testing.assert_array_equal(value, other[name])
 
 
-def test_statistics_have_acceptance_and_scale(capsys, monkeypatch):
+def test_statistics_contain_acceptance_and_scale(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with small.bernoulli(ETA):
         pm.sample(

@@ -1,13 +1,13 @@
-"""Two ways to hold a sampler against the joint distribution that its model describes.
+"""Two checks of a sampler against the joint distribution of its model.
 
-Both drive a step directly, at labels that change under it, after it was tuned and then fixed. What a step has learned
-from other labels, the sites that guide it among it, makes it slower at most: the transition leaves the posterior given
-the present labels invariant. So nothing is compiled or fitted again, and the sites are tested where they are bad.
+Both run a step directly, with labels that change, after the step was tuned and then fixed. A step may have adapted to
+other labels, for example by the sites that guide it. This can make it slower, and its transition still leaves the
+posterior given the current labels invariant. So nothing is compiled or fitted again, and poor guides are tested.
 
-That holds where a transition depends on labels as they are and on the state (θ, f) alone. Auxiliary variables such as
-the utilities of a Gibbs sampler, or the particles of an estimate of the evidence, are drawn in each transition from
-their distribution given that state and the labels. A step that kept them between draws would have to be handed such a
-draw whenever labels change; a draw that disregards the state would not leave the joint distribution invariant.
+This holds if a transition depends only on the current labels and the state (θ, f). Auxiliary variables, such as the
+utilities of a Gibbs sampler or the particles of an evidence estimate, must be drawn in each transition given state and
+labels. A step that stores them between transitions must receive a new draw whenever the labels change. A draw that
+ignores the state would not leave the joint distribution invariant.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ Labels = NDArray[np.int64]
 
 N = 8
 X = np.linspace(-1.5, 1.5, N)[:, None]
-JITTER = 1e-6  # what PyMC's prior adds
+JITTER = 1e-6  # jitter of PyMC's prior
 ETA, LS = 1.5, 0.5  # scales of the priors
-POINTS = (0, 3, 7)  # those whose latent values' ranks are taken, of one function after another
+POINTS = (0, 3, 7)  # latent values that are ranked, one function after another
 QUANTITIES = ("log_eta", "log_ls", *(f"f_{i}" for i in POINTS), "norm", "log_likelihood")
 
 
 class State(NamedTuple):
-    """Hyperparameters and latent values; all of a leading shape `s`."""
+    """Hyperparameters and latent values with a leading shape `s`."""
 
     eta: Array
     ls: Array
@@ -45,15 +45,15 @@ class State(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """How labels come from latent values, in a model and out of it."""
+    """Distribution of labels given latent values, as part of a model and in NumPy."""
 
     functions: int
     observe: Callable[[Any, Any], Any]
-    """Adds the labels to a model, given latent values (c, n) or (n,)."""
+    """Declare the labels in a model, given latent values (c, n) or (n,)."""
     draw: Callable[[np.random.Generator, Array], Labels]
-    """Labels (s, n) given latent values (s, c, n)."""
+    """Draw labels (s, n) given latent values (s, c, n)."""
     log_density: Callable[[Array, Labels], Array]
-    """Logarithms of their probabilities (s, n)."""
+    """Log probabilities (s, n) of labels."""
 
 
 def _signed(f: Array, labels: Labels) -> Array:
@@ -98,7 +98,7 @@ def roots(eta: Array, ls: Array) -> Array:
 
 
 def quantities(state: State, labels: Labels, likelihood: Likelihood) -> Array:
-    """What is compared, (s, number of `QUANTITIES`): the last two depend on all latent values."""
+    """Compared quantities (s, number of `QUANTITIES`). The last two depend on all latent values."""
     white = np.linalg.solve(roots(state.eta, state.ls), state.f.swapaxes(1, 2))
     return np.column_stack(
         [
@@ -112,7 +112,7 @@ def quantities(state: State, labels: Labels, likelihood: Likelihood) -> Array:
 
 
 def build(likelihood: Likelihood, eta_scale: float = ETA) -> pm.Model:
-    """The model; its labels are data."""
+    """The model. Its labels are `pm.Data`."""
     outputs = {} if likelihood.functions == 1 else {"n_outputs": likelihood.functions}
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", eta_scale)
@@ -124,7 +124,7 @@ def build(likelihood: Likelihood, eta_scale: float = ETA) -> pm.Model:
 
 
 class Chain:
-    """A step on a model, tuned while the labels change, then fixed.
+    """A step on a model. It is tuned while the labels change, and then fixed.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class Chain:
         self._tuned = self.step.sampling_state
 
     def transition(self, state: State, labels: Labels, draws: int = 1, thin: int = 1) -> State:
-        """States after every `thin` transitions given labels (n,), from the first of the given ones."""
+        """States after every `thin` transitions given labels (n,), from given first states."""
         self.model.set_data("labels", labels)
         white = np.linalg.solve(roots(state.eta[:1], state.ls[:1])[0], state.f[0].T).T
         white = white.reshape(self._shape)
@@ -172,12 +172,12 @@ class Chain:
         return State(eta, ls, (roots(eta, ls) @ white.swapaxes(1, 2)).swapaxes(1, 2))
 
     def successive(self, rng: np.random.Generator, chains: int, draws: int) -> list[tuple[State, Labels]]:
-        """Geweke's (2004) successive-conditional simulator: states of each chain, and the labels they were drawn given.
+        """Geweke's (2004) successive-conditional simulator: last states of chains and the labels they are given.
 
-        A transition given the labels and labels given the latent values in turn have the joint distribution of both as
-        their stationary one. Each chain starts from it, with a draw from the prior, so none has to converge, and the
-        chains are independent, so that their spread tells how far they are to be trusted. One long chain would not: at
-        labels that its sites are far from, a sampler visits the tails seldom and then stays long.
+        Transitions given labels alternate with labels given latent values. Their stationary distribution is the joint
+        distribution. Each chain starts with a draw from the prior, so that it needs no burn-in. Chains are independent,
+        so that their spread gives standard errors. One long chain would not: for labels far from its sites, a sampler
+        visits the tails rarely and then stays long.
         """
         self.step.sampling_state = self._tuned
         return [self._successive(rng, draws) for _ in range(chains)]
@@ -195,10 +195,10 @@ class Chain:
     def ranks(
         self, rng: np.random.Generator, replications: int, draws: int, thin: int, forget: int
     ) -> tuple[NDArray[np.int64], Array]:
-        """Simulation-based calibration: ranks (replications, quantities) among the draws, and their autocorrelation.
+        """Simulation-based calibration: ranks (replications, quantities) among the draws, and autocorrelations.
 
-        What a posterior draw was made from, the true state, is itself a draw from that posterior. So chains start from
-        it: they need not converge, only forget it, for which they have `forget` times `thin` transitions.
+        The true state is itself a draw from the posterior. Chains start there. They need no burn-in, and `forget` times
+        `thin` transitions make them independent of the start.
         """
         self.step.sampling_state = self._tuned
         truth = draw_prior(rng, replications, self.likelihood.functions)
@@ -219,7 +219,7 @@ class Chain:
 
 
 def rank_p_values(ranks: NDArray[np.int64], draws: int) -> Array:
-    """p values of uniformity, two for each of `QUANTITIES`: (2, quantities)."""
+    """p values of uniformity, two for each of `QUANTITIES`, (2, quantities)."""
     return np.array([[histogram_p_value(r, draws, 16) for r in ranks.T], [ecdf_p_value(r, draws) for r in ranks.T]])
 
 

@@ -1,4 +1,4 @@
-"""A problem of four points, as a model and as draws from its prior, to hold samplers against."""
+"""A problem of four points, as a model and as draws from its prior, for tests of samplers."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ JITTER = 1e-6
 
 
 class Problem(NamedTuple):
-    """One likelihood, one way to write the prior down."""
+    """A likelihood and a parametrisation of the prior."""
 
     kind: str
     rotated: bool
@@ -44,7 +44,7 @@ PROBLEMS = {
 
 
 def build(problem: Problem) -> pm.Model:
-    """The model; with a prior for each class the second has a mean and twice the length scale."""
+    """The model. With a prior for each class, the second class has a mean and twice the length scale."""
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 2)
         ls = pm.LogNormal("ls", 0, 0.5)
@@ -82,7 +82,7 @@ def expected(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 @stored
 def moments(kind: str, labels: np.ndarray, per_class: bool, inputs: np.ndarray, jitter: float) -> np.ndarray:
-    """Return means and errors by draws from the prior; a third row is the number of draws that count."""
+    """Return means and errors by weighted draws from the prior. A third row has the effective number of draws."""
     draws, n_functions = 100_000, 1 if labels.max() < 2 else 3
     rng = np.random.default_rng(0)
     eta, ls = np.abs(2.0 * rng.standard_normal(draws)), np.exp(0.5 * rng.standard_normal(draws))
@@ -100,7 +100,7 @@ def moments(kind: str, labels: np.ndarray, per_class: bool, inputs: np.ndarray, 
 
 
 def found(idata: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
-    """The same of the draws of a sampler, with the Monte Carlo errors of its chains."""
+    """Means and Monte Carlo errors of the draws of a sampler."""
     posterior = idata["posterior"].to_dataset()
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     f = posterior["f"].values.reshape(chains, draws, -1)
@@ -115,11 +115,11 @@ def standard_errors(values: np.ndarray) -> np.ndarray:
 
 
 def assert_exact(idata: xr.DataTree, problem: Problem, least_effective: float = 100.0) -> None:
-    """Compare the two, coordinate by coordinate, within 4.5 standard errors (30 and more are looked at)."""
+    """Compare both in each coordinate, within 4.5 standard errors (there are 30 coordinates and more)."""
     mean, error = expected(problem)
     sampled, monte_carlo = found(idata)
     assert np.isfinite(monte_carlo).all()
     z = (sampled - mean) / np.hypot(error, monte_carlo)
     assert np.abs(z).max() < 4.5, z
-    # Errors have to be small for this to say anything: those of log η and log ℓ, whose deviations are near 1 and 0.5.
+    # Errors must be small for an informative test, here of log η and log ℓ with standard deviations near 1 and 0.5.
     assert (monte_carlo[:2] < 1.5 / np.sqrt(least_effective)).all(), monte_carlo[:2]

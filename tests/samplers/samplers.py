@@ -1,4 +1,4 @@
-"""The samplers that are held against the truth, and against each other."""
+"""Samplers that are compared with exact results and with each other."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ from pymc_gpep.reading import read_classifier
 
 
 class Sampler(NamedTuple):
-    """How to make the step, or the steps, within the context of a model, and what it takes."""
+    """Function that makes the step or steps within a model context, and conditions on the model."""
 
     make: Callable[[], Any]
     kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli", "bernoulli_probit")
 
 
 def _scaled_metropolis() -> list[Any]:
-    """It leaves the hyperparameters to others: here one at a time, by slices."""
+    """The step does not move hyperparameters. Slice samplers move them, one at a time."""
     return [gpep.samplers.ScaledMetropolis(), pm.Slice(list(read_classifier(pm.modelcontext(None)).hyperparameters))]
 
 

@@ -1,4 +1,4 @@
-"""Models with two points whose evidence and posterior are integrals that Gauss-Hermite quadrature does exactly."""
+"""Models with two points, whose evidence and posterior are integrals for Gauss-Hermite quadrature."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ MEAN = 0.4
 
 
 def classifier(kind: str, rotated: bool = True) -> pm.Model:
-    """Two classes with one covariance, η² of which is a hyperparameter."""
+    """Two classes with one covariance. Its magnitude η is a hyperparameter."""
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 2)
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=LENGTHSCALE))
@@ -29,7 +29,7 @@ def classifier(kind: str, rotated: bool = True) -> pm.Model:
 
 
 def bernoulli(eta: float | None = None, rotated: bool = True) -> pm.Model:
-    """One latent function with a mean, and a logistic likelihood; η given or a hyperparameter."""
+    """One latent function with a mean, and a logistic likelihood. η is given or a hyperparameter."""
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", 2) if eta is None else eta
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(MEAN), cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=LENGTHSCALE))
@@ -57,7 +57,7 @@ def covariance(eta: float) -> np.ndarray:
 
 
 def integrate(likelihood: Callable[[np.ndarray], np.ndarray], mean: np.ndarray, K: np.ndarray) -> np.ndarray:
-    """∫ likelihood(f) N(f; mean, K) df for f of a few dimensions: likelihood takes (p, d) and returns (p, ...)."""
+    """∫ likelihood(f) N(f; mean, K) df for f of a few dimensions. `likelihood` maps (p, d) to (p, ...)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss({2: 80, 6: 8}[len(mean)])
     grid = np.stack(np.meshgrid(*[nodes] * len(mean), indexing="ij"), axis=-1).reshape(-1, len(mean))
     weight = np.prod(np.stack(np.meshgrid(*[weights / weights.sum()] * len(mean), indexing="ij")), axis=0).ravel()
@@ -65,7 +65,7 @@ def integrate(likelihood: Callable[[np.ndarray], np.ndarray], mean: np.ndarray, 
 
 
 def classifier_evidence(kind: str, eta: float) -> float:
-    """Of `classifier`, from d = f_0 − f_1 ~ N(0, 2K): y = (0, 1) has the probability F(d_0) F(−d_1)."""
+    """Evidence of `classifier`, from d = f_0 − f_1 ~ N(0, 2K). The probability of y = (0, 1) is F(d_0) F(−d_1)."""
     signs = np.array([1.0, -1.0])
     link = expit if kind == "softmax" else lambda d: ndtr(d / np.sqrt(2))
     return float(np.log(integrate(lambda d: link(signs * d).prod(axis=1), np.zeros(2), 2 * covariance(eta))))

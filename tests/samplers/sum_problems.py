@@ -1,4 +1,4 @@
-"""Sums of effects of a few rows, as models and as draws from their priors, to hold samplers against."""
+"""Sums of effects for a few rows, as models and as draws from their priors, for tests of samplers."""
 
 import warnings
 from collections.abc import Callable
@@ -25,13 +25,13 @@ KINDS = np.array([2, 0, 1, 1, 0, 2])
 
 
 class SumProblem(NamedTuple):
-    """One model."""
+    """A model and draws from its prior."""
 
     kind: str
     labels: np.ndarray
     declare: Callable[[], None]
     draw: Callable[[np.random.Generator], tuple[dict[str, np.ndarray], np.ndarray]]
-    """Draws of variables of the model by name, and of latent values (draws, c, n)."""
+    """Draw variables of the model by name, and latent values (draws, c, n)."""
 
 
 def _crossed() -> None:
@@ -116,7 +116,7 @@ def build(name: str) -> pm.Model:
 
 
 def _columns(values: dict[str, np.ndarray]) -> np.ndarray:
-    """All variables and their squares, scales by their logarithms, (..., columns)."""
+    """All variables and their squares, with scales by their logarithms, (..., columns)."""
     ndim = next(each.ndim for name, each in values.items() if name == "s")
     logs = {name: np.log(each) if name in ("s", "eta") else each for name, each in values.items()}
     columns = np.concatenate([each.reshape(*each.shape[:ndim], -1) for each in logs.values()], axis=-1)
@@ -133,7 +133,7 @@ def expected(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @stored
 def moments(name: str, labels: np.ndarray, *_inputs: np.ndarray) -> np.ndarray:
-    """Return the means and their errors; all columns of a third row are the number of draws that count."""
+    """Return the means and their errors. A third row has the effective number of draws in all columns."""
     problem = SUM_PROBLEMS[name]
     values, f = problem.draw(np.random.default_rng(0))
     columns = _columns(values)

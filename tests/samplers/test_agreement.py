@@ -1,4 +1,4 @@
-"""Samplers against PyMC's NUTS, on sixty flowers: three hyperparameters and 180 latent values."""
+"""Samplers against PyMC's NUTS for sixty flowers: three hyperparameters and 180 latent values."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ import pymc_gpep as gpep
 from tests.reference.data import iris
 from tests.samplers.samplers import SAMPLERS
 
-FALSE_ALARM = 1e-3  # of one test, by Bonferroni
-# Draws of each of two chains, enough for an effective size of a hundred. Samplers that need too many for it are left to
-# smaller problems: those guided by the prior, and Gibbs sampling of hyperparameters given latent values.
+FALSE_ALARM = 1e-3  # probability for a whole test, by Bonferroni
+# Draws of each of two chains, enough for an effective sample size of 100. Samplers that need too many draws are tested
+# on smaller problems: samplers guided by the prior, and Gibbs sampling of hyperparameters given latent values.
 DRAWS = {
     "guided_hmc": 1000,
     "elliptical_slice": 1500,
@@ -71,8 +71,8 @@ def nuts():
 @pytest.mark.parametrize("name", DRAWS)
 def test_means_agree_with_nuts(name, nuts):
     found = sample(SAMPLERS[name].make, DRAWS[name], 600)
-    # Monte Carlo errors are not to be believed where few draws count.
+    # Monte Carlo errors are not reliable for small effective sample sizes.
     assert min(nuts.least_effective, found.least_effective) > 100
     z = (found.values - nuts.values) / np.hypot(found.errors, nuts.errors)
-    # 4.7 standard errors for 366 comparisons, most of which are of the same few unknowns
+    # 4.7 standard errors for 366 comparisons of strongly correlated unknowns
     assert np.abs(z).max() < norm.isf(0.5 * FALSE_ALARM / z.size), z

@@ -1,7 +1,7 @@
-"""Samplers on data that their own model makes: simulation-based calibration, and Geweke's joint distribution test.
+"""Samplers on data from their own model: simulation-based calibration, and Geweke's joint distribution test.
 
-Each test is a family of comparisons at fixed seeds. All p values have to exceed 1e-3 over their number, so that an
-exact sampler fails a test with a probability below 1e-3 (Bonferroni).
+Each test is a family of comparisons with fixed seeds. All p values must exceed 1e-3 divided by their number, so that an
+exact sampler fails a test with probability below 1e-3 (Bonferroni).
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from tests.samplers.samplers import SAMPLERS
 
 FALSE_ALARM = 1e-3
 REPLICATIONS, DRAWS, FORGET = 200, 15, 3
-CHAINS, LENGTH = 200, 5  # the latter times what follows
-# Transitions between draws that are ranked, from the autocorrelations that were measured.
+CHAINS, LENGTH = 200, 5  # LENGTH is multiplied by the numbers below
+# Transitions between ranked draws, from measured autocorrelations.
 THIN = {
     "guided_hmc": 10,
     "guided_hmc-prior": 6,
@@ -54,20 +54,20 @@ def sampler(request):
 def test_ranks_are_uniform(sampler):
     name, chain = sampler
     p, correlations = ranks_of(chain, THIN[name])
-    # Correlated draws spread the ranks of any sampler, and a chain that hardly moves tests nothing.
+    # Correlated draws widen the distribution of ranks, and a chain that hardly moves does not test anything.
     assert correlations.max() < 0.6, dict(zip(QUANTITIES, correlations, strict=True))
     assert p.min() > FALSE_ALARM / p.size, dict(zip(QUANTITIES, p.T, strict=True))
 
 
 @pytest.mark.calibration
-def test_joint_distribution_is_left_invariant(sampler):
+def test_joint_distribution_is_invariant(sampler):
     name, chain = sampler
     p = joint_of(chain, THIN[name])
     assert p.min() > FALSE_ALARM / p.size, p
 
 
 class ForgetsNormaliser(gpep.samplers.GuidedHMC):
-    """Takes the sites as if they left the evidence of all hyperparameters the same."""
+    """A mistaken sampler: it treats the evidence of the sites as constant in the hyperparameters."""
 
     def whitening(self, prior, point):
         whitening = super().whitening(prior, point)
@@ -90,13 +90,13 @@ def mistaken(request):
 
 
 @pytest.mark.calibration
-def test_ranks_show_a_mistake(mistaken):
+def test_ranks_detect_a_mistaken_sampler(mistaken):
     p, _ = ranks_of(mistaken, 6)
     assert p.min() < FALSE_ALARM / p.size
 
 
 @pytest.mark.calibration
-def test_joint_distribution_shows_a_mistake(mistaken):
+def test_joint_distribution_test_detects_a_mistaken_sampler(mistaken):
     p = joint_of(mistaken, 6)
     assert p.min() < FALSE_ALARM / p.size
 
@@ -105,10 +105,11 @@ def test_joint_distribution_shows_a_mistake(mistaken):
 @pytest.mark.parametrize(
     "p_value", [lambda r: histogram_p_value(r, 15, 16), lambda r: ecdf_p_value(r, 15)], ids=["histogram", "ecdf"]
 )
-def test_p_values_are_uniform_where_ranks_are(p_value):
+def test_p_values_of_uniform_ranks_are_uniform(p_value):
     rng = np.random.default_rng(0)
     p = np.array([p_value(rng.integers(0, 16, 100)) for _ in range(120)])
-    # Counts are whole numbers, so p values come in steps; 4 standard errors of what falls below a level.
+    # Ranks are integers, so that p values are discrete. The tolerance is 4 standard errors of the fraction below a
+    # level.
     for level in (0.05, 0.2, 0.5):
         assert abs((p <= level).mean() - level) < 4.0 * np.sqrt(level * (1.0 - level) / p.size)
     skewed = rng.binomial(15, rng.beta(1.0, 2.5, size=100))

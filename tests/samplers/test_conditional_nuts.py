@@ -1,4 +1,4 @@
-"""Densities of hyperparameters given what is held fixed: against SciPy, the model's own density, and differences."""
+"""Densities of hyperparameters given fixed values, against SciPy, the model's density, and differences."""
 
 import cloudpickle
 import numpy as np
@@ -37,7 +37,7 @@ def latent_model(request):
 
 
 def somewhere(latent_model, seed=1):
-    """A point, the prior's moments there, and an array (c, n)."""
+    """A point, the prior moments at this point, and an array (c, n)."""
     rng = np.random.default_rng(seed)
     model = latent_model.processes.model
     point = {name: value + 0.3 * rng.standard_normal(np.shape(value)) for name, value in model.initial_point(0).items()}
@@ -68,7 +68,7 @@ def test_centred_and_collapsed_densities_match_scipy(latent_model):
 
 @every_model
 def test_centred_and_whitened_densities_match_the_joint_density(latent_model):
-    # The density of the model itself is of the latent values or of what is rotated to them, as it is written.
+    # The model's own density is of the latent values or of their rotation, as declared.
     point, k, mean, z = somewhere(latent_model)
     roots = np.linalg.cholesky(k)
     f = mean + (roots @ z[..., None])[..., 0]
@@ -82,7 +82,7 @@ def test_centred_and_whitened_densities_match_the_joint_density(latent_model):
             joint -= sum(-0.5 * (z[a] ** 2 + np.log(2 * np.pi)).sum() for a in own)
         else:
             joint -= log_normal(f[own], mean[own], k[[a % len(k) for a in own]])
-    # What is left is the prior of hyperparameters and the likelihood.
+    # The remaining terms are the prior of hyperparameters and the likelihood.
     (value,) = evaluated(latent_model, whitened(latent_model), point, z)
     assert value == pytest.approx(joint, rel=1e-9)
     likelihood = latent_model.function([latent_model.log_likelihood(pt.as_tensor(f))])(point)[0]
@@ -102,8 +102,8 @@ def test_gradient_matches_differences(latent_model, kind):
         [density.log_density, *pt.grad(density.log_density, latent_model.value_vars)], density.given
     )
     gradients = dict(zip([v.name for v in latent_model.value_vars], compiled(point, given)[1:], strict=True))
-    # So nearly singular a covariance leaves eight digits of the density of latent values: differences over a long step,
-    # extrapolated, keep six of the derivative.
+    # With such a nearly singular covariance the density of latent values has eight digits. Extrapolated differences
+    # over a long step give six digits of the derivative.
     step = 1e-3
     for name, gradient in gradients.items():
         for index in np.ndindex(np.shape(point[name])):
@@ -127,7 +127,7 @@ def test_classes_that_share_a_covariance_need_one_cholesky_factor(kind):
     assert factorised[0].inputs[0].ndim == 2
 
 
-def test_likelihood_parameters_enter_the_conditional_density():
+def test_likelihood_parameters_are_part_of_the_conditional_density():
     with pm.Model() as model:
         sigma = pm.HalfNormal("sigma", 1)
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
@@ -149,7 +149,7 @@ def test_likelihood_parameters_enter_the_conditional_density():
 
 
 def not_always_a_covariance(mean=0.5):
-    """The scale of the covariance may be negative."""
+    """Model whose covariance has a scale that may be negative."""
     X, y = models.data(10)
     with pm.Model() as model:
         scale = pm.Normal("scale", mean, 0.5, initval=0.5)
@@ -169,7 +169,7 @@ def test_density_is_nan_for_indefinite_covariance_and_nuts_rejects_it(kind):
     assert np.isnan(value)
     nuts = conditional_nuts(latent_model, latent_model.value_vars, density, rng=1)
     nuts.adapt_step_size = False
-    nuts.step_adapt._log_step = nuts.step_adapt._log_bar = np.log(20.0)  # leaps out of the support
+    nuts.step_adapt._log_step = nuts.step_adapt._log_bar = np.log(20.0)  # makes leaps out of the support
     start = {**point, "scale": np.array(0.5)}
     moves = [move_hyperparameters(nuts, start, 0.1 * x) for _ in range(20)]
     assert any(stats["diverging"] for _, stats in moves)
@@ -195,7 +195,7 @@ def test_step_moves_only_its_own_variables(kind):
 
 @pytest.mark.variation
 def test_step_samples_the_conditional_density():
-    # With one hyperparameter the density on a grid is all there is to know.
+    # With one hyperparameter the density on a grid is the exact result.
     latent_model = LatentModel(read_classifier(models.probit()[0]))
     density = collapsed(latent_model)
     point, _, mean, x = somewhere(latent_model)

@@ -1,4 +1,4 @@
-"""Every sampler, on every likelihood that it takes, against draws from the prior that are weighted."""
+"""Every sampler with every likelihood that it supports, against weighted draws from the prior."""
 
 import pymc as pm
 import pytest
@@ -13,15 +13,16 @@ FEW = {
     ("probit_gibbs-whitened", "probit"): 450,
     ("probit_gibbs-collapsed", "bernoulli-probit"): 350,
 }
-"""Draws of short chains, enough for a hundred that count: each sampler and each problem, but not each pair.
+"""Lengths of short chains with an effective sample size of 100. Each sampler and each problem occurs.
 
-Chains of all pairs are so many that they belong to the calibration."""
+Chains of all pairs take long and belong to the calibration.
+"""
 
 ALL = [
     (name, problem)
     for name, sampler in SAMPLERS.items()
     for problem in PROBLEMS
-    # That one mixes too badly for its Monte Carlo errors to be believed; the tests of calibration have it.
+    # This pair mixes too slowly for reliable Monte Carlo errors. The calibration tests cover it.
     if PROBLEMS[problem].kind in sampler.kinds and name != "probit_gibbs-centred"
 ]
 
@@ -39,5 +40,5 @@ def test_sampler_is_exact(sampler, problem, draws):
             draws, tune=draws // 3, chains=2, cores=1, step=SAMPLERS[sampler].make(), random_seed=4, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
-    # Where other steps move the hyperparameters given the latent values, these leave them little room.
+    # Hyperparameters given latent values hardly move if another step updates them.
     assert_exact(idata, PROBLEMS[problem], least_effective=20.0 if sampler == "scaled_metropolis" else 100.0)

@@ -1,4 +1,4 @@
-"""What guided samplers share: variables, guides, reproducibility, state."""
+"""Common properties of guided samplers: variables, guides, reproducibility, state."""
 
 import logging
 import pickle
@@ -38,7 +38,7 @@ def step(request, model):
 
 
 @pytest.mark.variation(but=["PseudoMarginal"])
-def test_all_variables_are_moved_without_vars(model, step):
+def test_step_without_vars_moves_all_variables(model, step):
     assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__", "eta_log__"}
     posterior = draw(model, step, chains=1, cores=1).posterior
     for name in ("f", "ls", "eta", "eta_squared"):
@@ -46,7 +46,7 @@ def test_all_variables_are_moved_without_vars(model, step):
 
 
 @pytest.mark.variation(but=["GuidedHMC"])
-def test_draws_depend_on_the_seed_alone(model, step):
+def test_draws_depend_only_on_the_seed(model, step):
     one = draw(model, step, chains=2, cores=1)
     two = draw(model, step, chains=2, cores=2, mp_ctx="fork")
     for name in ("f", "ls", "eta"):
@@ -92,7 +92,7 @@ def test_adaptation_ends_after_tuning(model, step):
 
 
 @pytest.mark.variation
-def test_other_steps_may_sample_hyperparameters(model):
+def test_other_steps_can_sample_hyperparameters(model):
     with model:
         step = gpep.samplers.GuidedHMC([model["f"], model["eta"]])
         assert {v.name for v in step.vars} == {"f_rotated_", "eta_log__"}
@@ -105,7 +105,7 @@ def test_other_steps_may_sample_hyperparameters(model):
 
 
 def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
-    """They change it by the square of their length, so that hardly a proposal is refused."""
+    """The energy error is of the order of the squared step length, so that nearly all proposals are accepted."""
     model, _ = models.fixed()
     with model:
         step = gpep.samplers.GuidedHMC(rng=1)
@@ -119,7 +119,7 @@ def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
 
 
 def test_long_leapfrog_steps_leave_the_posterior_invariant(monkeypatch):
-    """Half of the proposals are far out; the posterior of two points is that of quadrature if they are refused."""
+    """Half of the proposals are far out and must be refused. The reference for two points is quadrature."""
 
     def moments(f):
         return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
@@ -141,7 +141,7 @@ def test_long_leapfrog_steps_leave_the_posterior_invariant(monkeypatch):
 
 
 def test_ellipses_are_centred_at_the_guide(monkeypatch):
-    """Directions are draws from its Gaussian, less its mean."""
+    """The directions are draws from the Gaussian of the guide, minus its mean."""
     model, _ = models.fixed()
     with model:
         step = gpep.samplers.EllipticalSlice(rng=1)
@@ -162,7 +162,7 @@ def test_ellipses_are_centred_at_the_guide(monkeypatch):
 
 
 def test_ratio_times_guide_gaussian_equals_the_posterior():
-    """The test compares two states. Chains of a few hundred draws would not see a tenth of a site left over."""
+    """The test compares two states, since a few hundred draws would not reveal a neglected tenth of a site."""
     with build(PROBLEMS["bernoulli"]) as problem:
         step = gpep.samplers.GuidedHMC(rng=1)
     point, logp = problem.initial_point(0), problem.compile_logp()
@@ -202,7 +202,7 @@ def test_guide_is_chosen_by_the_likelihood():
 
 
 def test_fit_of_the_guide_is_logged_once(caplog):
-    """Once, before the guide is fitted; who silences `pm.sample` hears nothing."""
+    """The message is logged once, before the guide is fitted, and not if `pm.sample` is silenced."""
     with models.fixed()[0]:
         with caplog.at_level("INFO", logger="pymc"):
             gpep.samplers.EllipticalSlice()
@@ -277,19 +277,19 @@ def test_unknown_variables_are_refused(model):
 def test_sample_without_step_logs_a_step_of_the_package_and_runs_nuts(model, caplog):
     with caplog.at_level(logging.INFO, "pymc"):
         idata = draw_without_step(model)
-    assert "step_size" in idata["sample_stats"]  # of NUTS
+    assert "step_size" in idata["sample_stats"]  # statistics of NUTS
     (line,) = offers(caplog)
     assert "step=gpep.samplers.GuidedHMC()" in line
 
 
-def test_sample_with_step_has_no_offer(model, caplog):
+def test_sample_with_step_logs_no_advice(model, caplog):
     with caplog.at_level(logging.INFO, "pymc"), model:
         step = pm.DEMetropolisZ()
         pm.sample(1, tune=1, chains=1, step=step, progressbar=False, compute_convergence_checks=False)
     assert offers(caplog) == []
 
 
-def test_models_without_processes_or_guide_have_no_offer(caplog):
+def test_sample_without_processes_or_guide_logs_no_advice(caplog):
     with pm.Model() as regression:
         b = pm.Normal("b", shape=2)
         pm.Bernoulli("y", logit_p=np.ones((4, 2)) @ b, observed=[0, 1, 1, 0])

@@ -1,4 +1,4 @@
-"""Classifiers by way of inducing values as models: their density, what is in them, and EP beside their posterior."""
+"""Models of inducing values for classifiers: density, variables, and EP against their posterior."""
 
 import numpy as np
 import pymc as pm
@@ -26,7 +26,7 @@ OBSERVED = {
 
 
 def rough(observe, outputs):
-    """A covariance that is not near a singular one, for which jitter and residuals are all but nothing."""
+    """A covariance far from singular, so that jitter and residual variances are negligible."""
     with pm.Model() as model:
         ls = pm.LogNormal("ls", -1.5, 0.3)
         mean = pm.gp.mean.Constant(pm.Normal("mean"))
@@ -36,7 +36,7 @@ def rough(observe, outputs):
 
 
 def inputs():
-    """No two the same."""
+    """Distinct inputs."""
     return X + 0.05 * np.random.default_rng(1).normal(size=X.shape)
 
 
@@ -66,7 +66,7 @@ def test_all_rows_as_inducing_inputs_equal_the_model(name):
 def small(observe, outputs):
     model, _ = rough(observe, outputs)
     places = np.random.default_rng(5).normal(size=(5, 2))
-    return gpep.inducing_model(model, inducing=places)  # at rows distances are zero up to rounding
+    return gpep.inducing_model(model, inducing=places)  # distances at the rows are zero up to rounding
 
 
 def per_class():
@@ -94,15 +94,15 @@ def test_derivatives_match_differences(name):
     x = start.data + 0.3 * rng.normal(size=start.data.size)
     value, gradient = function(RaveledVars(x, start.point_map_info))
     assert np.isfinite(value)
-    step = 1e-4  # a shorter one has the rounding of an ill-conditioned covariance in it
+    step = 1e-4  # rounding errors of the ill-conditioned covariance exclude shorter steps
     for i in rng.choice(x.size, 6, replace=False):
         moved = np.eye(x.size)[i] * step
         ends = [function(RaveledVars(x + sign * moved, start.point_map_info))[0] for sign in (1, -1)]
         assert_allclose(gradient[i], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
-def test_the_posterior_of_the_residuals_is_integrated_out():
-    """What is free with one likelihood, and what with another."""
+def test_posterior_of_the_residuals_is_integrated_out():
+    """Free variables of the model for each likelihood."""
     names = {name: [v.name for v in small(pair[1], pair[0]).free_RVs] for name, pair in OBSERVED.items()}
     assert names["multinomial_probit"] == names["probit"] == names["bernoulli"] == ["ls", "mean", "u_rotated_"]
     assert names["softmax"] == names["logit"] == ["ls", "mean", "u_rotated_", "u_residual_"]
@@ -146,7 +146,7 @@ def test_functions_are_matched_by_class_and_not_by_name():
         gpep.MultinomialProbit("y", f[[2, 0, 1]].T, observed=Y)
     sparse = gpep.inducing_model(model, inducing=np.arange(24.0).reshape(3, 4, 2))
     v = np.zeros((3, 4))
-    v[2] = 1.0  # of virginica, the function of the first class
+    v[2] = 1.0  # row of virginica, the first class of the model
     u, mean = evaluate([sparse["u"], sparse["y"].owner.inputs[2]], {sparse["u_rotated_"]: v})
     assert not u[:2].any()
     assert u[2].all()
@@ -186,7 +186,7 @@ def test_samplers_of_pymc_run_on_an_inducing_model():
 
 @pytest.fixture(scope="module")
 def drawn():
-    """150 rows of the model, hyperparameters known, 20 inducing inputs of each class, and EP's posterior."""
+    """150 rows drawn from the model, known hyperparameters, 20 inducing inputs of each class, and EP's posterior."""
     rng = np.random.default_rng(2)
     x = rng.uniform(-2, 2, size=(150, 2))
     k = 4.0 * np.exp(-0.5 * ((x[:, None] - x[None]) ** 2).sum(-1)) + 1e-8 * np.eye(150)
@@ -212,7 +212,7 @@ def test_evidence_of_ep_matches_annealing(drawn):
     q = fit.solution.posterior.whitened  # Σ = Rᵀ R
 
     def log_sites(x):
-        """Log density of EP's posterior over that of the prior."""
+        """Log ratio of EP's posterior density to the prior density."""
         v, z = (q.mean + x).ravel(), solve_triangular(q.root, x.ravel(), lower=True, trans=1)
         return 0.5 * float(v @ v - z @ z) - float(np.log(q.root.diagonal()).sum())
 
@@ -235,13 +235,13 @@ def test_means_of_ep_match_nuts(drawn, machine_code):
     )  # fmt: skip
     v = idata.posterior["u_rotated_"]
     posterior = fit.solution.posterior.whitened
-    sd = np.sqrt((posterior.root**2).sum(axis=0)).reshape(3, 20)  # of functions that are coupled
+    sd = np.sqrt((posterior.root**2).sum(axis=0)).reshape(3, 20)  # the functions are coupled
     shift = (v.mean(("chain", "draw")).values - posterior.mean) / sd
     assert np.sqrt((shift**2).mean()) < 0.12
     assert_allclose(v.std(("chain", "draw")).values / sd, 1.0, atol=0.25)
 
 
-def test_functions_for_classifiers_refuse_an_inducing_model():
+def test_classifier_functions_refuse_an_inducing_model():
     sparse = gpep.inducing_model(models.shared()[0], inducing=4)
     with (
         sparse,

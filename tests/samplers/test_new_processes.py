@@ -1,6 +1,6 @@
-"""Steps, densities and fits go on in a process that begins anew, as they do in the one that made them.
+"""Steps, densities and fits continue in a new process as in the original process.
 
-One process does all of it, since PyMC and PyTensor take seconds to import.
+One new process runs all tests, since importing PyMC and PyTensor takes seconds.
 """
 
 import subprocess
@@ -28,7 +28,7 @@ with open(sys.argv[2], "wb") as file:
 
 
 def chain_of(step, point):
-    """A function that returns eight points, the first three of tuning, as PyMC has a process make them."""
+    """Return a function that draws eight points, three of them in tuning, as in a worker process of PyMC."""
 
     def points():
         import numpy as np
@@ -46,7 +46,7 @@ def chain_of(step, point):
 
 
 def batches_of(n, path, start=None):
-    """A function that fits a model by n steps, and leaves a file to go on from."""
+    """Return a function that fits a model by n steps, and saves a file to resume from."""
 
     def fitted():
         import pymc as pm
@@ -65,7 +65,7 @@ def batches_of(n, path, start=None):
 
 @pytest.mark.slow
 def test_another_process_has_identical_draws(tmp_path):
-    """A guided step, a density whose solver has another address there, and forty steps of which it takes twenty."""
+    """A guided step, a density whose solver has another address in the new process, and twenty of forty batch steps."""
     model, _ = models.shared()
     marginal = gpep.marginalize(model)
     with model:
@@ -84,7 +84,7 @@ def test_another_process_has_identical_draws(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(tmp_path / "functions"), str(tmp_path / "found")]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
     found = cloudpickle.loads((tmp_path / "found").read_bytes())
-    # PyMC has a process make a chain from a copy, too.
+    # PyMC's worker processes also use a copy.
     here = cloudpickle.loads(pickled)
     for name in ("guided", "nuts"):
         for one, other in zip(here[name](), found[name], strict=True):

@@ -54,7 +54,7 @@ def tiny(rotated=True, correlation=None):
 
 
 def exact_of_tiny():
-    """Posterior mean and variance of log eta, and mean of f, with eta on a grid."""
+    """Posterior mean and variance of log eta, and mean of f, by a grid of eta."""
     X = np.array([-0.7, 0.7])
     gaussian = np.exp(-0.5 * (X[:, None] - X) ** 2)
     log_eta = np.linspace(0.5 - 3.0, 0.5 + 3.0, 31)
@@ -74,9 +74,9 @@ def exact():
 @pytest.mark.parametrize(
     ("hyper", "rotated", "draws"),
     [
-        # However the prior is written, the density that moves the hyperparameters is the same.
+        # The density that moves the hyperparameters does not depend on the parametrisation of the prior.
         pytest.param("collapsed", True, 2500, marks=pytest.mark.slow),
-        # With latent values held the hyperparameters move little at a time.
+        # Given latent values, hyperparameters move slowly.
         *(pytest.param("centred", rotated, 15_000, marks=pytest.mark.calibration) for rotated in (True, False)),
         pytest.param("collapsed", False, 4000, marks=pytest.mark.calibration),
         *(pytest.param("whitened", rotated, 4000, marks=pytest.mark.calibration) for rotated in (True, False)),
@@ -113,7 +113,7 @@ def test_latent_values_match_quadrature_at_fixed_hyperparameters(build):
 @pytest.mark.parametrize(
     ("build", "draw", "shifted"), [(models.fixed, draw_in_cone, True), (models.bernoulli_probit, draw_by_sign, False)]
 )
-def test_sweeps_are_utilities_then_latent_values(build, draw, shifted):
+def test_sweep_updates_utilities_then_latent_values(build, draw, shifted):
     model, _ = build()
     step = step_of(model, [model["f"]], sweeps=2, seed=7)
     point = model.initial_point(0)
@@ -137,12 +137,12 @@ def test_separate_covariances_and_single_functions_are_sampled(hyper, build):
     model, _ = build()
     step = step_of(model, hyper=hyper)
     point = model.initial_point(0)
-    for _ in range(3):  # the first may be refused, before NUTS knows how far to go
+    for _ in range(3):  # the first move can be refused, before NUTS has adapted its step size
         point, (stats,) = step.step(point)
     assert all(np.isfinite(value).all() for value in point.values())
     assert all(not np.array_equal(value, point[name]) for name, value in model.initial_point(0).items())
     assert stats.keys() == step.stats_dtypes_shapes.keys()
-    # What is in the point are the latent values that the step thinks it drew.
+    # The point contains the latent values that the step has drawn.
     prior, f = step.current(point)
     again = step.moved(point, f, prior)
     assert all(np.allclose(again[name], value, rtol=1e-6, atol=1e-6) for name, value in point.items())
@@ -173,11 +173,11 @@ def test_draws_do_not_depend_on_cores(model):
     assert {"diverging", "step_size", "n_steps", "acceptance_rate", "tree_depth", "draw_time"} <= set(stats.data_vars)
     assert not {"lp", "energy"} & set(stats.data_vars)
     assert stats["diverging"].shape == (2, 5)
-    assert np.ptp(stats["step_size"].values, axis=1).max() == 0.0  # adapted in tuning only
+    assert np.ptp(stats["step_size"].values, axis=1).max() == 0.0  # adapted during tuning only
 
 
 @pytest.mark.variation
-def test_step_works_with_other_steps(model):
+def test_step_can_be_combined_with_other_steps(model):
     with model:
         idata = sampled(model, gpep.samplers.ProbitGibbs([model["f"], model["eta"]]), 1)
     for name in ("eta", "ls", "f"):
@@ -193,7 +193,7 @@ def test_progress_bar_shows_statistics(model):
         for vars in ((), ([model["f"]],))
     ]
     assert headers == [["Divergences", "Step size", "Grad evals"], []]
-    with model:  # with the bar
+    with model:  # with a progress bar
         pm.sample(
             3, tune=3, chains=1, step=gpep.samplers.ProbitGibbs(), random_seed=1, compute_convergence_checks=False
         )
@@ -206,20 +206,20 @@ def test_progress_bar_shows_statistics(model):
 @pytest.mark.variation(but=["whitened"])
 @every_way
 def test_state_and_pickle_resume_a_chain(hyper):
-    assert_resumes(tiny(), hyper, rtol=1e-9)  # a copy of an interpreted graph rounds otherwise
+    assert_resumes(tiny(), hyper, rtol=1e-9)  # a copy of an interpreted graph has other rounding errors
 
 
 @pytest.mark.calibration
 @pytest.mark.usefixtures("machine_code")
 def test_state_and_pickle_resume_a_compiled_chain():
-    # A covariance without matrix products, which take numba longest.
+    # numba compiles a covariance without matrix products fastest
     assert_resumes(tiny(correlation=pm.gp.cov.Periodic(1, period=5.0, ls=1.0)), "collapsed", compiled=True)
 
 
 def assert_resumes(model, hyper, rtol=0.0, compiled=False):
-    """A copy, and another step that is given the state, go on as the step itself.
+    """A copy of a step, and another step with its state, continue like the step.
 
-    Each is compiled once more: a `compiled` step has a copy alone.
+    Each is compiled once more. For a `compiled` step only the copy is tested.
     """
     step = step_of(model, hyper=hyper, sweeps=2)
     point = model.initial_point(0)
@@ -243,7 +243,7 @@ def assert_resumes(model, hyper, rtol=0.0, compiled=False):
     assert futures[0]["step_size"] > 0
 
 
-def test_labels_in_data_are_followed():
+def test_new_labels_in_data_are_used():
     X, y = models.data(10)
     with pm.Model() as model:
         labels = pm.Data("labels", y)
@@ -257,7 +257,7 @@ def test_labels_in_data_are_followed():
 
 
 def signed(mean):
-    """The scale of the covariance may be negative, where it is none."""
+    """Model whose covariance has a scale that may be negative, and is then invalid."""
     X, y = models.data(10)
     with pm.Model() as model:
         scale = pm.Normal("scale", mean, 0.2, initval=0.1)
@@ -269,7 +269,7 @@ def signed(mean):
 
 @pytest.mark.variation(but=["whitened"])
 @every_way
-def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
+def test_hyperparameters_with_an_invalid_covariance_are_rejected_without_a_warning(hyper):
     model = signed(-0.1)
     step = step_of(model, hyper=hyper)
     prior = step.prior
@@ -284,7 +284,7 @@ def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
     drawn = chain(step, model, 60, tune=60)
     assert (drawn["scale"] > -1e-6).all()
     assert np.isfinite(drawn["f"]).all()
-    # Only collapsed, with its K + I, has a density where K is no covariance.
+    # If K is invalid, only the collapsed density with K + I can exist.
     assert any(refused) == (hyper == "collapsed")
 
 

@@ -1,4 +1,4 @@
-"""What the step methods share."""
+"""Common validation of step methods."""
 
 import pymc as pm
 import pytest
@@ -16,9 +16,9 @@ STEPS = (
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_unknown_options_are_refused_in_the_name_of_the_step(step):
+def test_error_for_unknown_options_names_the_step(step):
     with pm.Model(), pytest.raises(TypeError, match=rf"{step.__name__} has no option sweps, target; it has .*, rng, "):
-        step(sweps=3, target=0.5)  # before the model is looked at, which is none of ours
+        step(sweps=3, target=0.5)  # refused before the unsupported model is read
 
 
 def test_options_of_the_base_class_are_checked():

@@ -1,6 +1,6 @@
-"""Simulation-based calibration of a sampler on sums of effects: data are drawn from the model, by other code.
+"""Simulation-based calibration of a sampler on sums of effects, with data from an independent simulation.
 
-As in `tests/samplers/test_calibration.py` chains start at the truth, and p values are those of a family.
+As in `tests/samplers/test_calibration.py`, chains start at the truth, and p values form a family.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ URANIUM = np.array([-1.0, -0.6, -0.2, 0.2, 0.6, 1.0])
 
 
 class Problem(NamedTuple):
-    """A model, and what draws its variables and observations."""
+    """A model, and a simulation of its variables and observations."""
 
     draw: Callable[[np.random.Generator], tuple[dict[str, np.ndarray], np.ndarray]]
     declare: Callable[[np.ndarray], None]
@@ -59,7 +59,7 @@ PROBLEMS = {"varying intercepts": Problem(_draw_intercepts, _intercepts), "walk"
 
 
 def rank(problem, seed):
-    """Ranks of all numbers of the truth among draws."""
+    """Ranks of all true values among the draws."""
     rng = np.random.default_rng(seed)
     truth, y = problem.draw(rng)
     with pm.Model():

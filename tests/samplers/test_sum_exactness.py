@@ -1,4 +1,4 @@
-"""Samplers on sums of effects, against draws from the prior that are weighted."""
+"""Samplers on sums of effects, against weighted draws from the prior."""
 
 import numpy as np
 import pymc as pm
@@ -16,7 +16,7 @@ FEW = {
     ("pseudo_marginal", "crossed"),
     ("scaled_metropolis", "missing"),
 }
-"""Each sampler and each problem once or twice; the calibration has each pair."""
+"""Each sampler and each problem occurs once or twice. The calibration has each pair."""
 ALL = [
     (name, problem)
     for name, sampler in SAMPLERS.items()
@@ -43,7 +43,7 @@ def test_sampler_is_exact(sampler, problem, draws):
 
 @pytest.mark.variation(but=["PseudoMarginal"])
 @pytest.mark.parametrize("step", [gpep.samplers.GuidedHMC, gpep.samplers.PseudoMarginal, gpep.samplers.ProbitGibbs])
-def test_draws_are_of_the_variables_of_the_model(step):
+def test_draws_contain_the_variables_of_the_model(step):
     with build("mixed") as model:
         given = step()
         assert {v.name for v in given.vars} == {"z", "beta", "g", "s_log__", "eta_log__"}
@@ -58,7 +58,7 @@ def test_draws_are_of_the_variables_of_the_model(step):
 
 
 @pytest.mark.parametrize("step", [gpep.samplers.EllipticalSlice, gpep.samplers.ScaledMetropolis])
-def test_missing_responses_are_drawn_anew(step):
+def test_missing_responses_are_drawn(step):
     with build("missing") as model:
         given = step(guide="prior") if step is gpep.samplers.EllipticalSlice else step()
         assert model.rvs_to_values[model["y_unobserved"]] in given.vars
@@ -73,8 +73,8 @@ def test_missing_responses_are_drawn_anew(step):
 
 
 @pytest.mark.slow
-def test_other_steps_may_move_the_scales():
-    """Normals are those of the variables at the scales that another step has left."""
+def test_other_steps_can_move_the_scales():
+    """The step reads the scales that another step has set, before it draws standard normals."""
     with build("crossed") as model:
         step = gpep.samplers.EllipticalSlice([model["level"], model["ability"], model["difficulty"]])
         idata = pm.sample(200, tune=100, chains=2, cores=1, step=[step, pm.Slice([model["s"]])], random_seed=2,
@@ -83,7 +83,7 @@ def test_other_steps_may_move_the_scales():
     assert float(abs(idata["posterior"]["difficulty"].sum("difficulty_dim_0")).max()) < 1e-12
 
 
-def test_variables_that_are_left_out_are_named():
+def test_error_names_variables_that_are_left_out():
     with build("mixed") as model, pytest.raises(ValueError, match="vars leaves out latent values, 'z', 'g'"):
         gpep.samplers.EllipticalSlice([model["beta"]])
 
@@ -94,7 +94,7 @@ def test_latent_values_of_sums_cannot_be_fixed():
 
 
 def test_marginal_model_of_sums_is_sampled():
-    """Its hyperparameters have the posterior of the model; effects are kept for the step alone."""
+    """Its hyperparameters have the posterior of the model. Only the step stores the effects."""
     model = build("crossed")
     marginal = gpep.marginalize(model)
     with marginal:

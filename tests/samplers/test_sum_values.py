@@ -1,4 +1,4 @@
-"""What samplers move of sums of effects: standard normals, and the model's variables that these are."""
+"""Values that samplers move for sums of effects: standard normals, and the corresponding variables of the model."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from pymc_gpep.reading import read_classifier
 from tests.sum_models import MODELS
 
 FEW = {"centred_slopes", "persons_and_items", "random_walk", "two_processes", "plain_classes"}
-"""The others read other distributions, and break with nothing here."""
-# Of these one recipe or more has fewer dimensions than normals.
+"""The remaining models test the reading of other distributions."""
+# In these models a recipe has fewer dimensions than normals.
 SINGULAR = {"persons_and_items"}
 
 
@@ -61,7 +61,7 @@ def test_likelihood_equals_the_likelihood_of_the_model(name, read):
     expected = model.compile_logp(vars=model.observed_RVs)(there)
     likelihood = latent_model.likelihood()
     value, slope = likelihood(point, x, prior)
-    # PyMC subtracts probabilities of ordered probits, and loses digits.
+    # PyMC subtracts probabilities for ordered probits, and loses digits.
     assert value == pytest.approx(float(expected), rel=1e-8)
     for direction in (np.ones_like(x), np.cos(np.arange(x.size))[None]):
         differences = [likelihood(point, x + h * direction, prior)[0] for h in (1e-5, -1e-5)]

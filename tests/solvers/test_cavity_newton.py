@@ -1,4 +1,4 @@
-"""Cavity means that belong to latent values, found from those of other latent values."""
+"""Newton's method for cavity means that correspond to latent values, started from other latent values."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ N = 24
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("log_width", [-6.0, 0.0, 10.0])
 def test_extrapolation_from_another_point_reaches_h(kind, log_width):
-    """Small steps, which a series of h takes, and such that cross from one tail to the other."""
+    """Small steps use a Taylor series of h. Large steps cross from one tail to the other."""
     rng = np.random.default_rng(1)
     width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)
     problem = Problem(DensePrior(np.eye(N)[None], np.zeros((1, N))), np.zeros((1, N)), rng.integers(0, 2, N))
@@ -26,7 +26,7 @@ def test_extrapolation_from_another_point_reaches_h(kind, log_width):
     for size in (0.0, 1.0, 1.001, 1.1, -300.0, 100.0, 99.999, 99.999999, -3.0, -3.00001):
         f = size * direction
         ascent.f[0] = f
-        with np.errstate(all="ignore"):  # as solvers run
+        with np.errstate(all="ignore"):  # solvers run without floating-point warnings
             value = ascent.log_density()
         h = np.empty((5, N))
         average(ascent.cavity, width, problem.labels, problem.parameters, h)

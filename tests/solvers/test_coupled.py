@@ -1,7 +1,7 @@
 """The coupled posterior against dense algebra with 60 digits.
 
-Results are held to what rounding K and π alone explains: with κ = 1 + trace K, which bounds the largest eigenvalue
-of A, an error of a few κ times the unit of rounding.
+Errors may be a few times κ times the rounding unit, with κ = 1 + trace K: the effect of rounding K and π. κ bounds the
+largest eigenvalue of A.
 """
 
 from itertools import cycle
@@ -30,7 +30,10 @@ def squared_exponential(X, variance, lengthscale, jitter):
 
 
 def sites(seed, c, n, small=None):
-    """Sites as nested EP has them, with π of the observed class 1; about half of the others are of size `small`."""
+    """Sites like nested EP's, with π = 1 for the observed class.
+
+    About half of the other precisions have size `small`.
+    """
     rng = np.random.default_rng(seed)
     y = rng.integers(0, c, n)
     pi = rng.uniform(0.1, 0.9, (c, n))
@@ -43,7 +46,7 @@ def sites(seed, c, n, small=None):
 
 
 def solve(k, pi, nu):
-    """All that the kernels give: b, mean, marginal covariances, log|I + KΠ|, gradient."""
+    """Results of all kernels: b, mean, marginal covariances, log|I + KΠ|, gradient."""
     c, n = pi.shape
     inverses, work = np.full((2, c, n, n), np.nan)
     p, one = np.full((2, n, n), np.nan)
@@ -58,10 +61,11 @@ def solve(k, pi, nu):
 
 
 def errors(k, pi, nu):
-    """Largest errors of what `solve` gives.
+    """Largest errors of the results of `solve`.
 
-    Of the marginal covariances in units of the standard deviations, of the log determinant relative to 1 + its size,
-    of the rest relative to its largest entry (or 1e-300, so that zero has to be zero).
+    Errors of marginal covariances are in units of standard deviations. The error of the log determinant is relative to
+    1 + its absolute value. Other errors are relative to the largest entry (at least 1e-300, so that zeros must be
+    exact).
     """
     exact = dense_posterior(k, pi, nu)
     c, n = pi.shape
@@ -111,7 +115,8 @@ PRIORS = {
 }
 
 
-# Each prior with one size of π. Five in turn go through all length scales and jitters, of which there are four.
+# Each prior has one size of π. Sizes cycle with period five through the four length scales and jitters, so that all
+# pairs occur.
 SIZES = cycle((None, 1e-12, None, 1e-100, 0.0))
 CASES = {f"{name}, π {small}": (k, small) for (name, k), small in zip(PRIORS.items(), SIZES, strict=False)}
 
@@ -133,7 +138,7 @@ def test_any_number_of_classes_equals_dense_algebra(c, per_class):
 
 
 def test_softmax_sites_equal_dense_algebra():
-    """π that sums to one over the classes, as the Laplace approximation of a softmax has it."""
+    """π sums to one over the classes, as in the Laplace approximation of a softmax."""
     rng = np.random.default_rng(3)
     pi = rng.dirichlet(np.full(4, 0.2), size=7).T
     nu = rng.standard_normal((4, 7))
@@ -143,7 +148,7 @@ def test_softmax_sites_equal_dense_algebra():
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 130])
 @pytest.mark.parametrize("per_class", [False, True])
 def test_tiles_of_large_matrices_are_mirrored(n, per_class):
-    """Against double precision, for sizes about that of the tiles in which triangles are mirrored."""
+    """Sizes are near the tile size at which triangles are mirrored. The reference has double precision."""
     c = 3
     k = np.concatenate([squared_exponential(inputs(a, n), 1.0 + a, 1.0, 1e-2) for a in range(c if per_class else 1)])
     pi, nu = sites(n, c, n)
@@ -182,7 +187,7 @@ def test_indefinite_covariance_returns_failure(eigenvalue):
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(2, 6), st.sampled_from([1e-6, 1.0, 1e4]))
 def test_posterior_has_less_variance_than_the_prior_and_centred_weights(seed, n, c, variance):
-    """No more variance than before, weights without a part that all classes share, and classes that can be permuted."""
+    """Also: weights sum to zero over classes, and classes can be permuted."""
     k = squared_exponential(inputs(seed, n), variance, 1.0, 0.0)
     pi, nu = sites(seed, c, n, 1e-9)
     b, mean, cov, log_det, gradient = solve(k, pi, nu)
@@ -203,7 +208,7 @@ def test_posterior_has_less_variance_than_the_prior_and_centred_weights(seed, n,
 @pytest.mark.parametrize("n", [199, 200])
 @pytest.mark.parametrize("variance", [5.0, 1e8])
 def test_last_class_follows_from_the_remaining_classes_without_loss_of_digits(n, variance):
-    """With copies of the covariance for each class nothing follows; what classes differ by is the same."""
+    """With a covariance for each class no class is special. Differences between classes must agree."""
     pi, nu = sites(7, 4, n)
     shared = squared_exponential(inputs(7, n), variance, 1.0, 1e-4)
     (_, _, cov, _, _), (_, _, expected, _, _) = solve(shared, pi, nu), solve(np.repeat(shared, 4, axis=0), pi, nu)

@@ -1,4 +1,4 @@
-"""Posteriors of sites that couple functions: features that all functions share against features of each function."""
+"""Posteriors of sites that couple functions, with shared features and with features of each function."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ M, ROWS = 4, 9
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])
-def test_shared_features_are_features_of_each_function_that_are_alike(c):
+def test_shared_features_equal_copies_for_each_function(c):
     rng = np.random.default_rng(c)
     w = np.asfortranarray(rng.normal(size=(M, ROWS)))
     pi = rng.uniform(0.1, 2.0, size=(c, ROWS))

@@ -1,4 +1,4 @@
-"""The posterior of one latent function with a covariance that is a matrix."""
+"""The posterior of one latent function whose covariance is a matrix."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_variances_match_the_inverse_for_weak_sites(unsure, least):
     assert posterior.update(precision, np.zeros(40))
     dense = np.linalg.solve(np.eye(40) + K * precision, K)
     np.testing.assert_allclose(posterior.variance, np.diag(dense), rtol=1e-7)
-    # The same of the inverse, which a derivative asks for.
+    # the inverse, which derivatives use
     posterior.gradient()
     posterior.spread()
     np.testing.assert_allclose(posterior.variance, np.diag(dense), rtol=1e-7)

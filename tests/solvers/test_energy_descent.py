@@ -1,4 +1,4 @@
-"""The last rung of the ladder: same fixed points as EP, and an energy that only falls."""
+"""The last step of the fallback sequence: it has the fixed points of EP, and its energy decreases."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.reference.data import iris, random_problem, squared_exponential
 
 
 def descend(problem, sites, limit=500):
-    """Run it; returns evidence, status, posteriors, sites and posterior mean."""
+    """Run energy descent. Return evidence, status, posteriors, sites and posterior mean."""
     n = problem.y.size
     history = History(limit)
     of = Problem(DensePrior(problem.K.reshape(-1, n, n), problem.m), problem.m, problem.y)
@@ -70,7 +70,7 @@ def test_limit_on_iterations_is_kept():
     assert np.isfinite(history).all()
 
 
-def test_small_steps_help_where_ep_cycles():
+def test_small_steps_converge_where_ep_cycles():
     X, y = iris()
     k = squared_exponential(X, variance=np.exp(8), lengthscale=np.exp(2.5)) + 1e-8 * np.eye(150)
     undamped = {"depth": 0, "damping": 1.0}
@@ -83,7 +83,7 @@ def test_small_steps_help_where_ep_cycles():
 
 
 def test_fallback_sequence_reaches_its_last_step():
-    """No iteration reaches a tolerance below rounding, so every rung is tried; what it ends with is still right."""
+    """No iteration reaches a tolerance below rounding, so that every step is tried. The last result is still right."""
     problem = random_problem(1, 10, 3, variance=10.0)
     expected = NestedEP(tolerance=1e-9).solve(problem.K, problem.m, problem.y)
     solution = NestedEP(tolerance=1e-18).solve(problem.K, problem.m, problem.y)
@@ -93,5 +93,5 @@ def test_fallback_sequence_reaches_its_last_step():
     assert_allclose(solution.mean, expected.mean, atol=1e-6)
 
 
-def test_message_names_every_fallback_step():
+def test_message_names_all_fallback_steps():
     assert len(NestedEP.schemes) == 3

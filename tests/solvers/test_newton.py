@@ -1,4 +1,4 @@
-"""The line search on slopes that fall exponentially, where its bracket is known in closed form."""
+"""Line search on a slope that decreases exponentially, for which the bracket has a closed form."""
 
 import math
 
@@ -12,12 +12,12 @@ from pymc_gpep.solvers.newton import step_length
 @pytest.mark.parametrize("count", [3.0, 70.0, 1e4, 1e6])
 def test_step_far_beyond_the_maximum_is_shortened(count, gain):
     def along_line(t):
-        """Of count · f − exp(f) at f = t · gain · count, a first step of Newton's method."""
+        """Slope of count · f − exp(f) along f = t · gain · count, the first step of Newton's method."""
         rate = math.exp(min(t * gain * count, 709.0)) if t * gain * count < 709.0 else math.inf
         return gain * count * (count - rate), (gain * count) ** 2 * rate
 
-    with np.errstate(all="ignore"):  # as while a solver runs
+    with np.errstate(all="ignore"):  # solvers run without floating-point warnings
         t = step_length(along_line, 0.0, 0.0)
-    # The slope is between 0 and a tenth of its value at 0 where exp(f) is between count − 0.1 (count − 1) and count.
+    # The slope is between 0 and a tenth of its initial value if exp(f) is between count − 0.1 (count − 1) and count.
     assert math.log(count - 0.1 * (count - 1.0)) <= t * gain * count * (1.0 + 1e-12)
     assert t * gain * count <= math.log(count) * (1.0 + 1e-12)

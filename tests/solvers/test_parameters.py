@@ -1,4 +1,4 @@
-"""Evidences of likelihoods that are given more than latent values: counts with an exposure, and cutpoints."""
+"""Gradient of the evidence in parameters of the likelihood: counts with an exposure, and cutpoints."""
 
 from functools import partial
 from typing import NamedTuple
@@ -26,7 +26,7 @@ ACCELERATION = {"tolerance": 1e-10, "depth": 4, "largest_precision": np.inf}
 
 
 class Given(NamedTuple):
-    """A likelihood, observations and parameters."""
+    """A likelihood, its parameters and observations."""
 
     density: ScalarDensity
     slopes: object
@@ -111,7 +111,7 @@ def test_gradient_in_parameters_matches_differences(name, method):
     assert (at.gradient_parameters * direction).sum() == pytest.approx(slope, rel=1e-6)
 
 
-def test_log_exposure_equals_a_prior_mean():
+def test_log_exposure_is_equivalent_to_a_prior_mean():
     given = GIVEN["poisson"]
     problem = random_binary(3, N, variance=1.5, jitter=0.05)
     solve, size = solver("ep", given)

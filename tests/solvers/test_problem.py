@@ -1,4 +1,4 @@
-"""Records of iterations, and those who watch."""
+"""Records of iterations, and their observers."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Solvers called from compiled code."""
+"""Solvers that compiled code calls."""
 
 import time
 
@@ -20,7 +20,7 @@ def outcome(status=CONVERGED, value=7.0):
 
 
 def call(name, solve, labels=None, observed_axes=1):
-    """What compiled code gets from a solver: evidence, derivatives, sites, status and iterations."""
+    """Results of a solver in compiled code: evidence, derivatives, sites, status and iterations."""
     function = external(name, solve, observed_axes=observed_axes)
 
     @numba.njit
@@ -74,7 +74,7 @@ def test_votes_have_an_axis_for_classes():
     assert seen["labels"].tolist() == votes.tolist()
 
 
-def test_a_failure_is_nan_and_a_status():
+def test_failure_returns_nan_and_a_status():
     evidence, gradient, gradient_mean, sites, gradient_parameters, ended = call(
         "failure", lambda *_, gradient: outcome(NOT_FINITE)
     )
@@ -83,7 +83,7 @@ def test_a_failure_is_nan_and_a_status():
     assert tuple(ended) == (NOT_FINITE, 6)
 
 
-def test_refused_problem_is_nan_and_a_status():
+def test_refused_problem_returns_nan_and_a_status():
     def refuse(*_, gradient):
         raise ValueError("start is too short")
 

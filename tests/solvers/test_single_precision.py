@@ -1,4 +1,4 @@
-"""Sweeps with matrices of 32 bits: as accurate as is claimed, only where that is enough, and never the last."""
+"""Sweeps with matrices in single precision: accuracy, when they are used, and the last sweep in double precision."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_posterior_equals_double_precision_up_to_rounding(per_class, small):
 
 
 def solved(monkeypatch, problem, smallest, **options):
-    """Outcome, and the precision of each sweep."""
+    """The result, and the precision of each sweep."""
     seen = []
 
     class Noted(InnerSitePosterior):
@@ -70,8 +70,11 @@ def test_final_sites_are_float64(monkeypatch, tolerance):
         assert_allclose(mixed.gradient, alone.gradient, atol=1e-7)
 
 
-def test_sites_beyond_single_precision_are_found(monkeypatch):
-    """A prior variance at which their rounding leaves nothing, with and without the limit that forbids them."""
+def test_sites_that_single_precision_cannot_resolve_are_found(monkeypatch):
+    """The rounding of single precision exceeds the sites here.
+
+    The limit forbids single precision, and is then removed.
+    """
     problem = given(40, variance=1e6)
     alone, only = solved(monkeypatch, problem, 1, tolerance=1e-6)
     assert np.float32 not in only
@@ -108,7 +111,7 @@ def test_start_is_evaluated_in_double_precision_first():
     assert single.usable
 
 
-def test_a_start_at_the_solution_is_kept(monkeypatch):
+def test_start_at_the_solution_does_not_change(monkeypatch):
     problem = given(60)
     monkeypatch.setattr(nested_ep, "_FEW", 1)
     solution = NestedEP().solve(problem.k, problem.mean, problem.labels)

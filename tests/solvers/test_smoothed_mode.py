@@ -1,4 +1,4 @@
-"""Means of Laplace's method by the smoothed density, beside a maximum found by SciPy and exact means."""
+"""Means of Laplace's method by the smoothed density, against SciPy's maximum and exact means."""
 
 import numpy as np
 import pymc as pm
@@ -10,7 +10,7 @@ from pymc_gpep.approximations.laplace import ScalarLaplace
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.likelihoods.counts import PoissonLikelihood
 
-# Twelve rows of two coefficients with a wide prior: the posterior of the first one is skewed.
+# Twelve rows of two coefficients with a wide prior: the posterior of the first coefficient is skewed.
 ROWS = np.column_stack([np.ones(12), np.linspace(-1.0, 1.0, 12)]) * 2.0
 Y = np.array([0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1])
 PLAIN, SMOOTHED = ScalarLaplace(), ScalarLaplace(smoothed_mean=True)
@@ -39,7 +39,7 @@ def test_means_are_at_the_maximum_of_the_smoothed_density():
     assert_allclose(found.posterior.marginals()[0], found.mean, atol=1e-9)
 
 
-def test_smoothed_means_are_nearer_to_exact_means():
+def test_smoothed_means_are_closer_to_exact_means():
     z = np.stack(np.meshgrid(np.linspace(-5, 5, 301), np.linspace(-5, 5, 301), indexing="ij")).reshape(2, -1)
     f = ROWS @ z
     weights = np.exp((Y[:, None] * f - np.exp(f)).sum(axis=0) - 0.5 * (z**2).sum(axis=0))
@@ -50,7 +50,7 @@ def test_smoothed_means_are_nearer_to_exact_means():
     assert np.abs((found.mean[0] - exact) / sd).max() < 0.05
 
 
-def test_models_are_fitted_by_the_smoothed_mode():
+def test_fits_by_the_smoothed_mode_equal_its_solver():
     with pm.Model():
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Poisson("y", mu=pm.math.exp(0.5 * (b[0] * ROWS[:, 0] + b[1] * ROWS[:, 1])), observed=Y)

@@ -1,4 +1,4 @@
-"""What an iteration of EP with inducing inputs is made of: derivatives with frozen sites, wherever these are."""
+"""Parts of an iteration of EP with inducing inputs: derivatives at fixed sites, also before convergence."""
 
 import numpy as np
 import pytest
@@ -15,9 +15,9 @@ LIKELIHOOD = MultinomialProbitLikelihood()
 
 
 def frozen_evidence(problem, factors, precision, location, sites, frozen):
-    """Σ log Z of the factors at the present features, q and the sites held as Gaussians of v; all else is constant.
+    """Σ log Z of the factors as a function of the current features, with q and the sites fixed as Gaussians of v.
 
-    `frozen` (q, M, N) are the features that the sites were made with. One cavity at a time, with dense matrices.
+    `frozen` (q, M, N) are the features that the sites were made with. Cavities are computed by dense matrices.
     """
     inducing, cross, variance, mean = problem.moments
     factor = np.linalg.cholesky(inducing)
@@ -52,7 +52,7 @@ def test_derivatives_are_exact_for_frozen_sites_before_convergence(rule, own):
         location[k] += sites[1, i, j] * w
     sweeps = SparseEPSweeps(features, factors)
     ((_, bars, product),) = sweeps.bars(sites, sweeps.posterior(sites))
-    slopes = features.whitening.pull_factor(product), *bars[:3]  # without effects
+    slopes = features.whitening.pull_factor(product), *bars[:3]  # without derivatives for effects
     for name in ("z", "log_scales"):
         values = getattr(problem, name)
         for place in list(np.ndindex(values.shape))[:: max(1, values.size // 4)]:

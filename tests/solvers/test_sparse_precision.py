@@ -1,4 +1,4 @@
-"""Factors, solves, selected inverses and draws of sparse precisions are those of dense matrices."""
+"""Factors, solves, selected inverses and draws of sparse precision matrices, against dense matrices."""
 
 import time
 
@@ -61,7 +61,7 @@ PATTERNS = {
 
 
 def matrix_on(edges, seed):
-    """A positive definite matrix with entries where edges are."""
+    """A positive definite matrix with nonzero entries at the edges."""
     there = np.triu(edges, 1) != 0
     p = np.where(there, np.random.default_rng(seed).normal(size=edges.shape), 0.0)
     p = p + p.T
@@ -69,7 +69,7 @@ def matrix_on(edges, seed):
 
 
 def factorised(p, columns=None, widths=()):
-    """The pattern of a matrix, and its factor."""
+    """The sparsity pattern of a matrix, and its factor."""
     q = len(p)
     first, second = np.nonzero(np.tril(p))
     pattern = FactorPattern(q, first, second)
@@ -81,7 +81,7 @@ def factorised(p, columns=None, widths=()):
 
 @pytest.mark.parametrize("dense", [1, 100], ids=["last block dense", "all sparse"])
 @pytest.mark.parametrize("edges", PATTERNS.values(), ids=PATTERNS)
-def test_a_factor_solves_and_has_the_entries_of_the_inverse(edges, dense, monkeypatch):
+def test_factor_solves_and_has_the_entries_of_the_inverse(edges, dense, monkeypatch):
     monkeypatch.setattr(factor_pattern, "_DENSE", dense)
     p = matrix_on(edges, 1)
     q, inverse = len(p), np.linalg.inv(p)
@@ -100,7 +100,7 @@ def test_a_factor_solves_and_has_the_entries_of_the_inverse(edges, dense, monkey
 
 
 @pytest.mark.parametrize("name", ["a chain", "an arrow", "a tree", "a second difference"])
-def test_an_order_is_found_that_leaves_no_new_entries(name):
+def test_ordering_without_additional_entries_is_found(name):
     p = matrix_on(PATTERNS[name], 3)
     again = np.random.default_rng(4).permutation(len(p))
     assert factorised(p[again][:, again])[0].entries == np.count_nonzero(np.tril(p))
@@ -110,14 +110,14 @@ def test_factor_of_a_lattice_has_few_extra_entries():
     n = 30
     first, second = np.nonzero(lattice(n))
     pattern = FactorPattern(n * n, first, second)
-    assert pattern.entries < 0.4 * n**3  # a band has n³
+    assert pattern.entries < 0.4 * n**3  # a band matrix has n³
 
 
-@pytest.mark.parametrize("widths", [(0.3, 2.0), (0.0, 0.0), (0.0, -0.05)], ids=["soft", "hard", "one taken away"])
+@pytest.mark.parametrize("widths", [(0.3, 2.0), (0.0, 0.0), (0.0, -0.05)], ids=["soft", "hard", "negative width"])
 def test_dense_columns_next_to_a_sparse_matrix_are_factorised(widths):
     p, rng = matrix_on(PATTERNS["a lattice"], 5), np.random.default_rng(6)
     q = len(p)
-    p[4, 4] += 20.0 * (widths[1] < 0.0)  # which its column takes away
+    p[4, 4] += 20.0 * (widths[1] < 0.0)  # the column subtracts from this entry
     columns = np.stack([np.ones(q), np.eye(q)[4]])
     pull = np.linalg.solve(p, columns.T)
     middle = np.diag(widths) + columns @ pull
@@ -161,8 +161,8 @@ def test_entries_between_components_are_zero():
     assert pattern.components[0] != pattern.components[20]
 
 
-def test_crossed_factors_have_a_dense_corner_and_the_same_inverse():
-    """The corner is large enough for LAPACK, and no order of `_orders` has clearly fewer entries."""
+def test_crossed_factors_have_a_dense_corner_and_the_right_inverse():
+    """The dense corner is large enough for LAPACK. No ordering of `_orders` has clearly fewer entries."""
     rng = np.random.default_rng(1)
     first, second = rng.integers(0, 240, 4000), 240 + rng.integers(0, 110, 4000)
     pattern = FactorPattern(350, first, second)
@@ -217,8 +217,8 @@ TIMED = {
 }
 
 
-def test_predicted_work_orders_methods_like_the_clock():
-    """Work of sparse and of dense factorisations, compared where it differs by a factor of four."""
+def test_predicted_work_orders_methods_by_measured_time():
+    """Sparse and dense factorisations are compared if their predicted work differs by a factor of four."""
     work, seconds = [], []
     for edges in TIMED.values():
         p = matrix_on(edges, 1)

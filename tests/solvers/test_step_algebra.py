@@ -1,4 +1,4 @@
-"""The algebra of a step on arrays against dense matrices and differences."""
+"""Linear algebra of a batch step on arrays, against dense matrices and differences."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ TWO = [Group([0, 2], 0, 0), Group([1], 1, 0)]
 
 
 class Scales:
-    """Logarithms of scales, variances and noises are the hyperparameters, of one covariance after the other."""
+    """Hyperparameters of covariances, in order: logarithms of scales, variances and noises."""
 
     def __call__(self, theta):
         each = np.exp(theta.reshape(-1, D + 2))
@@ -30,7 +30,7 @@ class Scales:
 
 
 def plain(profile, scales, variance, a, b):
-    """A covariance from its formula."""
+    """Covariance from its formula."""
     squares = ((a[:, None] - b) ** 2 * scales**2).sum(axis=2)
     r = np.sqrt(squares + 1e-12)
     return variance * {
@@ -73,7 +73,7 @@ def test_moments_and_derivatives_match_the_covariance(profile, single, place):
             assert_allclose(found[index], (total(*up) - total(*down)) / (2 * h), rtol=2e-5, atol=2e-5)
 
 
-def test_inputs_that_lie_far_apart_have_derivatives_of_64_bits():
+def test_derivatives_at_distant_inputs_have_double_precision():
     theta = np.array([0.2, -0.3, 0.5, -1.0])
     z = RNG.normal(size=(M, D)) * [[1e4, 1.0]]
     x = z.repeat(2, axis=0) + RNG.normal(size=(2 * M, D))
@@ -92,7 +92,7 @@ def test_inputs_that_lie_far_apart_have_derivatives_of_64_bits():
     ids=["the same inducing inputs", "scales in proportion", "own inducing inputs"],
 )
 def test_groups_of_functions_match_separate_functions(sets, second):
-    """Two functions share a covariance, and the third has its own; inducing inputs may be the same."""
+    """Two functions share a covariance, and the third has its own. Inducing inputs are shared or not."""
     theta, jitter, of_function = np.array([0.2, -0.3, 0.5, -1.0, *second, 0.1, -0.5]), 1e-2, [1, 0, 1]
     z, x = RNG.normal(size=(sets, M, D)), RNG.normal(size=(B, D))
     profiles = [PROFILES[1], PROFILES[0]]
@@ -142,7 +142,7 @@ def sites(scale=1.0):
 
 
 def features_of(groups, effects=0):
-    """Features of groups, the last of which may be those of effects."""
+    """Features of groups. The last features may belong to effects."""
     moments = SimpleNamespace(cross=np.empty((B, M - effects)))
     return [step_algebra.StepFeatures(RNG.normal(size=(B, M)), np.ones(B), moments, each) for each in groups]
 
@@ -154,7 +154,7 @@ def by_function(features):
 
 
 def upper_spoilt(precision):
-    """Only lower triangles count."""
+    """Set upper triangles to NaN: only lower triangles may be read."""
     return np.tril(precision) + np.triu(np.full_like(precision, np.nan), 1)
 
 
@@ -162,7 +162,7 @@ def upper_spoilt(precision):
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("undivided", [M, 2])
 def test_posterior_equals_the_dense_posterior(share, single, undivided, monkeypatch):
-    """Whether matrices are factorised whole or by halves."""
+    """Matrices are factorised whole or by halves."""
     monkeypatch.setattr(step_arrays, "_UNDIVIDED", undivided)
     s, h = sites()
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if single else {"rtol": 1e-10, "atol": 1e-10}
@@ -193,8 +193,8 @@ def test_posterior_is_close_to_the_full_posterior_for_small_residuals():
 
 
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
-def test_sites_move_with_the_best_common_function(share):
-    """After the move, sites imply the common function that was remembered when they were made."""
+def test_common_shift_of_sites_has_the_given_sum(share):
+    """After the shift, the sites imply the common function stored with them."""
     s, h = sites()
     common = RNG.normal(size=M)
     q = StepPosterior(StepArrays(), upper_spoilt(s), h, share)
@@ -210,7 +210,7 @@ def test_sites_move_with_the_best_common_function(share):
 
 @pytest.mark.parametrize(("groups", "effects"), [(ALL, 0), (ALL, 1), (TWO, 0)], ids=["all", "effects", "two groups"])
 def test_derivatives_in_features_match_differences(groups, effects):
-    """Features of effects leave nothing unsaid."""
+    """Features of effects do not change the residual variance."""
     s, h = sites()
     q = StepPosterior(StepArrays(), s, h, np.ones(C))
     features = features_of(groups, effects)
@@ -258,7 +258,7 @@ def test_averages_of_sites_match_direct_sums(single, groups):
 
 
 def test_single_precision_is_avoided_if_inaccurate(monkeypatch):
-    """Precisions of 1e10 in one direction, and of next to nothing in another, where the mean is."""
+    """Precisions of 1e10 in one direction, and negligible precisions in the direction of the mean."""
     basis, _ = np.linalg.qr(RNG.normal(size=(M, M)))
     s = np.stack([(basis * [1e10, 1e4, 1.0, 1e-3, 1e-6]) @ basis.T] * C)
     h = np.tile(basis @ [1e3, 1.0, 1.0, 1.0, 1.0], (C, 1))

@@ -1,4 +1,4 @@
-"""The common function of functions in several groups, against dense sums over sites."""
+"""The common shift of functions in several groups, against dense sums over sites."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ C, M, B = 3, 5, 40
 RNG = np.random.default_rng(1)
 GROUPS = [Group([0, 2], 0, 0), Group([1], 1, 0)]
 STARTS = 0, 2, 3
-"""First test function of each function, of two."""
+"""First test function of each of the functions."""
 
 
 def problem():
-    """Features of two groups, site precisions, h, g, and R, Q and S by their definitions."""
+    """Features of two groups, site precisions, h, g, and R, Q and S from their definitions."""
     w = RNG.normal(size=(2, B, M))
     features = [StepFeatures(own, np.ones(B), None, group) for own, group in zip(w, GROUPS, strict=True)]
     each = w[[0, 1, 0]]
@@ -28,7 +28,7 @@ def problem():
 
 @pytest.mark.parametrize("share", [np.ones(C), np.array([0.9, 0.8, 0.95])], ids=["all", "parts"])
 @pytest.mark.parametrize("single", [False, True])
-def test_common_step_satisfies_its_equation(share, single):
+def test_common_shift_satisfies_its_equation(share, single):
     _, each, _, t, h, g, cross, precision = problem()
     s = np.einsum("bk,kbi,kbj->kij", t, each, each)
     q = StepPosterior(StepArrays(single), s, h, share, roots=True)
@@ -41,7 +41,7 @@ def test_common_step_satisfies_its_equation(share, single):
     assert_allclose(weights @ cross, q.location - h, rtol=1e-6, atol=1e-8)
 
 
-def test_zero_sites_have_no_common_step():
+def test_zero_sites_have_no_common_shift():
     _, _, _, _, h, g, cross, precision = problem()
     q = StepPosterior(StepArrays(), np.zeros((C, M, M)), h, np.ones(C), roots=True)
     moved = OwnFeatures(StepArrays(), 0.0 * g, 0.0 * cross, 0.0 * precision).shift(q)
@@ -49,7 +49,7 @@ def test_zero_sites_have_no_common_step():
     assert_allclose(q.location, h)
 
 
-def test_batches_are_averaged():
+def test_common_shift_is_averaged_over_batches():
     features, each, tests, t, _, g, cross, precision = problem()
     cross, precision = RNG.normal(size=cross.shape), precision.copy()
     before, shifted, mean = (cross.copy(), precision.copy()), RNG.normal(size=6), RNG.normal(size=(B, C))

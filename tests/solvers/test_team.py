@@ -1,4 +1,4 @@
-"""BLAS on one thread, our own threads beside it, and the user's setting as it was."""
+"""BLAS on one thread, the package's own threads, and the user's thread setting."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from tests.reference.data import random_problem
 
 @pytest.fixture
 def blas():
-    """Every OpenBLAS of the process, on two threads."""
+    """Controllers of all OpenBLAS libraries of the process, set to two threads."""
     controller = ThreadpoolController().select(user_api="blas")
     if not controller.lib_controllers:
         pytest.skip("there is no BLAS whose threads can be counted")
@@ -35,14 +35,14 @@ def test_thread_limit_is_set_and_restored(blas):
     assert counts(blas) == {2}
 
 
-def test_a_team_is_as_large_as_blas_was_allowed(blas, monkeypatch):
+def test_team_has_as_many_threads_as_blas_may_use(blas, monkeypatch):
     monkeypatch.setattr("pymc_gpep.solvers.team._processors", lambda: 8)
     with one_blas_thread(), gather(1000) as team:
         assert team.size == 2
         assert gather(50) is ALONE
     with ThreadpoolController().limit(limits=1, user_api="blas"), one_blas_thread():
-        assert gather(1000).size == 1  # a limit of the user's is not lifted
-    assert gather(1000).size == 1  # nor is there anything to share out where BLAS has its own threads
+        assert gather(1000).size == 1  # the user's limit stays
+    assert gather(1000).size == 1  # outside of `one_blas_thread` BLAS uses its own threads
 
 
 def test_team_has_no_more_threads_than_processors(blas, monkeypatch):
@@ -74,7 +74,7 @@ def test_overlapping_solves_keep_the_thread_setting(blas):
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
-def test_each_item_is_done_once_and_results_keep_their_order(helpers):
+def test_each_item_is_computed_once_and_results_keep_their_order(helpers):
     done = []
 
     def square(item):
@@ -101,7 +101,7 @@ def test_work_is_distributed_over_threads():
     assert len(names) == 2
 
 
-def test_exception_of_a_helper_is_raised():
+def test_exception_in_a_worker_thread_is_raised():
     def fail(item):
         time.sleep(0.01)
         raise ValueError(item)

@@ -1,4 +1,4 @@
-"""Products that BLAS does by halves, against those it does whole."""
+"""Triangular products by halves, against products of whole matrices."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A small fit batch by batch, taken apart: what a step is made of."""
+"""Small fits by batches, with access to their state and to single steps."""
 
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Small(NamedTuple):
         return array_step(self.problem, self.state, pm.adam(learning_rate=learning_rate), single)
 
     def refused(self, step: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The state before and after a step by rows with an input that is not finite."""
+        """State before and after a step whose inputs are not finite. The step must fail."""
         batch, before = self.all_rows(), self.state.values()
         bad = batch.inputs.copy()
         bad[3] = np.inf
@@ -70,9 +70,9 @@ def small(
     inducing: int = 5,
     together: bool = False,
 ) -> Small:
-    """With q after a few rows, so that nothing is at zero.
+    """Return a fit whose q has seen a few rows, so that no part of its state is zero.
 
-    Where functions are `together` they have the same inducing inputs.
+    With `together` all functions share their inducing inputs.
     """
     model, gp = build()
     classifier = by_inducing(read_classifier(model))

@@ -1,6 +1,6 @@
-"""Models and options of small fits by batches, and numbers of their first steps.
+"""Models and options of small fits by batches, and results of their first steps.
 
-`steps.json` has these numbers of steps that were one graph of PyTensor, with automatic derivatives and no kernel.
+`steps.json` has the results of another implementation: one PyTensor graph, with automatic derivatives and no kernel.
 """
 
 import json
@@ -32,12 +32,12 @@ def noisy(d, ls):
 
 
 def quadratic(d, ls):
-    """Not a form with a written pull-back."""
+    """A covariance function without a hand-written derivative."""
     return pm.gp.cov.RatQuad(d, ls=ls, alpha=2.0)
 
 
 def classes(covariance, observe=gpep.MultinomialProbit, **options):
-    """A model of flowers whose classes share a covariance."""
+    """A model of flowers. All classes share a covariance."""
 
     def build():
         X, y = models.data()
@@ -52,7 +52,10 @@ def classes(covariance, observe=gpep.MultinomialProbit, **options):
 
 
 def own_covariances(*kinds, shared=0, level=False, **options):
-    """A model whose classes have covariances of their own, after some that share the first one, with a level."""
+    """A model with a level.
+
+    The first classes share a covariance, and each further class has a covariance of its own.
+    """
 
     def build():
         X, y = models.data()
@@ -124,15 +127,15 @@ STEPS: dict[str, tuple[Any, Any, str | None, float, bool]] = {
 
 
 def problem_of(name: str) -> Small:
-    """Return the fit of a name, in batches of unlike sizes."""
+    """Return the fit of a name, with batches of unequal sizes."""
     build, memory, sites, _, together = STEPS[name]
     return small(build, memory, sites, 13, together=together)
 
 
 def numbers(problem: Small, step: Any) -> dict[str, list[float]]:
-    """Numbers of five steps, of which the first two do not learn: values, θ, and sums over each array of the state."""
+    """Results of five steps, the first two without learning: values, θ, and sums over each array of the state."""
     batches = problem.batches.after(0)
-    problem.state.set_values(problem.state.values())  # as a fit does that goes on from another one
+    problem.state.set_values(problem.state.values())  # as a resumed fit does
     taken = [step(*next(batches), 0.3, i >= 2) for i in range(5)]
     assert all(each.went_well for each in taken)
     found = {
@@ -148,5 +151,5 @@ def numbers(problem: Small, step: Any) -> dict[str, list[float]]:
 
 
 def kept() -> dict[str, dict[str, list[float]]]:
-    """Return the numbers of the graph."""
+    """Return the stored results of the graph."""
     return dict(json.loads(FILE.read_text()))

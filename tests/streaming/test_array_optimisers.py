@@ -1,4 +1,4 @@
-"""Optimisers on arrays against those of PyMC."""
+"""Optimisers on arrays, against PyMC's optimisers."""
 
 import numpy as np
 import pymc as pm
@@ -25,7 +25,7 @@ def state(hyperparameters=2):
         pm.sgd(learning_rate=0.1),
         pm.adam(learning_rate=pytensor.shared(0.1)),
     ],
-    ids=["Adam", "falling", "another", "a rate that is shared"],
+    ids=["Adam", "falling", "another", "shared rate"],
 )
 def test_steps_equal_graph_updates(optimiser, hyperparameters):
     rng = np.random.default_rng(4)

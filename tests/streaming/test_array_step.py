@@ -1,4 +1,4 @@
-"""Steps for NumPy: kept numbers of another implementation, interrupts, and numbers of 32 bits."""
+"""Steps in NumPy: stored results of another implementation, interrupts, and single precision."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def test_step_results_equal_the_graph(name):
         assert_allclose(found[each], values, rtol=tolerance, atol=tolerance * np.abs(values).max(), err_msg=each)
 
 
-def test_failed_step_changes_nothing():
+def test_failed_step_does_not_change_the_state():
     problem = small(models.shared, Stateless(), "pairwise", 30, together=True)
     step = problem.step(0.02)
     before, after = problem.refused(step)
@@ -43,7 +43,7 @@ def test_failed_step_changes_nothing():
     assert not np.array_equal(problem.state.values()["theta"], before["theta"])
 
 
-def test_an_interrupt_waits_for_the_end_of_a_step(monkeypatch):
+def test_interrupt_waits_for_the_end_of_a_step(monkeypatch):
     states, with_sites = [], StepArrays.with_sites
     for interrupts in (False, True):
         problem = small(models.fixed, Stateless(), "pairwise", 30, together=True)
@@ -60,7 +60,7 @@ def test_an_interrupt_waits_for_the_end_of_a_step(monkeypatch):
 
 
 @pytest.mark.parametrize("build", [models.shared, own_covariances(matern, matern, matern)], ids=["shared", "own"])
-def test_single_precision_leads_to_the_same_fit(build):
+def test_fit_in_single_precision_equals_fit_in_double_precision(build):
     found = []
     for single in (False, True):
         problem = small(build, Stateless(), "pairwise", 13, together=build is models.shared)
@@ -74,8 +74,8 @@ def test_single_precision_leads_to_the_same_fit(build):
         assert_allclose(narrow[name], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max(), err_msg=name)
 
 
-def test_steps_of_a_bound_have_64_bits(monkeypatch):
-    """Their rounding grows from step to step where magnitudes are large."""
+def test_steps_of_a_bound_use_double_precision(monkeypatch):
+    """For large magnitudes the rounding errors of single precision accumulate."""
     monkeypatch.setattr("pymc_gpep.streaming.step._MANY", 1)
     bits = []
     for memory in (Stateless(), Variational()):

@@ -1,4 +1,4 @@
-"""Batches: every row once an epoch, the same order again, also from the middle, and from chunks."""
+"""Batches: every row once an epoch, reproducible order when resumed, and reading in chunks."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from pymc_gpep.streaming.run import Batches
 
 
 class Chunked(InMemory):
-    """In chunks of seven rows, of which it is counted how often they are read."""
+    """Rows in chunks of seven. It counts how often each chunk is read."""
 
     chunk = 7
 
@@ -29,7 +29,7 @@ def taken(batches, after, count):
 
 @pytest.mark.parametrize("kind", [InMemory, Chunked])
 @pytest.mark.parametrize("size", [1, 10, 101])
-def test_an_epoch_has_every_row_once(kind, size):
+def test_each_epoch_contains_every_row_once(kind, size):
     batches = Batches(numbered(kind), size, 3)
     assert batches.size <= size
     epochs = []
@@ -46,7 +46,7 @@ def test_an_epoch_has_every_row_once(kind, size):
 
 
 @pytest.mark.parametrize("kind", [InMemory, Chunked])
-def test_resumed_order_of_batches_is_the_same(kind):
+def test_resumed_batches_have_the_same_order(kind):
     batches = Batches(numbered(kind), 10, 3)
     whole = taken(batches, 0, 25)
     for after in (1, 10, 11, 17):
@@ -56,7 +56,7 @@ def test_resumed_order_of_batches_is_the_same(kind):
             assert np.array_equal(one.weights, other.weights)
 
 
-def test_inputs_may_be_left_out():
+def test_inputs_are_read_only_on_request():
     batches = [Batches(numbered(Chunked), 10, 3, gathers=gathers) for gathers in (True, False)]
     for one, other in zip(*(taken(each, 0, 25) for each in batches), strict=True):
         assert other.inputs.shape == (batches[0].size, 0)
@@ -70,7 +70,7 @@ def test_resumed_run_does_not_read_earlier_batches():
     assert len(rows.reads) < 30
 
 
-def test_step_sizes_average_first_and_fall_later():
+def test_step_sizes_are_averages_at_first_and_decrease_later():
     schedule = AveragingSchedule(4, 1.0)
     assert [schedule(step) for step in range(4)] == [0.5, 1 / 3, 0.25, 0.25]
     assert schedule(4) == 1 / 8

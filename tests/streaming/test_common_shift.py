@@ -1,4 +1,4 @@
-"""The function common to all latent functions that batches solve for, against dense algebra over all points."""
+"""The common shift of all latent functions in a batch fit, against dense algebra over all points."""
 
 from functools import partial
 
@@ -12,20 +12,20 @@ from pymc_gpep.solvers.step_arrays import StepArrays
 
 
 def sites(sets, n, size=4, c=3):
-    """Features, Σ t and Σ ν of sites, and means that are not those that the sites imply."""
+    """Features, Σ t and Σ ν of sites, and posterior means that differ from the means of these sites."""
     rng = np.random.default_rng(3)
     w = rng.normal(size=(sets, size, n))
     return w, rng.exponential(size=(c, n)), rng.normal(size=(c, n)), rng.normal(size=(c, n))
 
 
 def features_of(w, c=3):
-    """Features (q, M, B) of one group or of several."""
+    """Features (q, M, B) of one group or of several groups."""
     groups = [Group(list(range(c)), 0, 0)] if len(w) == 1 else [Group([k], k, k) for k in range(c)]
     return [StepFeatures(own.T, np.ones(own.shape[1]), None, each) for own, each in zip(w, groups, strict=True)]
 
 
 def remembered(w, t, seen_mean):
-    """Averages of the common shift, of one batch that has all points, and their class."""
+    """Averages of the common shift from one batch of all points, and the object that stores them."""
     arrays, (sets, size, _), c = StepArrays(), w.shape, len(t)
     if sets == 1:
         nothing, kind = [np.zeros(size)], SameFeatures
@@ -38,7 +38,7 @@ def remembered(w, t, seen_mean):
 
 
 def moved(w, t, nu, seen_mean, share=1.0):
-    """Posterior means (c, M) of sites that have moved, and their g."""
+    """Posterior means (c, M) after the common shift, sites before and after, and g."""
     c, every = len(t), np.broadcast_to(w, (len(t), *w.shape[1:]))
     precision = np.einsum("kib,kb,kjb->kij", every, t, every)
     location = np.einsum("kib,kb->ki", every, nu)
@@ -49,11 +49,11 @@ def moved(w, t, nu, seen_mean, share=1.0):
 
 
 def dense(w, t, nu, seen_mean, share=1.0):
-    """The same where the common function is any at all: Σ_k t_k (m_k − seen − h) = 0 at each point."""
+    """Reference: for any common function h, Σ_k t_k (m_k − seen − h) = 0 at each point."""
     c = len(t)
     every = np.broadcast_to(w, (c, *w.shape[1:]))
     cov = np.array([np.linalg.inv(np.eye(w.shape[1]) + share * (f * s) @ f.T) for f, s in zip(every, t, strict=True)])
-    maps = [share * f.T @ k @ (f * s) for f, s, k in zip(every, t, cov, strict=True)]  # from h to the m_k
+    maps = [share * f.T @ k @ (f * s) for f, s, k in zip(every, t, cov, strict=True)]  # map from h to m_k
     means = [share * f.T @ k @ f @ v for f, v, k in zip(every, nu, cov, strict=True)]
     system = np.diag(t.sum(axis=0)) - sum(s[:, None] * each for s, each in zip(t, maps, strict=True))
     h = np.linalg.solve(system, sum(s * (m - old) for s, m, old in zip(t, means, seen_mean, strict=True)))
@@ -61,14 +61,14 @@ def dense(w, t, nu, seen_mean, share=1.0):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
-def test_enough_test_functions_give_the_best_common_function(share):
+def test_shift_with_enough_test_functions_solves_the_dense_equation(share):
     given = sites(3, 5)
-    assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # functions of five points
+    assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # as many as the points need
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 
 def test_means_cancel_for_shared_features():
-    """Sites of functions that sum to nothing at each point, ν = t m + ρ with Σ ρ = 0, imply means that do."""
+    """If sites ν = t m + ρ with Σ ρ = 0, the functions m sum to zero at each point, and so do the means."""
     w, t, rho, seen_mean = sites(1, 9)
     rho -= rho.mean(axis=0)
     mean, new, g, location = moved(w, t, t * seen_mean + rho, seen_mean)
@@ -77,8 +77,8 @@ def test_means_cancel_for_shared_features():
     assert np.abs(new - location).max() > 0.1
 
 
-def test_sites_that_agree_with_their_means_stay():
-    """Whatever the test functions: here four for nine points."""
+def test_sites_that_agree_with_their_means_do_not_change():
+    """This holds for any test functions: here four for nine points."""
     w, t, nu, _ = sites(1, 9)
     precision = np.einsum("ib,kb,jb->kij", w[0], t, w[0])
     location = np.einsum("ib,kb->ki", w[0], nu)
@@ -96,7 +96,10 @@ def test_zero_sites_have_no_common_shift(sets):
 
 
 def test_equal_inducing_inputs_give_different_test_functions():
-    """Q of equal weights is their Gram matrix, of full rank but for one more test function than there are features."""
+    """Q for equal weights is the Gram matrix of the test functions.
+
+    It lacks one rank: 6 test functions of 5 features.
+    """
     w = np.repeat(np.random.default_rng(0).normal(size=(1, 5, 20)), 3, axis=0)
     (_, _, gram), _ = remembered(w, np.ones((3, 20)), np.zeros((3, 20)))
     assert gram.shape == (6, 6)

@@ -1,4 +1,4 @@
-"""The fixed point of steps of a process and effects against sweeps over all rows."""
+"""Fixed point of batch steps for a process plus effects, against sweeps over all rows."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ N, LEVELS = 40, 4
     ids=["stateless", "sites", "variational"],
 )
 def test_batches_with_effects_reach_the_fixed_point_of_all_rows(memory, whole):
-    """Its gradient as well, where the objective is the number that all rows give."""
+    """The gradient also agrees where the objective is the evidence or the bound."""
     problem = small(models.effects_beside, memory, None, N, together=True)
     step = problem.step(0.02)
     state, batch = problem.state, problem.all_rows()

@@ -1,4 +1,4 @@
-"""Adam with a rate that rises and falls."""
+"""Adam with a warm-up and a decreasing rate."""
 
 import numpy as np
 import pytensor
@@ -11,8 +11,8 @@ from pymc_gpep.streaming.step import FallingAdam
 @pytest.mark.parametrize(
     ("rise", "shares"), [(0, [1.0, 0.5, 0.0, 0.0]), (1, [1.0, 1.0, 0.0, 0.0]), (2, [0.5, 1.0, 1.0, 0.0])]
 )
-def test_the_rate_rises_and_falls_along_half_a_cosine(rise, shares):
-    """With a slope that stays the same a step of Adam is as long as its rate."""
+def test_rate_rises_and_falls_along_half_a_cosine(rise, shares):
+    """With a constant gradient, each step of Adam is as long as its rate."""
     place = pytensor.shared(np.zeros(1))
     updates = FallingAdam(2 + (rise > 1), 0.3, rise)([pt.ones(1)], [place])
     step = pytensor.function([], place, updates=updates, mode="FAST_COMPILE")

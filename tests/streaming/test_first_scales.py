@@ -1,4 +1,4 @@
-"""Where length scales begin that nobody has said."""
+"""Initial length scales that the user has not given."""
 
 import numpy as np
 import pymc as pm
@@ -46,14 +46,14 @@ def test_length_scales_start_at_column_standard_deviations():
     assert_allclose(relative[0], 0.5 * np.sqrt(6.0), rtol=0.15)
 
 
-def test_fixed_length_scales_stay():
+def test_fixed_length_scales_do_not_change():
     before, after = begun(lambda: pm.Gamma("ls", 2.0, 0.1), free=("eta",))
     assert after == before
 
 
 @pytest.mark.parametrize("deviation", [0.01, 0.3])
-def test_prior_can_prevent_the_first_scale(deviation):
-    """The log prior falls by ten at most."""
+def test_prior_limits_the_initial_length_scale(deviation):
+    """The log prior decreases by at most ten."""
     before, after = begun(lambda: pm.LogNormal("ls", -3.0, deviation))
     moved = float(after["ls_log__"] - before["ls_log__"])
     assert 0.0 <= moved < np.sqrt(20.0) * deviation + 1e-6

@@ -1,4 +1,4 @@
-"""Steps under JAX: the numbers of another implementation, for as long as steps build on each other."""
+"""Steps with JAX, against the stored results of another implementation, over several successive steps."""
 
 import numpy as np
 import pymc as pm
@@ -28,7 +28,7 @@ def jax_step_of(problem, optimiser=None):
 @pytest.mark.variation(but=["stateless, pairwise", "sites, bernoulli_probit"])
 @pytest.mark.parametrize("name", STEPS)
 def test_step_results_equal_the_graph(name):
-    """Both compute integrals by the same rule, whose nodes are too few without noise of utilities."""
+    """Both use the same quadrature rule, whose nodes are too few without noise of utilities."""
     problem, tolerance = problem_of(name), 1e-3 if "robust max" in name else 1e-8
     found, expected = numbers(problem, jax_step_of(problem)), kept()[name]
     assert found.keys() == expected.keys()
@@ -53,7 +53,7 @@ def test_steps_equal_numpy(build, memory):
 
 
 def test_step_has_no_callback_to_the_host():
-    """Not even in its integrals."""
+    """Integrals have no callback either."""
     problem = problem_of("stateless, quadrature")
     step, batch, state = jax_step_of(problem), problem.all_rows(), problem.state
     batch = next(problem.batches.after(0))
@@ -69,7 +69,7 @@ def test_step_has_no_callback_to_the_host():
     assert "callback" not in text
 
 
-def test_failed_step_changes_nothing():
+def test_failed_step_does_not_change_the_state():
     problem = problem_of("stateless, pairwise")
     step, batch = jax_step_of(problem), next(problem.batches.after(0))
     before = problem.state.values()
@@ -85,7 +85,7 @@ def test_failed_step_changes_nothing():
 @pytest.mark.variation(but=["bernoulli_probit"])
 @pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
 def test_steps_accept_fixed_inducing_inputs(build):
-    """Their places are all that they are given then; the rate of the optimiser falls."""
+    """Steps receive only the new positions. The rate of the optimiser decreases."""
 
     def taken(held):
         parts = small(build, Stochastic(), None, 10)
@@ -102,7 +102,7 @@ def test_steps_accept_fixed_inducing_inputs(build):
         assert_allclose(others[name], each, rtol=1e-12, err_msg=name)
 
 
-def test_normal_tails_have_all_digits():
+def test_normal_tails_keep_all_digits():
     mpmath = pytest.importorskip("mpmath")
     places = np.concatenate([np.linspace(-40.0, 40.0, 8001), [-1e4, -1e8, 1e3]])
     values, rates = map(np.asarray, jax.jit(log_cdf_and_hazard)(places))
@@ -116,7 +116,7 @@ def test_normal_tails_have_all_digits():
 
 @pytest.mark.slow
 def test_fits_equal_numpy_fits():
-    """Their rows are on the device from the beginning."""
+    """The rows stay on the device from the start."""
     model, _ = models.shared()
     fits = [
         pm.fit(

@@ -1,4 +1,4 @@
-"""What is left of the noise of batches, and how far stochastic EP is from EP, where hyperparameters stay."""
+"""Noise of batch fits, and distance of stochastic EP from EP, at fixed hyperparameters."""
 
 import numpy as np
 import pymc as pm
@@ -19,9 +19,9 @@ def problem(n):
 
 
 def shift(n, method, steps, batch_size, shared=True, **options):
-    """Root mean square over functions and points of the difference of posterior means from EP's, in deviations.
+    """Root mean squared difference of posterior means from EP's means, in standard deviations.
 
-    And the same without what is common to all functions of a point.
+    The second number leaves out the part that is common to all functions of a point.
     """
     model, gp, data, inducing = problem(n)
     common = {"gp": gp, "data": data, "inducing": inducing, "shared_inducing": shared, "learn_inducing": False,
@@ -43,15 +43,15 @@ def test_noise_of_batches_decreases(shared):
 
 
 @pytest.mark.slow
-def test_stochastic_ep_is_near_ep():
+def test_stochastic_ep_is_close_to_ep():
     apart, between = shift(300, "sparse_sep", 60, None)
     assert between < 0.1
-    assert apart < 0.15  # its fixed point differs most where the likelihood sees nothing
+    assert apart < 0.15  # the fixed points differ most in the common part, where the likelihood is flat
 
 
 @pytest.mark.slow
 def test_stochastic_ep_of_few_rows_has_larger_error_but_close_evidence():
-    """That of the sites which its posterior implies is EP's but for some nats, where its own objective is above."""
+    """The evidence of recovered sites is close to EP's evidence. The objective of the fit is far above."""
     _, between = shift(60, "sparse_sep", 60, None)
     assert between < 0.3
     model, gp, data, inducing = problem(60)

@@ -1,4 +1,4 @@
-"""The evidence of a q(v) alone: that of EP at EP's own, and flat around it. No graph of a step is made."""
+"""Evidence from a posterior q(v) alone: equal to EP's evidence at EP's fixed point, and stationary there."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_recovered_sites_of_ep_give_the_evidence_of_ep(solved):
 
 
 def test_evidence_is_stationary_near_recovered_sites(solved):
-    """As the sites' are at a fixed point: a tenth of a deviation costs less than a tenth of a nat."""
+    """Sites at a fixed point have the same property: a shift by 0.1 standard deviations costs less than 0.1 nats."""
     solution = solved[-1]
     own = solution.posterior.whitened
     moved = own._replace(mean=own.mean + 0.1 * np.sqrt((own.root**2).sum(axis=1)))

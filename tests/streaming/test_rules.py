@@ -1,4 +1,4 @@
-"""Rules by kernels and under JAX, against the factors of sweeps over all rows, quadrature and differences."""
+"""Factor rules in kernels and in JAX, against factors of sweeps over all rows, quadrature and differences."""
 
 from itertools import pairwise
 
@@ -18,13 +18,13 @@ from pymc_gpep.streaming.rules import RULES, WholePointNormaliser, rule_for
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
 CASES = [(kind, likelihood) for kind in RULES for likelihood in LIKELIHOODS if kind.fits(likelihood)]
 CASES = [
-    # The probability of a wrong label; the trials of a binomial, or the offset and alpha of a negative binomial.
+    # probability of a wrong label; trials of a binomial; offset and alpha of a negative binomial
     (kind, likelihood.given(np.full((max(1, len(likelihood.rows)), 6), 0.05 if likelihood.function_axis else 3.0)))
     for kind, likelihood in CASES
 ]
 IDS = [f"{kind.__name__} of {likelihood.name}" for kind, likelihood in CASES]
 LIBRARIES = pytest.mark.parametrize("library", ["NumPy", "JAX"])
-"""Tests of JAX are skipped where it is not installed."""
+"""Tests of JAX are skipped if it is not installed."""
 
 
 def terms_of(library, rule, labels):
@@ -45,7 +45,7 @@ def terms_of(library, rule, labels):
 
 
 def evaluated(library, rule, likelihood, spread=1.0):
-    """Labels, functions that sites act on, means, variances, and the rule as a function of the latter two."""
+    """Labels, functions of the sites, means, variances, and the rule as a function of means and variances."""
     rng = np.random.default_rng(1)
     c = 4 if likelihood.function_axis else 1
     y = rng.integers(likelihood.n_classes(c) or 4, size=6)
@@ -71,14 +71,14 @@ def test_log_normalisers_match_the_factors(kind, likelihood, library):
     if kind.functional == "log normaliser":
         found = rule.expresses().tilted(likelihood, mean, variance, y)
         value, rho, delta = terms(mean, variance)
-        # Kernels take a rule of 16 nodes for steps.
+        # Steps use a rule of 16 nodes.
         few = 1e3 if library == "NumPy" and kind is WholePointNormaliser else 1.0
         assert_allclose(value, found.log_z, atol=few * 1e-8)
         assert_allclose(rho, found.rho, atol=few * 1e-7)
         assert_allclose(delta, 0.5 * (found.rho**2 - found.gamma), atol=few * 1e-7)
 
 
-def test_the_scaled_complement_has_all_digits_where_it_changes_form():
+def test_scaled_complement_keeps_digits_where_its_formula_changes():
     x = np.concatenate([np.linspace(-26.0, 40.0, 300), np.geomspace(40.0, 1e150, 20)])
     assert_allclose(scaled_erfc(pt.constant(x)).eval(), erfcx(x), rtol=1e-13)
 
@@ -96,7 +96,7 @@ def test_the_scaled_complement_has_all_digits_where_it_changes_form():
 def test_derivatives_match_differences_of_the_values(kind, likelihood, library):
     _, functions, mean, variance, terms = evaluated(library, kind.of(likelihood), likelihood)
     _, in_mean, in_variance = terms(mean, variance)
-    # Errors of 1e-6 of an integral by a kernel are larger in a difference.
+    # Integrals by a kernel have errors of 1e-6, which are larger in a difference.
     few = 1e3 if library == "NumPy" and functions.shape[1] == 4 else 1.0
     for site in sorted({0, functions.shape[1] - 1}):
         h = 1e-5 * (np.arange(functions.shape[1]) == site)
@@ -111,7 +111,7 @@ def test_derivatives_match_differences_of_the_values(kind, likelihood, library):
     ("name", "log_response"),
     [("probit", log_ndtr), ("logit", log_expit), ("multinomial_probit", lambda f: log_ndtr(f / np.sqrt(2)))],
 )
-def test_expected_logarithms_are_integrals(name, log_response, library):
+def test_expected_logarithms_match_integrals(name, log_response, library):
     y, _, mean, variance, terms = evaluated(library, rule_for("expected log", None, NAMED[name]), NAMED[name])
     value, *_ = terms(mean, variance)
 
@@ -158,8 +158,8 @@ def test_far_tails_are_finite(library):
 
 @LIBRARIES
 @pytest.mark.parametrize("variance", [1e-4, 1e3, 1e6])
-def test_logit_normaliser_of_a_wide_or_narrow_cavity_is_an_integral(variance, library):
-    """Integrals on both sides of 0, where σ bends."""
+def test_logit_normaliser_of_a_wide_or_narrow_cavity_matches_an_integral(variance, library):
+    """The integral is split at 0, where σ bends."""
     deviation, shifts = np.sqrt(variance), np.array([-4.0, -0.5, 0.0, 3.0])
     mean = shifts[:, None] * deviation + 0.3
     terms = terms_of(library, rule_for("log normaliser", None, NAMED["logit"]), np.ones(4, np.int64))
@@ -180,7 +180,7 @@ def test_logit_normaliser_of_a_wide_or_narrow_cavity_is_an_integral(variance, li
 
 
 @LIBRARIES
-def test_numbers_that_are_not_finite_lead_to_nan(library):
+def test_arguments_that_are_not_finite_return_nan(library):
     for kind, likelihood in CASES:
         if likelihood.name not in {"probit", "logit", "multinomial_probit"}:
             continue
@@ -192,6 +192,6 @@ def test_numbers_that_are_not_finite_lead_to_nan(library):
         assert np.isfinite(np.delete(in_mean, 2, axis=0)).all()
 
 
-def test_unknown_rule_is_named():
+def test_error_names_the_unknown_rule():
     with pytest.raises(ValueError, match="for batches of a multinomial_probit likelihood by expectation prop"):
         rule_for("log normaliser", "nested", NAMED["multinomial_probit"])

@@ -1,4 +1,4 @@
-"""A step batch by batch against all rows at once, against the fixed points of EP, and against differences."""
+"""Batch steps against all rows at once, against fixed points of EP, and against differences."""
 
 import numpy as np
 import pymc as pm
@@ -38,14 +38,14 @@ def test_mean_over_an_epoch_equals_all_rows(build, sites, memory, batch_size):
     order = parts.batches.after(0)
     found = [functions[1](*next(order)) for _ in range(parts.batches.per_epoch)]
     whole = functions[0](*of_all.all_rows())
-    # Kept sites are replaced and not averaged: of what a batch does to S and h all rows do the sum.
+    # Stored sites are replaced, not averaged: the change of S and h by all rows is a sum over batches.
     compared = 3 if of_all.state.sites else None
     for one, each in zip(whole[:compared], list(zip(*found, strict=True))[:compared], strict=True):
         assert_allclose(np.mean(each, axis=0), one, rtol=1e-10, atol=1e-10 * np.abs(one).max())
 
 
 def keep_sites(problem):
-    """Sites of all rows, small ones, so that none are at zero."""
+    """Store small sites for all rows, so that no site is zero."""
     if problem.state.sites:
         rng = np.random.default_rng(4)
         before = problem.state.sites.of(np.arange(30))
@@ -59,8 +59,8 @@ def keep_sites(problem):
 
 
 @pytest.mark.slow
-def test_random_batches_scatter_about_the_value_of_all_rows():
-    """Of each epoch one, at a random place: two of an epoch are not independent, and the last one has fewer rows."""
+def test_random_batches_are_unbiased():
+    """Use one random batch of each epoch: batches of one epoch are not independent, and the last batch is smaller."""
     of_all = small(models.shared, Stochastic(), "pairwise", 30).estimates()
     parts = small(models.shared, Stochastic(), "pairwise", 8)
     estimates, per_epoch, draws = parts.estimates(), parts.batches.per_epoch, 700
@@ -83,7 +83,7 @@ def test_random_batches_scatter_about_the_value_of_all_rows():
     ],
 )
 def test_gradients_match_differences_of_the_objective(memory, build, rows):
-    """q is a constant, and so is all that a batch is taken with: nothing else changes with θ and Z."""
+    """The posterior q and the weights of the batch are constants of the gradient with respect to θ and Z."""
     problem = small(build, memory, None, rows)
     batch, estimates = problem.all_rows(), problem.estimates()
     _, of_theta, of_inducing, *_ = estimates(*batch)
@@ -98,7 +98,7 @@ def test_gradients_match_differences_of_the_objective(memory, build, rows):
 
 
 def step_likelihood():
-    """Each class with a variance and noise of its own."""
+    """Step likelihood whose classes each have a variance and noise of their own."""
     X, y = models.data()
     with pm.Model() as model:
         magnitude, noise = pm.HalfNormal("magnitude", 3, shape=3), pm.HalfNormal("noise", 1, shape=3)
@@ -113,7 +113,7 @@ def step_likelihood():
 
 @pytest.mark.variation
 def test_bound_with_label_noise_has_its_gradient_and_maximum():
-    """The step likelihood, noise of each class's own; the maximum is that of all rows at once."""
+    """Step likelihood with noise for each class. The maximum equals the maximum over all rows at once."""
     problem = small(step_likelihood, Variational(), None, 30, inducing=3)
     state, batch, estimates = problem.state, problem.all_rows(), problem.estimates()
     _, of_theta, *_ = estimates(*batch)
@@ -139,13 +139,13 @@ def test_bound_with_label_noise_has_its_gradient_and_maximum():
     likelihood = space.classifier.likelihood_model.given(np.full((1, 30), 0.02))
     start = np.zeros(2 * 30 * 3)
     whole = SparseVI(tolerance=1e-8).solve(prior, batch.labels, start, likelihood=likelihood)
-    # Without noise of utilities the rule of a step has an error of about 2e-4 a row; sweeps have a finer one.
+    # Without noise of utilities the rule of a step has an error of about 2e-4 a row. Sweeps use a finer rule.
     assert_allclose(taken.log_posterior - space.log_prior(theta), whole.evidence, atol=30 * 2e-4)
 
 
 @pytest.fixture(scope="module")
 def at_fixed_point():
-    """All rows at once, until nothing changes."""
+    """Repeat steps with all rows at once until the state is constant."""
     problem = small(models.per_class, Stateless(local_iterations=15), "pairwise", 30)
     state, step, batch = problem.state, problem.step(), problem.all_rows()
     state.precision.set_value(np.zeros_like(state.precision.get_value()))
@@ -193,7 +193,7 @@ def test_gradient_at_the_fixed_point_equals_the_gradient_of_the_evidence(at_fixe
     assert_allclose(of_inducing, total[1] * problem.state.units, rtol=1e-4, atol=1e-5)
 
 
-def test_failed_step_changes_nothing():
+def test_failed_step_does_not_change_the_state():
     problem = small(models.shared, Stochastic(), "pairwise", 30)
     step, batch = problem.step(), problem.all_rows()
     before, after = problem.refused(step)

@@ -1,6 +1,6 @@
-"""Sites that are kept: with batches the fixed point of EP, and q is their sum whatever moves.
+"""Batch fits that store the sites of all rows reach the fixed point of EP. q is always the sum of the sites.
 
-The sites are summed up here row by row, and EP is that of all rows at once.
+The reference sums sites row by row, and runs EP on all rows at once.
 """
 
 import os
@@ -22,7 +22,7 @@ from tests.streaming.problems import small
 
 
 def begun(build, sites, batch_size, warmup=0, **options):
-    """From nothing; and its run, in which hyperparameters and inducing inputs move after so many steps."""
+    """Return a fit without sites, and its run. Hyperparameters and inducing inputs move after `warmup` steps."""
     problem = small(build, StoredMemory(), sites, batch_size)
     state = problem.state
     step = problem.step(**options)
@@ -31,7 +31,7 @@ def begun(build, sites, batch_size, warmup=0, **options):
 
 
 def summed(values, c):
-    """S and h of what is kept."""
+    """S and h as sums over the stored sites."""
     features = np.broadcast_to(values["site_features"].astype(float), (30, c, values["site_features"].shape[2]))
     precision, location = np.zeros((c, 5, 5)), np.zeros((c, 5))
     for w, *sites in zip(
@@ -63,7 +63,7 @@ def test_epochs_of_batches_reach_the_fixed_point_of_ep(build, sites, batch_size)
     solution = SparseEP(sites=sites, tolerance=1e-10, max_iterations=2000).solve(
         prior, problem.all_rows().labels, likelihood=space.classifier.likelihood_model
     )
-    # Quadrature of several functions has an error of at most 1e-5 a row in steps; sweeps have a finer rule.
+    # Steps integrate several functions with an error of at most 1e-5 a row. Sweeps use a finer rule.
     error = 30 * 1e-5 if sites == "quadrature" else 1e-5
     assert_allclose(np.mean(last) - space.log_prior(state.theta.get_value()), solution.evidence, atol=error)
     values, c = state.values(), space.classifier.n_functions
@@ -75,8 +75,8 @@ def test_epochs_of_batches_reach_the_fixed_point_of_ep(build, sites, batch_size)
         assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
 
 
-def test_removed_sites_equal_added_sites_while_the_posterior_moves():
-    """With the features of today in its place S would be off by as much as these have moved, and no more definite."""
+def test_removed_sites_equal_added_sites_while_hyperparameters_move():
+    """Features change with the hyperparameters. A site must be removed with the features it was added with."""
     problem, run = begun(models.shared, "pairwise", 8, learning_rate=0.2)
     apart = 0.0
     for _ in range(30):
@@ -93,7 +93,7 @@ def test_removed_sites_equal_added_sites_while_the_posterior_moves():
 
 
 @pytest.mark.variation
-def test_failed_step_stores_nothing():
+def test_failed_step_does_not_store_sites():
     problem, run = begun(models.shared, "pairwise", 30)
     run.advance()
     before, after = problem.refused(problem.step())
@@ -129,8 +129,8 @@ def test_interrupt_of_a_repeated_step_restores_the_jitter():
 
 
 @pytest.mark.parametrize("sets", [1, 3])
-def test_converged_sites_have_the_best_common_function(sets):
-    """The forces ν − t m of a row then cancel; with features of their own there are enough of them for any function."""
+def test_converged_sites_satisfy_the_equation_of_the_common_function(sets):
+    """Forces ν − t m of each row sum to zero. With features for each function, test functions suffice for any shift."""
     rng = np.random.default_rng(0)
     n = 6 if sets == 3 else 20
     stored = StoredSites(n, 3, 3, sets, 4, differences=True)

@@ -1,4 +1,4 @@
-"""`pm.fit(method="ivm")`: what it returns, what it predicts, what it stores, and what it refuses."""
+"""`pm.fit(method="ivm")`: results, predictions, files and refusals."""
 
 from copy import copy
 from functools import partial
@@ -111,7 +111,7 @@ def test_rows_given_as_data_replace_rows_of_the_model(fitted, tmp_path):
         back.loo()
 
 
-def test_functions_of_a_softmax_may_choose_separate_rows():
+def test_functions_of_a_softmax_can_have_separate_active_rows():
     model, gp = models.softmax()
     with model, pytest.warns(RuntimeWarning, match="did not converge after 3 iterations"):
         fit = pm.fit(3, method="ivm", sites="separate", active=5, progressbar=False)

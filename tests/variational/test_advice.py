@@ -1,4 +1,4 @@
-"""Advice of messages about fits, tried on the fit that provokes it."""
+"""Advice in messages about fits, tried on the fits that cause the messages."""
 
 import numpy as np
 import pymc as pm
@@ -38,7 +38,7 @@ def binary(x=X, cov=None, labels=SIGNS, **kwargs):
 
 
 def squared():
-    """A magnitude whose square is taken, and that begins at 0."""
+    """Model with the square of a magnitude that starts at 0."""
     binary(cov=pm.Normal("size", 0, 1) ** 2 * pm.gp.cov.ExpQuad(1, ls=1.0))
 
 
@@ -55,7 +55,7 @@ def largest(noise):
 
 
 class Exponential(pm.gp.cov.Covariance):
-    """The exponential covariance, whose root has no slope at 0 without a small number under it."""
+    """Exponential covariance function. The derivative of its root at 0 is finite only with a small constant added."""
 
     def __init__(self, ls, under):
         super().__init__(1)
@@ -75,7 +75,7 @@ def rooted(under):
 
 
 def outliers():
-    """Numbers of heavy tails, whose density has two modes between two numbers of one level."""
+    """Observations with heavy tails. The density of one level has two modes between two groups of observations."""
     level = pm.Normal("a", 0, 3)
     pm.StudentT("y", nu=4, mu=level + np.zeros(6), sigma=0.3, observed=[-3.0, -3.1, -2.9, 3.0, 3.1, 2.9])
 
@@ -90,7 +90,7 @@ def improper(scale):
 
 
 def scales(way):
-    """Effects whose scales are log-normal about 1, with a spread that may vanish, is kept up, or scales normals."""
+    """Effects whose scales are log-normal with median 1 and a learned spread, in several forms."""
     tau = pm.InverseGamma("tau", 2, 1) if way == "held" else pm.HalfNormal("tau", 1)
     each = pm.math.exp(tau * pm.Normal("z", shape=8)) if way == "normals" else pm.LogNormal("lam", 0, tau, shape=8)
     u = pm.Normal("u", 0, each, shape=8)
@@ -98,14 +98,14 @@ def scales(way):
 
 
 def shapes(prior):
-    """Effects whose scales have a gamma density about 1, which narrows as its shape grows."""
+    """Effects whose scales have a gamma density about 1 that narrows as its shape increases."""
     k = prior("k", 1)
     u = pm.Normal("u", 0, pm.Gamma("lam", k, k, shape=8), shape=8)
     pm.Poisson("y", mu=pm.math.exp(pm.Normal("a", 0, 2) + u[GROUP]), observed=COUNTS)
 
 
 def summed(held):
-    """The same by a term of the log density, of which nobody reads what is a scale."""
+    """The same scales with a potential, which hides that they are scales."""
     tau = pm.InverseGamma("tau", 2, 1) if held else pm.HalfNormal("tau", 1)
     lam = pm.HalfFlat("lam", shape=8)
     pm.Potential("prior", pm.logp(pm.LogNormal.dist(0, tau), lam).sum())
@@ -114,7 +114,7 @@ def summed(held):
 
 
 def with_graphs_of_users(fit):
-    """The same fit with rewritten graphs, in which a scale of 0 has the log density −∞ and raises nothing."""
+    """The same fit with rewritten graphs, as users have them: a scale of 0 has log density −∞ and raises no error."""
 
     def found():
         with rewritten():
@@ -302,7 +302,7 @@ def test_advised_fit_converges_without_the_message(advice):
 
 
 @pytest.mark.variation
-def test_advised_method_needs_no_concavity():
+def test_advised_method_needs_no_log_concavity():
     message = "Take method='ep', which needs no concavity"
     follow(Advice(fitted(outliers, "laplace"), message, fitted(outliers, "ep")))
 
@@ -314,7 +314,7 @@ def test_advised_start_leaves_a_symmetric_model():
 
 
 def test_advised_method_fits_into_memory(monkeypatch):
-    """As on a machine on which matrices of all rows do not fit."""
+    """Simulates a machine whose memory is too small for matrices of all rows."""
     monkeypatch.setattr(memory_check, "available_memory", lambda: 20_000.0)
     provoke = fitted(binary, "ep")
     with pytest.raises(MemoryError, match="sparse_ep") as raised:
@@ -324,8 +324,8 @@ def test_advised_method_fits_into_memory(monkeypatch):
     assert fitted(binary, "sparse_ep", inducing=5)().converged
 
 
-def test_advised_step_methods_take_the_model_as_it_is(shared):
-    """Variables in place of names, and all latent values together."""
+def test_advised_step_methods_accept_the_model(shared):
+    """Steps receive variables instead of names, and all latent values together."""
     model = shared.model
     with model:
         follow(

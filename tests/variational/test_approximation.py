@@ -1,4 +1,4 @@
-"""What `pm.fit` returns, against the solution it holds and against what PyMC and ArviZ expect."""
+"""The result of `pm.fit`, against the solver's solution and the interfaces of PyMC and ArviZ."""
 
 import arviz as az
 import numpy as np
@@ -44,11 +44,11 @@ def test_fit_is_an_approximation_with_its_convergence(fitted):
 
 @pytest.mark.parametrize("name", ["shared", "per_class"])
 def test_solution_equals_a_solve_at_the_hyperparameters(fitted):
-    """Prior moments as PyMC evaluates them, handed to the dense reference."""
+    """The dense reference receives the prior moments that PyMC evaluates."""
     fit = fitted.fit
     moments = fit.classifier.prior.covariance(), fit.classifier.prior.mean()
     k, mean = (models.at_hyperparameters(fitted, moment) for moment in moments)
-    # From where the fit ended the reference goes to its own fixed point in fewer sweeps.
+    # Started at the end of the fit, the reference needs few sweeps to its own fixed point.
     dense = dense_nested_ep(k, fitted.y, mean, c=3, start=tuple(fit.solution.start.reshape(2, 30, 2)), tolerance=1e-9)
     assert fit.log_evidence == pytest.approx(dense.evidence, abs=1e-7)
     assert_allclose(fit.latent["mean"].T, dense.mean, atol=1e-5)
@@ -65,7 +65,7 @@ def test_sample_has_the_structure_of_pm_sample(fitted):
             tune=10,
             chains=2,
             cores=1,
-            step=pm.DEMetropolisZ(),  # the cheapest of PyMC's: what its draws look like is compared
+            step=pm.DEMetropolisZ(),  # the cheapest step of PyMC: only the format of draws is compared
             progressbar=False,
             random_seed=1,
             compute_convergence_checks=False,
@@ -103,7 +103,7 @@ def test_draws_have_the_posterior_moments(fitted):
 
 @fits
 def test_flat_vector_has_the_moments_of_its_variables(fitted):
-    """mean, std and cov of PyMC's unconstrained vector against the draws of the same vector."""
+    """mean, std and cov of PyMC's unconstrained vector, against draws of this vector."""
     fit = fitted.fit
     values = fit.sample_dict_fn(6000, random_seed=3)
     flat = np.concatenate([values[name].reshape(6000, -1) for name in fit.ordering], axis=1)
@@ -131,7 +131,7 @@ def test_joint_moments_contain_the_moments_of_each_point(name, request):
 
 
 def test_joint_moments_match_the_flat_vector(centred):
-    """Whose latent values are the model's own."""
+    """The flat vector contains the latent values of the model."""
     fit = centred.fit
     name = centred.fit.classifier.latents[0].free.name
     place = fit.ordering[name][1]
@@ -186,7 +186,7 @@ def test_sample_node_replaces_latent_values(shared):
 
 
 def test_pymc_predicts_from_draws(shared):
-    """gp.conditional and the likelihood at new inputs, by PyMC's own means, against our own predictions."""
+    """PyMC's gp.conditional and likelihood at new inputs, against the predictions of the fit."""
     x = np.array([[-1.2, -1.0], [0.3, 0.2], [1.0, 1.1]])
     data = shared.fit.sample(500, chains=4, random_seed=5)
     with pm.Model(coords=dict(shared.model.coords) | {"new": np.arange(3)}) as model:
@@ -211,7 +211,7 @@ def test_pymc_predicts_from_draws(shared):
 def test_flat_traces_cause_a_single_message(shared_iep, shared_ccd, fixed, caplog):
     caplog.set_level("INFO", "pymc")
     for fit, said in ((shared_iep, "draws of ls, eta are all the same"), (shared_ccd, ""), (fixed.fit, "")):
-        fit._told = None  # the fits are others' too
+        fit._told = None  # other tests share the fits
         for _ in range(2):
             fit.sample(2, random_seed=1)
         messages = [record.message for record in caplog.records if "flat lines" in record.message]
@@ -220,7 +220,7 @@ def test_flat_traces_cause_a_single_message(shared_iep, shared_ccd, fixed, caplo
         caplog.clear()
 
 
-def test_arviz_takes_the_draws(shared):
+def test_arviz_summarises_the_draws(shared):
     ep = shared.fit.sample(50, chains=2, random_seed=1)
     other = shared.fit.sample(50, chains=2, random_seed=2)
     summary = az.summary(ep, var_names=["f_of_virginica"])
@@ -229,8 +229,8 @@ def test_arviz_takes_the_draws(shared):
     assert pc is not None
 
 
-def test_a_fit_does_not_change_with_the_model():
-    """pm.set_data and gp.conditional after a fit leave what it returned as it was."""
+def test_fit_does_not_change_with_the_model():
+    """pm.set_data and gp.conditional after a fit do not change its results."""
     X, y = models.data()
     with pm.Model() as model:
         inputs = pm.Data("X", X)

@@ -1,4 +1,4 @@
-"""Callbacks are looked at before any work, are given a fit that stays as it is, and lose no fit by an error."""
+"""Callbacks: validated before any computation, called with a fit that does not change later, errors carry the fit."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests import models
 
 
 def listen(fit, losses, iteration):
-    """Do nothing."""
+    """Callback that does nothing."""
 
 
 @pytest.mark.parametrize("callbacks", [None, [], [listen], (listen,)])
@@ -34,12 +34,12 @@ def test_functions_are_accepted_as_callbacks(callbacks, batches):
         (["adam"], "callbacks contains 'adam'"),
     ],
 )
-def test_unsupported_callbacks_are_named(callbacks, message):
+def test_error_names_unsupported_callbacks(callbacks, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         check_callbacks(callbacks, "sparse_ep", batches=True)
 
 
-def test_checkpoints_are_for_batches(tmp_path):
+def test_checkpoints_are_refused_without_batches(tmp_path):
     checkpoint = gpep.Checkpoint(tmp_path / "run.zarr")
     check_callbacks([checkpoint], "sparse_ep", batches=True)
     with pytest.raises(TypeError, match="Give batch_size"):
@@ -47,7 +47,7 @@ def test_checkpoints_are_for_batches(tmp_path):
 
 
 class Full(Callback):
-    """Writes on a full disk."""
+    """Callback that writes to a full disk."""
 
     def begin(self, method, batches):
         pass

@@ -1,4 +1,4 @@
-"""Centres of the rows of each class."""
+"""Centres of the rows of each class, as inducing inputs."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep.variational import class_centres as module
 
-# Two groups of points in each of three classes, far from each other and further from those of other classes.
+# Each of three classes has two distant groups of points. Classes are further apart.
 AT = np.array([[0.0, 0.0], [0.0, 9.0], [30.0, 0.0], [30.0, 9.0], [60.0, 0.0], [60.0, 9.0]])
 X = np.repeat(AT, 20, axis=0) + 0.1 * np.random.default_rng(0).normal(size=(120, 2))
 Y = np.repeat([0, 1, 2], 40)
 
 
 def counts(z):
-    """How many inducing inputs lie in each class."""
+    """Number of inducing inputs within each class."""
     return np.bincount(np.rint(z[:, 0] / 30.0).astype(int), minlength=3).tolist()
 
 
@@ -28,11 +28,11 @@ def test_half_of_the_centres_lie_in_the_class_and_half_outside():
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_inputs_of_any_magnitude_are_clustered(scale):
-    """Squares of such numbers are out of range. Division of the result brings the centres back."""
+    """Squares of such numbers overflow. Scaling the result gives the same centres."""
     assert_allclose(gpep.class_centres((scale * X, Y), 4) / scale, gpep.class_centres((X, Y), 4), rtol=1e-12)
 
 
-def test_shared_centres_are_as_many_of_each_class():
+def test_shared_centres_are_equally_many_for_each_class():
     z = gpep.class_centres((X, Y), 5, shared=True)
     assert z.shape == (5, 2)
     assert counts(z) == [2, 2, 1]
@@ -49,7 +49,7 @@ def test_centres_that_a_small_class_cannot_fill_lie_outside(rows, size, own):
     assert [counts(each)[k] for k, each in enumerate(z)] == own
 
 
-def test_shared_centres_go_to_the_classes_that_have_rows():
+def test_shared_centres_are_given_to_classes_with_rows():
     z = gpep.class_centres((X[38:], Y[38:]), 12, shared=True)
     assert counts(z) == [2, 5, 5]
     z = gpep.class_centres((X[40:], Y[40:]), 5, classes=4, shared=True)
@@ -61,15 +61,15 @@ def test_centres_of_many_rows_use_a_sample(monkeypatch):
     z = gpep.class_centres((X, Y), 4)
     for k, own in enumerate(z):
         assert_allclose(own[:2][np.argsort(own[:2, 1])], AT[2 * k : 2 * k + 2], atol=0.2)
-    assert gpep.class_centres((X, Y), 90).shape == (3, 90, 2)  # as many as are asked for all the same
+    assert gpep.class_centres((X, Y), 90).shape == (3, 90, 2)  # a sample of rows still gives all centres
 
 
-def test_many_centres_of_few_rows_are_all_different():
+def test_many_centres_of_few_rows_are_distinct():
     for own in gpep.class_centres((X, Y), 60):
         assert len(np.unique(own, axis=0)) == 60
 
 
-def test_rows_of_files_have_the_centres_of_arrays(tmp_path):
+def test_rows_in_files_have_the_centres_of_arrays(tmp_path):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", Y)
     files = str(tmp_path / "X.npy"), str(tmp_path / "y.npy")

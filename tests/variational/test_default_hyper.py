@@ -1,4 +1,4 @@
-"""The treatment of hyperparameters that a fit has where a user does not say it."""
+"""Default treatment of hyperparameters."""
 
 import numpy as np
 import pymc as pm
@@ -14,7 +14,7 @@ def as_for_users(monkeypatch):
     monkeypatch.setattr(inference, "_MOST_OF_PROCESSES", 4)
 
 
-def test_a_process_of_few_rows_is_integrated():
+def test_hyperparameters_of_a_process_of_few_rows_are_integrated():
     X, y = models.data()
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=pm.InverseGamma("ls", 3, 3)))
@@ -26,7 +26,7 @@ def test_a_process_of_few_rows_is_integrated():
 
 
 @pytest.mark.parametrize(("setting", "value"), [("_WORK", 100.0), ("_MOST_OF_PROCESSES", 0)])
-def test_many_rows_or_hyperparameters_of_a_process_stay_at_the_maximum(monkeypatch, setting, value):
+def test_many_rows_or_hyperparameters_of_a_process_use_the_maximum(monkeypatch, setting, value):
     monkeypatch.setattr(inference, setting, value)
     X, y = models.data()
     with pm.Model():
@@ -37,7 +37,7 @@ def test_many_rows_or_hyperparameters_of_a_process_stay_at_the_maximum(monkeypat
     assert "a Gaussian process of so many rows is hyper='map'" in str(fit)
 
 
-def test_sums_of_effects_are_integrated():
+def test_hyperparameters_of_sums_of_effects_are_integrated():
     group = np.arange(24) % 6
     with pm.Model():
         u = pm.Normal("u", 0, pm.HalfNormal("s", 1), shape=6)

@@ -1,4 +1,4 @@
-"""Effects beside a process with inducing inputs: against dense EP of the same prior, and at rows that are read."""
+"""A process with inducing inputs plus effects, against dense EP of the same prior, and with rows in files."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ OPTIONS = {"method": "sparse_ep", "hyper": "map", "progressbar": False, "random_
 
 
 class Arrays(InducedArrays):
-    """A prior with effects beside a process."""
+    """Prior of a process plus effects, as arrays."""
 
     def __init__(self, effects, *moments):
         super().__init__(*moments)
@@ -80,7 +80,7 @@ def test_derivatives_in_coefficients_match_differences(method):
 
 
 def declared(rows=slice(None), named=True, mean=False):
-    """A sum of a process and effects, with arrays as data of the model or as they are."""
+    """A sum of a process and effects, with arrays as `pm.Data` or as constants."""
     data = pm.Data if named else lambda name, values: values
     with pm.Model(coords={"level": range(J)}) as model:
         x, group, c = data("x", X[rows]), data("group", GROUP[rows]), data("c", C[rows])
@@ -109,7 +109,7 @@ def test_gradient_matches_differences():
     here = posterior(flat)
     assert here.usable
     h = 1e-5 * np.random.default_rng(3).normal(size=flat.size)
-    h[len(posterior.space.parameters) + 1 :] = 0.0  # of inducing inputs, one
+    h[len(posterior.space.parameters) + 1 :] = 0.0  # set derivatives of inducing inputs to zero, except one
     ends = [posterior(flat + step, here.start).log_posterior for step in (h, -h)]
     assert here.gradient @ h == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-6, abs=1e-11)
 
@@ -123,7 +123,7 @@ def test_arrays_and_model_data_give_equal_fits():
 
 @cache
 def fits():
-    """By all rows, and by as many inducing inputs."""
+    """One fit by all rows, and one fit by as many inducing inputs."""
     model = declared()
     exact = pm.fit(model=model, **OPTIONS | {"method": "ep"})
     start = {name: float(value) for name, value in exact.hyperparameters.items()}
@@ -145,7 +145,7 @@ def test_fit_with_all_inputs_as_inducing_inputs_is_exact():
     assert_allclose(given.few.loo().elpd, given.exact.loo().elpd, atol=1e-3)
 
 
-def test_draws_and_a_file_have_the_effects():
+def test_draws_and_files_contain_the_effects():
     given = fits()
     drawn = given.few.sample(2000, random_seed=1)["posterior"]
     assert "f" not in drawn
@@ -157,7 +157,7 @@ def test_draws_and_a_file_have_the_effects():
     assert_allclose(again.effects("b")["b"], moments)
 
 
-def test_rows_of_tables_are_read(tmp_path):
+def test_rows_of_tables_are_fitted(tmp_path):
     given = fits()
     np.save(tmp_path / "x.npy", np.column_stack([X, GROUP, C]))
     np.save(tmp_path / "y.npy", Y)
@@ -197,8 +197,8 @@ def test_levels_in_columns_and_inputs_are_checked(wide):
 
 
 @pytest.mark.variation
-def test_all_rows_as_a_batch_are_the_exact_fit():
-    """Hyperparameters stay, and inducing inputs are those of all rows."""
+def test_one_batch_of_all_rows_equals_the_exact_fit():
+    """Hyperparameters are fixed, and all rows are inducing inputs."""
     given = fits()
     start = {name: float(value) for name, value in given.exact.hyperparameters.items()}
     options = OPTIONS | {"batch_size": N, "inducing": X, "learn_inducing": False, "warmup": 40, "start": start}
@@ -212,8 +212,8 @@ def test_all_rows_as_a_batch_are_the_exact_fit():
 
 
 @pytest.mark.variation
-def test_batches_are_read_and_go_on_from_a_file(tmp_path):
-    """Steps with rows in files, a file of the fit between them, are those of one fit with the model's rows."""
+def test_batch_fit_of_files_resumes_from_a_saved_fit(tmp_path):
+    """Rows are in files, and the fit is saved and resumed. The reference is one fit of the model's rows."""
     options = OPTIONS | {"batch_size": 10, "inducing": 6, "obj_optimizer": pm.adam(learning_rate=0.02), "warmup": 1}
     whole = pm.fit(8, model=declared(), **options)
     np.save(tmp_path / "x.npy", np.column_stack([X, GROUP, C]))

@@ -1,4 +1,4 @@
-"""Searches of fits end at the maximum whatever the units of covariates, and go on from a higher node."""
+"""Searches end at the maximum for any units of covariates, and continue from a higher node."""
 
 import warnings
 
@@ -23,7 +23,7 @@ RESPONSES = {
 
 
 def crossed(kind, scale=1.0, offset=0.0):
-    """Two crossed factors and flat coefficients, with a covariate in other units."""
+    """Two crossed factors and flat priors of coefficients, with a covariate in other units."""
     with pm.Model() as model:
         a, b = pm.Flat("a"), pm.Flat("b")
         log_s, log_t = pm.Flat("log_s"), pm.Flat("log_t")
@@ -63,7 +63,7 @@ def test_flat_slope_of_a_raw_covariate_causes_no_warning(kind, method):
 
 
 def test_maximum_of_a_normal_model_matches_its_closed_form():
-    """The marginal likelihood of a linear mixed model is a normal density, maximised here by another optimiser."""
+    """The marginal likelihood of a linear mixed model is a normal density, maximised here by SciPy."""
     fit = fitted(crossed("normal", 50.0, 8000.0), **FLAT)
     y = RESPONSES["normal"]
     one, other = np.eye(LEVELS[0])[ONE], np.eye(LEVELS[1])[OTHER]
@@ -90,7 +90,7 @@ def test_maximum_of_a_normal_model_matches_its_closed_form():
 
 
 def test_search_continues_from_a_higher_node():
-    """A hyperparameter with two hills: one of height 0 where the search begins, one of 3 at a distance of four."""
+    """The log density of a hyperparameter has a hill of height 0 at the start, and a hill of height 3 at distance 4."""
     with models.fixed()[0]:
         t = pm.Flat("t", initval=0.0)
         pm.Potential("hills", pm.math.logaddexp(-0.5 * t**2, 3.0 - 0.5 * (t - 4.0) ** 2))
@@ -105,7 +105,7 @@ def test_search_continues_from_a_higher_node():
 
 
 def test_steep_hyperparameters_of_many_rows_converge_without_a_warning():
-    """Cutpoints of 3000 rows have slopes of some hundredths where nothing is left to gain."""
+    """For 3000 rows, slopes in cutpoints of some hundredths do not change the log posterior noticeably."""
     rng = np.random.default_rng(3)
     group, x = rng.integers(20, size=3000), rng.normal(size=3000)
     y = np.digitize(x + rng.normal(size=20)[group] + rng.logistic(size=3000), [-1.0, 0.2, 1.5])

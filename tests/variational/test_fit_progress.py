@@ -1,4 +1,4 @@
-"""What a fit says while it runs, how it is interrupted, and what it compiles."""
+"""Progress of a fit: messages, interrupts, and compilation."""
 
 import signal
 
@@ -19,7 +19,7 @@ def fit(model, **kwargs):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """Send this process the signal of Ctrl-C at sweeps of the solver, by their numbers over a whole fit."""
+    """Send Ctrl-C's signal to this process at given sweeps of the solver, counted over the whole fit."""
 
     def at(*sweeps):
         seen = []
@@ -57,7 +57,7 @@ def test_short_fit_prints_at_most_one_line_into_a_pipe(capsys, lines):
     assert all(line.startswith("nested_ep: iteration ") and line.endswith(" s") for line in printed)
 
 
-def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
+def test_progress_of_a_long_solve_shows_its_sweeps(capsys, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.fit_run._PATIENCE", -1.0)
     monkeypatch.setattr("pymc_gpep.variational.fit_run._QUIET", -1.0)
     model, _ = models.fixed()
@@ -65,14 +65,14 @@ def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
     assert "solve 1: sweep 2, residual" in capsys.readouterr().out
 
 
-def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
+def test_interrupt_in_a_solve_keeps_the_best_point(interrupt):
     model, _ = models.shared()
     whole = fit(model)
     seen = interrupt(30)
     with pytest.warns(RuntimeWarning, match="Interrupted"):
         stopped = fit(model)
-    assert len(seen) == 30  # nothing is solved that nobody has asked for
-    assert stopped.convergence.iterations < 8  # and then from where it was left
+    assert len(seen) == 30  # no further solve is made before the solution is requested
+    assert stopped.convergence.iterations < 8  # it starts from the last sites
     assert not stopped.converged
     assert "Interrupted" in stopped.message
     history = stopped.history.log_posterior.values
@@ -89,14 +89,14 @@ def sparse_fit(model, **options):
 @pytest.mark.variation(but=["{'learn_inducing': True, 'n': 6}"])
 @pytest.mark.parametrize("options", [{"learn_inducing": True, "n": 6}, {"update": "inner", "n": 40}], ids=str)
 @pytest.mark.filterwarnings("ignore:Hyperparameters and inducing inputs did not converge:RuntimeWarning")
-def test_an_interrupt_in_a_sweep_over_rows_keeps_the_best_point(interrupt, options):
+def test_interrupt_in_a_sweep_over_rows_keeps_the_best_point(interrupt, options):
     model, _ = models.probit()
     interrupt(0)
     first = sparse_fit(model, **options).history.log_posterior.values[0]
     seen = interrupt(35)
     with pytest.warns(RuntimeWarning, match="Interrupted"):
         stopped = sparse_fit(model, **options)
-    assert len(seen) == 35  # nothing is solved that nobody has asked for
+    assert len(seen) == 35  # no further solve is made before the solution is requested
     assert not stopped.converged
     history = stopped.history.log_posterior.values
     assert stopped.trace.best.log_posterior == history.max() >= first
@@ -120,7 +120,7 @@ def test_interrupt_in_the_last_solve_keeps_the_result(interrupt, made):
 
 
 def test_interrupt_after_the_search_keeps_the_result(monkeypatch):
-    """The border of the prior's support is looked at beyond the end, where the log posterior still rises."""
+    """After the search, the fit looks for a border of the prior's support, where the log posterior may still rise."""
     X, y = models.data()
 
     def stop(*_):
@@ -144,7 +144,7 @@ def test_interrupt_before_the_first_evaluation_is_raised(interrupt):
         fit(model)
 
 
-def test_an_interrupted_integration_keeps_the_maximum(interrupt):
+def test_interrupted_integration_keeps_the_maximum(interrupt):
     model, _ = models.probit()
     seen = interrupt()
     maximum = fit(model)
@@ -157,8 +157,8 @@ def test_an_interrupted_integration_keeps_the_maximum(interrupt):
 
 
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
-def test_second_model_compiles_nothing():
-    """Machine code is there for kernels alone, whatever the shape or structure of a model."""
+def test_second_model_needs_no_compilation():
+    """Only kernels are compiled, for all shapes and structures of models."""
     first, gp = models.probit()
     fit(first).predict(gp, models.data()[0][:3])
     compiled = []
@@ -183,9 +183,9 @@ def test_seconds_exclude_compilation():
     [pytest.param({"backend": "numba"}, marks=pytest.mark.slow), {"compile_kwargs": {"mode": "FAST_COMPILE"}}],
     ids=str,
 )
-def test_values_do_not_depend_on_how_graphs_are_evaluated(kwargs):
+def test_results_do_not_depend_on_the_backend_of_graphs(kwargs):
     X, y = models.data()
-    with pm.Model() as model:  # a covariance without matrix products, which take numba longest
+    with pm.Model() as model:  # a covariance without matrix products, which numba compiles fastest
         ls, eta = pm.LogNormal("ls", 0, 0.5), pm.HalfNormal("eta", 3)
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.Periodic(1, period=9.0, ls=ls))
         gpep.MultinomialProbit("y", gp.prior("f", X=X[:, :1], n_outputs=3).T, observed=y)
@@ -210,7 +210,7 @@ def test_repeated_fits_release_memory():
     assert [alive for pair in references for alive in pair if alive() is not None] == []
 
 
-def test_compilation_is_named_and_timed():
+def test_message_names_compilation_and_its_time():
     import numba
 
     compiled = []

@@ -1,4 +1,4 @@
-"""Hyperparameters at a joint maximum with others: which of them a fit warns of, and what it says."""
+"""Hyperparameters whose maximum is misleading because effects are maximised jointly: detection and warnings."""
 
 import warnings
 
@@ -260,7 +260,7 @@ def test_named_and_integrated_hyperparameters_are_not_detected():
     assert poor(declare, kept=["s"]) == set()
 
 
-# ---- the warning of a fit --------------------------------------------------------------------------------------
+# ---- the warning of a fit ----
 
 RNG = np.random.default_rng(0)
 OF_ROW = np.repeat(np.arange(7), 6)
@@ -277,7 +277,7 @@ def frailties():
 
 
 def exact_frailties():
-    """Mean and sd of the level and of a: given both, counts of a group are negative binomial."""
+    """Mean and standard deviation of the level and of a. Given both, counts of a group are negative binomial."""
     rate, a = np.exp(np.linspace(-3, 4, 150))[:, None], np.exp(np.linspace(np.log(0.01), np.log(40), 150))
     log_p = stats.norm(0, 2).logpdf(np.log(rate)) + stats.gamma(2).logpdf(a) + np.log(a)
     for total in np.bincount(OF_ROW[FEW], EVENTS[FEW]):
@@ -297,7 +297,7 @@ def fitted(declare, **options):
 
 
 def ordered_effects():
-    """Effects with a joint maximum: the density of the scale vanishes at 0."""
+    """Effects with a joint maximum: the prior density of the scale is zero at 0."""
     u = pm.Normal("u", 0, pm.InverseGamma("s", 3, 2), shape=4, transform=ordered, initval=np.arange(4))
     pm.Poisson("y", mu=pm.math.exp(level() + u[OF_ROW[FEW]]), observed=EVENTS[FEW])
 
@@ -337,7 +337,7 @@ def poisson_of_groups(u):
 
 
 def test_advice_for_heavy_tails_has_the_exact_posterior():
-    """The reference: sums over level, scale and each effect on a grid, with StudentT(4) effects."""
+    """The reference is a sum over level, scale and each StudentT(4) effect on a grid."""
     table = fitted(heavy_tails_as_normals, hyper="ccd").summary(["level", "s"])
     assert_allclose(table.loc["level", ["mean", "sd"]], [0.3829, 0.2574], atol=0.1 * 0.2574)
     assert_allclose(table.loc["s", ["mean", "sd"]], [0.4642, 0.2451], atol=0.1 * 0.2451)
@@ -366,7 +366,7 @@ def basis(name):
 
 
 def test_names_of_variables_do_not_change_integration():
-    """The same basis by `HSGP.prior`, by hand, and by hand under the name that `HSGP.prior` gives its coefficients."""
+    """The same basis by `HSGP.prior`, by hand, and by hand with the name of `HSGP.prior`'s coefficients."""
     fits = [fitted(lambda name=name: binary(basis(name))) for name in (None, "z", "f_hsgp_coeffs")]
     assert all(fit.at_maximum == [] for fit in fits)
     assert all(len(fit.classifier.prior.effects) == 2 for fit in fits)

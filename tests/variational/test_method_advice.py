@@ -1,4 +1,4 @@
-"""Methods that a likelihood does not have: those that the refusal names are there for it, where it is said."""
+"""Methods named in errors about unsupported methods are valid for the likelihood."""
 
 import re
 from functools import cache
@@ -15,14 +15,14 @@ from pymc_gpep.variational.inference import GPInference
 from tests.reading.test_refused_labels import declared, labels
 
 made = cache(lambda likelihood: declared(likelihood, labels(likelihood)))
-"""A model of each likelihood, which nobody changes."""
+"""A model of each likelihood. It is shared: do not change it."""
 WAYS = (*METHODS, *SPARSE_APPROXIMATIONS.names, *FURTHER_METHODS.names)
 read = cache(read_classifier)
 
 
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch):
-    """A model is read once for all methods."""
+    """Read each model once for all methods."""
     monkeypatch.setattr("pymc_gpep.variational.inference.read_classifier", read)
 
 

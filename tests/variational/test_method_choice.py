@@ -1,4 +1,4 @@
-"""`pm.fit(method="auto")`: which method a number of rows, functions and bytes leads to."""
+"""`pm.fit(method="auto")`: the method by numbers of rows and functions, and by memory."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def classifier(n, c, likelihood=MultinomialProbitLikelihood):
 
 
 def effects_of(n, place):
-    """A reading of effects of n rows beside a process of all rows, or of places."""
+    """Placeholder for a model with effects of n rows and a process over all rows or over places."""
     where = np.arange(n) % 5
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=np.arange(5.0 if place else n)[:, None])
@@ -43,7 +43,7 @@ def memory(monkeypatch):
     monkeypatch.setattr(method_choice, "available_memory", lambda: 16e9)
 
 
-def test_few_rows_are_fitted_together():
+def test_few_rows_use_a_dense_method():
     assert choose_method(classifier(1000, 10), {})[:3] == ("nested_ep", {}, None)
 
 
@@ -65,7 +65,7 @@ def test_text_of_a_choice_is_short():
     assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
 
 
-def test_reason_names_a_single_batch_for_few_rows():
+def test_reason_for_few_rows_names_a_single_batch():
     few = choose_method(classifier(140, 3), {"batch_size": 100})
     assert few.reason.endswith("inducing inputs: all of them are inducing inputs, and are taken together.")
     assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
@@ -75,7 +75,7 @@ def test_reason_names_a_single_batch_for_few_rows():
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])
-def test_many_rows_are_fitted_by_batches(rows, steps):
+def test_many_rows_use_batches(rows, steps):
     assert choose_method(classifier(rows, 10), {})[:3] == ("sparse_ep", {"batch_size": 200}, steps)
 
 
@@ -86,14 +86,14 @@ def test_rows_beyond_memory_use_inducing_inputs(monkeypatch):
     assert "0.2 GB" in found.reason
 
 
-def test_options_of_inducing_inputs_choose_such_a_method():
+def test_options_for_inducing_inputs_select_a_method_with_inducing_inputs():
     assert choose_method(classifier(100, 3), {"inducing": 20})[:2] == ("sparse_ep", {})
     assert choose_method(classifier(100, 3), {"batch_size": 50})[:2] == ("sparse_ep", {"batch_size": 50})
     data = np.zeros((30_000, 2)), np.zeros(30_000, int)
     assert choose_method(classifier(100, 3), {"data": data})[:2] == ("sparse_ep", {"batch_size": 200})
 
 
-def test_models_unfit_for_inducing_inputs_keep_their_method():
+def test_models_without_support_for_inducing_inputs_keep_their_method():
     assert choose_method(effects_of(5000, place=True), {})[:2] == ("ep", {})
     assert choose_method(classifier(50_000, 1, OrderedLogitLikelihood), {})[:2] == ("ep", {})
 
@@ -148,12 +148,12 @@ def _batches():
 
 
 class CalledError(Exception):
-    """PyMC's inference was asked for."""
+    """Raised where PyMC's inference would start."""
 
 
 @pytest.fixture
 def advi_is_called(monkeypatch):
-    """PyMC's `fit` makes an ADVI, and goes no further."""
+    """Replace PyMC's ADVI by an error."""
 
     def made(*args, **kwargs):
         raise CalledError
@@ -177,7 +177,7 @@ def test_call_without_a_method_logs_advi_and_the_method_that_fits(within, caplog
 
 @pytest.mark.usefixtures("advi_is_called")
 @pytest.mark.parametrize("model", [_unread, _batches, pm.Model], ids=["gamma", "batches", "empty"])
-def test_call_without_a_method_logs_nothing_of_an_unread_model(model, caplog):
+def test_call_without_a_method_logs_nothing_for_an_unsupported_model(model, caplog):
     with pytest.raises(CalledError), model():
         pm.fit(progressbar=False)
     assert not caplog.records
@@ -190,11 +190,11 @@ def test_call_that_names_advi_logs_nothing(caplog):
     assert not caplog.records
 
 
-def test_call_without_a_method_or_a_model_is_left_to_pymc():
+def test_call_without_a_method_or_a_model_is_passed_to_pymc():
     with pytest.raises(TypeError, match="model"):
         pm.fit()
 
 
-def test_arguments_of_a_choice_are_code():
+def test_arguments_of_a_choice_are_valid_code():
     choice = MethodChoice("sparse_ep", {"batch_size": 200}, 1000, "")
     assert choice.arguments == "n=1000, method='sparse_ep', batch_size=200"

@@ -1,4 +1,4 @@
-"""Every approximation as a method of `pm.fit`, on the likelihoods that it fits."""
+"""Every approximation as a method of `pm.fit`, with likelihoods that it supports."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from tests import models
 from tests.approximations.every import EVERY
 
 INEXACT = {QEP(): 0.05}
-"""Relative error of gradients that take sites as constants where they are not: of diagonal ones, a percent or so."""
+"""Relative errors of gradients that treat changing sites as constants: about one percent for diagonal sites."""
 MODELS = {
     "multinomial_probit": models.probit,
     "softmax": models.softmax,
@@ -23,14 +23,14 @@ MODELS = {
 }
 
 ONE_OF_EACH = list({(type(each.approximator), each.approximator): each for each in EVERY}.values())
-"""Each approximation with the last of the likelihoods that it fits: a fit meets the pair in one place, on arrays."""
+"""Each approximation with one likelihood: the pair matters only in the solver, which is tested on arrays."""
 
 
 @pytest.fixture(scope="module", params=ONE_OF_EACH, ids=str)
 def fitted(request):
     model, gp = MODELS[request.param.likelihood.name]()
     with model, warnings.catch_warnings():
-        # The bound of a factorial posterior is highest where functions are constant, and that is what such a fit says.
+        # The bound of a factorial posterior is highest for constant functions, and the fit warns about this.
         warnings.filterwarnings("ignore", "The fit learned next to nothing", UserWarning)
         fit = pm.fit(method=request.param.approximator.name, progressbar=False, **request.param.options)
     return request.param, models.Fitted(model, gp, models.data()[0], fit.solution.labels, fit)
@@ -46,7 +46,7 @@ def test_hyperparameters_are_at_the_maximum(fitted):
         assert found.fit.log_posterior(theta + step).log_posterior < found.fit.trace.best.log_posterior
 
 
-def test_a_bound_above_the_evidence_is_explained(fitted):
+def test_bound_above_the_evidence_is_explained(fitted):
     _, found = fitted
     explained = "the exact log evidence is above both" in str(found.fit)
     assert explained == (found.fit.lower_bound > found.fit.log_evidence + 1e-3)
@@ -75,7 +75,7 @@ def test_draws_have_the_moments_of_the_solution(fitted):
     assert_allclose(f.std(("chain", "draw")), sd.reshape(shape), rtol=0.16)
 
 
-def test_probabilities_match_their_average(fitted):
+def test_probabilities_match_averages_of_the_likelihood(fitted):
     case, found = fitted
     predicted = found.fit.predict(found.gp, found.X)
     p, mean = predicted["p"].values, found.fit.solution.mean.T
@@ -83,11 +83,11 @@ def test_probabilities_match_their_average(fitted):
     assert_allclose(predicted["mean"], mean.reshape(predicted["mean"].shape), atol=2e-3)
     frequencies = np.bincount(found.y) / found.y.size
     if case.approximator.bounds and found.fit.log_evidence < found.y.size * frequencies @ np.log(frequencies):
-        return  # the bound is highest where nothing is learned
+        return  # the bound is highest if nothing is learned
     assert (p.argmax(1) == found.y).mean() > 0.85
 
 
-def test_a_method_that_does_not_fit_the_likelihood_is_refused():
+def test_method_that_does_not_support_the_likelihood_is_refused():
     model, _ = models.softmax()
     with model, pytest.raises(ValueError, match=r"'vb' approximates a multinomial_probit.*fit it: 'laplace'"):
         pm.fit(method="vb")
@@ -99,7 +99,7 @@ def test_a_method_that_does_not_fit_the_likelihood_is_refused():
 
 
 @pytest.mark.parametrize(("build", "method"), [(models.softmax, "laplace"), (models.bernoulli_logit, "ep")])
-def test_method_has_a_default(build, method):
+def test_every_method_has_default_options(build, method):
     model, _ = build()
     assert gpep.marginalize(model).approximator.name == method
 
@@ -116,7 +116,7 @@ def test_corrected_class_probabilities_match_tierney_kadane(fitted):
     assert corrected.attrs["correction"] == "tk"
     assert_allclose(corrected["p"].sum("species"), 1.0, atol=1e-12)
     assert_allclose(corrected["mean"], plain["mean"])
-    # Laplace's Gaussian makes them too even.
+    # Laplace's Gaussian makes the probabilities too equal.
     assert (corrected["p"].max("species") > plain["p"].max("species")).all()
     with pytest.raises(ValueError, match="correction is 'other', but must be 'tk'"):
         found.fit.predict(found.gp, x, correction="other")

@@ -1,4 +1,4 @@
-"""What fits of all kinds have in common: draws, integrals over hyperparameters, several starts, going on."""
+"""Abilities of all kinds of fits: draws, integrals over hyperparameters, several starts, continuing."""
 
 import warnings
 
@@ -24,7 +24,7 @@ KINDS = {
 def fit_of(build, options, **more):
     model, _ = build()
     with model, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # few iterations do not converge
+        warnings.simplefilter("ignore", RuntimeWarning)  # a few iterations do not converge
         return pm.fit(**{"n": 6, "progressbar": False, "random_seed": 1} | options | more)
 
 
@@ -82,9 +82,9 @@ def test_draws_at_rows_have_the_names_of_the_model(kind, fits):
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
 def test_blocks_of_rows_share_draws_of_functions(kind, fits):
-    """A function that inducing values fix to rounding is the same however many rows are drawn."""
+    """Inducing values determine the function up to rounding. Its draws do not depend on the number of drawn rows."""
     fit = fits(kind)
-    at = fit.inducing_inputs[0][:3]  # of the first function
+    at = fit.inducing_inputs[0][:3]  # inducing inputs of the first function
     both = np.concatenate([at, NEW])
     whole, other = (fit.sample(5, Xnew=both, random_seed=seed)["posterior"]["f"][0, :, 0] for seed in (3, 4))
     part = fit.sample(5, Xnew=at, random_seed=3)["posterior"]["f"][0, :, 0]
@@ -92,7 +92,7 @@ def test_blocks_of_rows_share_draws_of_functions(kind, fits):
     assert np.abs(whole - other).max() > 0.05
 
 
-def test_draws_beyond_memory_are_refused(fits, monkeypatch):
+def test_draws_that_exceed_memory_are_refused(fits, monkeypatch):
     monkeypatch.setattr("pymc_gpep.fits.sample.available_memory", lambda: 1e3)
     with pytest.raises(MemoryError, match=r"50 draws of 3 latent functions at 30 rows take .*Xnew=X\[:1000\]"):
         fits("inducing inputs").sample(50)
@@ -100,7 +100,7 @@ def test_draws_beyond_memory_are_refused(fits, monkeypatch):
 
 @pytest.mark.parametrize("reparameterize", [True, False])
 def test_flat_vector_with_all_rows_as_inducing_inputs_equals_a_dense_fit(reparameterize):
-    x = X + 1e-3 * np.arange(len(X))[:, None]  # rows with equal inputs would be one factor of dense EP
+    x = X + 1e-3 * np.arange(len(X))[:, None]  # dense EP would group rows with equal inputs
     with pm.Model():
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=0.7))
         gpep.Probit("y", gp.prior("f", X=x, reparameterize=reparameterize), observed=(Y == 2).astype(int))
@@ -135,7 +135,10 @@ def test_integrals_with_all_rows_as_inducing_inputs_equal_a_dense_fit(hyper):
 
 @pytest.mark.parametrize("kind", ["active rows", "batches"])
 def test_nodes_are_weighted_by_their_density(kind):
-    """A node has the weight of its log posterior times that of the design; each is evaluated once more here."""
+    """The weight of a node is its posterior density times the weight of the design.
+
+    Each node is evaluated again here.
+    """
     fit = fit_of(models.bernoulli_probit, KINDS[kind], hyper="laplace", hyper_options={"nodes": 5}, n=30)
     assert fit.nodes.sizes["node"] == 5
     function = fit.hyper_posterior.log_posterior
@@ -149,8 +152,8 @@ def test_nodes_are_weighted_by_their_density(kind):
 
 
 @pytest.mark.variation
-def test_sites_of_active_rows_follow_the_hyperparameters():
-    """Against the approximation itself on rows that were chosen, at other hyperparameters."""
+def test_sites_of_active_rows_depend_on_the_hyperparameters():
+    """The reference is the approximation on the same rows, at other hyperparameters."""
     fit = fit_of(models.bernoulli_probit, KINDS["active rows"])
     x = fit.theta + 0.3
     rows = fit.active["row"].values
@@ -192,7 +195,7 @@ def test_refined_fit_continues_and_keeps_the_original(kind, fits):
     assert len(further.hist) == len(fit.hist) + 5 if kind == "batches" else len(further.hist) <= 6
 
 
-def test_loaded_fit_names_how_to_continue(fits):
+def test_text_of_a_loaded_fit_names_how_to_continue(fits):
     again = gpep.from_datatree(fits("inducing inputs").to_datatree(), models.probit()[0])
     with pytest.raises(ValueError, match=r"was read from a file\. pm\.fit\(n, \.\.\., start=fit\) continues it"):
         again.refine(3)
@@ -210,7 +213,7 @@ def test_unknown_likelihood_data_are_refused_by_all_fits(kind, fits):
 
 
 def scaled_by_all_inputs():
-    """A model whose graph does not say the covariance at other inputs: it takes a number of all of them."""
+    """Model whose covariance at new inputs cannot be read from its graph: it depends on all inputs."""
     with pm.Model() as model:
         inputs = pm.Data("X", X)
         ls = pm.InverseGamma("ls", 3, 3)
@@ -221,7 +224,7 @@ def scaled_by_all_inputs():
 
 @pytest.mark.variation(but=["batches"])
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
-def test_a_fit_that_was_given_gp_is_read_with_gp(kind):
+def test_fit_with_gp_is_loaded_with_gp(kind):
     model, gp = scaled_by_all_inputs()
     with model, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -236,7 +239,7 @@ def test_a_fit_that_was_given_gp_is_read_with_gp(kind):
 
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
-def test_pymc_predicts_from_draws_as_the_fit_does(kind, fits, monkeypatch):
+def test_pymc_predicts_from_draws_like_the_fit(kind, fits, monkeypatch):
     fit, draws = fits(kind), 400
     expected = fit.predict(X, progressbar=False)["p"].values
     drawn = fit.sample(draws, random_seed=3)
@@ -252,18 +255,18 @@ def test_pymc_predicts_from_draws_as_the_fit_does(kind, fits, monkeypatch):
 
 
 @pytest.mark.variation
-def test_steps_over_batches_begin_where_another_fit_ended(fits):
+def test_batch_fit_starts_at_the_end_of_another_fit(fits):
     model, _ = models.probit()
     other = fits("inducing inputs")
     with model, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         fit = pm.fit(1, method="sparse_ep", batch_size=10, warmup=1, start=other, progressbar=False)
-    assert_allclose(fit.theta, other.theta)  # they stay for an epoch
+    assert_allclose(fit.theta, other.theta)  # hyperparameters are fixed in the first epoch
     assert_allclose(fit.inducing_inputs, other.inducing_inputs)
 
 
-def test_draws_by_batches_need_no_pass_over_the_rows():
-    """Of a file, which does not hold rows that came from `data=`."""
+def test_draws_of_a_batch_fit_do_not_read_the_rows():
+    """Also for a loaded fit, whose file does not contain rows from `data=`."""
     model, _ = models.bernoulli_probit()
     labels = (Y == 2).astype(int)
     with model, warnings.catch_warnings():
@@ -275,7 +278,7 @@ def test_draws_by_batches_need_no_pass_over_the_rows():
     assert "log_evidence" not in drawn.attrs
 
 
-def test_advice_without_a_curved_maximum_suits_the_method():
+def test_advice_for_a_maximum_without_curvature_suits_the_method():
     with pm.Model():
         unused = pm.CustomDist("unused", logp=lambda value: 0.0 * value, initval=0.0)
         gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0 + 0.0 * unused))
@@ -287,7 +290,7 @@ def test_advice_without_a_curved_maximum_suits_the_method():
 
 
 @pytest.mark.variation
-def test_an_integral_that_fails_leaves_the_fit():
+def test_failed_integral_keeps_the_fit():
     with pytest.raises(ValueError, match="nodes must be at least 3") as raised:
         fit_of(models.bernoulli_probit, KINDS["inducing inputs"], hyper="laplace", hyper_options={"nodes": 2})
     assert raised.value.fit.predict(NEW)["p"].notnull().all()

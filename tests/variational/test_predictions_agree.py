@@ -1,4 +1,4 @@
-"""`predict(Xnew)` and `predict(gp, Xnew)` of fits of all kinds; copies of fits."""
+"""`predict(Xnew)` and `predict(gp, Xnew)` agree for all kinds of fits, and copies of fits have equal results."""
 
 import copy
 from itertools import cycle
@@ -27,7 +27,7 @@ TABLE = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(axis=-1))
 
 
 class Table(cov.Covariance):
-    """A table looked up by the numbers of its rows."""
+    """Covariance matrix in a table, indexed by row numbers."""
 
     def full(self, X, Xs=None):
         X, Xs = map(pt.as_tensor_variable, self._slice(X, X if Xs is None else Xs))
@@ -84,7 +84,9 @@ FORMS = {
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning", "ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize(("form", "inner"), [("permuted", True), ("one of two", False), ("each in a factor", True)])
 def test_probabilities_are_ratios_of_orthants(form, inner):
-    """The exact probability of a fourth sign after three: ep is within a hundredth of it, other columns are not.
+    """Exact probability of a fourth sign given three signs.
+
+    EP's error is below 0.01. Errors of wrong columns are larger.
 
     Inputs may be scaled within the model.
     """
@@ -104,7 +106,7 @@ def test_probabilities_are_ratios_of_orthants(form, inner):
 
 
 def _orthant(k):
-    """The probability that normals of covariance k are all positive."""
+    """Probability that normal variables with covariance k are all positive."""
 
     return multivariate_normal.cdf(np.zeros(len(k)), cov=k, abseps=1e-7, maxpts=10**6, rng=np.random.default_rng(0))
 
@@ -125,7 +127,7 @@ def test_deep_copy_of_a_fit_has_equal_results():
     assert list(other.hist) == list(fit.hist)
 
 
-def test_a_covariance_that_is_an_array_is_fitted_and_refused_at_other_inputs():
+def test_covariance_matrix_as_an_array_is_fitted_and_refused_at_new_inputs():
     with pm.Model() as model:
         f = pm.MvNormal("f", mu=np.zeros(30), cov=TABLE + 1e-6 * np.eye(30))
         gpep.Probit("y", f, observed=Y)

@@ -1,4 +1,4 @@
-"""`pm.fit` with our names and with PyMC's own."""
+"""`pm.fit` with methods of the package and with PyMC's own."""
 
 import inspect
 
@@ -15,7 +15,7 @@ from pymc_gpep.variational.inference import GPInference
 from tests import models
 
 
-def test_registering_twice_changes_nothing():
+def test_registering_twice_has_no_effect():
     before = pm.fit
     gpep.registration.patch()
     assert pm.fit is before is pymc.variational.fit is pymc.variational.inference.fit
@@ -41,7 +41,7 @@ def test_inference_instance_equals_the_method_name(shared):
     assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
 
 
-def test_options_reach_the_approximation(shared):
+def test_options_are_passed_to_the_approximation(shared):
     with shared.model:
         direct = pm.fit(method="nested_ep", max_inner=7, progressbar=False)
         through = pm.fit(method="nested_ep", inf_kwargs={"max_inner": 7}, progressbar=False)
@@ -67,14 +67,14 @@ def test_error_for_unknown_names_lists_methods_of_pymc_and_of_this_package(share
         pm.fit(method="nested_ep", start_sigma={"eta": 1.0})
 
 
-def test_methods_of_pymc_still_work():
+def test_methods_of_pymc_still_run():
     with pm.Model():
         pm.Normal("x", 1.0, 0.5)
         fit = pm.fit(200, method="advi", progressbar=False, random_seed=1)
     assert fit.mean.eval() == pytest.approx(1.0, abs=0.1)
 
 
-def test_call_without_a_model_is_left_to_pymc():
+def test_call_without_a_model_is_passed_to_pymc():
     with pytest.raises(TypeError, match="model"):
         pm.fit(method="nested_ep")
 
@@ -104,7 +104,7 @@ def test_n_limits_the_iterations():
     assert fit.history.sizes["iteration"] == 3
 
 
-def test_an_approximation_that_does_not_converge_is_reported():
+def test_approximation_that_does_not_converge_is_reported():
     model, _ = models.fixed()
     with model, pytest.warns(RuntimeWarning, match="nested_ep ran out of iterations after 3 iterations"):
         fit = pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
@@ -118,11 +118,11 @@ def test_an_approximation_that_does_not_converge_is_reported():
         pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
 
 
-def test_text_without_hyperparameters_does_not_mention_them(fixed):
+def test_text_of_a_fit_without_hyperparameters_does_not_mention_them(fixed):
     assert fixed.fit.message.startswith("No hyperparameters; nested_ep converged after")
 
 
-def test_a_prior_that_the_model_cannot_draw_from_is_named():
+def test_error_names_a_prior_that_cannot_be_sampled():
     X, y = models.data()
     with pm.Model():
         prior = pm.gp.Latent(cov_func=1e7 * pm.gp.cov.ExpQuad(2, ls=3.0))
@@ -133,7 +133,7 @@ def test_a_prior_that_the_model_cannot_draw_from_is_named():
         fit.sample(2)
 
 
-def test_inputs_that_are_not_finite_are_named():
+def test_error_names_inputs_that_are_not_finite():
     X, y = models.data()
     X[3, 1] = np.nan
     with pm.Model():
@@ -154,7 +154,7 @@ def test_search_begins_at_start(shared):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many solves, and how many graphs made into functions, so far."""
+    """Numbers of solves and of compiled graphs so far."""
     counts = {"solves": 0, "graphs": 0}
 
     def counting(module, name, what):
@@ -205,7 +205,7 @@ def test_refine_continues_the_search(shared):
     inference.refine(100, progressbar=False)
     assert inference.approx.converged
     found, expected = (fit.trace.best.log_posterior for fit in (inference.approx, shared.fit))
-    assert found == pytest.approx(expected, abs=1e-5)  # which is flat there, and the evidence is not
+    assert found == pytest.approx(expected, abs=1e-5)  # the log posterior is flat here, and the evidence is not
 
 
 def test_fit_shows_progress(shared, capsys):
@@ -218,7 +218,7 @@ def test_fit_shows_progress(shared, capsys):
 @pytest.mark.usefixtures("c_compiler")
 @pytest.mark.slow
 def test_every_backend_gives_the_same_fit():
-    with pm.Model():  # of few operations, each of which the compiler takes a second for
+    with pm.Model():  # a model of few operations: the compiler takes a second for each
         pm.Bernoulli("y", logit_p=pm.Normal("f", 0.2, 2.0, shape=3), observed=[0, 1, 1])
         expected, fit = (pm.fit(method="ep", progressbar=False, **more) for more in ({}, {"backend": "c"}))
     assert fit.log_evidence == pytest.approx(expected.log_evidence, abs=1e-8)

@@ -1,4 +1,4 @@
-"""Problems that users of other packages had with Gaussian processes, made small; right values from elsewhere."""
+"""Problems that users of other packages reported with Gaussian processes, in small, with independent references."""
 
 from itertools import pairwise
 
@@ -32,14 +32,14 @@ def fitted(method, **options):
 
 
 def log_orthant(k):
-    """Log probability that normals of this covariance are all positive."""
+    """Log probability that normal variables with this covariance are all positive."""
     return np.log(
         multivariate_normal.cdf(np.zeros(len(k)), cov=k, abseps=1e-6, maxpts=10**5, rng=np.random.default_rng(0))
     )
 
 
 def test_single_new_row_with_many_length_scales_is_predicted():
-    """A multivariate classifier with labels that are noise, and the row X[-1, :] to be predicted."""
+    """A classifier with several inputs and random labels, and predictions at the row X[-1, :]."""
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(40, 10)), rng.integers(0, 2, size=40)
     with pm.Model():
@@ -65,7 +65,7 @@ def test_single_new_row_with_many_length_scales_is_predicted():
 
 
 def test_several_votes_for_an_item_are_fitted():
-    """Items with five votes each among three classes, as rows for votes, against importance sampling of the items."""
+    """Items with five votes each for three classes, as one row for each vote. The reference is importance sampling."""
     rng = np.random.default_rng(1)
     X = np.linspace(-1, 1, 6)[:, None]
     votes = rng.multinomial(5, [0.5, 0.3, 0.2], size=6)
@@ -86,7 +86,10 @@ def test_several_votes_for_an_item_are_fitted():
 
 
 def test_many_trials_at_few_places_are_fitted():
-    """A row for each trial, by all rows and by the places as inducing inputs, against a binomial likelihood."""
+    """One row for each trial, with all rows and with places as inducing inputs.
+
+    The reference is a binomial likelihood.
+    """
     rng = np.random.default_rng(2)
     X, trials = np.linspace(-1, 1, 6)[:, None], np.full(6, 12)
     successes = rng.binomial(trials, expit(3 * np.sin(2 * X[:, 0])))
@@ -119,8 +122,8 @@ def test_function_fixed_near_zero_is_fitted():
     assert_allclose(fit.predict(X[:5])["p"][:, 1], exact.average(expit(exact.f))[:5], atol=0.005)
 
 
-def test_folds_by_set_data_are_fitted():
-    """Folds of other sizes, one without a class, and one as a frame, beside importance sampling of each."""
+def test_cross_validation_by_set_data_is_fitted():
+    """Folds differ in size. One lacks a class, and one is a data frame. The reference is importance sampling."""
     rng = np.random.default_rng(6)
     X = rng.normal(size=(18, 2))
     y = np.digitize(X[:, 0] + 0.3 * rng.normal(size=18), [-0.5, 0.5])
@@ -156,7 +159,7 @@ def test_folds_by_set_data_are_fitted():
     ("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 8, "jitter": 1e-10})], ids=["ep", "sparse_ep"]
 )
 def test_learned_label_noise_is_fitted(method, options, first):
-    """With a probit and latent noise of variance s² labels are the signs of normals of covariance K + (1 + s²) I."""
+    """With a probit and latent noise of variance s², labels are signs of normals with covariance K + (1 + s²) I."""
     X = np.linspace(-1.5, 1.5, 8)[:, None]
     y = np.array([1, 1, 0, 1, 0, 0, 1, 0])
     with pm.Model():
@@ -173,7 +176,7 @@ def test_learned_label_noise_is_fitted(method, options, first):
 
     found = float(fit.hyperparameters.s)
     assert_allclose(fit.log_evidence, evidence(found), atol=0.02)
-    # The fit's maximum is that of log s, whose density has a factor s.
+    # the fit maximises over log s, whose density has the additional factor s
     best = minimize_scalar(
         lambda s: -evidence(s) - norm.logpdf(s, 0, 2) - np.log(s),
         bounds=(0.2, 6),
@@ -189,7 +192,7 @@ def test_learned_label_noise_is_fitted(method, options, first):
 
 
 class Pairs(pm.gp.cov.Covariance):
-    """Of f(a) − f(b) at rows (a, b)."""
+    """Covariance of f(a) − f(b) at rows (a, b)."""
 
     def full(self, X, Xs=None):
         of = pm.gp.cov.ExpQuad(1, ls=0.7)
@@ -223,7 +226,7 @@ def test_preferences_between_pairs_are_fitted():
 
 
 class Overlap(pm.gp.cov.Covariance):
-    """Tanimoto's: bits that two rows share over bits that either has."""
+    """Tanimoto similarity: number of bits in both rows divided by number of bits in either row."""
 
     def full(self, X, Xs=None):
         X, Xs = map(pt.as_tensor_variable, self._slice(X, X if Xs is None else Xs))
@@ -273,7 +276,7 @@ WORDS = [
 
 
 class OfStrings(pm.gp.cov.Covariance):
-    """A kernel of strings, as a table that is looked up by the numbers of its rows."""
+    """A kernel of strings in a table, indexed by row numbers."""
 
     def full(self, X, Xs=None):
         rows, columns = (pt.as_tensor_variable(x)[:, 0] for x in (X, X if Xs is None else Xs))
@@ -312,7 +315,7 @@ def test_kernel_of_strings_by_a_table_is_fitted():
 @pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["laplace", "sparse_ep", "ivm"])
 def test_prediction_of_a_row_does_not_depend_on_further_rows(method):
-    """Of seven classes, in pieces and shuffled; and probabilities by SciPy's orthants from moments."""
+    """Rows of seven classes in pieces and shuffled. SciPy computes the orthant probabilities from the moments."""
     rng = np.random.default_rng(9)
     X, new = rng.normal(size=(28, 2)), rng.normal(size=(40, 2))
     y = np.arange(28) % 7
@@ -335,7 +338,7 @@ def test_prediction_of_a_row_does_not_depend_on_further_rows(method):
 
 
 def test_exclusive_or_is_learned_by_a_squared_linear_covariance():
-    """Against scikit-learn's implementation of Laplace's method, with priors from narrow to flat."""
+    """The reference is scikit-learn's Laplace's method, with narrow to flat priors."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     y = np.logical_xor(X[:, 0] > 0, X[:, 1] > 0).astype(int)

@@ -1,4 +1,4 @@
-"""Labels that are all the same."""
+"""Data whose labels are all equal."""
 
 import warnings
 

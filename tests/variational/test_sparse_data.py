@@ -1,4 +1,4 @@
-"""`pm.fit(method="sparse_ep", data=...)`: rows that the model does not hold."""
+"""`pm.fit(method="sparse_ep", data=...)` with rows that are not part of the model."""
 
 import arviz as az
 import numpy as np
@@ -19,7 +19,7 @@ OPTIONS = {"method": "sparse_ep", "inducing": 5, "learn_inducing": True, "random
 
 
 def declared(rows):
-    """A classifier of the flowers with the first few of them."""
+    """A classifier of flowers that is declared with the first few rows."""
     with pm.Model(coords={"species": models.SPECIES, "flower": range(rows)}) as model:
         inputs = pm.Data("X", X[:rows])
         ls = pm.InverseGamma("ls", 3, 3)
@@ -31,7 +31,7 @@ def declared(rows):
 
 @pytest.fixture(scope="module")
 def of_model():
-    """With all rows in the model."""
+    """The same fit with all rows in the model."""
     model, gp = declared(30)
     with model, pytest.warns(RuntimeWarning, match="did not converge after 3 iterations"):
         return model, gp, pm.fit(3, gp=gp, **OPTIONS)
@@ -51,7 +51,7 @@ def parquet(folder, **more):
 
 @pytest.mark.variation(but=["3, parquet"])
 @pytest.mark.parametrize(("rows", "data"), [(1, stored), (3, parquet)], ids=["1, stored", "3, parquet"])
-def test_a_model_may_be_declared_on_few_rows(rows, data, of_model, tmp_path):
+def test_model_declared_on_few_rows_is_fitted_to_all_rows(rows, data, of_model, tmp_path):
     model, gp = declared(rows)
     with model, pytest.warns(RuntimeWarning, match="did not converge after 3 iterations"):
         fit = pm.fit(3, gp=gp, data=data(tmp_path), **OPTIONS)
@@ -82,7 +82,7 @@ def test_blocks_smaller_than_a_chunk_give_equal_results(of_model, tmp_path, monk
     assert_allclose(fit.objective, of_model[2].objective, rtol=1e-10)
 
 
-def test_invalid_row_is_named_before_any_work(tmp_path):
+def test_error_names_the_invalid_row_before_any_computation(tmp_path):
     model, gp = declared(3)
     inputs, labels = (np.array(each) for each in stored(tmp_path))
     inputs[17, 1] = np.inf
@@ -98,7 +98,7 @@ def test_invalid_row_is_named_before_any_work(tmp_path):
 
 
 @pytest.mark.parametrize("batches", [{}, {"method": "sparse_ep", "batch_size": 10}], ids=["all", "batches"])
-def test_labels_from_1_get_advice_on_coding(batches, tmp_path):
+def test_labels_starting_at_1_get_advice_on_coding(batches, tmp_path):
     model, gp = declared(3)
     first = int(np.flatnonzero(Y == 2)[0])
     message = rf"row {first} has the label 3: labels must be integers 0…2, but run from 1 to 3\. .*: labels - 1 does so"

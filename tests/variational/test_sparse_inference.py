@@ -1,4 +1,4 @@
-"""`pm.fit(method="sparse_ep")`: what it returns, what it predicts, what it stores, and what it refuses."""
+"""`pm.fit(method="sparse_ep")`: results, predictions, files and refusals."""
 
 import tracemalloc
 from contextlib import nullcontext
@@ -26,7 +26,7 @@ NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 
 @pytest.fixture(scope="module")
 def whole():
-    """With all rows for inducing inputs, which stay."""
+    """Fit with all rows as fixed inducing inputs."""
     model, gp = models.shared()
     with model:
         fit = pm.fit(method="sparse_ep", gp=gp, inducing=X, shared_inducing=True, learn_inducing=False, jitter=1e-9,
@@ -36,7 +36,7 @@ def whole():
 
 @pytest.fixture(scope="module")
 def pairwise():
-    """The paper's factors, inducing inputs of each class learned for a few steps."""
+    """The factors of the paper. Inducing inputs of each class are learned for a few steps."""
     model, gp = models.shared()
     seen = []
     with model, pytest.warns(RuntimeWarning, match="and inducing inputs did not converge after 4 iterations"):
@@ -48,7 +48,7 @@ def pairwise():
 
 @pytest.fixture(scope="module")
 def nested():
-    """Sites that couple the functions, and a covariance for each."""
+    """Sites that couple the functions, and a covariance for each function."""
     model, gp = models.per_class()
     with model:
         fit = pm.fit(method="sparse_ep", gp=gp, inducing=6, learn_inducing=False, random_seed=1,
@@ -58,7 +58,7 @@ def nested():
 
 @pytest.fixture(scope="module")
 def dense(nested):
-    """All rows of the same model."""
+    """Dense fit of the same model."""
     with nested[0]:
         return pm.fit(method="nested_ep", progressbar=False)
 
@@ -122,7 +122,7 @@ def test_predictions_match_dense_formula(pairwise):
 
 
 @pytest.mark.variation
-def test_functions_may_stay_coupled(nested, dense):
+def test_functions_can_stay_coupled(nested, dense):
     _, gp, fit = nested
     assert fit.converged
     assert "sparse_ep (sites='nested', 6 inducing inputs for each function): log evidence" in str(fit)
@@ -229,7 +229,7 @@ def test_undetermined_magnitude_causes_a_warning(magnitude, noise, warns):
 
 
 def test_symmetric_hyperparameter_among_many_is_found_in_few_evaluations(monkeypatch):
-    """Half of the columns are constant: their length scales do nothing, and priors have their means at the start."""
+    """Half of the columns are constant. Their length scales have no effect, and start at the mode of their prior."""
     rng = np.random.default_rng(0)
     inputs = np.hstack([rng.normal(size=(40, 30)), np.ones((40, 30))])
     with pm.Model() as model:
@@ -303,13 +303,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), REFUSED.values(), ids=REFUSED)
-def test_invalid_options_are_refused_before_any_work(options, kind, message):
+def test_invalid_options_are_refused_before_any_computation(options, kind, message):
     model, gp = models.shared()
     with model, pytest.raises(kind, match=message):
         pm.fit(**{"method": "sparse_ep", "gp": gp, "progressbar": False} | options)
 
 
-def test_likelihood_without_such_sites_is_refused():
+def test_error_for_unsupported_sites_names_the_likelihood():
     model, gp = models.softmax()
     with (
         model,
@@ -336,7 +336,7 @@ def test_predictions_without_gp_equal_predictions_with_gp():
 
 
 @pytest.mark.variation
-def test_undetermined_graph_needs_gp():
+def test_covariance_that_cannot_be_read_from_the_graph_needs_gp():
     with pm.Model() as model:
         inputs = pm.Data("X", X)
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, 1.0) * (inputs**2).max())
@@ -348,7 +348,7 @@ def test_undetermined_graph_needs_gp():
         pm.fit(method="sparse_ep", inducing=4, progressbar=False)
 
 
-def test_an_interrupt_keeps_the_best_point(monkeypatch):
+def test_interrupt_keeps_the_best_point(monkeypatch):
     def refused(self, theta, start=None):
         raise AssertionError("Who interrupts a fit does not wait for another solve.")
 
@@ -388,7 +388,7 @@ def test_no_matrix_has_two_axes_over_points():
 
 @pytest.mark.parametrize("rotated", [False, True])
 def test_warning_for_a_large_jitter_advises_white_noise(rotated):
-    """What is advised has the evidence of all rows with that jitter, where rows are the inducing inputs."""
+    """With the advised jitter and all rows as inducing inputs, the evidence equals the dense evidence."""
 
     def model(noise, **given):
         with pm.Model() as made:
@@ -415,7 +415,7 @@ def test_warning_for_a_large_jitter_advises_white_noise(rotated):
 OVER_FITTED = "is not to be compared with that of inducing inputs that stay or of all rows"
 
 
-def test_inducing_inputs_stay_fixed_by_default(nested, pairwise):
+def test_inducing_inputs_are_fixed_by_default(nested, pairwise):
     _, _, fit, *_ = nested
     assert "inducing inputs converged" not in fit.message
     assert OVER_FITTED not in str(fit)
@@ -428,11 +428,11 @@ def test_inducing_inputs_stay_fixed_by_default(nested, pairwise):
             bound = pm.fit(1, method="sparse_vi", gp=gp, inducing=X[:4], learn_inducing=True, progressbar=False)
     assert_array_equal(fit.inducing, X[:4])
     assert not np.array_equal(bound.inducing, X[:4])
-    assert OVER_FITTED not in str(bound)  # a bound is one, wherever inducing inputs are
+    assert OVER_FITTED not in str(bound)  # a bound stays a bound for any inducing inputs
 
 
 def test_reported_deviation_excludes_the_common_part_of_classes():
-    """Labels say nothing of the sum of three functions with one prior: its part of each variance is a third of that."""
+    """Labels do not depend on the sum of three functions with one prior. It accounts for a third of each variance."""
     model, _ = models.shared()
     with model:
         start = {"ls": [1.0, 1.0], "eta": 3.0}

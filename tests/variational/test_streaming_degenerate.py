@@ -1,4 +1,4 @@
-"""Batch by batch at the edge: half the labels of a step likelihood are noise, or none."""
+"""Batch fits of degenerate problems: half or none of the labels of a step likelihood are noise."""
 
 import numpy as np
 import pymc as pm

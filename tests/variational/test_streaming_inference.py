@@ -1,4 +1,4 @@
-"""`pm.fit(..., batch_size=...)`: what it returns, how it ends, how it goes on, and what it refuses."""
+"""`pm.fit(..., batch_size=...)`: results, convergence, resuming, and refusals."""
 
 from copy import copy
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests import models
 X, Y = models.data()
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 ADAM = pm.adam(learning_rate=0.02)
-OF_ONE_FUNCTION = {"build": models.bernoulli_probit, "sites": None}  # whose step is made in half the time
+OF_ONE_FUNCTION = {"build": models.bernoulli_probit, "sites": None}  # a step of this model takes half the time
 
 
 def fit(n, method="sparse_ep", build=models.shared, **options):
@@ -68,7 +68,7 @@ def test_batch_fit_is_compared_with_other_fits(learned):
     assert table.loc["batches", "ls[width]"] == learned.hyperparameters.ls.sel(petal="width")
 
 
-def test_steps_have_no_fixed_point_of_their_own(learned):
+def test_fixed_point_does_not_depend_on_the_steps(learned):
     assert learned.convergence is None
     with pytest.raises(NotImplementedError, match="joint_latent_moments works on the joint posterior of all latent"):
         learned.joint_latent_moments([0])
@@ -78,7 +78,7 @@ def test_steps_have_no_fixed_point_of_their_own(learned):
 
 @pytest.mark.variation(but=["sparse_ep"])
 @pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
-def test_labels_of_one_function_are_left_out(method, learned):
+def test_missing_labels_of_one_function_are_left_out(method, learned):
     model, fitted = fit(40, method, **OF_ONE_FUNCTION)
     found = fitted.loo()
     with model:
@@ -113,7 +113,7 @@ def test_degenerate_problems_are_fitted(options):
     assert odd.predict(NEW).p.notnull().all()
 
 
-def test_a_learning_rate_that_diverges_ends_the_fit_and_leaves_numbers():
+def test_diverging_learning_rate_ends_the_fit_with_finite_results():
     with pytest.warns(RuntimeWarning, match="Given up"):
         _, wild = fit(60, obj_optimizer=pm.adam(learning_rate=1e4), **OF_ONE_FUNCTION)
     assert np.isfinite(wild.theta).all()
@@ -129,7 +129,7 @@ def test_failed_steps_are_reported_in_short_fits():
     assert "look for rows that lie far from all others" in wild.message
 
 
-def test_negative_precisions_give_no_posterior(learned):
+def test_fit_without_a_proper_posterior_raises(learned):
     values = dict(learned.trace.values) | {"precision": -2.0 * np.abs(learned.trace.values["precision"]) - np.eye(6)}
     bad = copy(learned.log_posterior)
     bad.steps = replace(bad.steps, read=lambda: values)
@@ -146,10 +146,10 @@ def test_objective_of_batches_is_not_called_evidence(learned):
     assert "log evidence" not in text
     prior = learned.log_posterior.space.log_prior(learned.theta)
     assert_allclose(learned.objective, -learned.hist[36:39].mean() - prior)  # a fortieth step would count rows twice
-    assert np.isnan(learned.log_evidence)  # of a product that is no likelihood
+    assert np.isnan(learned.log_evidence)  # the factors of a product that is not a likelihood
 
 
-def test_callbacks_see_each_step_and_may_stop():
+def test_callbacks_see_each_step_and_can_stop():
     seen = []
 
     def watch(so_far, losses, i):
@@ -163,12 +163,12 @@ def test_callbacks_see_each_step_and_may_stop():
     assert [row[:3] for row in seen] == [(i, i, i) for i in range(1, 6)]
     assert "Stopped by a callback after 5 steps" in stopped.message
     assert "not moved" not in stopped.message
-    assert len({row[3] for row in seen[:3]}) == 1  # the first epoch is for q
+    assert len({row[3] for row in seen[:3]}) == 1  # the first epoch updates only q
     assert len({row[3] for row in seen}) == 3
     assert stopped.predict(NEW).p.notnull().all()
 
 
-def test_interrupt_keeps_the_steps_before():
+def test_interrupt_keeps_earlier_steps():
     def stop(so_far, losses, i):
         if i == 4:
             raise KeyboardInterrupt
@@ -187,7 +187,7 @@ def test_numpy_scalars_are_accepted_as_options(tmp_path):
     assert read_checkpoint(file).settings["memory"] == repr(Stateless(local_iterations=5))
 
 
-def test_store_with_interrupted_renaming_is_found(learned, tmp_path):
+def test_checkpoint_with_interrupted_renaming_is_found(learned, tmp_path):
     file = tmp_path / "run.zarr"
     gpep.Checkpoint(file).write(learned)
     file.rename(tmp_path / ".run.zarr.new")
@@ -200,10 +200,10 @@ def test_fit_of_zero_steps_has_no_objective(learned):
 
 
 class ReachedError(Exception):
-    """Raised where steps would begin."""
+    """Raised where the steps would start."""
 
 
-def test_decay_and_warmup_reach_the_steps(monkeypatch):
+def test_decay_and_warmup_are_passed_to_the_steps(monkeypatch):
     def run(step, state, batches, schedule, warmup, done):
         raise ReachedError(schedule.decay, schedule.per_epoch, warmup)
 
@@ -280,8 +280,8 @@ def test_resuming_with_another_optimiser_raises_value_error(learned):
         fit(1, start=learned, obj_optimizer=pm.sgd(learning_rate=0.01))
 
 
-def test_few_rows_are_one_batch_of_fixed_inducing_inputs():
-    """Thirty rows are one and a half batches of twenty, and more than one and a half of nineteen."""
+def test_few_rows_are_one_batch_with_fixed_inducing_inputs():
+    """Thirty rows are one and a half batches of 20 rows, and more than one and a half batches of 19."""
     options = {"inducing": None, "shared_inducing": None} | OF_ONE_FUNCTION
     _, every = fit(3, batch_size=20, **options)
     assert every.trace.settings["per_epoch"] == 1
@@ -295,7 +295,7 @@ def test_few_rows_are_one_batch_of_fixed_inducing_inputs():
 
 @pytest.mark.variation
 def test_sites_of_few_rows_couple_classes_like_nested_ep():
-    """Thirty rows are all inducing inputs of a batch of twenty. By steps functions would be independent."""
+    """Thirty rows are all inducing inputs for a batch size of 20. Batch steps would make functions independent."""
     model, gp = models.shared()
     options = {"gp": gp, "data": (X, Y), "batch_size": 20, "random_seed": 3, "progressbar": False}
     with model:
@@ -330,8 +330,8 @@ def test_few_rows_with_a_checkpoint_are_fitted_by_resumable_steps(tmp_path):
     assert len(as_it_comes(3, batch_size=20, start=path).hist) == 5
 
 
-def test_sites_of_rows_may_be_kept():
-    """Batches of 18 rows of 53: some rows of the last ones are there to make up the number."""
+def test_sites_of_rows_can_be_stored():
+    """Batches of 18 of 53 rows: the last batch is filled up with other rows."""
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(53, 2))
     rows = inputs, (inputs.sum(axis=1) > 0).astype(int)
@@ -346,7 +346,7 @@ def test_sites_of_rows_may_be_kept():
     assert_array_equal(again.trace.values["site_features"], kept.trace.values["site_features"])
 
 
-def test_steps_and_minutes_are_checked_before_any_work(tmp_path, monkeypatch):
+def test_steps_and_minutes_are_checked_before_any_computation(tmp_path, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match="n, the number of steps, must be at least 0, but is -3"):
         fit(-3)
@@ -366,7 +366,7 @@ def test_invalid_checkpoint_is_refused(tmp_path):
         gpep.Checkpoint(tmp_path / "run.txt")
 
 
-def test_stochastic_ep_takes_all_rows_without_a_batch_size():
+def test_stochastic_ep_without_a_batch_size_uses_all_rows():
     _, found = fit(8, "sparse_sep", batch_size=None, **OF_ONE_FUNCTION)
     assert found.trace.settings["per_epoch"] == 1
     assert str(found).startswith("sparse_sep (")
@@ -416,7 +416,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), REFUSED.values(), ids=REFUSED)
-def test_invalid_options_are_refused_before_any_work(options, kind, message):
+def test_invalid_options_are_refused_before_any_computation(options, kind, message):
     with pytest.raises(kind, match=message):
         fit(1, **options)
 
@@ -435,7 +435,7 @@ def test_rows_given_as_data_replace_rows_of_the_model():
         fit(1, data=(inputs[:, :1], np.zeros(53, int)))
 
 
-def test_invalid_row_is_named_before_any_work(tmp_path, monkeypatch):
+def test_error_names_the_invalid_row_before_any_computation(tmp_path, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     inputs, labels = np.tile(X, (40, 1)), np.tile(Y, 40)
     inputs[1000, 1] = np.nan
@@ -467,13 +467,13 @@ def test_label_noise_is_learned_by_batches():
     assert_allclose(again.log_evidence, found.log_evidence, rtol=1e-12)
 
 
-def test_batch_fit_without_parameters_ends_at_once():
+def test_batch_fit_without_parameters_ends_after_one_epoch():
     _, found = fit(4, build=models.fixed, learn_inducing=False)
     assert np.isfinite(found.hist).all()
     assert found.predict(NEW).p.notnull().all()
 
 
-def test_functions_may_share_their_inducing_inputs():
+def test_functions_can_share_their_inducing_inputs():
     _, found = fit(6, shared_inducing=True)
     assert found.inducing.dims == ("inducing", "column")
     assert np.isfinite(found.hist).all()
@@ -493,7 +493,7 @@ def unmoved():
 
 @pytest.mark.variation
 def test_default_functions_share_inducing_inputs_at_class_centres(unmoved, learned):
-    """Thirty rows have thirty of them. Six are two of each class: means of those of its rows that are nearest."""
+    """Thirty rows have thirty inducing inputs. Of six inducing inputs, each class has two, at means of close rows."""
     assert unmoved.inducing.shape == (30, 2)
     found = as_it_comes(0, inducing=6, learn_inducing=False).inducing.values
     for k in range(3):
@@ -525,10 +525,10 @@ def test_default_warm_up_takes_a_tenth_of_the_steps(monkeypatch):
 
 
 @pytest.mark.variation
-def test_default_rates_let_a_resumed_run_end_like_a_whole_run():
-    """The state has how many steps were taken, and the rate falls to 0 at the last of all steps."""
+def test_default_rates_of_a_resumed_run_equal_rates_of_one_run():
+    """The state counts the steps, and the rate falls to 0 at the last of all steps."""
     whole = as_it_comes(20, models.bernoulli_probit).trace.values
-    assert whole["optimiser_5"] == 18.0  # two are of the warm-up
+    assert whole["optimiser_5"] == 18.0  # two of them are in the warm-up
     model, _ = models.bernoulli_probit()
     for optimiser in (FallingAdam(18, 0.03), 0.03):
         steps = pm.fit(20, model=model, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False,

@@ -1,4 +1,4 @@
-"""Small problems of every likelihood and every kind of sites by which rows are chosen."""
+"""Small problems with every likelihood and every kind of sites for selecting active rows."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ __all__ = ["CASES", "SEPARATE", "Case"]
 
 
 class Case(NamedTuple):
-    """A likelihood with sites."""
+    """A likelihood with a kind of sites."""
 
     likelihood: Likelihood
     rule: RowSiteRule
@@ -28,7 +28,7 @@ class Case(NamedTuple):
         return 3 if self.likelihood.function_axis else 1
 
     def problem(self, n: int = 12, *, per_class: bool = True, seed: int = 1) -> Problem:
-        """With a prior mean, and a covariance for each function or one for all."""
+        """Return a problem with a prior mean, and a covariance for each function or one for all functions."""
         X, K, m, y = random_problem(seed, n, 3, per_class=per_class, with_mean=True)
         if self.c == 3:
             return Problem(X, K, m, y)
@@ -54,4 +54,4 @@ class Case(NamedTuple):
 _EVERY = [Case(likelihood, rule) for likelihood in LIKELIHOODS for rule in RULES if rule.fits(likelihood)]
 CASES = [case for case in _EVERY if not case.rule.separate]
 SEPARATE = [case for case in _EVERY if case.rule.separate]
-"""Cases where functions choose rows of their own."""
+"""Cases where each function has active rows of its own."""

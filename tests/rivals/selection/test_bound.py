@@ -1,4 +1,4 @@
-"""The bound over all rows: its value, its derivatives, and that it is one."""
+"""The bound over all rows: value, derivatives, and inequality."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ ROWS = np.array([3, 1, 4, 5])
 
 
 def moments(case, problem, sites, weight=1.0):
-    """The bound, and its derivatives in all of the prior covariance and mean."""
+    """The bound, and its derivatives with respect to the prior covariance and mean of all rows."""
     k = problem.K if problem.K.ndim == 3 else problem.K[None]
     bound = ActiveBound(posterior_of(case.prior(problem, ROWS), sites))
     every = np.arange(problem.m.shape[1])
@@ -47,7 +47,7 @@ def test_bound_equals_dense_algebra(case):
         case.likelihood.name, problem.K, problem.m, problem.y, ROWS, case.blocks(selection.precision),
         selection.location.T,
     )  # fmt: skip
-    assert_allclose(value, exact, atol=2e-4)  # of the rule of nodes
+    assert_allclose(value, exact, atol=2e-4)  # error of the quadrature rule
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -78,7 +78,7 @@ def test_bound_is_below_the_evidence_for_any_sites(seed):
     assert value < orthant_evidence(problem.K, problem.y, problem.m, maxpts=50_000)
 
 
-def test_a_sample_has_all_classes_in_proportion():
+def test_stratified_sample_has_classes_in_proportion():
     y = np.repeat([0, 1, 2], [600, 300, 100])
     active = np.arange(0, 1000, 100)
     sample = row_sample(y, active, 110, 0)

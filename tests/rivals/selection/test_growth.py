@@ -1,4 +1,4 @@
-"""Moments of candidates as active rows are included, against dense algebra."""
+"""Moments of candidates as rows become active, against dense algebra."""
 
 import numpy as np
 import pytest
@@ -31,10 +31,10 @@ def test_sites_and_moments_match_dense_filtering(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.c == 3], ids=str)
 @pytest.mark.parametrize("per_class", [False, True])
-def test_growth_row_by_row_equals_growth_at_once(case, per_class):
+def test_rows_included_one_by_one_equal_rows_included_at_once(case, per_class):
     problem = case.problem(60, per_class=per_class)
     k, m = problem.K.copy(), problem.m.copy()
-    k[..., 1, :], m[:, 1] = k[..., 0, :], m[:, 0]  # a row that is there twice
+    k[..., 1, :], m[:, 1] = k[..., 0, :], m[:, 0]  # two equal rows
     k[..., :, 1] = k[..., :, 0]
     problem = problem._replace(K=k, m=m)
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 40, np.arange(60))
@@ -54,7 +54,7 @@ def test_growth_row_by_row_equals_growth_at_once(case, per_class):
     assert_allclose(cov, exact[1], atol=1e-9)
 
 
-def test_common_shift_of_means_changes_nothing():
+def test_common_shift_of_means_changes_no_result():
     case = CASES[0]
     problem = case.problem()
     one, other = (

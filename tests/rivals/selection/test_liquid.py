@@ -1,4 +1,7 @@
-"""Sites that move until their rows are frozen, against EP of all rows and against sites that never move."""
+"""Moving window of active rows: sites move until their rows are frozen.
+
+References are EP of all rows and fixed sites.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +45,7 @@ def test_weights_grow_with_the_active_rows_and_fall_towards_the_latest():
     but=["complementary_log_log-independent", "multinomial_probit-coupled", "multinomial_probit-utility"]
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_weight_multiplies_the_latent_values_of_a_row(case):
+def test_weight_multiplies_the_latent_values_of_a_row(case):
     problem = case.problem()
     weights = Reweighting(0.3, 0.02, 7)
     grown = Candidates(case.rows(problem), problem.y, case.likelihood, case.rule, 12, np.arange(12), 12, 2, weights)
@@ -60,7 +63,7 @@ def test_a_weight_multiplies_the_latent_values_of_a_row(case):
 
 
 @pytest.mark.parametrize("sites", ["coupled", "utility"])
-def test_all_weights_are_1_in_the_end(sites):
+def test_all_weights_are_1_at_the_end(sites):
     problem = random_problem(5, 30, 3, variance=9.0)
     rows = DenseRows(problem.K, problem.m)
     options = {"active": 20, "liquid": 20, "sites": sites, "polish": False, "criterion": "information"}
@@ -73,7 +76,7 @@ def test_all_weights_are_1_in_the_end(sites):
 
 
 @pytest.mark.parametrize("weights", [(0.0, 0.1, 2), (0.5, 1.0, 2), (0.5, 0.1, 5), (0.5, 0.1), (0.5, 0.1, 0.5)])
-def test_weights_that_do_not_grow_to_1_are_refused(weights):
+def test_weights_that_do_not_increase_to_1_are_refused(weights):
     with pytest.raises(ValueError, match=r"weights must be .*, with liquid=5"):
         IVM(liquid=5, weights=weights)
 

@@ -1,4 +1,4 @@
-"""Scores, and the rows that they choose."""
+"""Scores of rows, and selection by scores."""
 
 import numpy as np
 import pytest
@@ -35,14 +35,14 @@ def test_scores_match_brute_force(case, score):
         p = np.array([label_probability(case.likelihood.name, *given, y) for y in every])
         told = np.array([divergence(*given, *match(*given, y)) for y in every])
         expected.append(-np.log(p[0]) if score == "probability" else p @ told / p.sum())
-    # Coupled sites are rougher than others, and a softmax has few nodes, or is by its tail.
+    # Coupled sites are less accurate, and a softmax has few nodes or uses its tail formula.
     rough = case.rule.form == "coupled" or case.likelihood.name == "softmax"
     assert_allclose(scores, expected, rtol=1e-2 if rough else 1e-6)
     assert np.argmax(scores) == np.argmax(expected)
 
 
 @pytest.mark.parametrize("score", ["information", "probability"])
-def test_a_wrong_label_is_chosen_early(score):
+def test_row_with_a_wrong_label_is_selected_early(score):
     x = np.linspace(-3.0, 3.0, 61)[:, None]
     k = 9.0 * np.exp(-0.5 * (x - x.T) ** 2) + 1e-8 * np.eye(61)
     y = (x[:, 0] > 0).astype(np.int64)
@@ -63,7 +63,7 @@ def test_scores_without_labels_do_not_change_with_labels():
     assert (grown.scores("information")[1] != before).any()
 
 
-def test_same_seed_chooses_the_same_rows_in_any_order():
+def test_same_seed_selects_the_same_rows_in_any_order():
     problem = random_problem(3, 40, 3)
     rows = DenseRows(problem.K, problem.m)
     one, two, other = (
@@ -75,7 +75,7 @@ def test_same_seed_chooses_the_same_rows_in_any_order():
     assert len(set(one)) == 10
 
 
-def test_rows_in_another_order_are_the_same_rows():
+def test_permuted_rows_lead_to_the_same_selection():
     problem = random_problem(3, 30, 3)
     order = np.random.default_rng(0).permutation(30)
     moved = DenseRows(problem.K[np.ix_(order, order)], problem.m[:, order])
@@ -94,7 +94,7 @@ def test_rows_in_another_order_are_the_same_rows():
     assert_array_equal(found[0], order[found[1]])
 
 
-def test_all_rows_may_be_active_from_a_small_pool():
+def test_all_rows_can_be_active_with_a_small_pool():
     problem = random_problem(3, 20, 3)
     chosen = IVM(active=50, pool=6).solve(DenseRows(problem.K, problem.m), problem.y).selection.rows
     assert sorted(chosen) == list(range(20))

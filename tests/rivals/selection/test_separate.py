@@ -1,4 +1,4 @@
-"""Rows that each function chooses for itself, against brute force and dense algebra."""
+"""Separate active rows for each function, against brute force and dense algebra."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_rows_and_sites_match_brute_force(case, score, per_class, n):
     found = grown.selection
     assert_array_equal(found.rows, list(dict.fromkeys(row for _, row in exact.pairs)))
     assert_array_equal((found.precision > 0.0).sum(axis=1), ACTIVE)
-    assert len(found.rows) > ACTIVE  # functions want other rows
+    assert len(found.rows) > ACTIVE  # functions select different rows
     assert_allclose(found.precision, exact.sites[0][:, found.rows], atol=1e-6)
     assert_allclose(found.location, exact.sites[1][:, found.rows], atol=1e-6)
     mean, cov = grown.moments(np.arange(n))
@@ -67,7 +67,7 @@ def test_later_candidates_have_the_moments_given_all_active_rows(case):
 
 
 @EVERY
-def test_sites_that_were_iterated_match_the_tilted_moments_of_their_functions_alone(case):
+def test_iterated_sites_match_tilted_moments_of_their_own_functions(case):
     problem = case.problem()
     ivm = IVM(active=ACTIVE, sites="separate", criterion="information")
     found = ivm.solve(case.rows(problem), problem.y, likelihood=case.likelihood)
@@ -98,7 +98,7 @@ def test_bound_with_missing_sites_matches_differences(case):
     sites = sites_of(case.rule, precision, location)
     value, of_k, of_mean = moments(case, problem, sites)
     given = case.likelihood.name, problem.K, problem.m, problem.y, [3, 1, 4, 5]
-    assert_allclose(value, bound(*given, case.blocks(precision), location.T), atol=5e-4)  # of the rule of nodes
+    assert_allclose(value, bound(*given, case.blocks(precision), location.T), atol=5e-4)  # error of the quadrature rule
     dk, dm = rng.normal(size=problem.K.shape), rng.normal(size=problem.m.shape)
     dk = dk + dk.swapaxes(-1, -2)
     high, low = (
@@ -109,7 +109,7 @@ def test_bound_with_missing_sites_matches_differences(case):
 
 
 @EVERY
-def test_a_small_pool_gives_every_function_as_many_rows(case):
+def test_small_pool_gives_every_function_equally_many_rows(case):
     problem = case.problem(40)
     ivm = IVM(active=15, sites="separate", pool=8, polish=False)
     chosen, again = (
@@ -120,8 +120,8 @@ def test_a_small_pool_gives_every_function_as_many_rows(case):
     assert_array_equal(chosen.rows, again.rows)
 
 
-def test_shared_covariance_chooses_the_rows_of_equal_covariances():
-    """One covariance for all functions chooses the same rows as three equal ones."""
+def test_shared_covariance_selects_the_rows_of_equal_covariances():
+    """One covariance for all functions and three equal covariances select the same rows."""
     case = SEPARATE[0]
     problem = case.problem(30, per_class=False)
     ivm = IVM(active=8, sites="separate", polish=False)
