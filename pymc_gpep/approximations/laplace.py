@@ -26,19 +26,20 @@ the last term of the first where D is K_ii, and both its derivatives at fixed f.
 log density ℓ has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.limits import at_least, positive, refused
 from pymc_gpep.approximations.solution import Correction, Solution
-from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
+from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
@@ -49,7 +50,8 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.solvers.newton import CavityAscent, ascend, log_posterior, newton, of_width_zero, step_length
 from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, History, Problem
+from pymc_gpep.solvers.site_algebra import Moved, SiteAlgebra
 from pymc_gpep.solvers.team import one_blas_thread
 
 
@@ -79,39 +81,51 @@ class NewtonApproximation(Approximator):
 _CLOSE = 0.5  # differences between functions that change less cannot overshoot: W changes by e^0.5 < 2 at most
 
 
-class CoupledAscent:
+class FunctionsAscent(ABC):
     """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
 
-    Parameters
+    Attributes
     ----------
-    problem : Problem
-    log_density, along_line : kernels
-        Kernels of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
+    precision : array
+        Curvature at f, in the shape of the sites.
     """
 
     sees_common = False
 
-    def __init__(
-        self, problem: Problem, log_density: Callable[..., float], along_line: Callable[..., tuple[float, float]]
-    ) -> None:
-        c, n = problem.mean.shape
-        self._problem, self._log_density, self._along_line = problem, log_density, along_line
-        self.f, self.gradient, self.pi = np.full((3, c, n), np.nan)
-        self.algebra = problem.prior.coupled(c, problem.team)
-
-    @property
-    def stiffness(self) -> Array:
-        return np.maximum(self.pi, 1.0)
-
-    def log_density(self) -> float:
-        return self._log_density(self.f, self._problem.labels, self.pi, self.gradient)
-
-    def factorise(self) -> tuple[bool, float]:
-        ok, log_det = self.algebra.factorise(self.pi)
-        return ok, log_det - float(np.log(self.pi.sum(axis=0)).sum())
+    def __init__(self, problem: Problem, density: Any, algebra: SiteAlgebra, shape: tuple[int, ...]) -> None:
+        self._problem, self._density, self.algebra = problem, density, algebra
+        self.f, self.gradient = np.full((2, *problem.mean.shape), np.nan)
+        self.precision = np.full(shape, np.nan)
 
     def solve(self, residual: Array, step: Array) -> None:
         self.algebra.solve(residual, step)
+
+    @abstractmethod
+    def write_slope(self, cov: Array, slope: Array) -> None:
+        """Write the derivative (c, n) in f of −½ log|I + WK|, for posterior covariances (n, c, c)."""
+
+    def parameter_slopes(self, cov: Array, moved: Moved) -> Array:
+        """Return derivatives (p, n) in parameters of the likelihood, if the mode moves by `moved`."""
+        return NO_PARAMETERS
+
+
+class CoupledAscent(FunctionsAscent):
+    """The ascent for `CoupledCurvature`; `precision` is π (c, n)."""
+
+    def __init__(self, problem: Problem, density: CoupledCurvature) -> None:
+        algebra = problem.prior.coupled(len(problem.mean), problem.team)
+        super().__init__(problem, density, algebra, problem.mean.shape)
+
+    @property
+    def stiffness(self) -> Array:
+        return np.maximum(self.precision, 1.0)
+
+    def log_density(self) -> float:
+        return float(self._density.log_density(self.f, self._problem.labels, self.precision, self.gradient))
+
+    def factorise(self) -> tuple[bool, float]:
+        ok, log_det = self.algebra.factorise(self.precision)
+        return ok, log_det - float(np.log(self.precision.sum(axis=0)).sum())
 
     def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
         inner = self._problem.prior.inner
@@ -119,97 +133,85 @@ class CoupledAscent:
         if np.ptp(image, axis=0).max() < _CLOSE:
             return 1.0
         y = self._problem.labels
-        return step_length(lambda t: self._along_line(self.f, y, image, t), shrinkage, curvature)
+        return step_length(lambda t: self._density.along_line(self.f, y, image, t), shrinkage, curvature)
+
+    def write_slope(self, cov: Array, slope: Array) -> None:
+        self._density.curvature_slope(self.precision, cov, slope)
 
 
-def laplace_coupled(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    log_density: Callable[..., float],
-    along_line: Callable[..., tuple[float, float]],
-    curvature_slope: Callable[..., None],
-    tolerance: float,
+_SUFFICIENT = 1e-4  # Smallest accepted share of the increase predicted by the slope.
+_MAX_HALVINGS = 50
+_CLOSE_TO_MODE = 0.1  # Largest change of latent values by a step that is not shortened: rounding would decide.
+
+
+class BlockAscent(FunctionsAscent):
+    """The ascent for `BlockCurvature`; `precision` is W (n, c, c)."""
+
+    stiffness = 1.0
+
+    def __init__(self, problem: Problem, density: BlockCurvature, *, signed: bool = False) -> None:
+        c, n = problem.mean.shape
+        super().__init__(problem, density, problem.prior.blocks(c, signed=signed), (n, c, c))
+        self._trial = np.empty((c, n))
+
+    def log_density(self) -> float:
+        return float(self._density.log_density(self.f, self._problem.labels, self.gradient))
+
+    def factorise(self) -> tuple[bool, float]:
+        self._density.curvature(self.f, self._problem.labels, self.precision)
+        return self.algebra.factorise(self.precision)
+
+    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
+        t = 1.0
+        if np.abs(image).max() < _CLOSE_TO_MODE:
+            return t
+        for _ in range(_MAX_HALVINGS):
+            if log_posterior(self._problem, x + t * step, self, self._trial) >= value + _SUFFICIENT * t * slope:
+                break
+            t *= 0.5
+        return t
+
+    def write_slope(self, cov: Array, slope: Array) -> None:
+        self._density.curvature_slope(self.f, self._problem.labels, cov, slope)
+
+
+type AnyAscent = CoupledAscent | BlockAscent
+
+
+def laplace_of_functions(
+    problem: Problem, start: Array, history: History, ascent: AnyAscent, *, tolerance: float
 ) -> Found:
-    """Laplace approximation; `start`, which is overwritten, holds the weights b (c, n).
-
-    The kernels belong to `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
-    """
-    c, n = problem.mean.shape
-    b = start.reshape(c, n)
+    """Laplace approximation of several functions; `start`, which is overwritten, holds the weights b (c, n)."""
+    b = start.reshape(problem.mean.shape)
     b -= b.mean(0)  # the mode has no common part of the functions
-    ascent = CoupledAscent(problem, log_density, along_line)
-    cov = np.full((n, c, c), np.nan)
     x = problem.prior.coordinates(b)
     evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
     b[:] = problem.prior.weights(x, ascent.gradient)
-    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
+    return found_at_mode(problem, b, x, ascent, evidence, status)
+
+
+def found_at_mode(
+    problem: Problem, b: Array, x: Array, ascent: AnyAscent, evidence: float, status: int, *, exact: bool = True
+) -> Found:
+    """Return the result of a search for the mode that ended at weights b (c, n) and coordinates x of the prior.
+
+    If the last factorised curvature is not `exact`, there is no posterior.
+    """
+    c, n = b.shape
+    cov = np.full((n, c, c), np.nan)
+    found = exact and status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
     if found:
         ascent.algebra.moments(b, np.empty((c, n)), cov)
 
     def derivatives() -> Derivatives:
         slope = np.empty((c, n))
-        curvature_slope(ascent.pi, cov, slope)
+        ascent.write_slope(cov, slope)
         moved = ascent.algebra.moved(slope)
-        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b)
+        slopes = ascent.parameter_slopes(cov, moved)
+        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b, slopes)
 
     weights = b if found else np.full_like(b, np.nan)
-    return Found(evidence, status, weights, ascent.f, cov, ascent.pi, derivatives)
-
-
-def evidences_with_new_point(
-    k: Array,
-    prior_mean: Array,
-    y: Observed,
-    b: Array,
-    k_cross: Array,
-    k_new: Array,
-    new_mean: Array,
-    tolerance: float,
-    max_iterations: int,
-    *,
-    log_density: Callable[..., float],
-    along_line: Callable[..., tuple[float, float]],
-) -> Array:
-    """Laplace's log q(y, y* = l) at each of m new points separately, (m, c); NaN if no mode was found.
-
-    Parameters
-    ----------
-    k : (1 or c, n, n) array
-        Prior covariance.
-    prior_mean : (c, n) array
-    y : (n,) or (n, c) array of int
-        Labels, or votes.
-    b : (c, n) array
-        Weights at the mode given `y`, from where each search starts.
-    k_cross : (1 or c, m, n) array
-    k_new : (1 or c, m) array
-        Prior covariances of the new points, as many as in `k`.
-    new_mean : (c, m) array
-    tolerance : float
-        Largest residual of the modes.
-    max_iterations : int
-    log_density, along_line : kernels
-        Kernels of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
-    """
-    c, n = prior_mean.shape
-    prior = np.empty((len(k), n + 1, n + 1))
-    prior[:, :n, :n] = k
-    evidences = np.full((new_mean.shape[1], c), np.nan)
-    for new in range(len(evidences)):
-        prior[:, n, :n] = prior[:, :n, n] = k_cross[:, new]
-        prior[:, n, n] = k_new[:, new]
-        mean = np.column_stack([prior_mean, new_mean[:, new]])
-        for label in range(c):
-            weights = np.column_stack([b, np.zeros(c)])
-            observed = np.append(y, label) if y.ndim == 1 else np.vstack([y, np.eye(c, dtype=np.int64)[label]])
-            problem = Problem(DensePrior(prior, mean), mean, observed)
-            ascent = CoupledAscent(problem, log_density, along_line)
-            evidence, status = newton(problem, weights, ascent, History(max_iterations), tolerance=tolerance)
-            if status == CONVERGED:
-                evidences[new, label] = evidence
-    return evidences
+    return Found(evidence, status, weights, ascent.f, cov, ascent.precision, derivatives)
 
 
 _TOLERANCE = 1e-7  # Tolerance of the mode; the evidence is about as accurate.
@@ -259,19 +261,21 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
         if np.shape(value) not in shapes:
             raise ValueError(f"{name} must have shape {shapes[0]} or {shapes[1]}, but has {np.shape(value)}.")
     matrices = max(len(prior.k), len(k_cross), len(k_new))
-    evidences = evidences_with_new_point(
-        np.ascontiguousarray(np.broadcast_to(prior.k, (matrices, n, n))),
-        prior.mean,
-        solution.labels,
-        np.ascontiguousarray(posterior.weights),
-        np.ascontiguousarray(np.broadcast_to(np.asarray(k_cross, np.float64), (matrices, m, n))),
-        np.ascontiguousarray(np.broadcast_to(np.asarray(k_new, np.float64), (matrices, m))),
-        prior_mean,
-        _TOLERANCE,
-        _MAX_ITERATIONS,
-        log_density=curvature.log_density,
-        along_line=curvature.along_line,
-    )
+    y, k = solution.labels, np.empty((matrices, n + 1, n + 1))
+    k[:, :n, :n] = prior.k
+    evidences = np.full((m, c), np.nan)
+    for new in range(m):
+        k[:, n, :n] = k[:, :n, n] = k_cross[:, new]
+        k[:, n, n] = k_new[:, new]
+        mean = np.column_stack([prior.mean, prior_mean[:, new]])
+        for label in range(c):
+            weights = np.column_stack([posterior.weights, np.zeros(c)])
+            observed = np.append(y, label) if y.ndim == 1 else np.vstack([y, np.eye(c, dtype=np.int64)[label]])
+            problem = Problem(DensePrior(k, mean), mean, observed)
+            ascent = CoupledAscent(problem, curvature)
+            evidence, status = newton(problem, weights, ascent, History(_MAX_ITERATIONS), tolerance=_TOLERANCE)
+            if status == CONVERGED:
+                evidences[new, label] = evidence
     probabilities = np.exp(evidences - evidences.max(axis=1, keepdims=True))
     return probabilities / probabilities.sum(axis=1, keepdims=True)
 
@@ -291,88 +295,8 @@ class Laplace(NewtonApproximation):
     }
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        curvature = likelihood.computation(CoupledCurvature)
-        return laplace_coupled(problem, start, history, **curvature._asdict(), **self.settings)
-
-
-_SUFFICIENT = 1e-4  # Smallest accepted share of the increase predicted by the slope.
-_MAX_HALVINGS = 50
-_CLOSE_TO_MODE = 0.1  # Largest change of latent values by a step that is not shortened: rounding would decide.
-
-
-class BlockAscent:
-    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`."""
-
-    stiffness = 1.0
-    sees_common = False
-
-    def __init__(self, problem: Problem, log_density: Callable[..., float], curvature: Callable[..., None]) -> None:
-        c, n = problem.mean.shape
-        self._problem, self._log_density, self._curvature = problem, log_density, curvature
-        self.f, self.gradient = np.full((2, c, n), np.nan)
-        self.w = np.full((n, c, c), np.nan)
-        self.algebra = problem.prior.blocks(c)
-        self._trial = np.empty((c, n))
-
-    def log_density(self) -> float:
-        return self._log_density(self.f, self._problem.labels, self.gradient)
-
-    def factorise(self) -> tuple[bool, float]:
-        self._curvature(self.f, self._problem.labels, self.w)
-        return self.algebra.factorise(self.w)
-
-    def solve(self, residual: Array, step: Array) -> None:
-        self.algebra.solve(residual, step)
-
-    def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
-        t = 1.0
-        if np.abs(image).max() < _CLOSE_TO_MODE:
-            return t
-        for _ in range(_MAX_HALVINGS):
-            if log_posterior(self._problem, x + t * step, self, self._trial) >= value + _SUFFICIENT * t * slope:
-                break
-            t *= 0.5
-        return t
-
-
-def laplace_block(
-    problem: Problem,
-    start: Array,
-    history: History,
-    *,
-    log_density: Callable[..., float],
-    curvature: Callable[..., None],
-    curvature_slope: Callable[..., None],
-    tolerance: float,
-    max_size: int,
-) -> Found:
-    """Laplace approximation; `start`, which is overwritten, holds the weights b (c, n).
-
-    The kernels belong to `pymc_gpep.likelihoods.local_computations.BlockCurvature`; `max_size` is the largest number cn
-    of latent values whose covariance is a matrix.
-    """
-    c, n = problem.mean.shape
-    b = start.reshape(c, n)
-    b -= b.mean(0)  # the mode has no common part of the functions
-    cov = np.full((n, c, c), np.nan)
-    if problem.prior.square and c * n > max_size:
-        nothing = np.full_like(b, np.nan)
-        return Found(np.nan, TOO_LARGE, nothing, nothing, cov, cov, lambda: Derivatives(np.empty(0), nothing))
-    ascent = BlockAscent(problem, log_density, curvature)
-
-    def derivatives() -> Derivatives:
-        slope = np.empty((c, n))
-        curvature_slope(ascent.f, problem.labels, cov, slope)
-        moved = ascent.algebra.moved(slope)
-        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b)
-
-    x = problem.prior.coordinates(b)
-    evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
-    b[:] = problem.prior.weights(x, ascent.gradient)
-    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
-    if found:
-        ascent.algebra.moments(b, np.empty((c, n)), cov)
-    return Found(evidence, status, b if found else np.full_like(b, np.nan), ascent.f, cov, ascent.w, derivatives)
+        ascent = CoupledAscent(problem, likelihood.computation(CoupledCurvature))
+        return laplace_of_functions(problem, start, history, ascent, **self.settings)
 
 
 @dataclass(frozen=True)
@@ -396,8 +320,10 @@ class LaplaceProbit(NewtonApproximation):
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        curvature = likelihood.computation(BlockCurvature)
-        return laplace_block(problem, start, history, **curvature._asdict(), **self.settings)
+        if (result := refused(problem, self.max_size)) is not None:
+            return result
+        ascent = BlockAscent(problem, likelihood.computation(BlockCurvature))
+        return laplace_of_functions(problem, start, history, ascent, tolerance=self.tolerance)
 
     def too_large(self, n_functions: int, n_points: int) -> str:
         size = n_functions * n_points

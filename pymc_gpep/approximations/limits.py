@@ -9,7 +9,11 @@ from dataclasses import fields
 from inspect import cleandoc
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pymc_gpep.argument_types import check_whole, did_you_mean
+from pymc_gpep.kernels.status import TOO_LARGE
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 _KEY = "limit"
 _PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
@@ -101,3 +105,13 @@ def options_of(documentation: str) -> dict[str, str]:
     found = re.search(_PARAMETERS, cleandoc(documentation), flags=re.DOTALL)
     entries = re.split(r"(?m)^(?=[\w, ]+ : )", found[1])[1:] if found else []
     return {entry.split(" : ")[0]: entry.rstrip() + "\n" for entry in entries}
+
+
+def refused(problem: Problem, max_size: int) -> Found | None:
+    """Return a failed result if more than `max_size` latent values would need a covariance matrix."""
+    c, n = problem.mean.shape
+    if not problem.prior.square or c * n <= max_size:
+        return None
+    b, mean = np.full((2, c, n), np.nan)
+    w, cov = np.full((2, n, c, c), np.nan)
+    return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))

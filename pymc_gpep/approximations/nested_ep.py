@@ -35,7 +35,7 @@ import numpy as np
 
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors, difference_cavities, tilted_factors
-from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.limits import at_least, refused
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
@@ -50,13 +50,12 @@ from pymc_gpep.kernels.status import (
     NOT_POSITIVE_DEFINITE,
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
-    TOO_LARGE,
 )
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors, MixedDifferenceFactors
 from pymc_gpep.likelihoods.softmax import class_nodes
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.site_ep import (
     PATIENCE,
     SCHEMES,
@@ -183,16 +182,6 @@ class InnerSitePosterior(CoupledSitePosterior):
             return None
         other.algebra = algebra
         return other
-
-
-def refused(problem: Problem, max_size: int) -> Found | None:
-    """Return a failed result if more than `max_size` latent values would need a covariance matrix."""
-    c, n = problem.mean.shape
-    if not problem.prior.square or c * n <= max_size:
-        return None
-    b, mean = np.full((2, c, n), np.nan)
-    w, cov = np.full((2, n, c, c), np.nan)
-    return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
 
 
 type _Energies = Callable[..., tuple[float, float, float]]

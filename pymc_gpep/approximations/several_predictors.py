@@ -34,7 +34,7 @@ from scipy.sparse.linalg import LinearOperator, eigs
 
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.kl import AcceleratedBound
-from pymc_gpep.approximations.laplace import BlockAscent, NewtonApproximation
+from pymc_gpep.approximations.laplace import BlockAscent, NewtonApproximation, found_at_mode
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior_form import covariance_root
@@ -48,14 +48,20 @@ from pymc_gpep.kernels.moments.predictor_sites import (
     shrink_negative,
     unpack_sites,
 )
-from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, OUT_OF_DIGITS
 from pymc_gpep.likelihoods.factor_averages import normal_rule
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import PredictorsDensity, PredictorsDerivatives, PredictorsNodes
+from pymc_gpep.likelihoods.local_computations import (
+    BlockCurvature,
+    PredictorsDensity,
+    PredictorsDerivatives,
+    PredictorsNodes,
+)
 from pymc_gpep.solvers.newton import log_posterior, newton
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import accelerated_ascent
+from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.site_ep import SCHEMES, Ended, SitePosterior, largest_change, site_ep
 
 _MOST_STEPS = 50  # Steps to the smoothed means.
@@ -79,22 +85,31 @@ class _PredictorsAscent(BlockAscent):
 
     def __init__(self, problem: Problem, density: PredictorsDensity) -> None:
         parameters = problem.parameters
-        super().__init__(
-            problem,
+        kernels = BlockCurvature(
             lambda f, y, gradient: density.log_density(f, y, parameters, gradient),
             lambda f, y, w: density.curvature(f, y, parameters, w),
+            lambda f, y, cov, slope: density.curvature_slope(f, y, parameters, cov, slope),
         )
-        self.algebra, self.exact = problem.prior.blocks(len(problem.mean), signed=True), False
+        super().__init__(problem, kernels, signed=True)
+        self._parameter_slopes, self.exact = density.parameter_slopes, False
 
     def factorise(self) -> tuple[bool, float]:
         ok, log_det = super().factorise()
         self.exact = ok
-        if ok or not np.isfinite(self.w).all():
+        if ok or not np.isfinite(self.precision).all():
             return ok, log_det
-        values, vectors = np.linalg.eigh(self.w)
+        values, vectors = np.linalg.eigh(self.precision)
         return self.algebra.factorise(
             np.einsum("iak,ik,ibk->iab", vectors, np.maximum(np.abs(values), _LEAST), vectors)
         )
+
+    def parameter_slopes(self, cov: Array, moved: Moved) -> Array:
+        problem, image = self._problem, np.empty_like(self.f)
+        slopes = np.full_like(problem.parameters, np.nan)
+        if slopes.size and problem.slopes:
+            problem.prior.multiply(moved.coordinates, image)
+            self._parameter_slopes(self.f, problem.labels, problem.parameters, cov, image, slopes)
+        return slopes
 
     def away(self, x: Array) -> Array:
         """Return the highest of some coordinates near a saddle, along its directions of largest negative curvature.
@@ -105,7 +120,7 @@ class _PredictorsAscent(BlockAscent):
 
         def product(b: Array) -> Array:
             prior.multiply(prior.coordinates(b.reshape(self.f.shape)), image)
-            return np.einsum("iab,bi->ai", self.w, image).ravel()
+            return np.einsum("iab,bi->ai", self.precision, image).ravel()
 
         operator = LinearOperator((image.size, image.size), product, dtype=np.float64)
         rng = np.random.default_rng(0)
@@ -129,7 +144,7 @@ class _AveragedAscent(_PredictorsAscent):
         k = cov.shape[1]
         nodes, weights = averaging_rule(k, _NODES.get(k, 0))
         moves = [(weight, root @ node) for weight, node in zip(weights, nodes, strict=True)]
-        of_point, of_curvature = self._log_density, self._curvature
+        of_point, of_curvature, _ = self._density
 
         def log_density(f: Array, y: Observed, gradient: Array) -> float:
             value, own = 0.0, np.empty_like(gradient)
@@ -146,7 +161,7 @@ class _AveragedAscent(_PredictorsAscent):
                 of_curvature(f + move.T, y, own)
                 w += weight * own
 
-        self._log_density, self._curvature = log_density, curvature
+        self._density = self._density._replace(log_density=log_density, curvature=curvature)
 
 
 @lru_cache
@@ -177,8 +192,7 @@ def laplace_predictors(
     A search that ends at a saddle of the log posterior, as products of predictors have one at zero, begins again
     nearby.
     """
-    c, n = problem.mean.shape
-    b, parameters = start.reshape(c, n), problem.parameters
+    b = start.reshape(problem.mean.shape)
     ascent = _PredictorsAscent(problem, density)
     x = problem.prior.coordinates(b).copy()
     for _ in range(_ESCAPES):
@@ -188,28 +202,14 @@ def laplace_predictors(
         status = NOT_CONCAVE
         x = ascent.away(x)
     b[:] = problem.prior.weights(x, ascent.gradient)
-    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS) and ascent.exact
-    cov = np.full((n, c, c), np.nan)
-    if found:
-        ascent.algebra.moments(b, np.empty((c, n)), cov)
-
-    def derivatives() -> Derivatives:
-        slope, image = np.empty((2, c, n))
-        density.curvature_slope(ascent.f, problem.labels, parameters, cov, slope)
-        moved = ascent.algebra.moved(slope)
-        problem.prior.multiply(moved.coordinates, image)
-        slopes = np.full_like(parameters, np.nan)
-        if slopes.size and problem.slopes:
-            density.parameter_slopes(ascent.f, problem.labels, parameters, cov, image, slopes)
-        return Derivatives(ascent.algebra.gradient(b, moved, x), moved.weights + b, slopes)
-
-    weights, mean = b if found else np.full_like(b, np.nan), ascent.f
-    if smoothed_mean and found and status == CONVERGED:
-        averaged, smooth = _AveragedAscent(problem, density, cov), x.copy()
-        steps = History(_MOST_STEPS, watched=False)
-        _, status = newton(problem, smooth, averaged, steps, tolerance=max(tolerance, _TOLERANCE))
-        weights, mean = problem.prior.weights(smooth, averaged.gradient).copy(), averaged.f
-    return Found(evidence, status, weights, mean, cov, ascent.w, derivatives)
+    found = found_at_mode(problem, b, x, ascent, evidence, status, exact=ascent.exact)
+    if not (smoothed_mean and status == CONVERGED):
+        return found
+    averaged, smooth = _AveragedAscent(problem, density, found.cov), x.copy()
+    steps = History(_MOST_STEPS, watched=False)
+    _, status = newton(problem, smooth, averaged, steps, tolerance=max(tolerance, _TOLERANCE))
+    weights = problem.prior.weights(smooth, averaged.gradient).copy()
+    return found._replace(status=status, weights=weights, mean=averaged.f)
 
 
 @dataclass(frozen=True)

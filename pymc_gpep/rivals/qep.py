@@ -10,8 +10,8 @@ import numpy as np
 
 from pymc_gpep.approximations.approximator import AcceleratedEP
 from pymc_gpep.approximations.cumulants import TiltedFactors
-from pymc_gpep.approximations.limits import at_least, one_of
-from pymc_gpep.approximations.nested_ep import CoupledSitePosterior, InnerSitePosterior, refused
+from pymc_gpep.approximations.limits import at_least, one_of, refused
+from pymc_gpep.approximations.nested_ep import CoupledSitePosterior, InnerSitePosterior
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
