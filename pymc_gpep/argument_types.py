@@ -6,6 +6,9 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+_NAMED = 5  # Largest number of rows, variables or levels that a message names.
 
 
 def check_whole(name: str, value: Any, least: int | None = 0) -> None:
@@ -70,6 +73,18 @@ def _nearest(name: str, known: list[str]) -> list[str]:
     lower = {each.lower(): each for each in known}
     close = get_close_matches(name, lower, n=1) or [each for each in lower if name and each.startswith(name)][:1]
     return [lower[each] for each in close]
+
+
+def few_of(names: Iterable[Any]) -> str:
+    """Return the first names, separated by commas, and the number of further names, for a message."""
+    each = [str(name) for name in names]
+    return ", ".join(each[:_NAMED]) + f" and {len(each) - _NAMED} more" * (len(each) > _NAMED)
+
+
+def rows_text(bad: NDArray[np.bool_]) -> str:
+    """Return a text that lists rows, for messages."""
+    rows = np.flatnonzero(bad)
+    return f"row{'s' * (rows.size > 1)} {few_of(rows)}"
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

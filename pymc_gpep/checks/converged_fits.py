@@ -13,6 +13,7 @@ import numpy as np
 
 from pymc_gpep.approximations import Solution
 from pymc_gpep.approximations.approximator import Approximator
+from pymc_gpep.argument_types import few_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.several_starts import PriorView, pairs_by_kind, roles, view
 from pymc_gpep.likelihoods.local_computations import PredictorsDensity
@@ -22,7 +23,6 @@ from pymc_gpep.sums.row_groups import RowGroups
 _LESS = 3.0  # A mode with a log evidence lower by this has a twentieth of the mass.
 _APART = 2.0  # Difference of means, in standard deviations, that counts as another mode.
 _ROUGHLY, _FEW = 1e-3, 60  # Tolerance and iterations of the second solve.
-_NAMED = 5  # Largest number of rows that a message names.
 
 
 def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups | None = None) -> str:
@@ -52,12 +52,11 @@ def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups
     if not (other.converged and apart.any() and other.evidence > solution.evidence - _LESS):
         return ""
     rows = rows if groups is None else np.flatnonzero(np.isin(groups.of, rows))
-    named = ", ".join(map(str, rows[:_NAMED])) + (", …" if rows.size > _NAMED else "")
     return (
         f"EP stands at one of several modes, with a log evidence of {solution.evidence:.2f}. Started from "
-        f"the rows that it takes for outliers ({named}), it ends at another mode, with {other.evidence:.2f}. The fit "
-        "has the moments of the first alone: sample by several chains of pm.sample, or give a prior that excludes a "
-        "mode."
+        f"the rows that it takes for outliers ({few_of(rows)}), it ends at another mode, with "
+        f"{other.evidence:.2f}. The fit has the moments of the first alone: sample by several chains of pm.sample, or "
+        "give a prior that excludes a mode."
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Constant, Variable
 from scipy.special import logsumexp, softmax
 
-from pymc_gpep.argument_types import check_switches, check_whole, did_you_mean
+from pymc_gpep.argument_types import check_switches, check_whole, did_you_mean, few_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.left_out import Groups, LeftOutGroup, harmonic, left_out_group
 from pymc_gpep.fits.fitted import Fitted, Gp
@@ -30,7 +30,6 @@ from pymc_gpep.user_warnings import warn
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import LeaveOneOut
 
-_NAMED = 10  # Largest number of groups in a message.
 _SEED = 2016  # Seed of the draws: equal fits have equal results.
 
 
@@ -283,11 +282,10 @@ def _groups_left_out(
                 found[:, s, g] = np.nan if improper[g] else left_out_group(functions.group(rows), draws, tolerance)
                 progress.advance(len(rows))
     if improper.any():
-        names, more = [repr(each) for each in chosen.labels[improper].tolist()], int(improper.sum()) - _NAMED
+        names = few_of(map(repr, chosen.labels[improper].tolist()))
         warn(
-            f"elpd_i is NaN for the groups {', '.join(names[:_NAMED])}{f' and {more} more' * (more > 0)}: without "
-            "rows of their latent values coefficients with a flat prior are open. Give these coefficients a density, "
-            "such as pm.Normal('b', 0, s)."
+            f"elpd_i is NaN for the groups {names}: without rows of their latent values coefficients with a flat "
+            "prior are open. Give these coefficients a density, such as pm.Normal('b', 0, s)."
         )
     without, within, error, pareto_k = found
     log_weights = np.log(weights)[:, None]

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp, ndtr
 
-from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.argument_types import did_you_mean, few_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit, coords_of, dims_that_fit
 from pymc_gpep.fits.fitted import Fitted
@@ -173,7 +173,6 @@ _SHARED = 1e-6  # Squared correlation above which a variable depends on an effec
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
 _FAR = 20.0  # A covariate is uncentred if its mean is more than this number of standard deviations from 0.
 _NEW = "new_point"
-_LABELS = 10  # Largest number of labels in a message.
 _MOST = 3000  # Largest number of entries whose correlations are computed.
 _WORK = 6_000_000  # Largest number of coefficients of the entries in the integrated variables.
 
@@ -463,8 +462,7 @@ def _example(name: str, axes: Sequence[tuple[str, list[Any]]]) -> str:
 
 
 def _listed(labels: Sequence[Any]) -> str:
-    plain = [label.item() if isinstance(label, np.generic) else label for label in labels[:_LABELS]]
-    return ", ".join(map(repr, plain)) + ", ..." * (len(labels) > _LABELS)
+    return few_of(repr(label.item() if isinstance(label, np.generic) else label) for label in labels)
 
 
 def _warn_of_likes(classifier: GPClassifier, joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:

@@ -21,10 +21,10 @@ prior given z: sites are sites of J z, and variances of f_i contain r_i². Then 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.linalg.blas import dtrmm
 
@@ -34,7 +34,7 @@ from pymc_gpep.gaussians.row_prior import IndependentRows, PriorByRows, factor_b
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.solvers.coefficients import Coefficients, blocks_of_rows, coefficients
-from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, check_finite
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior
 from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.team import Team
 
@@ -142,26 +142,9 @@ class PlacePrior(PriorByRows):
         self._integrated = structure.integrated
 
     @classmethod
-    def checked(  # type: ignore[override]  # entries need a structure
-        cls, array: ArrayLike, mean: ArrayLike, structure: PlaceStructure
-    ) -> Self:
-        """Make a prior of arrays after checks.
-
-        Raises
-        ------
-        ValueError
-            If a shape does not fit or a value is not finite. The message names the argument.
-        """
-        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
-        numbers = np.asarray(array, dtype=np.float64)
+    def _shapes(cls, structure: PlaceStructure) -> tuple[tuple[int, ...], tuple[int | None, ...], str]:
         n = len(structure.places)
-        if means.shape != (1, n) or numbers.ndim != 3 or numbers.shape[:2] != (1, n) or numbers.shape[2] < 1:
-            raise ValueError(
-                f"mean must be (1, {n}) and coefficients with residuals (1, {n}, q + 1), but they have the shapes "
-                f"{means.shape} and {numbers.shape}."
-            )
-        check_finite({"mean": means, "coefficients": numbers})
-        return cls(numbers, means, structure)
+        return (1, n), (1, n, None), f"coefficients with residuals (1, {n}, q + 1)"
 
     @property
     def maker(self) -> BoundForm:

@@ -22,10 +22,10 @@ precision, see `pymc_gpep.solvers.neighbour_precision`.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior_form import BoundForm, PosteriorByAlgebra, PriorForm
@@ -36,7 +36,7 @@ from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.kernels.special.normal import LOG_2PI
 from pymc_gpep.solvers.coefficients import Coefficients, Entries, SitePrecisions, blocks_of_rows
 from pymc_gpep.solvers.neighbour_precision import NeighbourPrecision, NeighbourSets
-from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior, check_finite
+from pymc_gpep.solvers.prior_form import STEP_ROUNDING, Algebra, FunctionPosterior
 from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError
 from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision, pairs_of_rows
 from pymc_gpep.solvers.team import Team
@@ -180,26 +180,9 @@ class PrecisionPrior(PriorByRows):
         return rest
 
     @classmethod
-    def checked(  # type: ignore[override]  # entries need a structure
-        cls, array: ArrayLike, mean: ArrayLike, structure: PrecisionStructure
-    ) -> Self:
-        """Make a prior of arrays after checks.
-
-        Raises
-        ------
-        ValueError
-            If a shape does not fit or a value is not finite. The message names the argument.
-        """
-        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
-        numbers = np.asarray(array, dtype=np.float64)
-        (n, _), c, size = structure.shape, structure.functions, structure.length
-        if means.shape != (c, n) or numbers.shape != (1, 1, size):
-            raise ValueError(
-                f"mean must be ({c}, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
-                f"{means.shape} and {numbers.shape}."
-            )
-        check_finite({"mean": means, "coefficients": numbers})
-        return cls(numbers, means, structure)
+    def _shapes(cls, structure: PrecisionStructure) -> tuple[tuple[int, ...], tuple[int | None, ...], str]:
+        size, own = structure.length, (structure.functions, len(structure.cells))
+        return own, (1, 1, size), f"coefficients with a precision (1, 1, {size})"
 
     @property
     def maker(self) -> BoundForm:

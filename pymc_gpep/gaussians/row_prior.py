@@ -20,7 +20,7 @@ rows have k entries. The difference 1 − π var f of one function loses digits 
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -239,6 +239,37 @@ class PriorByRows(PriorForm):
     by_weights = False
     by_normals = True
 
+    @classmethod
+    def checked(cls, array: ArrayLike, mean: ArrayLike, structure: Any = None) -> Self:
+        """Make a prior of arrays after checks.
+
+        Raises
+        ------
+        ValueError
+            If a shape does not fit or a value is not finite. The message names the argument.
+        """
+        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
+        numbers = np.asarray(array, dtype=np.float64)
+        of_mean, of_numbers, named = cls._shapes(structure)
+        lengths = zip(of_numbers or (*means.shape, None), numbers.shape, strict=False)
+        fits = means.ndim == 2 and numbers.ndim == 3 and all(wanted in (None, own) for wanted, own in lengths)
+        if not fits or of_mean not in (None, means.shape):
+            raise ValueError(
+                f"mean must be {of_mean or '(c, n)'} and {named}, but they have the shapes {means.shape} and "
+                f"{numbers.shape}."
+            )
+        check_finite({"mean": means, "coefficients": numbers})
+        made: Any = cls
+        return cast(Self, made(numbers, means, structure))
+
+    @classmethod
+    @abstractmethod
+    def _shapes(cls, structure: Any) -> tuple[tuple[int, ...] | None, tuple[int | None, ...] | None, str]:
+        """Return the shapes of mean and coefficients, with None for any length, and the name of the coefficients.
+
+        By default the mean has any shape (c, n), and coefficients have the shape (c, n, q).
+        """
+
     @property
     def flat_columns(self) -> Array:
         units = np.zeros((self.n_normals, self.flat.size))
@@ -413,25 +444,13 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def checked(cls, array: ArrayLike, mean: ArrayLike, structure: RowStructure | None = None) -> Self:
-        """Make a prior of arrays after checks.
-
-        Raises
-        ------
-        ValueError
-            If a shape does not fit or a value is not finite. The message names the argument.
-        """
-        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         coefficients = np.asarray(array, dtype=np.float64)
-        coefficients = coefficients[None] if coefficients.ndim == 2 else coefficients
+        return super().checked(coefficients[None] if coefficients.ndim == 2 else coefficients, mean, structure)
+
+    @classmethod
+    def _shapes(cls, structure: RowStructure | None) -> tuple[None, tuple[None, ...] | None, str]:
         based = structure is not None and structure.rows is not None
-        fits = coefficients.ndim == 3 and (based or coefficients.shape[:2] == means.shape)
-        if means.ndim != 2 or not fits:
-            raise ValueError(
-                "mean must be (c, n) and coefficients (c, n, q), but they have the shapes "
-                f"{means.shape} and {coefficients.shape}."
-            )
-        check_finite({"mean": means, "coefficients": coefficients})
-        return cls(coefficients, means, structure)
+        return None, (None, None, None) if based else None, "coefficients (c, n, q)"
 
     @cached_property
     def rows(self) -> Coefficients:

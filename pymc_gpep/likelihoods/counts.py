@@ -12,11 +12,11 @@ from pytensor.tensor.random.basic import BinomialRV, NegBinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import betainc, betaln, expit, gammaln, log_ndtr, ndtr, pdtr, psi
 
+from pymc_gpep.argument_types import rows_text
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.averages_over_cells import computations_of
 from pymc_gpep.likelihoods.links import NO_EXPOSURE, Reading, argument_of, behind, read_log_odds, read_log_rate
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
-from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.likelihoods.standard_density import (
     LOG_RATE,
     LOGISTIC_POWERS,

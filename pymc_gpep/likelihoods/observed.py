@@ -170,7 +170,6 @@ def _check_shape(
 
 
 _LARGEST = 2**53
-_NAMED = 5  # Largest number of rows in a message.
 
 
 def checked_counts(given: NDArray[Any], name: str) -> NDArray[np.int64]:
@@ -209,10 +208,3 @@ def checked_numbers(given: NDArray[Any], name: str, *, positive: bool = False) -
         marked = without_marks(given) if positive else ""
         raise ValueError(f"{name} must be {wanted}, but among them are {some_of(given[wrong])}.{marked}")
     return np.ascontiguousarray(given, np.float64)
-
-
-def rows_text(bad: NDArray[np.bool_]) -> str:
-    """Return a text that lists rows, for messages."""
-    rows = np.flatnonzero(bad)
-    named = ", ".join(map(str, rows[:_NAMED]))
-    return f"row{'s' * (rows.size > 1)} {named}" + (f" and {rows.size - _NAMED} more" if rows.size > _NAMED else "")

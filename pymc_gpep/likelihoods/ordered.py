@@ -13,6 +13,7 @@ from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import expit, ndtr
 
+from pymc_gpep.argument_types import rows_text
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.scalar import ordinal
 from pymc_gpep.likelihoods.averages_over_cells import average_log_density, computations_of, parameter_slopes
@@ -25,7 +26,6 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.local_likelihood import some_of, without_marks
-from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
 
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)

@@ -23,6 +23,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import rows_text
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, normal_sides, powers
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED
@@ -36,7 +37,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.local_likelihood import RowConstants
-from pymc_gpep.likelihoods.observed import checked_counts, checked_numbers, rows_text
+from pymc_gpep.likelihoods.observed import checked_counts, checked_numbers
 from pymc_gpep.likelihoods.one_function import OneFunction
 
 

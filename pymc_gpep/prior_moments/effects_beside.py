@@ -131,19 +131,11 @@ class ProcessPlusEffects(SumInForm):
         """See `LatentPrior`: the number of standard normals of the effects."""
         return self.n_plain
 
-    def by_normals(
-        self,
-        outputs: Sequence[TensorVariable],
-        z: TensorVariable,
-        moved: Mapping[TensorVariable, TensorVariable] | None = None,
-        *,
-        seen: bool = False,
-    ) -> list[TensorVariable]:
-        """See `EffectSum`: values of the process minus its mean are 0 unless `moved` replaces them."""
-        still = [
-            (moved or {}).get(each.f, pt.zeros(shape)) for each, shape in zip(self.processes, self.sizes, strict=True)
-        ]
-        return self.by_parts(outputs, z, still, seen=seen)
+    def _process_by_normals(
+        self, latent: LatentGP, shape: tuple[int, ...], z: TensorVariable
+    ) -> tuple[TensorVariable, None]:
+        """See `EffectSum`: values of the process minus its mean are 0."""
+        return pt.zeros(shape), None
 
     @property
     def arrays(self) -> Mapping[type[PriorForm], Callable[[], TensorVariable]]:

@@ -189,25 +189,14 @@ class InducingSum(OneProcessInForm):
         rows = np.ascontiguousarray(slopes[: self.n_common].T)
         return PlaceRows(coefficients(rows), changes[0], cells, count, self.n_common)
 
-    def by_normals(
-        self,
-        outputs: Sequence[TensorVariable],
-        z: TensorVariable,
-        moved: Mapping[TensorVariable, TensorVariable] | None = None,
-        *,
-        seen: bool = False,
-    ) -> list[TensorVariable]:
-        (latent,), (shape,) = self.processes, self.sizes
-        if moved and latent.f in moved:
-            values = moved[latent.f]
-        else:
-            rows = self._process_rows
-            own, rest = z[self.n_plain : self.n_common], z[self.n_common :]
-            if z.type.shape == (self.n_probed,):
-                rest = pt.constant(probes((self.n_normals - self.n_common,))).T @ rest
-            values = rows[:, :-1] @ own + rows[:, -1] * rest[pt.constant(self.point_places)]
-            values = values if len(shape) == 1 else values[None]
-        return self.by_parts(outputs, z, [values], seen=seen)
+    def _process_by_normals(
+        self, latent: LatentGP, shape: tuple[int, ...], z: TensorVariable
+    ) -> tuple[TensorVariable, None]:
+        rows, own, rest = self._process_rows, z[self.n_plain : self.n_common], z[self.n_common :]
+        if z.type.shape == (self.n_probed,):
+            rest = pt.constant(probes((self.n_normals - self.n_common,))).T @ rest
+        values = rows[:, :-1] @ own + rows[:, -1] * rest[pt.constant(self.point_places)]
+        return values if len(shape) == 1 else values[None], None
 
     @cached_property
     def _process_rows(self) -> TensorVariable:

@@ -133,19 +133,11 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
     def blocks(self) -> list[tuple[int, ...]]:
         return [*super().blocks, (len(self.ordered),)]
 
-    def by_normals(
-        self,
-        outputs: Sequence[TensorVariable],
-        z: TensorVariable,
-        moved: Mapping[TensorVariable, TensorVariable] | None = None,
-        *,
-        seen: bool = False,
-    ) -> list[TensorVariable]:
-        (shape,) = self.sizes
-        if moved and self._latent.f in moved:
-            return self.by_parts(outputs, z, [moved[self._latent.f]], seen=seen)
+    def _process_by_normals(
+        self, latent: LatentGP, shape: tuple[int, ...], z: TensorVariable
+    ) -> tuple[TensorVariable, None]:
         values = z[self.n_plain :][pt.constant(self.point_places)]
-        return self.by_parts(outputs, z, [values if len(shape) == 1 else values[None]], seen=seen)
+        return values if len(shape) == 1 else values[None], None
 
     # The prior.
 

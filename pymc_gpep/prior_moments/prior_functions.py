@@ -13,13 +13,13 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import rows_text
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import PriorForm, TakesForms
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.interpreted import ModelFunctions
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.reading.classifier import GPClassifier
 from pymc_gpep.sums.row_groups import row_groups
 

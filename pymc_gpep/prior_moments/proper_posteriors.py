@@ -21,6 +21,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from scipy.optimize import linprog
 
+from pymc_gpep.argument_types import few_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior_form import PriorForm
 from pymc_gpep.graphs.errors import StructureError
@@ -39,7 +40,6 @@ _ROWS = 500
 _SLOPE = 1e-9
 # Largest relative difference of moments that counts as rounding.
 _LINEAR = 1e-6
-_NAMED = 4  # Largest number of columns in a message.
 # Smallest singular value of columns, relative to the largest, for which flat coefficients are accurate.
 _NEAR = 1e-6
 # Least eigenvalue of the inner products of columns, relative to the largest, above which they are clearly independent.
@@ -298,5 +298,4 @@ def _improper(names: Sequence[_Name], which: NDArray[np.bool_], before: str, aft
 
 def _shown(names: Sequence[_Name], which: NDArray[np.bool_]) -> str:
     """Return the names of some columns."""
-    whose = [own.shown for own, there in zip(names, which, strict=True) if there]
-    return ", ".join(whose[:_NAMED]) + f" and {len(whose) - _NAMED} more" * (len(whose) > _NAMED)
+    return few_of(own.shown for own, there in zip(names, which, strict=True) if there)

@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.argument_types import did_you_mean, rows_text
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.errors import StructureError, distribution
@@ -29,7 +29,6 @@ from pymc_gpep.latent.latent_prior import LatentPrior, known_data
 from pymc_gpep.latent.lowered_dims import MissingResponses, missing_responses
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.links import Reading
-from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.processes.processes import GPModel
 from pymc_gpep.recipes import why_no_recipe
 from pymc_gpep.sums.latent_sum import LatentSum

@@ -19,7 +19,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import did_you_mean
+from pymc_gpep.argument_types import did_you_mean, rows_text
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.graphs.errors import StructureError, describe, listing
@@ -28,7 +28,6 @@ from pymc_gpep.latent.gp_latent import LatentGP, as_it_is, is_process, latents_a
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.latent.lowered_dims import unobserved_responses
 from pymc_gpep.likelihoods.links import Reading
-from pymc_gpep.likelihoods.observed import rows_text
 from pymc_gpep.recipes import Recipe, recipe, why_no_recipes
 from pymc_gpep.recipes.recipe import inverse_root, is_random, parameters, read_root
 from pymc_gpep.recipes.sparse_normal import SparseNormalRV

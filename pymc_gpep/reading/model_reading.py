@@ -11,7 +11,7 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.argument_types import as_names
+from pymc_gpep.argument_types import as_names, rows_text
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import in_double_precision, own_constants, own_constants_of_model
 from pymc_gpep.graphs.errors import NotProcessesAloneError, StructureError, listing
@@ -441,7 +441,6 @@ def _read_sum(
     return found, reading, found.dims()
 
 
-_SHOWN = 5  # Largest number of rows in a message.
 _NUMBERS = 4_000_000  # Largest number of coefficients in memory: 32 MB.
 
 
@@ -559,18 +558,16 @@ class _Numbers:
         """Refuse an argument that is not finite at the initial point of the model."""
         n = self.part.n_points
         finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
-        wrong = np.flatnonzero(~finite).tolist()
-        if len(wrong) == n:
+        if not finite.any():
             why = why_improper(self.part, initial_point(self.part.model))
             raise StructureError(
                 f"The argument of {self._name} is not finite at the initial point of the model. "
                 f"{why or 'Give hyperparameters other initial values, initval=....'}"
             )
-        if wrong:
+        if not finite.all():
             raise StructureError(
-                f"The argument of {self._name} is not finite at {len(wrong)} of {n} rows (position "
-                f"{'; '.join(map(str, wrong[:_SHOWN]))}{'; ...' * (len(wrong) > _SHOWN)}). Look for missing values in "
-                "the data that it is computed from, and in the parameters of its Gaussian variables."
+                f"The argument of {self._name} is not finite in {rows_text(~finite)} of {n}. Look for missing values "
+                "in the data that it is computed from, and in the parameters of its Gaussian variables."
             )
 
     def _change(self, i: int, values: Array) -> Array:

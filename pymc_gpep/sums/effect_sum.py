@@ -26,6 +26,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import shape_tuple
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import few_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import BoundForm
 from pymc_gpep.gaussians.row_prior import RowPrior, RowStructure
@@ -40,7 +41,6 @@ from pymc_gpep.univariate.prior_factor import is_factor
 
 _MANY = 300  # Number of rows below which a dense matrix is cheap.
 _WIDE = 100.0  # Prior standard deviation whose square makes a dense matrix inaccurate.
-_NAMED = 4  # Largest number of variables in a message.
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +125,10 @@ class EffectSum(LatentPrior):
                 "in the X of the prior: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together "
                 'leave them out by themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
             )
-        first = [str(variable.name) for variable in self.recipes][:_NAMED]
-        others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
-        held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""
-        sums = f"sums with {', '.join(map(repr, first))}{others}, which are integrated{held}" if first else "sums"
+        names = [str(variable.name) for variable in self.recipes]
+        named = few_of(map(repr, names))
+        held = f"; with hyperparameters={names} they are not" if self.processes and " more" not in named else ""
+        sums = f"sums with {named}, which are integrated{held}" if names else "sums"
         raise StructureError(
             f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
             'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs '
@@ -236,14 +236,21 @@ class EffectSum(LatentPrior):
         """
         values, free = [], {}
         for latent, shape in zip(self.processes, self.sizes, strict=True):
-            own = z[self.places[latent.f]].reshape(shape)
             if moved and latent.f in moved:
                 values.append(moved[latent.f])
                 continue
-            values.append(own @ cholesky(latent.cov).T)  # rows are outputs: (L z)ᵀ = zᵀ Lᵀ
-            if latent.rotated:
-                free[latent.free] = own
+            own, normals = self._process_by_normals(latent, shape, z)
+            values.append(own)
+            if latent.rotated and normals is not None:
+                free[latent.free] = normals
         return self.by_parts(outputs, z, values, free, seen=seen)
+
+    def _process_by_normals(
+        self, latent: LatentGP, shape: tuple[int, ...], z: TensorVariable
+    ) -> tuple[TensorVariable, TensorVariable | None]:
+        """Return centred values of a process by the standard normals z, and its standard normals, if it has any."""
+        own = z[self.places[latent.f]].reshape(shape)
+        return own @ cholesky(latent.cov).T, own  # rows are outputs: (L z)ᵀ = zᵀ Lᵀ
 
     def by_parts(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pymc_gpep.argument_types import few_of, rows_text
 from pymc_gpep.array_types import Array
 
 
@@ -151,7 +152,6 @@ def _is_missing(value: Any) -> bool:
 type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
-_NAMED = 5  # Largest number of rows or categories in a message.
 _SEVERAL = 20  # Smallest number of rows for a warning about many categories.
 _NEARLY = 0.9  # Ratio of categories to rows above which a column counts as row names.
 
@@ -189,10 +189,9 @@ class Column(ABC):
 
     def _refuse_missing(self, absent: Any) -> None:
         """Raise a ValueError that names the rows with a missing value."""
-        (rows,) = np.nonzero(absent)
-        if rows.size and self.missing == "error":
+        if np.any(absent) and self.missing == "error":
             raise ValueError(
-                f"Column {self.name!r} has a missing value, NaN, in {_rows(rows)}. Drop such rows, or take "
+                f"Column {self.name!r} has a missing value, NaN, in {rows_text(absent)}. Drop such rows, or take "
                 "missing='impute'."
             )
 
@@ -263,10 +262,9 @@ class CategoryColumn(Column):
         place = {level: k for k, level in enumerate(self.levels)}
         new = sorted({str(label) for label in labels if label not in place and label is not None})
         if new and self.unseen == "error":
-            named = ", ".join(map(repr, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
             raise ValueError(
-                f"Column {self.name!r} has a category that training rows did not have: {named}. With unseen='new' such "
-                "rows share a new level."
+                f"Column {self.name!r} has a category that training rows did not have: {few_of(map(repr, new))}. With "
+                "unseen='new' such rows share a new level."
             )
         inputs = np.zeros((len(labels), self.width))
         inputs[np.arange(len(labels)), [place.get(label, len(self.levels)) for label in labels]] = 1.0
@@ -311,14 +309,8 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
 
 
 def _refuse_infinite(name: str, numbers: Array) -> None:
-    (rows,) = np.nonzero(np.isinf(numbers))
-    if rows.size:
-        raise ValueError(f"Column {name!r} has an infinite value, inf, in {_rows(rows)}.")
-
-
-def _rows(rows: Any) -> str:
-    more = f" and {rows.size - _NAMED} more" if rows.size > _NAMED else ""
-    return f"row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:_NAMED]))}{more}"
+    if (bad := np.isinf(numbers)).any():
+        raise ValueError(f"Column {name!r} has an infinite value, inf, in {rows_text(bad)}.")
 
 
 def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:

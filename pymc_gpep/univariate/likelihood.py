@@ -19,6 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import rows_text
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graphs.affine import Affinity, NotAffineError
 from pymc_gpep.likelihoods.averages_over_cells import (
@@ -36,7 +37,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.local_likelihood import some_of
-from pymc_gpep.likelihoods.observed import checked_numbers, known_shape, rows_text
+from pymc_gpep.likelihoods.observed import checked_numbers, known_shape
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
