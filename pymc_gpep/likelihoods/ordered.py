@@ -1,6 +1,6 @@
 """Ordered classes by one latent function and cutpoints, or by stopping ratios: probit and logistic."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +21,6 @@ from pymc_gpep.likelihoods.links import Reading, read_cutpoints
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
-    Kernel,
     ParameterSlopes,
     ScalarDensity,
 )
@@ -40,10 +39,8 @@ class OrderedLikelihood(OneFunction, ABC):
     guide: ClassVar[str] = "ep"
     has_parameters: ClassVar[bool] = True
     rows: ClassVar[tuple[str, ...]] = ("cutpoints in rising order",)
-
-    @abstractmethod
-    def distribution(self, x: Array) -> Array:
-        """Return F(x)."""
+    distribution: ClassVar[np.ufunc]
+    """F."""
 
     def of_bounds(self, x: Array) -> Array:
         """Return probabilities of classes (..., K) for differences of cutpoints and a latent value (..., K − 1)."""
@@ -112,6 +109,7 @@ class OrderedProbitLikelihood(OrderedLikelihood):
     """Ordered classes with F = Φ."""
 
     name: ClassVar[str] = "ordered_probit"
+    distribution: ClassVar[np.ufunc] = ndtr
     written: ClassVar[str] = "pm.OrderedProbit"
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
@@ -125,15 +123,13 @@ class OrderedProbitLikelihood(OrderedLikelihood):
         ),
     )
 
-    def distribution(self, x: Array) -> Array:
-        return np.asarray(ndtr(x))
-
 
 @dataclass(frozen=True)
 class OrderedLogitLikelihood(OrderedLikelihood):
     """Ordered classes with the logistic function as F."""
 
     name: ClassVar[str] = "ordered_logit"
+    distribution: ClassVar[np.ufunc] = expit
     written: ClassVar[str] = "pm.OrderedLogistic"
     largest_precision: ClassVar[float] = 0.5
     local: ClassVar[tuple[object, ...]] = (
@@ -145,25 +141,29 @@ class OrderedLogitLikelihood(OrderedLikelihood):
         ),
     )
 
-    def distribution(self, x: Array) -> Array:
-        return np.asarray(expit(x))
 
+def _of_stopping_ratios(normal: bool) -> tuple[object, ...]:
+    """Return all computations of stopping ratios, with F = Φ if `normal`, else the logistic function."""
 
-def _computations(density: Kernel, parameter_derivatives: Kernel) -> tuple[object, ...]:
-    """Return all computations of a log-concave density of classes by kernels."""
+    def derivatives(f: Array, y: Observed, parameters: Array, out: Array) -> None:
+        ordinal.stopping_derivatives(f, y, parameters, normal, out)
+
+    def parameter_derivatives(f: Array, y: Observed, parameters: Array, out: Array) -> None:
+        ordinal.stopping_parameter_derivatives(f, y, parameters, normal, out)
 
     def log_density(f: Array, y: Observed, parameters: Array) -> Array:
         out = np.empty((4, len(f)))
-        density(f, np.asarray(y, np.int64), parameters, out)
+        derivatives(f, np.asarray(y, np.int64), parameters, out)
         return out
 
-    return *computations_of(log_density), parameter_slopes(ScalarDensity(density), parameter_derivatives)
+    return *computations_of(log_density), parameter_slopes(ScalarDensity(derivatives), parameter_derivatives)
 
 
 @dataclass(frozen=True)
 class StoppingRatioLikelihood(OrderedLikelihood, ABC):
     """p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)): each class stops, or is passed for the next class."""
 
+    written: ClassVar[str] = "pm.Categorical of stopping ratios"
     rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
     largest_precision: ClassVar[float] = np.inf  # Each class that is passed adds a precision.
 
@@ -181,13 +181,8 @@ class StoppingProbitLikelihood(StoppingRatioLikelihood):
     """Stopping ratios with F = Φ."""
 
     name: ClassVar[str] = "stopping_probit"
-    written: ClassVar[str] = "pm.Categorical of stopping ratios"
-    local: ClassVar[tuple[object, ...]] = _computations(
-        ordinal.stopping_probit_derivatives, ordinal.stopping_probit_parameter_derivatives
-    )
-
-    def distribution(self, x: Array) -> Array:
-        return np.asarray(ndtr(x))
+    distribution: ClassVar[np.ufunc] = ndtr
+    local: ClassVar[tuple[object, ...]] = _of_stopping_ratios(normal=True)
 
 
 @dataclass(frozen=True)
@@ -195,10 +190,5 @@ class StoppingLogitLikelihood(StoppingRatioLikelihood):
     """Stopping ratios with the logistic function as F."""
 
     name: ClassVar[str] = "stopping_logit"
-    written: ClassVar[str] = "pm.Categorical of stopping ratios"
-    local: ClassVar[tuple[object, ...]] = _computations(
-        ordinal.stopping_logit_derivatives, ordinal.stopping_logit_parameter_derivatives
-    )
-
-    def distribution(self, x: Array) -> Array:
-        return np.asarray(expit(x))
+    distribution: ClassVar[np.ufunc] = expit
+    local: ClassVar[tuple[object, ...]] = _of_stopping_ratios(normal=False)

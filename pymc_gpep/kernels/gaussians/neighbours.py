@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.small_matrices import solve_with_factor
 
 
 @kernel
@@ -138,19 +139,6 @@ def _factorised(entries, slots, size, lower):
 
 
 @kernel
-def _solve(lower, size, x):
-    """Overwrite the first `size` numbers of x with (L Lᵀ)⁻¹ x."""
-    for a in range(size):
-        for j in range(a):
-            x[a] -= lower[a, j] * x[j]
-        x[a] /= lower[a, a]
-    for a in range(size - 1, -1, -1):
-        for j in range(a + 1, size):
-            x[a] -= lower[j, a] * x[j]
-        x[a] /= lower[a, a]
-
-
-@kernel
 def regressions(entries, slots, counts, b, d):
     """Write b (p, m) and d (p,) of a covariance by entries; 0 beyond the neighbours of a place."""
     m = b.shape[1]
@@ -161,7 +149,7 @@ def regressions(entries, slots, counts, b, d):
         b[k] = 0.0
         for a in range(size):
             b[k, a] = entries[own[(a + 1) * (a + 2) // 2]]
-        _solve(lower, size, b[k])
+        solve_with_factor(lower, size, b[k])
         total = entries[own[0]]
         for a in range(size):
             total -= b[k, a] * entries[own[(a + 1) * (a + 2) // 2]]
@@ -177,7 +165,7 @@ def pull_regressions(entries, slots, counts, b, of_b, of_d, out):
         size, own = counts[k], slots[k]
         _factorised(entries, own, size, lower)
         u[:] = of_b[k]
-        _solve(lower, size, u)
+        solve_with_factor(lower, size, u)
         out[own[0]] += of_d[k]
         for a in range(size):
             row = (a + 1) * (a + 2) // 2

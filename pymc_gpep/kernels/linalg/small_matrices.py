@@ -35,6 +35,22 @@ def solve_lower(lower, b):
 
 
 @kernel
+def solve_with_factor(lower, size, x):
+    """Overwrite the first `size` numbers of x with (L Lᵀ)⁻¹ x; return |L⁻¹ x|²."""
+    square = 0.0
+    for i in range(size):
+        for k in range(i):
+            x[i] -= lower[i, k] * x[k]
+        x[i] /= lower[i, i]
+        square += x[i] * x[i]
+    for i in range(size - 1, -1, -1):
+        for k in range(i + 1, size):
+            x[i] -= lower[k, i] * x[k]
+        x[i] /= lower[i, i]
+    return square
+
+
+@kernel
 def solve_square(a, b):
     """Overwrite `b` (d, m) with A⁻¹ b and `a` (d, d) with its elimination; return the determinant of A."""
     d = a.shape[0]

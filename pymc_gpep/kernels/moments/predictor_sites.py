@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, lower_factor, solve_square
+from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvectors, lower_factor, solve_square
 
 _ROUNDING = 1e-12  # Ridge of a covariance that may be singular, relative to its variances.
 _TINY = 1e-30
@@ -73,21 +73,9 @@ def shrink_negative(precision, factor, sites):
                 below = True
         if below:
             found = True
-            _combine(own, vectors, precision[i])
+            from_eigenvectors(np.diag(own), vectors, precision[i])
             pack_precision(precision[i], sites, i)
     return found
-
-
-@kernel
-def _combine(values, vectors, out):
-    """Write Σ_j λ_j v_j v_jᵀ, with λ on the diagonal of `values`."""
-    k = out.shape[0]
-    for a in range(k):
-        for e in range(k):
-            total = 0.0
-            for j in range(k):
-                total += values[j, j] * vectors[a, j] * vectors[e, j]
-            out[a, e] = total
 
 
 @kernel

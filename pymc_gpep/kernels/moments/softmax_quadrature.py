@@ -26,7 +26,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.likelihoods.votes import log_ways, point_log_density
-from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvectors, lower_factor, solve_lower
+from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvectors, lower_factor, solve_with_factor
 from pymc_gpep.kernels.special.logistic_average import log_logistic_mixture, mixture_scales
 
 
@@ -58,21 +58,6 @@ CLOSE = 1e-12
 PASSES = 2
 _SMALL = 0.3  # Largest trace of Ω for the series.
 _SMALLEST = 1e-300
-
-
-@kernel
-def newton_step(hessian, side):
-    """Replace r in `side` (d, 1) by H⁻¹ r, for a positive definite `hessian` H; return rᵀ H⁻¹ r."""
-    d = side.shape[0]
-    lower = lower_factor(hessian)
-    solve_lower(lower, side)
-    gain = 0.0
-    for j in range(d - 1, -1, -1):
-        gain += side[j, 0] * side[j, 0]
-        for k in range(j + 1, d):
-            side[j, 0] -= lower[k, j] * side[k, 0]
-        side[j, 0] /= lower[j, j]
-    return gain
 
 
 @kernel
@@ -240,9 +225,8 @@ def _place(z, u, centre, slope, root, q, w):
 def _mode(u, v, scales, centre, slope, root, z, hessian):
     """Write the mode of N(z) exp H into `z` by Newton's method, and minus its Hessian into `hessian` (d, d)."""
     d = z.shape[0]
-    rows = np.empty((4, d))
-    q, w, step, trial = rows[0], rows[1], rows[2], rows[3]
-    side = np.empty((d, 1))
+    rows = np.empty((5, d))
+    q, w, step, trial, side = rows[0], rows[1], rows[2], rows[3], rows[4]
     z[:] = 0.0
     m = _place(z, u, centre, slope, root, q, w)
     value, first, second = log_logistic_mixture(m, v, scales)
@@ -261,13 +245,13 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
                 hessian[j, k] = total
                 hessian[k, j] = total
         for j in range(d):
-            side[j, 0] = first * step[j] - z[j]
-        gain = newton_step(hessian, side)
+            side[j] = first * step[j] - z[j]
+        gain = solve_with_factor(lower_factor(hessian), d, side)
         old = value - half_square(z)
         length = 1.0
         for _ in range(HALVINGS):
             for j in range(d):
-                trial[j] = z[j] + length * side[j, 0]
+                trial[j] = z[j] + length * side[j]
             m = _place(trial, u, centre, slope, root, q, w)
             value, first, second = log_logistic_mixture(m, v, scales)
             if rises(old, value - half_square(trial), length, gain):
@@ -398,10 +382,9 @@ def _place_votes(z, centre, root, y, f, pi, gradient):
 def _mode_of_votes(centre, root, y, votes, z, hessian):
     """Write the mode of N(z) p(y | z) into `z` by Newton's method, and minus its Hessian into `hessian` (c, c)."""
     c = z.shape[0]
-    rows = np.empty((4, c))
-    f, pi, gradient, trial = rows[0], rows[1], rows[2], rows[3]
+    rows = np.empty((5, c))
+    f, pi, gradient, trial, side = rows[0], rows[1], rows[2], rows[3], rows[4]
     half = np.empty((c, c))
-    side = np.empty((c, 1))
     z[:] = 0.0
     value = _place_votes(z, centre, root, y, f, pi, gradient)
     for _ in range(NEWTON):
@@ -413,21 +396,21 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
             for e in range(c):
                 half[a, e] = root[a, e] - average
         for a in range(c):
-            side[a, 0] = -z[a]
+            side[a] = -z[a]
             for e in range(c):
-                side[a, 0] += root[a, e] * gradient[e]
+                side[a] += root[a, e] * gradient[e]
             for e in range(a + 1):
                 total = 1.0 if a == e else 0.0
                 for k in range(c):
                     total += votes * pi[k] * half[a, k] * half[e, k]
                 hessian[a, e] = total
                 hessian[e, a] = total
-        gain = newton_step(hessian, side)
+        gain = solve_with_factor(lower_factor(hessian), c, side)
         old = value - half_square(z)
         length = 1.0
         for _ in range(HALVINGS):
             for a in range(c):
-                trial[a] = z[a] + length * side[a, 0]
+                trial[a] = z[a] + length * side[a]
             value = _place_votes(trial, centre, root, y, f, pi, gradient)
             if rises(old, value - half_square(trial), length, gain):
                 break

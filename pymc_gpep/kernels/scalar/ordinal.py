@@ -283,8 +283,8 @@ def _log_distribution(x, normal):
 
 
 @kernel
-def _stopping_derivatives(f, y, parameters, normal, out):
-    """Write log p(y_i | f_i) of stopping ratios and its first three derivatives into `out` (4, n)."""
+def stopping_derivatives(f, y, parameters, normal, out):
+    """Write log p(y_i | f_i) of stopping ratios and its first three derivatives into `out` (4, n); F as above."""
     last = parameters.shape[0]
     for i in range(len(f)):
         out[:, i] = 0.0 if 0 <= y[i] <= last else math.nan
@@ -298,7 +298,7 @@ def _stopping_derivatives(f, y, parameters, normal, out):
 
 
 @kernel
-def _stopping_parameter_derivatives(f, y, parameters, normal, out):
+def stopping_parameter_derivatives(f, y, parameters, normal, out):
     """Write to `out` (K − 1, 3, n) derivatives in each cutpoint of log p and of its first two derivatives in f."""
     last = parameters.shape[0]
     for i in range(len(f)):
@@ -309,27 +309,3 @@ def _stopping_parameter_derivatives(f, y, parameters, normal, out):
             out[j, 0, i] += sign * first
             out[j, 1, i] -= second
             out[j, 2, i] += sign * third
-
-
-@kernel
-def stopping_probit_derivatives(f, y, parameters, out):
-    """Write `probit_derivatives` of stopping ratios."""
-    _stopping_derivatives(f, y, parameters, True, out)
-
-
-@kernel
-def stopping_probit_parameter_derivatives(f, y, parameters, out):
-    """Write `probit_parameter_derivatives` of stopping ratios."""
-    _stopping_parameter_derivatives(f, y, parameters, True, out)
-
-
-@kernel
-def stopping_logit_derivatives(f, y, parameters, out):
-    """Write `logit_derivatives` of stopping ratios."""
-    _stopping_derivatives(f, y, parameters, False, out)
-
-
-@kernel
-def stopping_logit_parameter_derivatives(f, y, parameters, out):
-    """Write `logit_parameter_derivatives` of stopping ratios."""
-    _stopping_parameter_derivatives(f, y, parameters, False, out)

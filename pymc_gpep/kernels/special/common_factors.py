@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.small_matrices import lower_factor
+from pymc_gpep.kernels.linalg.small_matrices import lower_factor, solve_with_factor
 from pymc_gpep.kernels.special.largest_of_independent import (
     FROM,
     MOST_NODES,
@@ -137,7 +137,7 @@ def split_covariance(v, variance, root, room):
             for j in range(c):
                 hessian[k, j] = barrier * m[k, j] * m[k, j]
             hessian[k, k] += barrier / (variance[k] * variance[k])
-        decrement = _newton_step(hessian, step) / barrier
+        decrement = solve_with_factor(lower_factor(hessian), c, step) / barrier
         length = 1.0 if decrement < 0.0625 else 1.0 / (1.0 + math.sqrt(decrement))
         for k in range(c):
             variance[k] += length * step[k]
@@ -157,24 +157,6 @@ def _rest(v, variance, rest):
         rest[k, k] = -variance[k]
     _centre(rest)
     rest += v
-
-
-@kernel
-def _newton_step(hessian, gradient):
-    """Overwrite the gradient g with H⁻¹ g, and return gᵀ H⁻¹ g."""
-    lower = lower_factor(hessian)
-    c = gradient.shape[0]
-    decrement = 0.0
-    for i in range(c):
-        for k in range(i):
-            gradient[i] -= lower[i, k] * gradient[k]
-        gradient[i] /= lower[i, i]
-        decrement += gradient[i] * gradient[i]
-    for i in range(c - 1, -1, -1):
-        for k in range(i + 1, c):
-            gradient[i] -= lower[k, i] * gradient[k]
-        gradient[i] /= lower[i, i]
-    return decrement
 
 
 @kernel

@@ -28,6 +28,7 @@ from numba.core import types
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
+from pymc_gpep.kernels.linalg.small_matrices import lower_factor, solve_with_factor
 from pymc_gpep.kernels.special.normal import hazard, log_ndtr, log_ndtr_and_hazard
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
 
@@ -334,26 +335,6 @@ def _order_and_factor(s, b, expected):
 
 
 @kernel
-def _solve_positive_definite(a, x):
-    """Overwrite `x` with a⁻¹ x, and the lower triangle of `a` with its Cholesky factor."""
-    d = a.shape[0]
-    for i in range(d):
-        for j in range(i + 1):
-            total = a[i, j]
-            for k in range(j):
-                total -= a[i, k] * a[j, k]
-            a[i, j] = math.sqrt(total) if i == j else total / a[j, j]
-    for i in range(d):
-        for k in range(i):
-            x[i] -= a[i, k] * x[k]
-        x[i] /= a[i, i]
-    for i in range(d - 1, -1, -1):
-        for k in range(i + 1, d):
-            x[i] -= a[k, i] * x[k]
-        x[i] /= a[i, i]
-
-
-@kernel
 def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
     """Compute the shift `mu` of each driving normal variable by minimax tilting.
 
@@ -384,7 +365,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
             for j in range(i + 1):
                 matrix[i, j] = a[i, j]
             matrix[i, i] += (1.0 - fall) / fall
-        _solve_positive_definite(matrix, step)
+        solve_with_factor(lower_factor(matrix), d, step)
         for i in range(d):
             step[i] /= max(hazards[i] * (t[i] + hazards[i]), 1e-10)
         factor = 1.0
