@@ -15,8 +15,8 @@ from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
 from pymc_gpep.evidence.evidence import Evidence
-from pymc_gpep.likelihoods.multinomial_probit import LabelAverages
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
+    LabelAverages,
     LogProbability,
     LogProbabilityHessian,
     log_probabilities_and_gradients,

@@ -1,7 +1,6 @@
 """The multinomial probit as a likelihood: class probabilities, and a variant with unequal noise."""
 
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, cast
@@ -10,7 +9,6 @@ import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.distribution import Discrete
-from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
@@ -73,7 +71,9 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.local_likelihood import shape_text
 from pymc_gpep.likelihoods.multinomial_probit_distribution import (
+    LabelAverages,
     MultinomialProbitRV,
+    flat_points,
     largest_label,
     log_probabilities_and_gradients,
 )
@@ -124,7 +124,7 @@ def log_averages_and_gradients(
     log_average : (...) array
     of_mean, of_variance : (..., c) array
     """
-    batch, (labels, means, variances) = _flat_points(y, (mean, variance), (1, 1))
+    batch, (labels, means, variances) = flat_points(y, (mean, variance), (1, 1))
     log_z, slopes = np.empty(labels.size), np.empty((2, *means.shape))
     _with_slopes(means, variances, labels, log_z, *slopes)
     return log_z.reshape(batch), slopes[0].reshape(*batch, -1), slopes[1].reshape(*batch, -1)
@@ -160,90 +160,12 @@ def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[
     of_mean, of_cov : (..., c) and (..., c, c) array
         Derivatives of the log normaliser.
     """
-    batch, (labels, means, covs) = _flat_points(y, (mean, cov), (1, 2))
+    batch, (labels, means, covs) = flat_points(y, (mean, cov), (1, 2))
     log_z, of_means, of_covs = np.empty(labels.size), np.empty((2, *means.shape)), np.empty((2, *covs.shape))
     _inner_ep_over_points(labels, means, covs, log_z, of_means, of_covs)
     pairs = (each.reshape(2, *batch, *each.shape[2:]) for each in (of_means, of_covs))
     (new_mean, of_mean), (new_cov, of_cov) = pairs
     return log_z.reshape(batch), new_mean, new_cov, of_mean, of_cov
-
-
-def _flat_points(
-    y: np.ndarray, moments: Sequence[np.ndarray], axes: Sequence[int]
-) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """Return the batch shape of labels (...,) and moments, and these arrays with a single batch axis."""
-    arrays = [np.asarray(y, np.int64), *(np.asarray(each, np.float64) for each in moments)]
-    axes = (0, *axes)
-    batch = np.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip(arrays, axes, strict=True)))
-    ends = [x.shape[x.ndim - k :] for x, k in zip(arrays, axes, strict=True)]
-    if any(end != ends[1][:1] * k for end, k in zip(ends, axes, strict=True)):
-        raise ValueError(f"The moments of a point differ in the number of classes: their shapes are {ends[1:]}.")
-    whole = (np.broadcast_to(x, (*batch, *end)) for x, end in zip(arrays, ends, strict=True))
-    # Kernels are compiled once more for read-only arrays.
-    flat = (np.require(x, requirements=("C", "W")) for x in whole)
-    return batch, [x.reshape(-1, *end) for x, end in zip(flat, ends, strict=True)]
-
-
-class LabelAverages(Op):
-    """Operation on labels and on moments of latent values.
-
-    The first output is the log of an average of the likelihood. The last outputs are its derivatives in the moments.
-    Only the first output has derivatives.
-    """
-
-    __props__ = ()
-    gufunc_signature: ClassVar[str]
-    compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
-    """Function of arrays that returns the outputs. It broadcasts over leading axes."""
-    others: ClassVar[str]
-    """Derivatives that are not available, for messages."""
-
-    def axes(self) -> tuple[list[str], list[str]]:
-        """Axes of each input and of each output, a letter for each."""
-        inputs, outputs = (side.split("),(") for side in self.gufunc_signature.split("->"))
-        return [re.sub("[(),]", "", each) for each in inputs], [re.sub("[(),]", "", each) for each in outputs]
-
-    def sizes(self, shapes: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Return the length of each axis by letter, from the shapes of inputs; the last input with the axis counts."""
-        return {
-            axis: size for each, shape in zip(self.axes()[0], shapes, strict=True)
-            for axis, size in zip(each, shape, strict=True)
-        }  # fmt: skip
-
-    def make_node(self, y: Any, *moments: Any) -> Apply:
-        given = [pt.as_tensor_variable(each) for each in (y, *moments)]
-        inputs, outputs = self.axes()
-        types = [("float64" if i else "int64", len(each)) for i, each in enumerate(inputs)]
-        if [(x.dtype, x.ndim) for x in given] != types:
-            expected = " and ".join(f"{dtype} with {ndim} axes" for dtype, ndim in types)
-            raise TypeError(f"expected {expected}, got {', '.join(str(x.type) for x in given)}")
-        sizes = self.sizes(x.type.shape for x in given)
-        return Apply(self, given, [pt.tensor(dtype="float64", shape=[sizes[a] for a in each]) for each in outputs])
-
-    def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
-        for storage, value in zip(output_storage, type(self).compute(*inputs), strict=True):
-            storage[0] = value
-
-    def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
-        sizes = self.sizes(input_shapes)
-        return [tuple(sizes[a] for a in each) for each in self.axes()[1]]
-
-    def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        return [[i > 0] * len(node.outputs) for i in range(len(node.inputs))]
-
-    def pullback(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
-    ) -> list[Variable]:
-        of_value, *of_others = cotangents
-        if not all(isinstance(each.type, DisconnectedType) for each in of_others):
-            reason = f"{self.others} are not available"
-            return [
-                disconnected_type(),
-                *(grad_not_implemented(self, i, x, reason) for i, x in enumerate(inputs) if i),
-            ]
-        slopes = outputs[1 - len(inputs) :]
-        shaped = (pt.shape_padright(of_value, slope.ndim - of_value.ndim) for slope in slopes)
-        return [disconnected_type(), *(each * slope for each, slope in zip(shaped, slopes, strict=True))]
 
 
 class LogAverage(LabelAverages):
@@ -418,14 +340,7 @@ class UnequalNoiseProbitRV(RandomVariable):
 def _numba_unequal_noise_probit(op: UnequalNoiseProbitRV, node: Apply) -> Callable[..., Any]:
     @numba_njit
     def random(rng: np.random.Generator, mean: np.ndarray, variance: np.ndarray) -> int:
-        best = 0
-        highest = -np.inf
-        for k in range(mean.shape[0]):
-            utility = mean[k] + np.sqrt(1.0 + variance[k]) * rng.standard_normal()
-            if utility > highest:
-                best = k
-                highest = utility
-        return best
+        return int(np.argmax(mean + np.sqrt(1.0 + variance) * rng.standard_normal(mean.shape[0])))
 
     return random
 

@@ -3,8 +3,9 @@
 The Ops treat one point; `Blockwise` gives them batch dimensions, broadcasting and their gradients.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
@@ -38,15 +39,20 @@ def _hessians_over_points(y: np.ndarray, f: np.ndarray, hessians: np.ndarray) ->
         log_probability_hessian(f[i], y[i], hessians[i])
 
 
-def _flatten_points(y: np.ndarray, f: np.ndarray) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
-    """Return the batch shape of labels (...,) and latent values (..., c), and both with one batch dimension."""
-    y, f = np.asarray(y, np.int64), np.asarray(f, np.float64)
-    batch = np.broadcast_shapes(y.shape, f.shape[:-1])
-    c = f.shape[-1]
+def flat_points(
+    y: np.ndarray, moments: Sequence[np.ndarray], axes: Sequence[int]
+) -> tuple[tuple[int, ...], list[np.ndarray]]:
+    """Return the batch shape of labels (...,) and moments, and these arrays with a single batch axis."""
+    arrays = [np.asarray(y, np.int64), *(np.asarray(each, np.float64) for each in moments)]
+    axes = (0, *axes)
+    batch = np.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip(arrays, axes, strict=True)))
+    ends = [x.shape[x.ndim - k :] for x, k in zip(arrays, axes, strict=True)]
+    if any(end != ends[1][:1] * k for end, k in zip(ends, axes, strict=True)):
+        raise ValueError(f"The moments of a point differ in the number of classes: their shapes are {ends[1:]}.")
+    whole = (np.broadcast_to(x, (*batch, *end)) for x, end in zip(arrays, ends, strict=True))
     # Kernels are compiled once more for read-only arrays.
-    y = np.require(np.broadcast_to(y, batch), requirements=("C", "W")).reshape(-1)
-    f = np.require(np.broadcast_to(f, (*batch, c)), requirements=("C", "W")).reshape(y.size, c)
-    return batch, y, f
+    flat = (np.require(x, requirements=("C", "W")) for x in whole)
+    return batch, [x.reshape(-1, *end) for x, end in zip(flat, ends, strict=True)]
 
 
 def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,48 +70,90 @@ def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.nd
     log_probability : (...) array
     gradient : (..., c) array
     """
-    batch, y, f = _flatten_points(y, f)
-    values, gradients = np.empty(y.size), np.empty(f.shape)
-    _over_points(y, f, values, gradients)
-    return values.reshape(batch), gradients.reshape(*batch, f.shape[1])
+    batch, (labels, latent) = flat_points(y, (f,), (1,))
+    values, gradients = np.empty(labels.size), np.empty(latent.shape)
+    _over_points(labels, latent, values, gradients)
+    return values.reshape(batch), gradients.reshape(*batch, -1)
 
 
 def log_probability_hessians(y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Second derivative of log p(y | f) with respect to f of many points, (..., c, c); arguments as above."""
-    batch, y, f = _flatten_points(y, f)
-    c = f.shape[1]
-    hessians = np.empty((y.size, c, c))
-    _hessians_over_points(y, f, hessians)
+    batch, (labels, latent) = flat_points(y, (f,), (1,))
+    c = latent.shape[1]
+    hessians = np.empty((labels.size, c, c))
+    _hessians_over_points(labels, latent, hessians)
     return hessians.reshape(*batch, c, c)
 
 
-def _point(y: Any, f: Any) -> list[Variable]:
-    y, f = pt.as_tensor_variable(y), pt.as_tensor_variable(f)
-    if y.ndim != 0 or f.ndim != 1 or y.dtype != "int64" or f.dtype != "float64":
-        raise TypeError(f"expected an int64 scalar label and a float64 vector of latent values, got {y.type}, {f.type}")
-    return [y, f]
+class LabelAverages(Op):
+    """Operation on labels and on moments of latent values.
 
-
-class LogProbability(Op):
-    """log p(y | f) of one point, and as a second output its derivative with respect to f (the kernel's by-product)."""
+    The first output is the log of an average of the likelihood. The last outputs are its derivatives in the moments.
+    Only the first output has derivatives.
+    """
 
     __props__ = ()
-    gufunc_signature = "(),(c)->(),(c)"
-    gufunc_spec = (f"{__name__}.log_probabilities_and_gradients", 2, 2)
+    gufunc_signature: ClassVar[str]
+    compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
+    """Function of arrays that returns the outputs. It broadcasts over leading axes."""
+    others: ClassVar[str]
+    """Derivatives that are not available, for messages."""
 
-    def make_node(self, y: Any, f: Any) -> Apply:
-        y, f = _point(y, f)
-        return Apply(self, [y, f], [pt.dscalar(), f.type()])
+    def axes(self) -> tuple[list[str], list[str]]:
+        """Axes of each input and of each output, a letter for each."""
+        inputs, outputs = (side.split("),(") for side in self.gufunc_signature.split("->"))
+        return [re.sub("[(),]", "", each) for each in inputs], [re.sub("[(),]", "", each) for each in outputs]
+
+    def sizes(self, shapes: Iterable[Sequence[Any]]) -> dict[str, Any]:
+        """Return the length of each axis by letter, from the shapes of inputs; the last input with the axis counts."""
+        return {
+            axis: size for each, shape in zip(self.axes()[0], shapes, strict=True)
+            for axis, size in zip(each, shape, strict=True)
+        }  # fmt: skip
+
+    def make_node(self, y: Any, *moments: Any) -> Apply:
+        given = [pt.as_tensor_variable(each) for each in (y, *moments)]
+        inputs, outputs = self.axes()
+        types = [("float64" if i else "int64", len(each)) for i, each in enumerate(inputs)]
+        if [(x.dtype, x.ndim) for x in given] != types:
+            expected = " and ".join(f"{dtype} with {ndim} axes" for dtype, ndim in types)
+            raise TypeError(f"expected {expected}, got {', '.join(str(x.type) for x in given)}")
+        sizes = self.sizes(x.type.shape for x in given)
+        return Apply(self, given, [pt.tensor(dtype="float64", shape=[sizes[a] for a in each]) for each in outputs])
 
     def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
-        value, gradient = log_probabilities_and_gradients(*inputs)
-        output_storage[0][0], output_storage[1][0] = value, gradient
+        for storage, value in zip(output_storage, type(self).compute(*inputs), strict=True):
+            storage[0] = value
 
     def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
-        return [(), input_shapes[1]]
+        sizes = self.sizes(input_shapes)
+        return [tuple(sizes[a] for a in each) for each in self.axes()[1]]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        return [[False, False], [True, True]]
+        return [[i > 0] * len(node.outputs) for i in range(len(node.inputs))]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        of_value, *of_others = cotangents
+        if not all(isinstance(each.type, DisconnectedType) for each in of_others):
+            reason = f"{self.others} are not available"
+            return [
+                disconnected_type(),
+                *(grad_not_implemented(self, i, x, reason) for i, x in enumerate(inputs) if i),
+            ]
+        slopes = outputs[1 - len(inputs) :]
+        shaped = (pt.shape_padright(of_value, slope.ndim - of_value.ndim) for slope in slopes)
+        return [disconnected_type(), *(each * slope for each, slope in zip(shaped, slopes, strict=True))]
+
+
+class LogProbability(LabelAverages):
+    """log p(y | f) of one point, and as a second output its derivative with respect to f (the kernel's by-product)."""
+
+    gufunc_signature = "(),(c)->(),(c)"
+    gufunc_spec = (f"{__name__}.log_probabilities_and_gradients", 2, 2)
+    compute = staticmethod(log_probabilities_and_gradients)
+    others = "third derivatives of the multinomial probit"
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
@@ -119,32 +167,18 @@ class LogProbability(Op):
         return [disconnected_type(), sum(result)]
 
 
-class LogProbabilityHessian(Op):
+class LogProbabilityHessian(LabelAverages):
     """Second derivative of log p(y | f) of one point with respect to f, (c, c)."""
 
-    __props__ = ()
     gufunc_signature = "(),(c)->(c,c)"
     gufunc_spec = (f"{__name__}.log_probability_hessians", 2, 1)
-
-    def make_node(self, y: Any, f: Any) -> Apply:
-        y, f = _point(y, f)
-        return Apply(self, [y, f], [pt.tensor(dtype="float64", shape=(f.type.shape[0],) * 2)])
-
-    def perform(self, node: Apply, inputs: list[np.ndarray], output_storage: list[list[np.ndarray | None]]) -> None:
-        output_storage[0][0] = log_probability_hessians(*inputs)
-
-    def infer_shape(self, node: Apply, input_shapes: list[tuple[Variable, ...]]) -> list[tuple[Variable, ...]]:
-        [c] = input_shapes[1]
-        return [(c, c)]
-
-    def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        return [[False], [True]]
+    compute = staticmethod(lambda y, f: (log_probability_hessians(y, f),))
+    others = "third derivatives of the multinomial probit"
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        reason = "third derivatives of the multinomial probit are not available"
-        return [disconnected_type(), grad_not_implemented(self, 1, inputs[1], reason)]
+        return [disconnected_type(), grad_not_implemented(self, 1, inputs[1], f"{self.others} are not available")]
 
 
 @register_funcify_default_op_cache_key(LogProbability)
@@ -234,13 +268,13 @@ def with_random_labels(
     return drawn
 
 
-class NoisyMultinomialProbitRV(RandomVariable):
-    """y = argmax_k (f_k + e_k), e_k ~ N(0, 1) independent, with probability 1 − ε, else any class."""
+class NoisyLabelsRV(RandomVariable):
+    """Labels of the largest utilities with probability 1 − ε, else any class."""
 
-    name = "noisy_multinomial_probit"
     signature = "(c),()->()"
     dtype = "int64"
-    _print_name = ("MultinomialProbit", "\\operatorname{MultinomialProbit}")
+    with_noise: ClassVar[bool]
+    """Whether utilities are latent values plus independent noise e ~ N(0, 1)."""
 
     @classmethod
     def rng_fn(
@@ -248,19 +282,30 @@ class NoisyMultinomialProbitRV(RandomVariable):
     ) -> np.ndarray:
         """Draw labels of shape `size`, or the batch shape of `f` (..., c)."""
         batch = np.broadcast_shapes(f.shape[:-1], np.shape(epsilon)) if size is None else tuple(size)
-        c = f.shape[-1]
-        return with_random_labels(rng, np.argmax(f + rng.standard_normal((*batch, c)), axis=-1), epsilon, c)
+        shape = (*batch, f.shape[-1])
+        utilities = f + rng.standard_normal(shape) if cls.with_noise else np.broadcast_to(f, shape)
+        return with_random_labels(rng, np.argmax(utilities, axis=-1), epsilon, f.shape[-1])
 
 
-@numba_core_rv_funcify.register(NoisyMultinomialProbitRV)
-def _numba_noisy_multinomial_probit(op: NoisyMultinomialProbitRV, node: Apply) -> Callable[..., Any]:
+@numba_core_rv_funcify.register(NoisyLabelsRV)
+def _numba_noisy_labels(op: NoisyLabelsRV, node: Apply) -> Callable[..., Any]:
+    with_noise = op.with_noise
+
     @numba_njit
     def random(rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray) -> int:
         if rng.random() < epsilon.item():
             return int(rng.integers(0, f.shape[0]))
-        return int(np.argmax(f + rng.standard_normal(f.shape[0])))
+        return int(np.argmax(f + rng.standard_normal(f.shape[0]) if with_noise else f))
 
     return random
+
+
+class NoisyMultinomialProbitRV(NoisyLabelsRV):
+    """y = argmax_k (f_k + e_k), e_k ~ N(0, 1) independent, with probability 1 − ε, else any class."""
+
+    name = "noisy_multinomial_probit"
+    _print_name = ("MultinomialProbit", "\\operatorname{MultinomialProbit}")
+    with_noise = True
 
 
 noisy_multinomial_probit = NoisyMultinomialProbitRV()
@@ -317,14 +362,7 @@ class MultinomialProbitRV(RandomVariable):
 def _numba_multinomial_probit(op: MultinomialProbitRV, node: Apply) -> Callable[..., Any]:
     @numba_njit
     def random(rng: np.random.Generator, f: np.ndarray) -> int:
-        best = 0
-        highest = -np.inf
-        for k in range(f.shape[0]):
-            utility = f[k] + rng.standard_normal()
-            if utility > highest:
-                best = k
-                highest = utility
-        return best
+        return int(np.argmax(f + rng.standard_normal(f.shape[0])))
 
     return random
 
@@ -441,32 +479,12 @@ def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Varia
     )
 
 
-class RobustMaxRV(RandomVariable):
+class RobustMaxRV(NoisyLabelsRV):
     """y = argmax_k f_k with probability 1 − ε, else any class."""
 
     name = "robust_max"
-    signature = "(c),()->()"
-    dtype = "int64"
     _print_name = ("RobustMax", "\\operatorname{RobustMax}")
-
-    @classmethod
-    def rng_fn(
-        cls, rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray, size: tuple[int, ...] | None
-    ) -> np.ndarray:
-        """Draw labels of shape `size`, or the batch shape of `f` (..., c)."""
-        batch = np.broadcast_shapes(f.shape[:-1], np.shape(epsilon)) if size is None else tuple(size)
-        return with_random_labels(rng, np.broadcast_to(np.argmax(f, axis=-1), batch), epsilon, f.shape[-1])
-
-
-@numba_core_rv_funcify.register(RobustMaxRV)
-def _numba_robust_max(op: RobustMaxRV, node: Apply) -> Callable[..., Any]:
-    @numba_njit
-    def random(rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray) -> int:
-        if rng.random() < epsilon.item():
-            return int(rng.integers(0, f.shape[0]))
-        return int(np.argmax(f))
-
-    return random
+    with_noise = False
 
 
 robust_max = RobustMaxRV()
