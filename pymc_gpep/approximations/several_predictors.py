@@ -281,13 +281,9 @@ class BlockSitePosterior(SitePosterior):
 def sites_at_laplace(problem: Problem, density: PredictorsDensity) -> Array | None:
     """Return packed sites (2, n, d) at Laplace's mode; None without one."""
     k, n = problem.mean.shape
+    without, history = problem._replace(slopes=False), History(_FEW, watched=False)
     at_mode = laplace_predictors(
-        problem._replace(slopes=False),
-        np.zeros(k * n),
-        History(_FEW, watched=False),
-        density=density,
-        smoothed_mean=False,
-        tolerance=_AT_MODE,
+        without, np.zeros(k * n), history, density=density, smoothed_mean=False, tolerance=_AT_MODE
     )
     if not (np.isfinite(at_mode.cov).all() and np.isfinite(at_mode.weights).all()):
         return None
@@ -420,12 +416,7 @@ class KLPredictors(AcceleratedBound):
             return True, value, largest_change(natural, sites, scale)
 
         evidence, status = accelerated_ascent(
-            sweep,
-            start.reshape(2, n, -1),
-            history,
-            tolerance=self.tolerance,
-            depth=self.depth,
-            mixing=self.mixing,
+            sweep, start.reshape(2, n, -1), history, tolerance=self.tolerance, depth=self.depth, mixing=self.mixing
         )
         return posterior.found(
             Ended(evidence, status, 0), lambda: averages.parameter_slopes(posterior.mean, posterior.cov)

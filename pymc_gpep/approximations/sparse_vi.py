@@ -164,12 +164,7 @@ class SparseVI(SparseApproximation):
             return (True, bound, residual) if ok else (True, -np.inf, np.inf)
 
         bound, status = accelerated_ascent(
-            ascend,
-            sites,
-            history,
-            tolerance=self.tolerance,
-            depth=self.depth,
-            mixing=self.mixing,
+            ascend, sites, history, tolerance=self.tolerance, depth=self.depth, mixing=self.mixing
         )
         if status == CONVERGED or not np.isfinite(bound):
             return Iterated(bound, status, self.first_scheme)

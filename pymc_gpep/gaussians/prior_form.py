@@ -420,6 +420,9 @@ class PosteriorAlgebra(SiteAlgebra):
         """Posterior covariances (n, c, c) of the parts of latent values on which sites act."""
         return self.marginal_covariances()
 
+    def kept(self) -> Array | None:
+        return None
+
     def site_blocks(self) -> tuple[Array, Array]:
         """See `Posterior.site_blocks`."""
         roots = self.sites.roots

@@ -60,12 +60,12 @@ class SiteAlgebra(ABC):
     def marginal_covariances(self) -> Array:
         """Posterior covariances (n, c, c) between the functions of each point."""
 
+    @abstractmethod
     def kept(self) -> Array | None:
         """Return I − R_iᵀ Σ_i R_i (n, r, r) without cancellation, for Π_i = R_i R_iᵀ; None if it is unavailable.
 
         Σ_i are marginal covariances.
         """
-        return None
 
     @property
     def in_single_precision(self) -> Self | None:

@@ -28,7 +28,7 @@ from pymc_gpep.sums.affine_map import AffineMap, AffineValues, ByValues, at_inpu
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.new_data import XNEW, DataBehind, refuse_labels
 from pymc_gpep.sums.row_parts import MovedProcess
-from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows, by_own_normals, normals_by_output
+from pymc_gpep.sums.sum_at_new_rows import AtNewData, SumAtNewRows, by_own_normals, normals_by_output
 from pymc_gpep.sums.sum_values import SumValues, SumVariables
 
 
@@ -79,7 +79,7 @@ class EffectsInMeans(PriorAtNewRows):
         return cross, variance + (ahead**2).sum(axis=0), there.centres["mean"]
 
 
-class EffectsAtNewRows:
+class EffectsAtNewRows(AtNewData):
     """Variables of a model at new data, as functions of the hyperparameters.
 
     At new inputs a Gaussian process g = L z has the values k*ᵀL⁻ᵀz plus noise.
@@ -245,16 +245,6 @@ class EffectsAtNewRows:
             {name: np.take(each, rows, axes[name]) for name, each in found.noise.items()},
             axes,
         )
-
-    @property
-    def _size(self) -> int | None:
-        """Number of coefficients that replace the standard normals; None to keep all standard normals."""
-        return None
-
-    @property
-    def _units(self) -> Array | None:
-        """Unit vectors along which slopes are computed, for the first coefficients; None for all coefficients."""
-        return None
 
     def _widened(self, slopes: dict[str, Array]) -> dict[str, Array]:
         """Return slopes along all standard normals, with 0 beyond the directions of `_units`."""

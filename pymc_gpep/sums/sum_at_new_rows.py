@@ -295,7 +295,21 @@ class _AtRows(NamedTuple):
     """New inputs of each moved process, (m, d)."""
 
 
-class SumAtNewRows(PriorAtNewRows):
+class AtNewData:
+    """Expressions at new data as functions of the numbers that represent a sum."""
+
+    @property
+    def _size(self) -> int | None:
+        """Number of numbers that replace the standard normals; None if all standard normals are used."""
+        return None
+
+    @property
+    def _units(self) -> Array | None:
+        """Directions along which slopes are computed; None for all standard normals."""
+        return None
+
+
+class SumAtNewRows(AtNewData, PriorAtNewRows):
     """Prior moments of latent functions that are sums, at new rows.
 
     Gaussian processes whose inputs are among the new data are moved to these inputs. Other processes keep their fitted
@@ -589,16 +603,6 @@ class SumAtNewRows(PriorAtNewRows):
                     f"Rows use values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
                     "at its own inputs. Include new inputs when the model is fitted, and predict by the index."
                 )
-
-    @property
-    def _size(self) -> int | None:
-        """Number of numbers that replace the standard normals; None if all standard normals are used."""
-        return None
-
-    @property
-    def _units(self) -> Array | None:
-        """Directions along which slopes are computed; None for all standard normals."""
-        return None
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
         """Return the argument at new inputs as a function of the centred values of all processes at these inputs."""
