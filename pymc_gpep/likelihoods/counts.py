@@ -23,6 +23,7 @@ from pymc_gpep.likelihoods.standard_density import (
     StandardForm,
     StandardLikelihood,
     log_normal_moments,
+    no_slopes,
     reading_of,
     standard_computations,
 )
@@ -39,8 +40,7 @@ def _form_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 
 def _slopes_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
-    nothing = np.zeros((1, len(y)))
-    return StandardForm(nothing, np.ones((1, len(y))), np.zeros((1, 2, len(y))), nothing)
+    return no_slopes(1, 2, len(y))._replace(offset=np.ones((1, len(y))))
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,7 @@ def _form_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 
 def _slopes_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
-    # Trials are data.
-    n = len(y)
-    return StandardForm(np.zeros((1, n)), np.zeros((1, n)), np.zeros((1, 2, n)), np.zeros((1, n)))
+    return no_slopes(1, 2, len(y))  # Trials are data.
 
 
 @dataclass(frozen=True)
@@ -189,10 +187,10 @@ def _by_link(terms: Callable[[Array], tuple[Array, Array]]) -> tuple[object, ...
         found[0] += _form_of_trials(np.asarray(y), parameters).constant
         return found
 
-    def no_slopes(*arrays: Array) -> None:  # Trials are data.
+    def nothing(*arrays: Array) -> None:  # Trials are data.
         arrays[-1][:] = 0.0
 
-    return *computations_of(log_density), ParameterSlopes(no_slopes, no_slopes, no_slopes)
+    return *computations_of(log_density), ParameterSlopes(nothing, nothing, nothing)
 
 
 def _probit_terms(f: Array) -> tuple[Array, Array]:
@@ -261,12 +259,9 @@ def _form_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 def _slopes_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm:
     _, alpha = parameters
-    shape = (2, len(y))
-    of_offset, of_shapes, of_constant = np.zeros(shape), np.zeros((2, *shape)), np.zeros(shape)
-    of_offset[0] = 1.0
-    of_shapes[1, 1] = 1.0
-    of_constant[1] = psi(y + alpha) - psi(alpha)
-    return StandardForm(np.zeros(shape), of_offset, of_shapes, of_constant)
+    found = no_slopes(2, 2, len(y))
+    found.offset[0], found.shapes[1, 1], found.constant[1] = 1.0, 1.0, psi(y + alpha) - psi(alpha)
+    return found
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pymc_gpep.likelihoods.standard_density import (
     StandardLikelihood,
     censored_side,
     log_normal_moments,
+    no_slopes,
     observable_of,
     reading_of,
     standard_computations,
@@ -38,12 +39,9 @@ def _form_of_gamma(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 def _slopes_of_gamma(y: NDArray[Any], parameters: Array) -> StandardForm:
     _, alpha = parameters
-    shape = (2, len(y))
-    of_offset, of_shapes, of_constant = np.zeros(shape), np.zeros((2, *shape)), np.zeros(shape)
-    of_offset[0] = -1.0
-    of_shapes[1, 0] = 1.0
-    of_constant[1] = -psi(alpha)
-    return StandardForm(np.zeros(shape), of_offset, of_shapes, of_constant)
+    found = no_slopes(2, 2, len(y))
+    found.offset[0], found.shapes[1, 0], found.constant[1] = -1.0, 1.0, -psi(alpha)
+    return found
 
 
 @dataclass(frozen=True)
@@ -103,13 +101,10 @@ def _form_of_weibull(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 def _slopes_of_weibull(y: NDArray[Any], parameters: Array) -> StandardForm:
     offset, alpha, lower, upper = parameters
-    shape = (4, len(y))
-    of_scale, of_offset, of_constant = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    of_offset[0] = -alpha
-    of_scale[1] = -1.0
-    of_offset[1] = np.log(y) - offset
-    of_constant[1] = np.where(censored_side(y, lower, upper) == 0.0, 1.0 / alpha, 0.0)
-    return StandardForm(of_scale, of_offset, np.zeros((4, 2, len(y))), of_constant)
+    found = no_slopes(4, 2, len(y))
+    found.offset[0], found.offset[1], found.scale[1] = -alpha, np.log(y) - offset, -1.0
+    found.constant[1] = np.where(censored_side(y, lower, upper) == 0.0, 1.0 / alpha, 0.0)
+    return found
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from pymc_gpep.likelihoods.standard_density import (
     StandardLikelihood,
     censored_side,
     log_normal_moments,
+    no_slopes,
     observable_of,
     reading_of,
     standard_computations,
@@ -61,12 +62,10 @@ def _computations(
     def slopes(y: NDArray[Any], parameters: Array) -> StandardForm:
         sigma, lower, upper = parameters
         number = np.log(y) if of_logarithm else y
-        shape = (3, len(y))
-        of_scale, of_offset, of_constant = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        of_scale[0] = 1.0 / sigma**2
-        of_offset[0] = -number / sigma**2
-        of_constant[0] = np.where(censored_side(y, lower, upper) == 0.0, -1.0 / sigma, 0.0)
-        return StandardForm(of_scale, of_offset, np.zeros((3, len(shapes_of(number)), len(y))), of_constant)
+        found = no_slopes(3, len(shapes_of(number)), len(y))
+        found.scale[0], found.offset[0] = 1.0 / sigma**2, -number / sigma**2
+        found.constant[0] = np.where(censored_side(y, lower, upper) == 0.0, -1.0 / sigma, 0.0)
+        return found
 
     def normal(y: NDArray[Any], parameters: Array, out: Array) -> None:
         sigma, lower, upper = parameters
@@ -173,12 +172,10 @@ def _form(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 def _slopes(y: NDArray[Any], parameters: Array) -> StandardForm:
     rate, kappa = parameters
-    shape = (2, len(y))
-    of_scale, of_offset, of_shapes, of_constant = (np.zeros(shape) for _ in range(4))
-    of_scale[0], of_offset[0], of_constant[0] = -1.0, y, 1.0 / rate
-    of_shapes[1] = 1.0
-    of_constant[1] = -(1.0 - 1.0 / kappa**2) / (kappa + 1.0 / kappa)
-    return StandardForm(of_scale, of_offset, of_shapes[:, None], of_constant)
+    found = no_slopes(2, 1, len(y))
+    found.scale[0], found.offset[0], found.shapes[1], found.constant[0] = -1.0, y, 1.0, 1.0 / rate
+    found.constant[1] = -(1.0 - 1.0 / kappa**2) / (kappa + 1.0 / kappa)
+    return found
 
 
 @dataclass(frozen=True)

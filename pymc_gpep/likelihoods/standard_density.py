@@ -122,6 +122,12 @@ class StandardForm(NamedTuple):
     """Constant c, (n,)."""
 
 
+def no_slopes(parameters: int, shapes: int, n: int) -> StandardForm:
+    """Return slopes of a standard form that are all 0."""
+    scale, offset, constant = np.zeros((3, parameters, n))
+    return StandardForm(scale, offset, np.zeros((parameters, shapes, n)), constant)
+
+
 class StandardProduct(NamedTuple):
     """Densities whose product is, up to a factor, a standard density again, if they have the same scale and offset.
 

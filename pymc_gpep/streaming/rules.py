@@ -8,6 +8,7 @@ A rule has a kernel, and another form in `jax_step` for JAX.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -66,42 +67,37 @@ class Rule(ABC):
         return np.full(c, labels.sum())
 
 
-class _OfProbit(Rule):
-    """p(y | f) = Φ((2y − 1) f)."""
+class _OfTwoClasses(Rule):
+    """A likelihood of two classes and one function with a compiled loop of its own."""
 
     expresses: ClassVar[type[ScalarSites]] = OneFunctionSite
+    response: ClassVar[type[NormalResponse | LogisticResponse]]
+    """p(y | f)."""
+    made: ClassVar[Callable[[], PointKernel]]
+    """The maker of the loop."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return likelihood.offers(NormalResponse)
+        return likelihood.offers(cls.response)
+
+    def kernel(self) -> PointKernel:
+        return type(self).made()
 
 
-class _OfLogit(Rule):
-    """p(y | f) = 1 / (1 + exp(−(2y − 1) f))."""
-
-    expresses: ClassVar[type[ScalarSites]] = OneFunctionSite
-
-    @classmethod
-    def fits(cls, likelihood: Likelihood) -> bool:
-        return likelihood.offers(LogisticResponse)
-
-
-class ProbitNormaliser(_OfProbit):
+class ProbitNormaliser(_OfTwoClasses):
     """Φ(±m / √(1 + v))."""
 
     functional: ClassVar[str] = "log normaliser"
+    response = NormalResponse
+    made = staticmethod(probit_kernel)
 
-    def kernel(self) -> PointKernel:
-        return probit_kernel()
 
-
-class LogitNormaliser(_OfLogit):
+class LogitNormaliser(_OfTwoClasses):
     """∫ N(f | ±m, v) / (1 + exp(−f)) df."""
 
     functional: ClassVar[str] = "log normaliser"
-
-    def kernel(self) -> PointKernel:
-        return logit_kernel()
+    response = LogisticResponse
+    made = staticmethod(logit_kernel)
 
 
 @dataclass(frozen=True)
@@ -172,22 +168,20 @@ class ExpectedLogOneFunction(_OfOneFunction):
         return terms[2]
 
 
-class ExpectedLogProbit(_OfProbit):
+class ExpectedLogProbit(_OfTwoClasses):
     """E log Φ(±f), by a fixed rule of quadrature and its own derivatives."""
 
     functional: ClassVar[str] = "expected log"
+    response = NormalResponse
+    made = staticmethod(expected_probit_kernel)
 
-    def kernel(self) -> PointKernel:
-        return expected_probit_kernel()
 
-
-class ExpectedLogLogit(_OfLogit):
+class ExpectedLogLogit(_OfTwoClasses):
     """E log 1 / (1 + exp(∓f)), by a fixed rule of quadrature and its own derivatives."""
 
     functional: ClassVar[str] = "expected log"
-
-    def kernel(self) -> PointKernel:
-        return expected_logit_kernel()
+    response = LogisticResponse
+    made = staticmethod(expected_logit_kernel)
 
 
 @dataclass(frozen=True)
