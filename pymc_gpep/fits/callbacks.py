@@ -29,7 +29,7 @@ class Callback(ABC):
 
     @abstractmethod
     def begin(self, method: str, batches: bool) -> None:
-        """Prepare for a fit before it starts. Raise a TypeError if the method does not support this callback."""
+        """Prepare for a fit that is about to start. Raise a TypeError if the method does not support this callback."""
 
     @abstractmethod
     def finish(self, fit: Any) -> None:
@@ -37,7 +37,7 @@ class Callback(ABC):
 
 
 def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: int) -> None:
-    """Call all callbacks after an iteration. If a callback raises an error, its attribute `fit` is the fit so far."""
+    """Call all callbacks after an iteration. An error of a callback gets the fit so far as its attribute `fit`."""
     for each in callbacks or ():
         try:
             each(fit, losses, iteration)
@@ -49,7 +49,7 @@ def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: in
 
 
 def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
-    """Call `finish` of each `Callback` at the end. An error has the fit as its attribute `fit`."""
+    """Call `finish` of each `Callback` at the end. An error that it raises gets the fit as its attribute `fit`."""
     for each in callbacks or ():
         if isinstance(each, Callback):
             try:
@@ -73,7 +73,7 @@ def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
     method : str
         Method of the fit.
     batches : bool
-        Whether the fit goes batch by batch.
+        Whether the fit takes its steps on batches of rows.
     """
     if callbacks is None:
         return
@@ -99,8 +99,8 @@ class Checkpoint(Callback):
     Parameters
     ----------
     path : path
-        A Zarr store (`"run.zarr"`) or a netCDF file (`"run.nc"`). A new file is written under another name and then
-        renamed, so a complete file always exists.
+        A Zarr store (`"run.zarr"`) or a netCDF file (`"run.nc"`). The file is written under a temporary name and then
+        renamed, so the path always holds a complete file.
     minutes : float
         Minutes between two writes of the file.
 
@@ -173,34 +173,34 @@ def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
         ) from None
 
 
-_SCORE_TOLERANCE = 1e-6  # Relative difference of scores that a repeated solve of the same fit can make.
+_SCORE_TOLERANCE = 1e-6  # Largest relative difference between scores of two solves of the same fit.
 
 
 class EarlyStopping(Callback):
     """Callback of `pm.fit` that scores predictions of held-out rows, and keeps the fit with the best score.
 
-    A fit increases an evidence or a bound. If it learns inducing inputs or many length scales, this number may increase
-    while predictions get worse. Held-out rows show this. The score of the best fit is a little too good for new rows,
-    since it is the best of several scores.
+    A fit increases an evidence or a bound. If it learns inducing inputs or many length scales, the evidence may
+    increase while predictions get worse. Held-out rows show this. The score of the best fit is a little too good for
+    new rows, since it is the best of several scores.
 
-    It supports the methods of this package. Scores and the best fit belong to the latest fit with this callback, also
-    if that fit continues another fit.
+    The callback works with the methods of this package. Each call of `pm.fit` resets the scores and the best fit, also
+    if it continues an earlier fit.
 
     Parameters
     ----------
     X : array (m, d) or None
         Inputs of the held-out rows. None if `data` describes the rows completely.
     y : array (m,)
-        Observations of these rows, coded like the observations of the fit.
+        Observations of these rows, with the codes of the fitted observations.
     data : dict, optional
         Other data of these rows by name, with an entry for each row, as in `fit.predict`.
     every : int, optional
-        Iterations between two scores, or steps of a fit by batches. The default is each iteration, or each epoch of a
-        fit by batches. The final fit is scored as well. A score needs a prediction, and with `update="inner"` also a
-        solve.
+        Number of iterations between two scores; of steps in a fit by batches. The default is each iteration, or each
+        epoch of a fit by batches. The final fit is scored as well. A score takes a prediction of the held-out rows, and
+        with `update="inner"` also a solve.
     patience : int, optional
-        The fit and all of its `starts` end after this number of consecutive scores without improvement. By default the
-        fit does not end early.
+        Number of consecutive scores without improvement after which the fit ends, with all of its `starts`. By default
+        the fit does not end early.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values, as in `fit.predict`, if their prior cannot be read from the graph of the model.
 
@@ -208,9 +208,9 @@ class EarlyStopping(Callback):
     ----------
     scores : xarray.Dataset
         Means over the rows, by `iteration`: `mlpd`, the log predictive density, and other scores of `compare_methods`,
-        such as `accuracy`. Iterations are numbered through all `starts`. A fit that integrates over hyperparameters has
-        one more row, for the fit that `pm.fit` returns. `mlpd` is NaN if the covariance of the inducing values was
-        singular.
+        such as `accuracy`. Iterations are numbered through all `starts` in turn. If the fit integrates over
+        hyperparameters, one more row has the scores of the fit that `pm.fit` returns. `mlpd` is NaN if the covariance
+        of the inducing values was singular.
     best : Fit
         The fit at the iteration with the highest `mlpd`. It is held in memory. `gpep.Checkpoint` does not write it;
         `held.best.save(path)` does.
@@ -218,10 +218,10 @@ class EarlyStopping(Callback):
     Raises
     ------
     TypeError
-        If `every` or `patience` is not an integer. `pm.fit` raises it if the method is not of this package.
+        If `every` or `patience` is not an integer. `pm.fit` raises it if the method is not a method of this package.
     ValueError
-        If there are no rows, or the number of observations differs. `pm.fit` raises it after the first iteration if the
-        columns or classes differ from the model.
+        If rows are absent, or the number of observations differs from the number of rows. `pm.fit` raises it after the
+        first iteration if the columns or classes differ from the model.
 
     Examples
     --------
@@ -280,7 +280,7 @@ class EarlyStopping(Callback):
         return xr.Dataset(values, coords={"iteration": np.array(iterations, dtype=int)})
 
     def __repr__(self) -> str:
-        """Number of rows, and their best score."""
+        """Return the number of held-out rows and the best score."""
         rows = f"EarlyStopping of {len(self._y)} rows"
         if self._best is None:
             return f"{rows}, nothing scored yet"
@@ -317,14 +317,14 @@ class EarlyStopping(Callback):
         self._score(fit)
 
     def _is_scored(self, fit: Any) -> bool:
-        """Return whether a fit predicts like the last scored fit. A new choice of active rows changes predictions."""
+        """Return whether the last score is the score of this fit. A new choice of active rows changes predictions."""
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())
         return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SCORE_TOLERANCE))
 
     def _check(self, fit: Any) -> None:
-        """Check the held-out rows before the fit takes time."""
+        """Check the held-out rows against the model before the first score."""
         classifier = fit.classifier
         classifier.check_one()
         classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._y), "y of EarlyStopping")

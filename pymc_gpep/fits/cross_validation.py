@@ -1,6 +1,6 @@
 """Leave-one-out cross-validation of a fit, by rows or by groups of rows.
 
-The latent values of a row given the other labels have the posterior with the site of that row left out, see
+Given the other labels, the latent values of a row have the posterior without the site of that row, see
 `pymc_gpep.log_posteriors.latent_functions.leave_one_out_moments`.
 """
 
@@ -30,7 +30,7 @@ from pymc_gpep.user_warnings import warn
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import LeaveOneOut
 
-_SEED = 2016  # Seed of the draws: equal fits have equal results.
+_SEED = 2016  # Fixed seed of the draws, so that equal fits return equal results.
 
 
 @one_blas_thread()
@@ -51,74 +51,77 @@ def loo(
     The log predictive density of each label given all other labels is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is the
     cavity: the posterior of the latent values of a point with its own site left out.
 
-    A fit that integrates over the hyperparameters also does so here, with weights that leave the label out. With
-    `hyper="map"` the hyperparameters stay at the maximum, which depends on the left-out label. The result is then a
-    little too good, the more so with more hyperparameters.
+    If the fit integrates over the hyperparameters, so does this function, with weights of the nodes that leave the
+    label out. With `hyper="map"` the hyperparameters stay at the maximum, which depends on the left-out label. The
+    scores are then a little too good, and the bias grows with the number of hyperparameters.
 
     The sites of the other points stay fixed, which is accurate to first order in the effect of a label. At points with
-    a large `p_loo_i` the error is some tenths; `refit_above` fits these points again.
+    a large `p_loo_i` the error of `elpd_i` is some tenths. `refit_above` solves again without these points.
 
-    With `groups` all rows of a group are left out together, to score predictions of unseen groups. The density is joint
-    for all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
-    q₋ is the posterior without their sites. The density is estimated by weighted draws, half of the fit, half of q₋.
+    With `groups` all rows of a group are left out together, to score predictions of unseen groups. The score is the
+    joint log density of all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here q₋ is the posterior
+    without their sites. The density is estimated from weighted draws, half of them from the posterior of the fit and
+    half from q₋.
 
-    Inducing inputs and active rows stay fixed as well. `p_loo` omits the effect of a label on the residual variance of
-    its row given the inducing values.
+    Inducing inputs and active rows stay fixed as well. A label also changes the residual variance of its row given the
+    inducing values; `p_loo` omits this effect.
 
     Parameters
     ----------
     groups : array_like (n,), str or dict of these, optional
-        A label for each row; rows with equal labels are left out together. A string names data of the model with these
-        labels, such as `"where"` of `alpha[where]`, or a dim of an observed array. With several observed variables, a
-        dict by their names. By default vectors with correlated noise are left out whole.
+        A label for each row; rows with equal labels are left out together. A string is the name of data of the model,
+        such as `"where"` of `alpha[where]`, or of a dim of an observed array. With several observed variables, pass a
+        dict by their names. By default a vector with correlated noise is a group.
     response : str, optional
-        Name of the observed variable whose rows are left out, if the model has several. The default is all.
+        Name of the observed variable whose rows are left out, if the model has several. The default is the rows of all
+        observed variables.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values, if their prior cannot be read from the graph of the model.
     refit_above : float
-        For points with a larger `p_loo_i`, the posterior of the other points is approximated again, at the same
-        hyperparameters. Each such point takes one solve for each node. A good value is 0.3, and `-inf` refits all
-        points. Groups are not fitted again.
+        Threshold of `p_loo_i`. For a point above it, the posterior given the other points is approximated again at the
+        same hyperparameters, which takes one solve for each node. A good value is 0.3; `-inf` includes all points, and
+        the default none. It cannot be combined with `groups`.
     draws : int
         Number of draws of the latent values for the density of a group, at least 100.
     tolerance : float
-        Initial error of probabilities by quasi-Monte Carlo integration, for a multinomial probit with five classes or
-        more and a softmax with four or more. If the error is above a hundredth of a probability, the probability is
+        Allowed absolute error of probabilities by quasi-Monte Carlo integration, for a multinomial probit with five
+        classes or more and a softmax with four or more. A probability whose error is above a hundredth of its value is
         computed again with a smaller error.
     pit : bool
         Whether to return probability integral transforms as well: the probability of an observation at most as large as
-        the label, given all other labels. They are uniform if the model is right. The transform of a count is drawn
-        between the probabilities of a smaller count and of at most this count (Czado, Gneiting and Held 2009). The
-        transform of a censored time is drawn beyond the bound. Classes have no transforms.
+        the label, given all other labels. They are uniform if the model is right. For a count y the transform is drawn
+        uniformly between P(< y) and P(≤ y) (Czado, Gneiting and Held 2009). For a censored time it is drawn uniformly
+        among the probabilities beyond the bound. Classes have no transforms.
     progressbar : bool
         Whether to show progress if the computation takes more than a second.
 
     Returns
     -------
     LeaveOneOut
-        An `arviz.ELPDDataLOO` for `az.compare`. `elpd_i` and `p_loo_i`, the excess of a label's log density under the
-        full posterior, have the dims and coords of the labels. There is no Pareto k. `warning` is set if the fit, or a
-        repeated fit, did not converge. With `groups` there is a value for each group, with a standard error `error_i`.
-        A `pareto_k` above 0.7 means that the density of a group is inaccurate. `elpd_i` is NaN for a group if the
-        posterior of coefficients with a flat prior is improper without rows of its latent values.
+        An `arviz.ELPDDataLOO` for `az.compare`. `elpd_i` and `p_loo_i` have the dims and coords of the labels.
+        `p_loo_i` is the log density of a label under the full posterior minus `elpd_i`. Without groups the result has
+        no Pareto k. `warning` is True if the fit, or a repeated solve, did not converge. With `groups` there is a value
+        for each group, with a standard error `error_i`. A `pareto_k` above 0.7 means that the density of a group is
+        inaccurate. `elpd_i` is NaN for a group without whose rows the posterior of coefficients with a flat prior is
+        improper.
 
-    With `pit` there is `pit_i`.
+    With `pit` there is also `pit_i`.
 
     Raises
     ------
     TypeError
         If `pit` is True, and observations are classes or left out by groups.
     NotImplementedError
-        If sites keep several functions of a row independent. If `refit_above` is given, and the fit has no joint
-        posterior of all latent values.
+        If the approximation treats the functions of a row as independent. If `refit_above` is given, and the fit has no
+        joint posterior of all latent values.
     ValueError
-        If the posterior is not proper. If the rows came from `data=...` and the fit was read from a file, which does
-        not contain rows. If groups do not match the rows, or are combined with `refit_above`.
+        If the posterior is not proper. If the rows came from `data=...` and the fit was read from a file: files do not
+        contain rows. If groups do not match the rows, or are combined with `refit_above`.
 
     Warns
     -----
     UserWarning
-        If `elpd_i` is NaN, with the groups.
+        If `elpd_i` of a group is NaN. The message lists the groups.
 
     Examples
     --------
@@ -173,7 +176,8 @@ def _rows_left_out(
     converged, several = fit.converged, bool(classifier.parts)
     classifier = classifier if response is None else classifier.part(response, "loo")
     wanted = (classifier.rows if response else classifier.seen) if several else slice(0, n_points)
-    within, without = np.full((2, len(weights), n_points), np.nan)  # log densities (node, row)
+    # Log densities (node, row) with the label of the row, and without it.
+    within, without = np.full((2, len(weights), n_points), np.nan)
     ends = np.full((2, len(weights), n_points), np.nan) if pit else None
     with RowProgress("Leaving out", len(weights) * (wanted.stop - wanted.start), progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
@@ -196,7 +200,7 @@ def _rows_left_out(
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = harmonic(log_weights, without)
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(lpd) > 1 else np.arange(0)
-    # Solutions that are not in memory are solved again, which only `refit_above` needs.
+    # Only `refit_above` needs the solutions of all nodes. A solution that is not in memory is solved again.
     with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp) if refitted.size else ()):
             for i in refitted:
@@ -243,7 +247,7 @@ def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np
 
 
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
-    """Yield the left-out results at the selected rows."""
+    """Yield the left-out results at a slice of rows."""
     for rows, mean, cov, log_density in left_out:
         cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
         if cut.start < cut.stop:
@@ -252,7 +256,7 @@ def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
 
 
 def _drawn_between(below: Array, at: Array) -> Array:
-    """Uniform numbers (n,) between two ends, from a constant seed."""
+    """Draw a uniform number between the two ends of each row, (n,), with a constant seed."""
     return below + np.random.default_rng(_SEED).random(len(at)) * (at - below)
 
 
@@ -276,7 +280,7 @@ def _groups_left_out(
     n_rows, improper = sum(map(len, chosen.rows)), np.zeros(len(chosen.rows), bool)
     with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
         for s, functions in enumerate(fit.functions(gp)):
-            if s == 0:  # The columns of coefficients do not depend on hyperparameters.
+            if s == 0:  # Once is enough: the columns of flat coefficients do not depend on hyperparameters.
                 improper = _leaves_open(fit.classifier, functions, chosen)
             for g, rows in enumerate(chosen.rows):
                 found[:, s, g] = np.nan if improper[g] else left_out_group(functions.group(rows), draws, tolerance)
@@ -291,7 +295,7 @@ def _groups_left_out(
     log_weights = np.log(weights)[:, None]
     elpd = harmonic(log_weights, without)
     lpd = logsumexp(log_weights + within, axis=0)
-    # Nodes share draws, so their errors have the weights of their densities.
+    # All nodes use the same draws, so the error is the average of their errors, weighted by their densities.
     share = softmax(log_weights - without, axis=0)
     sampled = (share * error).sum(axis=0), np.where(np.isnan(pareto_k), np.inf, pareto_k).max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())
@@ -299,7 +303,7 @@ def _groups_left_out(
 
 
 def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> NDArray[np.bool_]:
-    """Return a mask of groups without whose rows the posterior of flat coefficients is improper."""
+    """Return a mask of the groups whose removal makes the posterior of flat coefficients improper."""
     found = np.zeros(len(chosen.rows), bool)
     if not classifier.prior.flat:
         return found
@@ -308,7 +312,7 @@ def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> ND
     for g, rows in enumerate(chosen.rows):
         others = np.delete(np.arange(len(of)), rows)
         own = columns[:, of[others]], functions.labels[others], functions.likelihood.at(others)
-        # The computation first removes all rows that share latent values with the group, then adds the other rows.
+        # First remove all rows that share latent values with the group. Then add the rows outside the group.
         first = np.delete(columns, of[rows], axis=1).reshape(-1, columns.shape[2])
         try:
             check_columns(*own, classifier.prior.recipes)
@@ -328,7 +332,7 @@ def _groups_of_rows(
     Raises
     ------
     ValueError
-        If a row has no label, if all labels are equal, or if the model has no data of that name.
+        If a row has no label, if all labels are equal, or if the model has no data with the name `groups`.
     """
     by_name = groups if isinstance(groups, Mapping) else {classifier.response: groups}
     if by_name.keys() != (own := {part.response for part in classifier.each}):
@@ -339,10 +343,11 @@ def _groups_of_rows(
     names = {each if isinstance(each, str) else "group" for each in by_name.values()}
     name = names.pop() if len(names) == 1 else "group"
     given = np.concatenate([_labels_at(part, by_name[part.response], data) for part in classifier.each])
-    if unknown := [i for i, label in enumerate(given.tolist()) if label is None or label != label]:  # NaN
+    # NaN differs from itself.
+    if unknown := [i for i, label in enumerate(given.tolist()) if label is None or label != label]:
         raise ValueError(f"groups has no label for {len(unknown)} rows, the first of which is {unknown[0]}.")
     along = len(by_name) == 1 and classifier.axes is not None and name in classifier.axes.dims
-    # Labels of a dim stay in its order.
+    # Labels of a dim keep the order of the dim.
     place, found = pd.factorize(given, sort=not along)
     if len(found) < 2:
         raise ValueError("groups has one label for all rows. Give at least two different labels.")
@@ -351,7 +356,7 @@ def _groups_of_rows(
 
 
 def _labels_at(classifier: GPClassifier, groups: ArrayLike | str, data: Mapping[Variable, Variable]) -> NDArray[Any]:
-    """Return labels of the fitted rows of an observed variable, also from the name of a dim of an array."""
+    """Return the group labels of the fitted rows, from labels or from the name of data or of a dim."""
     given = np.asarray(_labels_of(classifier, groups, data) if isinstance(groups, str) else groups)
     given = given.ravel() if classifier.axes is not None and given.shape == classifier.axes.shape else given
     n, rows = classifier.rows.stop - classifier.rows.start, classifier.n_rows

@@ -17,9 +17,9 @@ _OF_ROWS = (
     *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),
     *("log_density", "quantile", "new_point"),
 )
-"""Names of variables and dims of results at rows. A dim of rows may not have these names."""
+"""Names of variables and dims of results for rows. A dim of rows may not have these names."""
 _OF_ALL = ("moment", "node")
-"""Dims of results of variables. No dim or variable of the model may have these names."""
+"""Names of dims of results for variables. No dim or variable of the model may have these names."""
 
 
 def check_dims(classifier: GPClassifier) -> None:
@@ -28,7 +28,7 @@ def check_dims(classifier: GPClassifier) -> None:
     Raises
     ------
     StructureError
-        If a name is taken. The message has the dim and its variable.
+        If a dim or variable has such a name. The message names the dim and its variable.
     """
     model = classifier.model
     for variable in (*model.free_RVs, *model.deterministics):
@@ -52,7 +52,7 @@ def check_dims(classifier: GPClassifier) -> None:
 
 def _refused(name: str, dim: str) -> StructureError:
     return StructureError(
-        f"{name!r} has the dim {dim!r}, a name that results of a fit use themselves. Rename the dim where the model is "
+        f"{name!r} has the dim {dim!r}, which is a name in results of a fit. Rename the dim where the model is "
         f"made, in coords= and dims=: {dim + '_label'!r}, say."
     )
 
@@ -60,9 +60,9 @@ def _refused(name: str, dim: str) -> StructureError:
 def dims_that_fit(
     model: pm.Model, name: str, shape: tuple[int, ...], coords: Mapping[str, Sequence[Any] | None]
 ) -> list[str]:
-    """Return a dim for each axis of a variable, from its shape and the labels of the dims.
+    """Return the name of the dim of each axis of a variable with this shape.
 
-    An axis without a dim, or with a dim of another length, has the name that ArviZ gives to it.
+    An axis without a dim, or whose dim has another length, gets the default name of ArviZ.
     """
     given = model.named_vars_to_dims.get(name) or ()
     dims = [f"{name}_dim_{i}" for i in range(len(shape))]
@@ -85,10 +85,10 @@ def axes_that_fit(
 def plain_dims(
     model: pm.Model, shapes: Mapping[str, tuple[int, ...]], coords: Mapping[str, Sequence[Any] | None]
 ) -> dict[str, list[str]]:
-    """Return dims of the variables of a model whose own dims have labels of another length.
+    """Return default dims for variables whose dims in the model have labels of another length.
 
-    PyMC cannot make a `DataTree` of draws of such a variable. Ordinal families of bambi have such a variable: a
-    probability for each threshold, with the labels of the classes.
+    PyMC cannot make a `DataTree` of draws of such a variable. An example are bambi's ordinal families, in which
+    probabilities for each threshold have the dim of the classes.
     """
     named = [name for name in model.named_vars_to_dims if name in shapes]
     found = {name: dims_that_fit(model, name, shapes[name], coords) for name in named}
@@ -101,18 +101,18 @@ def plain_dims(
 
 def _refused_variable(name: str) -> StructureError:
     return StructureError(
-        f"The model has a variable {name!r}, a name that results of a fit use themselves. Rename the variable: "
+        f"The model has a variable {name!r}, which is a name in results of a fit. Rename the variable: "
         f"{name + '_of_y'!r}, say."
     )
 
 
 def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
-    """Hyperparameters of one flat vector on their natural scale."""
+    """Return the hyperparameters of a flat vector on their natural scale."""
     return natural(space, theta[None]).isel(node=0, missing_dims="ignore")
 
 
 def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
-    """Hyperparameters of evaluations on their natural scale, along `dim`, with evidence and log posterior."""
+    """Return hyperparameters on their natural scale, evidence and log posterior of evaluations, along `dim`."""
     thetas = np.array([each.theta[: space.size] for each in evaluations]).reshape(len(evaluations), space.size)
     coords = {name: np.array([getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
     return with_numbers(natural(space, thetas, dim), dim, coords)
@@ -124,12 +124,12 @@ def with_numbers(found: xr.Dataset, dim: str, numbers: Mapping[str, Array]) -> x
 
 
 def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:
-    """Latent values of the fitted points, as in `of_functions`. With `named`, points have the labels of the model.
+    """Return moments of the latent values at the fitted points, as in `of_functions`.
 
-    If a likelihood depends only on differences between functions, `sd` (point, class) has standard deviations of the
-    values minus their mean over functions. The standard deviations of the values contain the common shift of all
-    functions, which keeps its prior. With several observed variables the coord `response` names the variable of each
-    point. Rows of prior factors are left out.
+    With `named`, points have the labels of the model. If a likelihood depends only on differences between functions,
+    `sd` (point, class) has standard deviations of the values minus their mean over functions. The common shift of all
+    functions keeps its prior variance, which the standard deviations of the values contain. With several observed
+    variables the coord `response` names the variable of each point. Rows of prior factors are left out.
     """
     mean, cov = mean[classifier.seen], cov[classifier.seen]
     point_dim = classifier.point_dim or "point"
@@ -146,7 +146,7 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
 def of_functions(
     classifier: GPClassifier, dim: str, mean: Array, cov: Array | None
 ) -> tuple[dict[str, tuple[tuple[str, ...], Array]], dict[str, Any]]:
-    """Variables and coords of a Dataset: `mean` (m, c) and, if given, `cov` (m, c, c) of latent functions at m points.
+    """Return variables and coords of a Dataset of latent moments at m points: `mean` (m, c), `cov` (m, c, c).
 
     If a point has one function, and the model has no axis for functions, the variables are `mean` and `variance` (m,).
     """
@@ -168,7 +168,7 @@ def history(trace: Trace) -> xr.Dataset:
 
 
 def inducing(classifier: GPClassifier, inputs: Array) -> xr.DataArray:
-    """Inducing inputs (inducing, column), or (class, inducing, column) if each function has its own inputs."""
+    """Return inducing inputs (inducing, column); (class, inducing, column) if they differ between functions."""
     if len(inputs) == 1:
         return xr.DataArray(inputs[0], dims=["inducing", "column"], name="inducing")
     class_dim = classifier.class_dim or "class"
@@ -177,13 +177,13 @@ def inducing(classifier: GPClassifier, inputs: Array) -> xr.DataArray:
 
 
 def coords_of(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
-    """Coordinates of the model for the given dims."""
+    """Return the coordinates of the model for these dims."""
     coords = classifier.coords
     return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
 
 
 def natural(of: Hyperparameters, thetas: Array, dim: str = "node") -> xr.Dataset:
-    """Hyperparameters on their natural scale for flat vectors (s, d), along `dim`."""
+    """Return the hyperparameters of flat vectors (s, d) on their natural scale, along `dim`."""
     model, coords = of.classifier.model, of.classifier.coords
     arrays = {
         name: ((dim, *dims_that_fit(model, name, value.shape[1:], coords)), value)

@@ -32,7 +32,7 @@ from pymc_gpep.user_warnings import warn
 
 
 class Conditional:
-    """Hyperparameters at a point, and the Gaussian of the integrated variables given them, in the unconstrained space.
+    """Gaussian posterior of the integrated variables given hyperparameters, in the unconstrained space.
 
     Parameters
     ----------
@@ -58,27 +58,27 @@ class Conditional:
         self._effects = log_posterior.classifier.effects_by_factors
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Means and variances by name of value variable; the variances of hyperparameters are 0."""
+        """Return means and variances by name of value variable; the variances of hyperparameters are 0."""
         mean, variance = self.variables.moments(self.point, self.functions)
         return self.point | mean, {name: np.zeros_like(value) for name, value in self.point.items()} | variance
 
     def covariance(self, places: Mapping[str, slice], size: int) -> Array:
-        """Covariance (size, size) of the flat vector in which each value variable has its place."""
+        """Return the covariance (size, size) of a flat vector, given the slice `places` of each value variable."""
         return self.variables.covariance(self.point, self.functions, places, size)
 
     def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by name."""
+        """Return draws (draws, ...) of value variables and of deterministic latent values, by name."""
         values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
         f, z = self.functions.draw(rng, draws)
         return values | self.variables.draws(self.point, f, z)
 
     def with_quantiles_of_priors(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Return draws (draws, ...) of effects whose priors are not normal, with the quantiles of tilted marginals.
+        """Transform draws (draws, ...) of effects with non-normal priors to the quantiles of their tilted marginals.
 
         Parameters
         ----------
         values : mapping of str to array
-            Draws from the Gaussian, whose ranks and dependence are kept.
+            Draws from the Gaussian. The results have the same ranks.
         """
         found, solution = {}, self.solution
         for name, at, factor, mean, variance in self._factors():
@@ -88,11 +88,11 @@ class Conditional:
         return found
 
     def factors(self) -> Iterator[tuple[str, tuple[NDArray[np.intp], Any]]]:
-        """Yield names of effects whose priors are factors, with their rows and their factors."""
+        """Yield name, rows and factors of each effect whose prior is a set of factors."""
         yield from zip(self._effects, self.solution.likelihood.priors(), strict=True)
 
     def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
-        """Yield names of effects, their rows, their factors, and the moments of cavities, if factors have cavities."""
+        """Yield name, rows, factors, and cavity means and variances of each effect, if sites have cavities."""
         solution = self.solution
         if not self._effects or not solution.posterior.sites.pointwise:
             return
@@ -102,21 +102,21 @@ class Conditional:
             yield name, at, factor, mean[at], variance[at]
 
     def quantiles_of_priors(self, levels: Array) -> dict[str, Array]:
-        """Return quantiles (k, entries) of effects whose priors are not normal, at levels (k,), by name."""
+        """Return quantiles (k, entries) of effects with non-normal priors, at levels (k,), by name."""
         return {
             name: factor.quantiles(mean, variance, np.tile(levels[:, None], mean.size))
             for name, _, factor, mean, variance in self._factors()
         }
 
     def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-        """Return a mask of entries (size,) without mean and variance, by name of variable.
+        """Return masks (size,) of the entries without mean and variance, by name of variable.
 
-        Such entries depend on effects whose prior has no variance and about which the data are uninformative.
+        Such entries depend on an effect without data whose prior has no variance.
         """
         return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
 
     def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
-        """Return masks as in `without_moments`; `of` returns the joint Gaussian of the variables."""
+        """Return masks as in `without_moments`; the function `of` returns the joint Gaussian of the variables."""
         effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
         if not effects:
             return {}
@@ -134,7 +134,7 @@ class Conditional:
         return found
 
     def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
-        """Yield effects without moments: name, rows, factor, mask of such entries, and quantiles at `_LEVELS`."""
+        """Yield name, rows, factors, mask of entries without moments, and quantiles at `_LEVELS` of such effects."""
         for name, at, factor, mean, variance in self._factors():
             if (unknown := factor.without_moments(mean, variance)).any():
                 places = np.tile(_LEVELS[:, None], mean.size)
@@ -142,12 +142,12 @@ class Conditional:
 
 
 def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
-    """Yield the joint posterior given each node."""
+    """Yield the Gaussian posterior given each node of the hyperparameters."""
     return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
 
 
 def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
+    """Return draws (draws, ...) of all value variables and of deterministic latent values, by name."""
     hyper = fit.hyper_posterior
     values: dict[str, Array] = {}
     for rows, theta, solution, own in hyper.drawn(draws, rng):
@@ -167,11 +167,12 @@ def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[s
 
 
 _LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
-_GROWTH = 20.0  # If scales grow by e³ and a variance by more than this factor, the variable grows with the scales.
+# Growth of a variance while scales grow by e³, above which the variable counts as growing with the scales.
+_GROWTH = 20.0
 _MOMENTS = 2  # Number of moments: mean and variance.
 _SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
-_FAR = 20.0  # A covariate is uncentred if its mean is more than this number of standard deviations from 0.
+_FAR = 20.0  # Distance of the mean of a covariate from 0, in standard deviations, above which it is uncentred.
 _NEW = "new_point"
 _MOST = 3000  # Largest number of entries whose correlations are computed.
 _WORK = 6_000_000  # Largest number of coefficients of the entries in the integrated variables.
@@ -190,27 +191,27 @@ def effects(
     """Return means and standard deviations of effects: variables that are affine in the integrated variables.
 
     Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
-    averaged over the nodes of the hyperparameters. At a node the Gaussian posterior has these moments. `summary` adds a
-    correction of second order to standard deviations, which matters in skewed posteriors.
+    averages of the moments of the Gaussian posterior at each node of the hyperparameters. `summary` adds a correction
+    of second order to standard deviations, which matters in skewed posteriors.
 
     Parameters
     ----------
     names : str or sequence of str, optional
         Names of variables of the model. The default is all integrated variables, and Deterministics with the shape of
-        an integrated variable on which they depend. A variable that serves only such a Deterministic, such as z of
-        `pm.Deterministic("u", sigma * z)`, is replaced by it.
+        an integrated variable on which they depend. In `pm.Deterministic("u", sigma * z)`, u replaces z unless other
+        variables use z.
     Xnew : array (m, d), optional
-        New inputs of the Gaussian processes on which the variables depend. Each term of a sum is returned alone, as in
-        mgcv's `plot.gam`.
+        New inputs of the Gaussian processes on which the variables depend. The terms of a sum are returned separately,
+        as in mgcv's `plot.gam`.
     data : dict of str to array, optional
-        New data of the model (`pm.Data`) for the variables.
+        New data of the model (`pm.Data`) on which the variables depend, by name.
 
     Returns
     -------
     Dataset
-        Each variable with a first dim `moment` ("mean", "sd"), and its own dims and coords. With `Xnew` or `data` the
-        axis of rows is `new_point`. Moments that do not exist are NaN: effects of few groups have no variance
-        if their scale has a `pm.HalfFlat` prior.
+        Each variable with the dim `moment` ("mean", "sd"), then its dims in the model. With `Xnew` or `data` the axis
+        of rows is `new_point`. Moments that do not exist are NaN: with a `pm.HalfFlat` prior of their scale, effects of
+        few groups have no variance.
 
     Raises
     ------
@@ -254,10 +255,11 @@ def effects(
 
 
 def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr.Dataset:
-    """Return moments of variables with NaN for means and standard deviations that do not exist."""
+    """Replace means and standard deviations that do not exist by NaN."""
     for name, count in moments.items():
         own = found[name]
-        lowest = np.array([1, 2]).reshape(-1, *[1] * (own.ndim - 1))  # The mean is the first moment.
+        # The mean needs one moment, the standard deviation two.
+        lowest = np.array([1, 2]).reshape(-1, *[1] * (own.ndim - 1))
         found[name] = own.where(count.reshape(own.shape[1:]) >= lowest)
     return found
 
@@ -268,9 +270,9 @@ type Variances = Callable[[Conditional], Mapping[str, Array]]
 def finite_moments(
     hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the number of existing moments (0, 1 or 2) of entries (size,), by name; empty without heavy tails.
+    """Return how many moments each entry has (0, 1 or 2), (size,), by name; an empty dict without heavy tails.
 
-    An entry has the moments of the scales (`HyperPosterior.tails`) with which its standard deviation grows.
+    An entry has as many moments as the scales (`HyperPosterior.tails`) with which its standard deviation grows.
     """
     affine = None if variances or not hyper.tails else hyper.log_posterior.space.variables.affine(names)
     of = variances or (lambda each: affine(each.point, each.functions).variances())  # type: ignore[misc]
@@ -285,7 +287,7 @@ def finite_moments(
 
 
 def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Return a mask of entries (size,) without mean and variance at any node, by name of variable."""
+    """Return masks (size,) of the entries that lack mean and variance at some node, by name of variable."""
     if not hyper.log_posterior.classifier.effects_by_factors:
         return {}
     found: dict[str, NDArray[np.bool_]] = {}
@@ -302,7 +304,7 @@ def _averaged(
     variances: Sequence[Mapping[str, Array]],
     axes: Mapping[str, int],
 ) -> xr.Dataset:
-    """Return moments of variables over the nodes, with an axis of new rows if there are new rows."""
+    """Average moments of variables over the nodes. `axes` are the axes of new rows, by name."""
     classifier = hyper.log_posterior.classifier
     found = {}
     for name in names:
@@ -323,10 +325,10 @@ def _at_new_rows(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike],
 ) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
-    """Yield means and variances of variables at new inputs given each node, and their axes of rows."""
+    """Yield means, variances and axes of new rows of variables at new inputs, given each node."""
     prior = hyper.log_posterior.classifier.prior
     alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
-    if alone.keys() >= set(names) and not data:  # latent functions themselves
+    if alone.keys() >= set(names) and not data:  # The variables are latent functions, without new data.
         for each in each_node:
             new = each.functions.at(each.functions.new_rows(x, {}))
             variance = np.maximum(new.cov.diagonal(axis1=1, axis2=2).T, 0.0)
@@ -351,9 +353,9 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     Parameters
     ----------
     contrasts : dict of str to dict
-        Weights of variables by name, for each named combination. Weights are an array in the shape of the variable, or
-        a dict of labels to numbers. For a variable of two axes, labels of the first axis map to dicts of labels of the
-        second axis, or to arrays. Missing labels have the weight 0.
+        Weights of variables by name, for each combination by a name of your choice. Weights are an array in the shape
+        of the variable, or a dict of labels to numbers. For a variable with two axes, labels of the first axis map to
+        dicts by labels of the second axis, or to arrays. Missing labels have the weight 0.
 
     Returns
     -------
@@ -363,7 +365,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     Raises
     ------
     ValueError
-        See `effects`. If weights have another shape than the variable, or the variable has no such label.
+        As in `effects`. If weights differ from the variable in shape, or have a label that the variable lacks.
 
     Examples
     --------
@@ -375,7 +377,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     given: Any = contrasts
     if not isinstance(given, Mapping) or not given or not all(isinstance(own, Mapping) for own in given.values()):
         raise TypeError(
-            "contrast takes weights of variables for each combination, as in "
+            "contrasts must be a dict of names to weights of variables, as in "
             "contrast({'a - b': {'u': {'a': 1, 'b': -1}}})."
         )
     names = list(dict.fromkeys(name for weights in contrasts.values() for name in weights))
@@ -383,7 +385,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     if forgotten := [each for each, own in contrasts.items() if each in known and not any(v in known for v in own)]:
         each = forgotten[0]
         raise ValueError(
-            f"contrast takes weights of variables for each combination by a name of its own: "
+            f"contrasts must have a name for each combination: "
             f"contrast({{'my name': {{{each!r}: {dict(contrasts[each])!r}}}}})."
         )
 
@@ -423,9 +425,10 @@ def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
 def _by_labels(
     name: str, given: ArrayLike | Mapping[Any, Any], axes: Sequence[tuple[str, list[Any]]], above: tuple[Any, ...] = ()
 ) -> Array:
-    """Return weights (...) along the remaining axes, each a dim with its labels.
+    """Return an array of weights along `axes`, pairs of a dim and its labels.
 
-    Weights are given as an array, or by the labels of one axis after another.
+    `given` is an array, or a dict by the labels of the first axis, whose values have the form of `given` for the other
+    axes.
     """
     called = repr(name) + (f" at {_listed(above)}" if above else "")
     if not isinstance(given, Mapping):
@@ -468,7 +471,7 @@ def _listed(labels: Sequence[Any]) -> str:
 def _warn_of_likes(classifier: GPClassifier, joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
     """Warn of entries of variables with a posterior correlation near 1, unless one is computed from the other.
 
-    If there are too many entries, variables with few entries are examined.
+    If there are too many entries, only variables with few entries are compared.
     """
     sizes = sorted((np.size(mean), place, name) for place, (name, mean) in enumerate(joint.means.items()))
     counts = np.cumsum([size for size, *_ in sizes])
@@ -524,8 +527,8 @@ def names_of_effects(classifier: GPClassifier) -> list[str]:
     """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
 
     A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
-    `pm.Deterministic("u", sigma * z)`. It replaces z if it depends on z alone, and the rest of the model depends on z
-    only through it.
+    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
+    depends on z only through it.
     """
     own = _own(classifier)
     if not classifier.prior.singular:
@@ -554,7 +557,7 @@ def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, 
 
 
 def _own(classifier: GPClassifier) -> list[TensorVariable]:
-    """Return integrated variables, with latent values in place of their standard normals."""
+    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
     held = {latent.free: latent.f for latent in classifier.prior.processes}
     return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
 
@@ -577,20 +580,20 @@ def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variabl
 
 
 def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
-    """Return whether the model depends on a variable by a path that avoids another variable."""
+    """Return whether the model depends on `z` along a path that does not contain the variable `by`."""
     others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
     return z in set(ancestors(others, blockers=[by]))
 
 
-_NO_SLOPE = 1e-9  # Smaller coefficients of an effect are rounding.
+_NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.
 
 
 class _Alone(NamedTuple):
-    """Entries of an effect that keep their prior in place of the Gaussian of the posterior."""
+    """Entries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
 
     name: str
     rows: NDArray[np.intp]
-    """Rows of the factors of all n entries."""
+    """Rows of the prior factors of all n entries, (n,)."""
     places: NDArray[np.intp]
     """Positions of entries that keep their prior, (k,)."""
     cross: Array
@@ -605,7 +608,7 @@ class _Alone(NamedTuple):
 
 
 def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
-    """Yield effects with entries that have no moments and no rows, and effects with new levels."""
+    """Yield effects of which some entries have neither moments nor rows, and effects with new levels."""
     solution = conditional.solution
     for name, at, _, unknown, quantiles in conditional.factors_without_moments():
         places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
@@ -639,9 +642,8 @@ def over_priors(
 ) -> tuple[Prediction, list[tuple[Array, Array]], str]:
     """Average predictions over the priors of effects that have no moments and no rows, and of new levels.
 
-    The posterior has a normal base in place of such a prior. In the latent values of a row, quantiles of the prior
-    replace the part of the base. The quantiles of each effect are in random order. If the prior has no moments, the
-    latent values have no moments.
+    The posterior contains a normal base in place of such a prior. Quantiles of the prior, in random order for each
+    effect, replace its contribution to latent values. Without moments of the prior, latent values have no moments.
 
     Returns
     -------
@@ -649,7 +651,7 @@ def over_priors(
     list of (array, array)
         Means (m, 1) and covariances (m, 1, 1) of latent values at the quantiles. Empty without such effects.
     str
-        Text of a warning. Empty without such effects.
+        Text of the warning for the user. Empty without such effects.
     """
     m, own = len(found.mean), conditional.solution.posterior.prior.variances[0]
     assert found.cov is not None
@@ -667,7 +669,7 @@ def over_priors(
             shifts += rng.permutation(quantiles - each.mean[i])[:, None] * slope
             if np.isnan(centre):
                 names[each.name] = None
-            # If the moment is NaN, its product with a slope of 0 would be NaN, too.
+            # A moment that does not exist is NaN, and so is 0 times the moment.
             mean += np.where(slope == 0.0, 0.0, slope * (centre - each.mean[i]))
             variance += np.where(slope == 0.0, 0.0, slope**2 * (square - each.variance[i]))
             shift += np.where(slope == 0.0, 0.0, slope * (centre - quantiles.mean()))

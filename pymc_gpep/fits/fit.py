@@ -28,8 +28,8 @@ from pymc_gpep.solvers.team import one_blas_thread
 class GPGroup(Group):
     """Weighted nodes of the hyperparameters with Gaussian latent values, in the unconstrained space of the model.
 
-    Mean and standard deviation are stored when they are first used. The covariance can be large, and is computed each
-    time.
+    Mean and standard deviation are stored at their first use. The covariance can be large, so it is computed at each
+    use.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class GPGroup(Group):
     __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
     short_name = "gaussian_process"
     alias_names = frozenset(["gp"])
-    has_logq = False  # A point mass has no density.
+    has_logq = False  # Hyperparameters at a single point have no density.
 
     def __init_group__(self, group: Sequence[Any]) -> None:
         super().__init_group__(group)
@@ -52,12 +52,12 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._coords = dict(self.model.coords)  # Coordinates of the model may change later.
+        self._coords = dict(self.model.coords)  # A copy, since coordinates of the model may change later.
         self._finalize_init()
 
     @cached_property
     def _settled(self) -> dict[str, Any]:
-        """The parameters, with the computed mean and standard deviation."""
+        """Parameters of the group, with mean and standard deviation computed."""
         for key, values in zip(("gp_mean", "gp_std"), _moments(self.hyper), strict=True):
             flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
             self.params_dict[key].set_value(floatX(flat))
@@ -70,7 +70,7 @@ class GPGroup(Group):
 
     @property
     def std(self) -> pt.TensorVariable:
-        """Standard deviation, (d,); zero for hyperparameters at a point."""
+        """Standard deviation, (d,); 0 for hyperparameters at their maximum."""
         return self._settled["gp_std"]
 
     @property
@@ -103,7 +103,7 @@ class GPGroup(Group):
 
 
 def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Means and standard deviations by name of value variable."""
+    """Return means and standard deviations by name of value variable."""
     means, variances = zip(*(conditional.moments() for conditional in conditionals(hyper)), strict=True)
     mean, std = {}, {}
     for name in means[0]:
@@ -119,7 +119,7 @@ def _moments(hyper: HyperPosterior) -> tuple[dict[str, Array], dict[str, Array]]
 
 
 def _covariance(hyper: HyperPosterior, places: Mapping[str, slice], size: int) -> Array:
-    """Covariance (size, size) of the flat vector in which each value variable has its place."""
+    """Return the covariance (size, size) of a flat vector, given the slice `places` of each value variable."""
 
     def parts() -> Iterator[tuple[Array, Array]]:
         for conditional in conditionals(hyper):
@@ -139,8 +139,8 @@ class Fit(Fitted):
     the hyperparameters.
 
     Users call `predict`, `summary`, `effects`, `contrast`, `sample`, `loo`, `importance`, `corrected_evidence`,
-    `sensitivity`, `refine` and `save`. A fit is a value: no call changes it, and no later change of the model does.
-    Results are computed when they are first requested.
+    `sensitivity`, `refine` and `save`. A fit is immutable: neither its methods nor later changes of the model change
+    it. Results are computed when they are first requested.
 
     PyMC's attributes of an `Approximation` work as well: `mean`, `std`, `cov`, `mean_data`, `state` and `sample_node`.
     They need matrices of the size of all latent values.
@@ -148,9 +148,9 @@ class Fit(Fitted):
     Attributes
     ----------
     seconds : float
-        Seconds of the fit without compilation.
+        Seconds that the fit took, without compilation.
     compile_seconds : float
-        Seconds for the graph of the log posterior and for compiling kernels. NaN if unknown.
+        Seconds of compiling the log posterior and the kernels. NaN if unknown.
 
     Examples
     --------
@@ -177,7 +177,7 @@ class Fit(Fitted):
     to_datatree = saving.to_datatree
     save = saving.save
 
-    # The interface of PyMC's approximations.
+    # Interface of PyMC's approximations.
 
     @property
     def sample_dict_fn(self) -> Any:
@@ -205,7 +205,7 @@ class Fit(Fitted):
     if not TYPE_CHECKING:  # A type checker would accept any attribute.
 
         def __getattr__(self, name: str) -> Any:
-            """Return attributes of PyMC's groups. Python calls this method for missing attributes."""
+            """Return an attribute of PyMC's groups. Python calls this method for attributes that the fit lacks."""
             if hasattr(type(self), name):  # A property of the class raised an AttributeError: raise it again.
                 return object.__getattribute__(self, name)
             if name.startswith("_"):

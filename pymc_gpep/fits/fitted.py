@@ -58,17 +58,17 @@ class Fitted(SingleGroupApproximation):
         hyper_posterior : HyperPosterior, optional
             Nodes over which results are averaged. The default is one node at the maximum.
         seconds, compile_seconds : float
-            Seconds of the fit without compilation, and of compilation. NaN if unknown.
+            Seconds of the fit without compilation, and seconds of compilation. NaN if unknown.
         seed : int
             Seed of draws for which no seed is given.
         again : function, optional
             Function that continues a fit, see `refine`.
         solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
-            Approximate posterior at the maximum, if it is computed already.
+            Approximate posterior at the maximum, if it was computed already.
         why_maximum : str
             Reason why hyperparameters stay at their maximum, for messages.
         """
-        # PyMC's constructor makes a group of all variables, which takes longer than some fits: see `groups`.
+        # PyMC's constructor is not called, since it takes longer than some fits. The property `groups` makes the group.
         self.log_posterior = log_posterior
         self.trace = trace
         self.seconds, self.compile_seconds = seconds, compile_seconds
@@ -77,7 +77,7 @@ class Fitted(SingleGroupApproximation):
         self._told = False
         self.why_maximum = why_maximum
         self._hyper, self._again, self._known = hyper_posterior, again, solution
-        # A later gp.conditional does not change an existing fit.
+        # A copy, so that a later `gp.conditional` does not change this fit.
         classifier = log_posterior.classifier
         apart, held = set(classifier.prior.implicit), classifier.prior.held
         of_model = classifier.model.deterministics
@@ -102,18 +102,18 @@ class Fitted(SingleGroupApproximation):
         return fit
 
     def kept(self, why: str) -> Self:
-        """Return this fit of an iteration as a fit that ended, with the reason."""
+        """Return the fit of this iteration as a finished fit; `why` is the reason for its `message`."""
         parts = {"hyper_posterior": self.hyper_posterior, "solution": self.solution}
         return self._with(trace=self.trace.ended_as(why), **parts)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the fit itself: a fit is a value, and its parts belong to its model."""
+        """Return the fit itself, since it is immutable and its parts belong to its model."""
         return self
 
     def refine(self, n: int, *, callbacks: Sequence[Any] | None = None, progressbar: bool = True) -> Self:
         """Continue the fit for at most `n` more iterations or steps.
 
-        Data, backend and options are taken from this fit, which does not change.
+        The new fit uses the data, backend and options of this fit, which does not change.
 
         Returns
         -------
@@ -131,7 +131,7 @@ class Fitted(SingleGroupApproximation):
         further: Self = self._again(self, n, callbacks, progressbar)
         return further
 
-    # Results of the search.
+    # Results of the search for hyperparameters.
 
     @property
     def classifier(self) -> GPClassifier:
@@ -160,7 +160,7 @@ class Fitted(SingleGroupApproximation):
     def hyper_posterior(self) -> HyperPosterior:
         """The nodes of the hyperparameters, over which results are averaged.
 
-        It also has the log evidence with the hyperparameters integrated out.
+        Its attribute `log_evidence` is the log evidence with the hyperparameters integrated out.
         """
         return self._hyper or HyperPosterior(Maximum.name, self.log_posterior, [self.trace.best], np.ones(1))
 
@@ -178,7 +178,8 @@ class Fitted(SingleGroupApproximation):
     def log_evidence(self) -> float:
         """Approximate log marginal likelihood at the maximum; NaN if the method does not approximate it.
 
-        With inducing inputs it belongs to the sparse model. For a fit by batches it takes a few passes over all rows.
+        With inducing inputs it is the evidence of the sparse model. For a fit by batches its computation takes a few
+        passes over all rows.
         """
         return float(self.solution.log_evidence)
 
@@ -186,8 +187,8 @@ class Fitted(SingleGroupApproximation):
     def lower_bound(self) -> float:
         """Lower bound of the log marginal likelihood at the maximum; NaN without a bound.
 
-        For a dense fit and a likelihood of one latent function it is Jensen's bound of the Gaussian, E_q log p(y | f) −
-        KL(q ‖ prior). For other fits it is the bound of the method.
+        For a dense fit and a likelihood of one latent function it is Jensen's bound E_q log p(y | f) − KL(q ‖ prior),
+        with the Gaussian posterior q. For other fits it is the bound of the method.
         """
         return float(self.solution.lower_bound)
 
@@ -203,7 +204,7 @@ class Fitted(SingleGroupApproximation):
     def active_evidence(self) -> float:
         """Log evidence of the labels of the active rows alone; NaN if sites were not iterated.
 
-        Do not choose hyperparameters by it, since the rows were chosen by their labels.
+        It is not suited to choose hyperparameters, since the active rows were chosen by their labels.
         """
         if not hasattr(self.solution, "active_evidence"):
             raise AttributeError(f"A fit by {self.log_posterior.by} has no active rows.")
@@ -222,13 +223,13 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def message(self) -> str:
-        """Convergence of the fit, as a text."""
+        """Text on how the search, the approximation and the integral over hyperparameters ended."""
         hyper = self.hyper_posterior
         ended = self.log_posterior.ending(self.trace, lambda: self.solution)
         return ended + (f" In hyper={hyper.name!r}, {hyper.message}." if hyper.message else "")
 
     def __str__(self) -> str:
-        """Method, evidence or bound, and how the fit ended."""
+        """Return method, evidence or bound, and how the fit ended."""
         hyper, integrated = self.hyper_posterior, ""
         if len(hyper) > 1:
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
@@ -238,7 +239,7 @@ class Fitted(SingleGroupApproximation):
         return " ".join([f"{heading} {self.message}{integrated}", *filter(None, parts)])
 
     def __repr__(self) -> str:
-        """Method, evidence or bound, and how the fit ended."""
+        """Return the text of `str`."""
         return str(self)
 
     @property
@@ -248,7 +249,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def _maximum(self) -> str:
-        """Sentence with the hyperparameters at their maximum and the reason, or an empty text."""
+        """Sentence that names the hyperparameters at their maximum, with the reason; or an empty text."""
         if not (names := self.at_maximum):
             return ""
         why = "the fit was interrupted" if self.trace.interrupted else self.why_maximum
@@ -280,17 +281,17 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def _bounds(self) -> str:
-        """Sentence with the uniform variables whose bounds are left out, or an empty text."""
+        """Sentence that names the uniform variables whose bounds are left out; empty without such variables."""
         if not (beyond := self.beyond_bounds):
             return ""
         return f"Bounds left out: {', '.join(f'{name} (probability {p:.2g} beyond)' for name, p in beyond.items())}."
 
     @property
     def _tails(self) -> str:
-        """Sentences with the scales that lack moments, or an empty text."""
+        """Sentences that name the scales without mean or variance; empty without such scales."""
         return " ".join(
             f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and effects that grow "
-            "with it. The data hardly bound it above, and its prior is flat."
+            "with it. Its prior is flat, and the data hardly limit large values."
             for tail in self.hyper_posterior.tails
         )
 
@@ -328,7 +329,7 @@ class Fitted(SingleGroupApproximation):
     def hist(self) -> Array:
         """Negative log posterior at each iteration: the loss.
 
-        With active rows it may rise after a new choice of rows. For a fit by batches it is an estimate from one batch.
+        With active rows it may rise after a new choice of rows. For a fit by batches it is estimated from each batch.
         """
         return self.trace.losses
 
@@ -336,7 +337,7 @@ class Fitted(SingleGroupApproximation):
     def history(self) -> xr.Dataset:
         """Evidence (or bound), log posterior and iterations of the approximation, for each `iteration`.
 
-        For a fit by batches, log posterior of each `step`, and the share of points with a reduced site.
+        For a fit by batches: log posterior and share of points with a reduced site, for each `step`.
         """
         return datasets.history(self.trace)
 
@@ -347,7 +348,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def inducing(self) -> xr.DataArray:
-        """Inducing inputs (inducing, column), or (class, inducing, column) if each function has its own inputs.
+        """Inducing inputs (inducing, column); (class, inducing, column) if functions have different inducing inputs.
 
         For a fit by active rows, the inputs of these rows.
         """
@@ -355,28 +356,29 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def inducing_inputs(self) -> Array:
-        """Inducing inputs as an array, (1 or c, M, d)."""
+        """Inducing inputs as an array (1 or c, M, d)."""
         return self.log_posterior.anchors(self.trace.best.theta, self.solution)
 
     @property
     def active(self) -> xr.Dataset:
         """Active rows in the order of their choice, by `inclusion`.
 
-        `row` is the position in the data, from 0. `score` is the score at the choice, NaN for rows chosen at random and
-        for the first rows. `label` is the observation, `input` (inclusion, column) the inputs. `site` is whether the
-        row has a site, (inclusion, class) for several functions; with `sites="separate"` a row may have sites for some
-        functions. Coords of the points of the model are included.
+        `row` is the position in the data, from 0. `score` is the score with which the row was chosen, NaN for the first
+        rows and for rows chosen at random. `label` is the observation, `input` (inclusion, column) the inputs. `site`
+        is True if the row has a site. With several functions it is (inclusion, class); with `sites="separate"` a row
+        may have sites for some functions only. Coords of the points of the model are included.
         """
         return self.log_posterior.active(self.trace.best.theta, self.solution)
 
-    # Latent functions.
+    # Latent functions at the fitted rows.
 
     @property
     def latent(self) -> xr.Dataset:
         """Posterior mean (point, class) and covariance (point, class, class) of the fitted latent values.
 
-        `sd` (point, class) is of the values minus their mean over functions, on which the likelihood depends. If a
-        point has one latent function, and the model has no axis for functions, there are `mean` and `variance` (point).
+        `sd` (point, class) is the standard deviation of the values minus their mean over functions, on which the
+        likelihood depends. If a point has one latent function, and the model has no axis for functions, there are
+        `mean` and `variance` (point).
         """
         found = datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)
         return self.classifier.in_axes(found, str(found["mean"].dims[0]))
@@ -400,7 +402,8 @@ class Fitted(SingleGroupApproximation):
                     mean[rows], cov[rows] = new.mean.T, new.cov
                 yield mean, cov
 
-        # Rows of vectors with correlated noise are conditional; results are marginal moments of entries.
+        # Rows of vectors with correlated noise are conditional on other entries. The results are marginal moments of
+        # entries.
         data, vectors = self.log_posterior.space.data, []
         for part in self.classifier.each:
             if part.axes is not None and part.axes.vectors:
@@ -418,12 +421,12 @@ class Fitted(SingleGroupApproximation):
     def joint_latent_moments(self, points: Sequence[int]) -> tuple[Array, Array]:
         """Return joint mean (m, c) and covariance (m, c, m, c) of latent values, by positions of points.
 
-        `latent_moments` returns the moments of each point alone.
+        `latent_moments` returns no covariances between points.
 
         Raises
         ------
         ValueError
-            If a position has no point.
+            If a position is outside 0, …, n − 1.
         NotImplementedError
             If the fit has no joint posterior of all latent values.
         """
@@ -450,8 +453,8 @@ class Fitted(SingleGroupApproximation):
     def fitted_inputs(self, gp: Gp = None) -> Array:
         """Return the fitted inputs (n, d); `gp` are the processes of the latent values, if given.
 
-        If they came from `data=...` and the fit was read from a file, raise a ValueError: the file does not contain
-        them.
+        If the rows came from `data=...` and the fit was read from a file, raise a ValueError: the file does not contain
+        rows.
         """
         return self.log_posterior.inputs(as_gps(gp))
 

@@ -48,13 +48,14 @@ from pymc_gpep.univariate.likelihood import UnivariateLikelihood
 from pymc_gpep.univariate.predictors import PredictorsLikelihood
 from pymc_gpep.univariate.prior_factor import PriorFactor
 
-_REFIT_TOLERANCE = 1e-6  # Relative difference of a density or a covariance that rounding on another machine can make.
+# Largest relative difference of a density or covariance that can be due to rounding on another machine.
+_REFIT_TOLERANCE = 1e-6
 _OTHER = "The model is not the one that was fitted"
 
 
 @one_blas_thread()
 def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any = None) -> Fit:
-    """Make a fit from the DataTree of `Fit.to_datatree`.
+    """Return the fit that `Fit.to_datatree` stored in a DataTree.
 
     Parameters
     ----------
@@ -63,8 +64,8 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     model : pm.Model, optional
         The model that was fitted, declared again. The default is the model of the context.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes of the latent values. They are needed if `pm.fit` was given them, for a fit with inducing inputs, by
-        batches or by active rows.
+        Processes of the latent values. They are needed if the call of `pm.fit` had them, and the fit uses inducing
+        inputs, batches or active rows.
 
     Returns
     -------
@@ -78,8 +79,9 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     StructureError
         If the model cannot be read, or if `gp` is needed and missing.
     ValueError
-        If the tree is not a fit, or of another version. If its method or its likelihood is not registered. If the model
-        differs: in labels, names of classes or points, hyperparameters, priors, or the prior of the latent functions.
+        If the tree is not a fit, or has another file format. If its method or its likelihood is not registered. If the
+        model differs from the fitted model in labels, names of classes or points, hyperparameters, priors, or the prior
+        of the latent functions.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def load(path: str | os.PathLike[str], model: pm.Model | None = None, *, gp: Any
     model : pm.Model, optional
         The model that was fitted, declared again. The default is the model of the context.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes, if `pm.fit` was given them; see `from_datatree`.
+        Processes of the latent values, if the call of `pm.fit` had them; see `from_datatree`.
 
     Returns
     -------
@@ -161,7 +163,7 @@ def _check_tree(tree: object) -> None:
     if (was := tree.attrs.get("format", 1)) != FORMAT:
         raise ValueError(
             f"This fit was written in format {was}, by version {tree.attrs.get('pymc_gpep_version', 'unknown')}, and "
-            f"this version reads format {FORMAT} alone. Fit again, or read it with that version."
+            f"this version reads format {FORMAT} only. Fit again, or read it with that version."
         )
 
 
@@ -179,7 +181,7 @@ def _check_registered(attrs: Mapping[Any, Any]) -> None:
 
 
 def _classifier(kind: type[LogPosterior], model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
-    """Read the model as for the stored fit, in which means of processes may be hyperparameters."""
+    """Read the model with the options of the stored fit, which may treat means of processes as hyperparameters."""
     asked = json.loads(attrs.get("asked", "[]"))
     means = kind.takes_means
     name = attrs["likelihood"] if len(_responses(attrs)) == 1 else None
@@ -194,7 +196,7 @@ def _classifier(kind: type[LogPosterior], model: pm.Model, attrs: Mapping[Any, A
 
 
 def _responses(attrs: Mapping[Any, Any]) -> list[str]:
-    """Names of the observed variables of a fit."""
+    """Return the names of the observed variables of a fit."""
     found: list[str] = json.loads(attrs.get("responses", json.dumps([attrs["likelihood"]])))
     return found
 
@@ -205,7 +207,7 @@ FILES: Registry[type[LogPosterior]] = Registry(
     of=LogPosterior,
     named="kind",
 )
-"""Log posteriors by the names of their kinds in files."""
+"""Classes of log posteriors by their names in files."""
 
 
 def _optimum(tree: xr.DataTree, best: Evaluation) -> Optimum:
@@ -267,7 +269,7 @@ def _former_rows(observed: xr.Dataset) -> FormerRows | None:
     return FormerRows(int(n_rows), int(n_inputs), str(checksum), str(name))
 
 
-# Checks that the model is the fitted model.
+# Checks that the model equals the fitted model.
 
 
 def _check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
@@ -279,7 +281,7 @@ def _check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
 
 
 def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any], labels: Observed | None) -> None:
-    """Compare likelihood, labels if the file has them, priors by their log density at θ, and classes."""
+    """Check that likelihood, labels (if stored), log prior density at θ and names of classes equal the fitted model."""
     classifier = space.classifier
     if (own := classifier.likelihood_model.name) != (was := attrs["kind_of_likelihood"]):
         raise ValueError(f"{_OTHER}: its likelihood is {own}, and was {was}.")
@@ -301,9 +303,9 @@ def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any],
 
 
 def _check_prior(log_posterior: LogPosterior, x: Array, stored: xr.Dataset) -> None:
-    """Compare the prior covariance of a few inputs, if the file has it.
+    """Check the prior covariance of a few inputs against the file, if it is stored.
 
-    If the covariance of other inputs cannot be read from the graph of the model, nothing is compared.
+    Nothing is checked if the graph of the model does not show the covariance of arbitrary inputs.
     """
     if "prior_covariance" not in stored:
         return
@@ -333,7 +335,7 @@ def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
 
 
 def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
-    """Compare names of classes and points, and the log evidence."""
+    """Check names of classes and points, and the log evidence, against the file."""
     _ = fit.solution  # The solve at the maximum starts from its own result.
     latent = fit.latent
     for dim in latent["mean"].dims:

@@ -11,25 +11,25 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.user_warnings import warn
 
-_LOST = 1e-6  # Largest total weight of nodes with undefined moments that an average omits.
-_SHARE = 0.975  # A fit warns if a larger share of predicted observations is below their mean.
-_WIDE = 1e4  # Smallest variance of such observations, relative to mean + mean².
+_LOST = 1e-6  # Largest total weight of nodes with undefined moments that an average may omit.
+_SHARE = 0.975  # Share of predicted observations below their mean, above which a fit warns.
+_WIDE = 1e4  # Smallest variance of observations with that warning, in units of mean + mean².
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
-    """Return mean (...) and variance (...) of a mixture from moments of its parts (s, ...): E Var + Var E."""
+    """Return mean (...) and variance (...) of a mixture from moments (s, ...) of its parts: Var = E Var + Var E."""
     mean = np.tensordot(weights, means, axes=1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
 
 def total_covariance(weights: Array, parts: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return mean (..., d) and covariance (..., d, d) of a mixture. One part at a time is in memory.
+    """Return mean (..., d) and covariance (..., d, d) of a mixture, with one part in memory at a time.
 
     Parameters
     ----------
     weights : array (s,)
-        They sum to 1.
-    parts : iterable of s pairs of arrays (..., d) and (..., d, d)
+        Weights of the parts; they sum to 1.
+    parts : iterable of s pairs of mean (..., d) and covariance (..., d, d)
     """
     mean, cov, so_far = np.zeros(()), np.zeros(()), 0.0
     for weight, (own_mean, own_cov) in zip(weights, parts, strict=True):
@@ -61,7 +61,7 @@ class Prediction(NamedTuple):
     intervals: Array | None = None
     """Lower and upper ends of intervals of class probabilities, (m, classes, 2), if requested."""
     far: Array | None = None
-    """1 for points that are uncorrelated with all fitted points, else 0, (m,); averaged over the mixture."""
+    """Share of the mixture in which a point is uncorrelated with all fitted points, (m,)."""
 
     @property
     def moments(self) -> Array | None:
@@ -74,7 +74,7 @@ class Prediction(NamedTuple):
 
 
 def assembled(m: int, blocks: Iterable[slice], predicted: Callable[[slice], Prediction]) -> Prediction:
-    """Return the prediction at m points from the predictions of at least one block of points."""
+    """Return the prediction at m points, computed block by block; there is at least one block."""
     whole: list[Array | None] = []
     for rows in blocks:
         part = predicted(rows)
@@ -91,7 +91,7 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
     Parameters
     ----------
     weights : array (s,)
-        They sum to 1.
+        Weights of the parts; they sum to 1.
     predictions : iterable of s Predictions
         Predictions, either all with covariances or all without.
     """
@@ -126,10 +126,10 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
 
 
 def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -> None:
-    """Warn of undefined moments of `name`, and of means above most predicted observations.
+    """Warn if moments of the response `name` are undefined, or if a mean exceeds most predicted observations.
 
-    Such means belong to log-normal mixtures: rates with an uncertain logarithm. `likelihood` is the likelihood at the
-    rows.
+    Such means occur in log-normal mixtures: rates with an uncertain logarithm. `likelihood` is the likelihood at the
+    predicted rows.
     """
     if prediction.outcome is None or (moments := prediction.moments) is None:
         return
@@ -150,7 +150,7 @@ def warn_of_moments(prediction: Prediction, likelihood: Likelihood, name: str) -
         return
     try:
         below = likelihood.at(rows).cumulative(mean[rows], prediction.mean[rows], prediction.cov[rows])
-    except TypeError:  # Without a distribution function the share is unknown.
+    except TypeError:  # A likelihood without a distribution function does not support this warning.
         return
     if count := int((below > _SHARE).sum()):
         largest = mean[rows][below > _SHARE].max()

@@ -33,13 +33,13 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.sums.new_data import RowsOfData, by_name
 from pymc_gpep.user_warnings import warn
 
-_ALONE = 4096  # Number of draws at each node for one function, on a grid.
-_DRAWS = 1024  # Number of draws for several functions: a power of 2, for which Sobol points are balanced.
-_HELD = 500_000  # Largest number of latent values in memory at a time.
+_ALONE = 4096  # Number of latent values at each node for one function, on a regular grid of probabilities.
+_DRAWS = 1024  # Number of draws at each node for several functions: a power of 2, as Sobol points need.
+_HELD = 500_000  # Largest number of drawn latent values in memory at a time.
 
 
 class Part(NamedTuple):
-    """Predictions at one node of the hyperparameters, as a part of a mixture."""
+    """Prediction at one node of the hyperparameters, with the weight of the node."""
 
     weight: float
     likelihood: Likelihood
@@ -63,17 +63,17 @@ def checked_interval(level: float, likelihood: Likelihood, n_functions: int) -> 
         raise ValueError(f"intervals must be a number between 0 and 1, such as 0.9, but is {level!r}.")
     if not likelihood.n_classes(n_functions):
         raise TypeError(
-            f"intervals= gives ranges of class probabilities, but observations of a {likelihood.name} likelihood are "
-            f"numbers: ask for quantiles=[{0.5 - level / 2:g}, {0.5 + level / 2:g}] of them."
+            f"intervals= is for class probabilities, but observations of a {likelihood.name} likelihood are numbers. "
+            f"Use quantiles=[{0.5 - level / 2:g}, {0.5 + level / 2:g}]."
         )
     return np.array([0.5 - level / 2, 0.5 + level / 2])
 
 
 def probability_intervals(parts: Sequence[Part], levels: Array) -> Array:
-    """Quantiles (m, classes, k) of each class probability over latent values and nodes.
+    """Return posterior quantiles (m, classes, k) of each class probability over latent values and nodes.
 
-    A probability at a row is a function of the latent values of the row. All rows use the same standard normal numbers
-    for their draws, so neighbours have similar intervals.
+    A class probability at a row is a function of the latent values of the row. The draws of all rows use the same
+    standard normal numbers, so neighbouring rows have similar intervals.
 
     Parameters
     ----------
@@ -100,14 +100,14 @@ def _standard_normals(c: int) -> Array:
 
 
 def _blocks(m: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield blocks of positions of rows. Each row takes `size` numbers of memory."""
+    """Yield positions of rows in blocks that fit into memory, if each row takes `size` numbers."""
     step = max(1, _HELD // size)
     for first in range(0, m, step):
         yield np.arange(first, min(first + step, m))
 
 
 def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
-    """Return probabilities (draws, rows, classes) at a node, for drawn latent values."""
+    """Return class probabilities (draws, rows, classes) at a node, given drawn latent values."""
     f = part.mean[rows] + np.einsum("mij,dj->dmi", covariance_root(part.cov[rows]), z)
     draws, m, c = f.shape
     likelihood = part.likelihood.at(np.tile(rows, draws))
@@ -118,7 +118,7 @@ def _drawn(part: Part, rows: NDArray[np.int64], z: Array) -> Array:
 def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
     """Return quantiles (k, ...) of weighted numbers (draws, ...) by linear interpolation.
 
-    NumPy does not interpolate weighted quantiles. Its error is the weight of a draw.
+    The weighted quantiles of NumPy are not interpolated, so their error is the weight of a draw.
     """
     order = np.argsort(p, axis=0)
     ascending, own = np.take_along_axis(p, order, axis=0), weights[order]
@@ -132,9 +132,9 @@ def _weighted_quantiles(p: Array, weights: Array, levels: Array) -> Array:
 
 
 type _Distribution = Callable[[Array, Any], Array]
-"""Probabilities that observations at some rows do not exceed numbers."""
+"""Function of numbers and selected rows. It returns the probabilities that observations do not exceed the numbers."""
 
-_LONGEST = 1100  # Number of doublings over the range of floating-point numbers.
+_LONGEST = 1100  # Number of doublings that cover the range of floating-point numbers.
 
 
 def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -> Array:
@@ -158,7 +158,7 @@ def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -
 
 
 def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
-    """Return quantiles (m, k): the smallest numbers that an observation does not exceed with k probabilities."""
+    """Return quantiles (m, k): the smallest numbers that an observation does not exceed with these probabilities."""
     first = parts[0].likelihood
     moments = sum(part.weight * part.likelihood.outcome_moments(part.mean, part.cov) for part in parts)
     assert not isinstance(moments, int)
@@ -167,7 +167,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
         spread = np.sqrt(np.maximum(square - centre**2, 0.0))
     usable = np.isfinite(centre) & (centre > first.least)
     centre = np.where(usable, centre, 1.0)
-    # Upper bound of a spread that rounding hides in the square of the centre.
+    # The spread used where rounding of the squared centre hides the standard deviation.
     lost = np.where(usable & (centre != 0.0), 1e-8 * np.abs(centre), 1.0)
     spread = np.where(usable & np.isfinite(spread) & (spread > 0.0), spread, lost)
 
@@ -180,7 +180,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
 
 
 def _smallest_count(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """Find the smallest sufficient count by bisection: `low` is too small, `high` suffices."""
+    """Return the smallest count with distribution function ≥ level, by bisection between `low` and `high`."""
     every = slice(None)
     low, high = np.full(len(centre), -1.0), np.maximum(np.ceil(centre + spread), 1.0)
     for _ in range(_LONGEST):
@@ -190,7 +190,7 @@ def _smallest_count(distribution: _Distribution, level: float, centre: Array, sp
         low, high = np.where(short, high, low), np.where(short, 2.0 * high, high)
     while True:
         middle = np.floor(0.5 * low + 0.5 * high)
-        if not ((middle > low) & (middle < high)).any():  # Above 2⁵³ neighbouring numbers differ by more than 1.
+        if not ((middle > low) & (middle < high)).any():  # Above 2⁵³ adjacent floats differ by more than 1.
             return high
         enough = distribution(middle, every) >= level
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
@@ -210,17 +210,17 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
         rows = given.astype(np.int64)
         return distribution(number(x, rows).ravel(), rows.ravel()).reshape(x.shape) - level
 
-    every = np.arange(len(centre), dtype=np.float64)  # Rows that the search still moves.
+    every = np.arange(len(centre), dtype=np.float64)  # Positions of rows; `find_root` drops converged rows.
     ends = bracket_root(excess, -np.ones(len(every)), np.ones(len(every)), args=(every,), maxiter=_LONGEST).bracket
     found = find_root(excess, ends, args=(every,), tolerances={"xrtol": 1e-10, "xatol": 1e-12}).x
     return number(found, slice(None))
 
 
-_NOTHING = 1e-3  # Correlation below which the posterior equals the prior to three digits.
-_MOST = 0.5  # Share of the mixture, or of fitted rows, above which rows count as far.
+_NOTHING = 1e-3  # Correlation with the fitted points below which the posterior equals the prior to three digits.
+_MOST = 0.5  # Share of the mixture (or of fitted rows) above which a row is far (or no warning is given).
 _NEW = "new_point"
-_ROWS = "new_row"  # Dim of the entries of an array before the result has the axes of the array.
-_TWO = 2  # Smallest number of rows for the warning of far rows.
+_ROWS = "new_row"  # Temporary dim of the entries of an array, until the result is reshaped to the axes of the array.
+_TWO = 2  # Smallest number of new rows for a warning of far rows.
 _ALL = "all rows"
 _SEVERAL = 5  # Smallest number of fitted points for which a common correlation is subtracted.
 
@@ -235,16 +235,16 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
     cross : array (q, m, n)
         Prior covariance with the n fitted points, or with inducing values; NaN entries are ignored.
     variance : array (q, m)
-        Prior variance.
+        Prior variance of the m points.
     own : array (q, n)
-        Prior variance of the fitted points.
+        Prior variance of the n fitted points or inducing values.
     """
     q, m, n = cross.shape
     if not m or not n:
         return np.zeros(m)
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = cross / np.sqrt(variance[:, :, None] * own[:, None, :])
-    # Points without variance are neither near nor far: NaN compares as False.
+    # Points without prior variance have a NaN correlation and never count as far.
     highest = np.fmax.reduce(correlation, axis=2)
     lowest = np.fmin.reduce(correlation, axis=2)
     level = np.where(np.abs(lowest) < 1.0 - _NOTHING, lowest, 0.0) if n >= _SEVERAL else np.zeros((q, m))
@@ -254,9 +254,9 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
 
 
 def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: str) -> None:
-    """Warn of new rows that are `far` (m,), as returned by `unreached`, unless most fitted rows are far as well.
+    """Warn of far new rows, from `far` (m,) of `unreached`, unless most fitted rows are far as well.
 
-    `by` names the points of the fit in the message: all rows, or for example inducing inputs.
+    `by` is the message's name for the points of the fit, such as "inducing inputs".
     """
     if far is None or not (count := int(np.count_nonzero(far > _MOST))):
         return
@@ -269,17 +269,17 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
         more = f" If fitted rows are near them, the fit needs more {by}."
     warn(
         f"{count} of {len(far)} rows of Xnew {'is' if count == 1 else 'are'} further from all {of} than the length "
-        f"scales of the covariance reach, and {nothing}. Xnew must be scaled as the inputs of the model are.{more}"
+        f"scales of the covariance reach, and {nothing}. Scale Xnew like the inputs of the model.{more}"
     )
 
 
-_ENTRIES = 4_000  # Smallest size of a row (numbers) that blocks assume, so that an interrupt is noticed soon.
+_ENTRIES = 4_000  # Smallest assumed size of a row (numbers), so that blocks end often enough to notice an interrupt.
 
 
 def process_and_inputs(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None, Xnew: ArrayLike | None
 ) -> tuple[Any, Any]:
-    """Return the processes, or None, and the new inputs of `predict(gp, Xnew)` and `predict(Xnew)`.
+    """Return the processes and the new inputs of `predict(gp, Xnew)`; processes None for `predict(Xnew)`.
 
     Inputs are None if only data were given.
     """
@@ -290,7 +290,7 @@ def process_and_inputs(
 
 
 def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Correction:
-    """Return the correction of this name, if it belongs to the approximation."""
+    """Return the correction with this name, or raise a ValueError if it does not suit the approximation."""
     known = {each: correction for kind in APPROXIMATIONS for each, correction in kind.corrections.items()}
     check_name("correction", name, known, " or None")
     own: Mapping[str, Correction] = getattr(approximator, "corrections", {})
@@ -322,9 +322,10 @@ def predict(
     intervals: float | None = None,
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Predict latent functions and class probabilities at new rows: `predict(Xnew)`, or `predict(data={...})`.
+    """Predict latent functions and class probabilities at new rows.
 
-    `predict(missing=True)` predicts the rows of the model whose responses are missing.
+    Use `predict(Xnew)` for new inputs, `predict(data={...})` for new data, and `predict(missing=True)` for rows of the
+    model without a response.
 
     Predictions are averages over the nodes of the hyperparameters.
 
@@ -340,28 +341,27 @@ def predict(
         Name of the predicted observed variable, if the model has several.
     data : dict of str to array, or data frame, optional
         Data of the model (`pm.Data`) at the new points, such as covariates, indices of groups, exposures, or the inputs
-        of a single process. A number, or a single row, is used for all points. A value that all fitted points share
-        need not be given. Data of an observed array may have other lengths than in the fit. Columns of a frame that the
-        model does not have are left out.
+        of a single process. A number, or a single row, is used for all points. Data that are equal for all fitted
+        points are optional. Data of an observed array may have other lengths than in the fit. Columns of a frame that
+        are not data of the model are ignored.
     new_levels : bool
-        Whether data may select unseen levels of a group. An unseen level has the prior of the levels, given their
-        common parameters.
+        Whether data may contain unseen levels of a group. The prediction of an unseen level uses the prior of the
+        levels given their common parameters. By default an unseen level is an error.
     observed : array (m,), optional
         Observations at the new points, for `log_density`.
     probabilities : {"orthant", "inner_ep", "average"}, optional
-        Computation of class probabilities from the Gaussian at a new point. For a multinomial probit, `"orthant"`
+        Method that computes class probabilities from the Gaussian latent values. For a multinomial probit, `"orthant"`
         (default) integrates accurately, and `"inner_ep"` is the fast approximation of the paper, normalised to sum to
-        1. For a softmax, and for two classes by one latent function, `"average"` is the expectation.
+        1. For a softmax, and for two classes by one latent function, `"average"` is the mean.
     correction : {"tk"}, optional
         Tierney and Kadane's correction of the class probabilities (the nested EP paper's LA-TKP), for the Laplace
-        approximation of a softmax. It needs a Laplace approximation for each new point and class. Moments of the latent
-        functions are not corrected.
+        approximation of a softmax. It computes a Laplace approximation for each new point and class. Moments of the
+        latent functions are not corrected.
     tolerance : float
-        Allowed error of probabilities by `"orthant"` with five classes or more, and by `"average"` with four or more.
-        If classes are independent given the data, `"orthant"` is exact.
+        Allowed absolute error of probabilities by `"orthant"` with five classes or more, and by `"average"` with four
+        or more. If the latent functions are independent given the data, `"orthant"` is exact.
     covariances : bool
-        Whether to return `cov`. For a million points with ten classes `cov` takes 800 MB, and the other results 170 MB.
-        Temporary memory does not depend on the number of points.
+        Whether to return `cov`. For a million points with ten classes it takes 800 MB.
     dim : str, optional
         Name of the new dimension; `new_point` by default. Rows of the model keep their dim.
     missing : bool
@@ -371,22 +371,23 @@ def predict(
         Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between the quantiles
         0.05 and 0.95. Classes have no quantiles.
     intervals : float, optional
-        Posterior probability of the interval of each class probability, such as 0.9. Moments of the latent values at
-        all nodes are then in memory.
+        Posterior probability of the interval of each class probability, such as 0.9. It needs moments at all nodes in
+        memory.
     progressbar : bool
         Whether to show progress if the computation takes more than a second.
 
     Returns
     -------
     xarray.Dataset
-        `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
-        functions, `mean` and `variance` (new point) for one function, and `error` (new point). The error is estimated
-        for `"orthant"` and `"average"`. For `"inner_ep"` it is the distance of the sum of probabilities from 1 before
-        normalisation. It is NaN with a correction. If observations are not classes, mean and variance of an observation
-        replace `p` and `error`: `y_mean` and `y_variance` for a response `y`. An infinite moment is ∞, and an undefined
-        moment is NaN. With `quantiles` there is also
-        `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of its predictive
-        probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the intervals.
+        `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent functions,
+        `mean` and `variance` (new point) for one function, and `error` (new point). The error is estimated for
+        `"orthant"` and `"average"`. For `"inner_ep"` it is the distance of the sum of probabilities from 1. With a
+        correction it is NaN.
+
+        If observations are not classes, mean and variance of an observation replace `p` and `error`: `y_mean` and
+        `y_variance` for a response `y`. An infinite moment is ∞, and an undefined moment is NaN. `quantiles` adds
+        `y_quantile` (new point, quantile). `observed` adds `log_density` (new point), the log predictive probability of
+        the observation. `intervals` adds `p_interval` (new point, class, ci_bound), the ends of the intervals.
 
     Raises
     ------
@@ -419,7 +420,7 @@ def predict(
     whole = classifier.axes is not None and not missing
     if whole:
         each, classifier = _of_array(fit, classifier, each, Xnew, data, new_levels)
-    first = next(each)  # A wrong gp, or a fit without a posterior, raises an error here.
+    first = next(each)  # This raises the error of a wrong gp, or of a fit without a posterior.
     if missing and (Xnew is not None or data):
         raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
     if missing and classifier.missing is None:
@@ -509,12 +510,12 @@ def _of_array(
     data: Mapping[str, ArrayLike] | None,
     new_levels: bool,
 ) -> tuple[Iterator[LatentFunctions], GPClassifier]:
-    """Return latent functions at the entries of an observed array with new data, and the classifier of this array."""
+    """Return latent functions at the entries of an observed array with new data, and its classifier."""
     assert classifier.axes is not None
     named = f"{classifier.response!r} is an array with the dims {', '.join(classifier.axes.dims)}"
     if inputs is not None or new_levels or not classifier.prior.effects:
         raise ValueError(
-            f"{named}, and predict reads new data of such arrays alone: predict(data={{...}}). For new levels or "
+            f"{named}, and predict accepts only new data for such arrays: predict(data={{...}}). For new levels or "
             "inputs write the model with a row for each entry, b[item]."
         )
     if not data:
@@ -528,7 +529,7 @@ def _of_array(
 def _existing(
     fit: Fitted, found: Prediction, response: str, inputs: Any, new_likelihood: Callable[..., Likelihood]
 ) -> tuple[Prediction, str]:
-    """Return a prediction, with NaN for moments that heavy tails of scales leave undefined, and a warning."""
+    """Replace moments that do not exist due to heavy tails of scales by NaN. Return also the text of a warning."""
     hyper = fit.hyper_posterior
     names = ["latent", *(["mean", "variance"] * (found.outcome is not None))]
 
@@ -544,7 +545,7 @@ def _existing(
     if found.cov is not None:
         undefined = (latent < 2)[:, :, None]
         changed["cov"] = np.where(undefined | undefined.swapaxes(1, 2), np.nan, found.cov)
-    if found.outcome is not None:  # A mean that grows with the scales, such as the mean of counts, is infinite.
+    if found.outcome is not None:  # A mean that grows with the scales, such as the mean of a count, is infinite.
         undefined = np.stack([(counts["variance"] < 1) | (counts["mean"] < 2), counts["variance"] < 2], axis=1)
         changed["outcome"] = np.where(undefined, np.nan, found.outcome)
     rows = int(np.any([count.reshape(len(found.mean), -1).min(axis=1) < 2 for count in counts.values()], axis=0).sum())
@@ -595,11 +596,12 @@ def predict_at(
 
 
 def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
-    """Yield at least one block of m new rows; the predictions of a block fit into bounded memory.
+    """Yield slices of m new rows, at least one slice. Predictions of a slice need bounded memory.
 
     The posterior of each function is represented by `size` values.
     """
-    least = _ENTRIES if functions > 1 else _ENTRIES // 8  # Probabilities of several classes take long.
+    # Larger for several functions, since probabilities of several classes take long.
+    least = _ENTRIES if functions > 1 else _ENTRIES // 8
     return row_blocks(max(m, 1), max(functions * max(size, functions), least))
 
 
@@ -612,7 +614,7 @@ def _predicted(
     mean: Array,
     cov: Array,
 ) -> Prediction:
-    """Return predictions of some rows, given moments of their latent values."""
+    """Return predictions of the rows at positions `rows`, given moments of their latent values."""
     observed = None if observed is None else observed[rows]
     return predict_given(likelihood.at(rows), mean, cov, observed=observed, how=how, tolerance=tolerance)
 
@@ -627,7 +629,7 @@ def predict_given(
     how: str | None = None,
     tolerance: float = 5e-5,
 ) -> Prediction:
-    """Predict by a likelihood from Gaussian latent values (m, c) with covariances (m, c, c), given `p` if computed."""
+    """Predict from Gaussian latent values with means (m, c) and covariances (m, c, c)."""
     m, log_density, outcome = len(mean), None, None
     if likelihood.n_classes(mean.shape[1]):
         error = np.full(m, np.nan)
@@ -646,7 +648,7 @@ def predict_given(
 
 
 def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name: str) -> Observed:
-    """Return checked observations (m,) at new points or entries of an array; `name` is for messages.
+    """Check observations at new points or entries of an array and return them, (m,); `name` is for messages.
 
     Raises
     ------
@@ -691,7 +693,7 @@ def labelled(
 
 
 def probabilities_and_moments(classifier: GPClassifier, predicted: xr.Dataset) -> tuple[Array, Array | None]:
-    """Return class probabilities (m, classes) of a dataset of `labelled`; moments (2, m) if classes are absent."""
+    """Return class probabilities (m, classes) of a dataset of `labelled`; moments (2, m) if it has no classes."""
     if "p" in predicted:
         return predicted["p"].values, None
     moments = np.stack([predicted[f"{classifier.response}_{moment}"].values for moment in ("mean", "variance")])

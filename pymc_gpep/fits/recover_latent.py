@@ -29,15 +29,15 @@ def recover_latent(
 ) -> xr.DataTree:
     """Draw latent values for each draw of the hyperparameters from a marginal model.
 
-    They are drawn from the Gaussian of the approximation at these hyperparameters. The result has the form of draws of
-    the original model with its present data. Latent values and Deterministics that depend on them have the names, dims
-    and coords of the model. `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` accept the result with the
+    Latent values are drawn from the Gaussian approximation at these hyperparameters. The result has the form of draws
+    of the original model with its present data. Latent values and dependent Deterministics have the names, dims and
+    coords of the model. `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` accept the result with the
     original model.
 
     Parameters
     ----------
     idata : DataTree
-        Draws of `pm.sample(model=marginal)`, also thinned or concatenated.
+        Draws of `pm.sample(model=marginal)`; they may be thinned or concatenated.
     marginal : MarginalModel
         Model returned by `marginalize`.
     random_seed : int, Generator or None
@@ -46,8 +46,8 @@ def recover_latent(
     Returns
     -------
     DataTree
-        DataTree with all groups of `idata`. `posterior`, `observed_data` and `constant_data` belong to the original
-        model; draws of the warm-up are unchanged.
+        DataTree with all groups of `idata`. The groups `posterior`, `observed_data` and `constant_data` belong to the
+        original model; draws of the warm-up are unchanged.
 
     Raises
     ------
@@ -109,7 +109,7 @@ class _LatentValues:
         self.rng = rng
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
-        # Latent values are given, since a rotated prior of f would be factorised again for each draw.
+        # The graph starts from f itself: from rotated values it would factorise the prior covariance for each draw.
         latents = [*classifier.prior.held, *classifier.prior.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -129,7 +129,7 @@ class _LatentValues:
         self._drawn = [v.name for v in latents]
         others = [*classifier.unobserved, *(v for v in dependent if v not in given)]
         self._others = [v.name for v in others]
-        # A Deterministic may depend on its own random draws, as in PyMC's sampling.
+        # A Deterministic may contain random draws, as in PyMC's sampling.
         self._compute = function(
             [*hyperparameters, *latents], others, draws=True, random_seed=int(rng.spawn(1)[0].integers(2**30))
         )
@@ -147,7 +147,7 @@ class _LatentValues:
         return solution
 
     def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
-        """One draw of each variable, by name."""
+        """Return one draw of each variable, by name."""
         posterior = self._solve(hyperparameters).posterior
         point = self._unconstrain(dict(zip(self._names, hyperparameters, strict=True)))
         if self._roots is None:
@@ -161,7 +161,7 @@ class _LatentValues:
 
 
 def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
-    """Return `idata` with the given draws in its posterior, and with the data of the model, as named by PyMC."""
+    """Return `idata` with these draws in its posterior, and with the data of the model in PyMC's groups."""
     dims = plain_dims(model, {name: value.shape[2:] for name, value in values.items()}, model.coords)
     converted = pm.to_inference_data(posterior_predictive=values, model=model, dims=dims)
     drawn = (

@@ -51,19 +51,20 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
     represent the posterior. If they do, compare their evidence and means with the fit (Yao, Vehtari, Simpson
     and Gelman 2018). Hyperparameters stay at the values of the fit, and are not checked.
 
-    Weights of all latent values together often fail if there are many, even for an accurate fit. Weights on blocks of
-    correlated points therefore describe the fit separately: they show the change of the probability of each label.
+    With many latent values their joint weights often fail, even for an accurate fit. Therefore the fit is also judged
+    by weights on blocks of correlated points, which change the probability of each label if the fit is inaccurate.
 
     Parameters
     ----------
     draws : int
-        At least 100. The weights of 1000 draws take about as long as 1000 evaluations of the likelihood.
+        Number of draws, at least 100. Their weights take about as long as one evaluation of the likelihood for each
+        draw.
     random_seed : int, Generator or None
 
     Returns
     -------
     ImportanceCheck
-        Its text has a sentence on the weighted draws, and a sentence on the fit.
+        Result of the check. Its text has a sentence on the weighted draws, and a sentence on the fit.
 
     Raises
     ------
@@ -77,14 +78,14 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
 
 
 def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
-    """Compare draws of a fit at its maximum, by name, with the exact posterior."""
+    """Compare draws (by name) of a fit at its maximum with the exact posterior."""
     classifier, groups = fit.classifier, fit.classifier.groups
     moments = fit.latent_moments()
     mean = datasets.of_points(classifier, *moments, named=fit.rows is None)["mean"]
     f = fit.log_posterior.space.variables.latent_values(values)
     if groups is None and len(mean) == len(moments[0]):
         return importance_check(fit.name, fit.solution, f, mean)
-    # One latent value for each group: all its rows have the same result. Prior factors are weighted, too.
+    # With one latent value for each group, its rows share a result. Weights include prior factors.
     every = xr.DataArray(moments[0].reshape(-1, *mean.shape[1:]), dims=mean.dims)
     found = importance_check(fit.name, fit.solution, f, every if groups is None else every[groups.first])
     rows = np.arange(len(every)) if groups is None else groups.of
@@ -98,13 +99,13 @@ def corrected_evidence(fit: Fitted, *, max_size: int = 3000) -> CorrectedEvidenc
     """Correct the log evidence of an EP at the maximum (Opper, Paquet and Winther 2013).
 
     The correction is of second order in the third cumulants of the tilted distributions, and the next order estimates
-    its error. Class-independent EP and EP by quadrature are corrected to the corrected evidence of nested EP, since the
-    difference is not small.
+    its error. Class-independent EP and EP by quadrature differ notably from nested EP. For them the result is the
+    corrected evidence of nested EP.
 
     Parameters
     ----------
     max_size : int
-        Largest accepted number of latent values. Time grows with its cube, memory with its square.
+        Largest accepted number of latent values. Time grows with the cube of their number, memory with the square.
 
     Returns
     -------
@@ -128,19 +129,19 @@ def corrected_evidence(fit: Fitted, *, max_size: int = 3000) -> CorrectedEvidenc
 class Recorder:
     """Compute the variables that `pm.sample` records, from value variables and latent values.
 
-    Latent values are given, also if they are deterministic: a factorisation of the prior covariance for each draw would
-    cost O(n³).
+    Draws of f are inputs even if f is deterministic in the model. Computing f would factorise the prior covariance for
+    each draw, in O(n³).
 
     Parameters
     ----------
     classifier : GPClassifier
     free : sequence of TensorVariable
-        Free variables in the order of recording. Variables of the latent values may be missing.
+        Recorded free variables in their order. Variables of the latent values may be missing.
     deterministics : sequence of TensorVariable
     data : dict
-        Constants that replace data of the model.
+        Replacements of data of the model.
     seed : int
-        Seed of new draws of the model, such as missing responses.
+        Seed of variables that are drawn anew, such as missing responses.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class Recorder:
             model,
             [pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
             [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
-            draws=True,  # A Deterministic may depend on its own random draws, as in PyMC's sampling.
+            draws=True,  # A Deterministic may contain random draws, as in PyMC's sampling.
             random_seed=seed,
         )
 
@@ -193,13 +194,13 @@ class Recorder:
 
 
 _NEW = "new_point"
-_WITH_NORMALS = 1000  # Largest number of rows with an affordable factorisation of their covariance.
+_WITH_NORMALS = 1000  # Largest number of rows whose prior covariance is factorised to draw standard normals.
 _GIGABYTE = 1e9
-_OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # Attributes of the weights.
-_MISLEADING = 1.0  # Smallest difference of two elpd that is warned of.
-_ENOUGH = 1000  # Least number of weighted draws.
+_OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # Attributes of the importance weights in the results.
+_MISLEADING = 1.0  # Difference of two elpd above which a warning is given.
+_ENOUGH = 1000  # Smallest number of weighted draws.
 
-_log = logging.getLogger("pymc")  # The logger of pm.sample, so that the same setting silences both.
+_log = logging.getLogger("pymc")  # The logger of `pm.sample`, so that users silence both in the same way.
 
 
 @one_blas_thread()
@@ -221,14 +222,15 @@ def sample(
     Parameters
     ----------
     draws : int
-        Number of draws in each chain, as in `pm.sample`. Hyperparameters are drawn from their density or from the
-        weighted nodes. With `hyper="map"` they are equal in all draws.
+        Number of draws in each chain, as in `pm.sample`. Hyperparameters are drawn from their approximate density, or
+        from the weighted nodes. With `hyper="map"` they are equal in all draws.
     chains : int
-        Number of chains. ArviZ compares results with equal numbers of draws and chains.
+        Number of chains into which the draws are divided. ArviZ compares results with equal numbers of draws and
+        chains.
     Xnew : array (m, d), optional
-        Inputs of the drawn latent functions, in place of the fitted rows. Draws with the same seed belong to the same
-        functions at any inputs, so many rows can be drawn in parts. The residual of a function given inducing inputs or
-        rows is independent noise.
+        Inputs at which latent functions are drawn, in place of the fitted rows. Calls with the same seed draw the same
+        functions, so a long `Xnew` can be drawn in parts. The residuals of a function given inducing inputs or active
+        rows are drawn independently.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values, for `Xnew` or many rows, if their prior cannot be read from the graph of the
         model.
@@ -241,21 +243,21 @@ def sample(
     log_likelihood : bool
         Whether to add the group `log_likelihood`, as `pm.compute_log_likelihood` does. Log densities of an observed
         array have the dims of the array. A vector of correlated entries has one log density. `az.loo` of the draws is
-        then compared with `fit.loo()`, which needs no draws.
+        then compared with `fit.loo()`, with a warning if they differ.
     random_seed : int, Generator or None
     return_inferencedata : bool
-        Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
+        Whether to return a DataTree, as `pm.sample` does. Otherwise a MultiTrace is returned.
     **kwargs
-        For `pm.to_inference_data`.
+        Options of `pm.to_inference_data`.
 
     Returns
     -------
     DataTree or MultiTrace
         Hyperparameters, latent values, and the variables that depend on them. Missing responses are drawn from the
-        likelihood. For leave-one-out use `fit.loo()`, which is more accurate than `az.loo` of these draws. A fit with
-        inducing inputs or active rows omits the standard normals of latent values of more than 1000 rows.
+        likelihood. For leave-one-out use `fit.loo()`, which is more accurate than `az.loo` of these draws. With
+        inducing inputs or active rows and more than 1000 rows, the standard normals of latent values are omitted.
         `pm.sample_posterior_predictive` then draws latent values from their prior, unless the model has `gp.prior(...,
-        reparameterize=False)`. If rows came from `data=...`, or with `Xnew`, latent values have a dim `new_point`, and
+        reparameterize=False)`. If rows came from `data=...` or `Xnew`, latent values have a dim `new_point`, and
         dependent variables are omitted.
 
     Raises
@@ -282,8 +284,8 @@ def sample(
     prior = fit.classifier.prior
     if Xnew is not None and ((prior.implicit and prior.effects) or fit.classifier.parts):
         raise TypeError(
-            "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
-            "average over them by fit.predict(Xnew, data={...})."
+            "For this model sample draws effects by name, but not latent functions at new inputs. Leave Xnew out, or "
+            "use fit.predict(Xnew, data={...})."
         )
     check_switches(log_likelihood=log_likelihood)
     outside = Xnew is not None or (fit.rows is not None and not fit.classifier.prior.implicit)
@@ -308,14 +310,14 @@ def sample(
 
 
 def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Store the log evidence with the draws, except for a fit by batches, where it takes passes over all rows."""
+    """Store the log evidence with the draws. A fit by batches omits it, since it takes passes over all rows."""
     if fit.trace.unit != "step":
         data["posterior"].attrs["log_evidence"] = fit.log_evidence
     return data
 
 
 def _with_log_likelihood(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Add log densities of observations, and warn if leave-one-out by the draws differs from the fit's."""
+    """Add log densities of observations. Warn if leave-one-out scores of the draws and of the fit differ."""
     import arviz as az
 
     classifier, space = fit.classifier, fit.log_posterior.space
@@ -340,7 +342,7 @@ def _with_log_likelihood(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
         if not abs(drawn - own) < _MISLEADING:
             warn(
                 f"az.loo of these draws has an elpd of {drawn:.1f} for {part.response!r}, and fit.loo() has {own:.1f}. "
-                "Few draws carry the weight of a row that is left out. Compare models by the fits, "
+                "Without a row, few draws have most of the weight. Compare models by the fits, "
                 "az.compare({'a': fit_a.loo(), 'b': fit_b.loo()})."
             )
     return data
@@ -361,11 +363,11 @@ def _weighted(fit: Fitted, shape: tuple[int, int], rng: np.random.Generator) -> 
 
 
 def _log_constant_hyperparameters(fit: Fitted) -> None:
-    """Log once that the hyperparameters are equal in all draws, so their trace plots are flat."""
+    """Log that the hyperparameters are equal in all draws, which flat trace plots show."""
     names = ", ".join(rv.name for rv in fit.classifier.hyperparameters)
     if names and len(fit.hyper_posterior) == 1 and not fit._told:
         _log.info(
-            "Hyperparameters stay at their maximum: draws of %s are all the same, and traces of them flat lines. "
+            "Hyperparameters stay at their maximum: all draws of %s are equal, and their trace plots are flat lines. "
             "pm.fit(..., hyper='adaptive') integrates over them.",
             names,
         )
@@ -377,8 +379,8 @@ def _draw_functions(
 ) -> tuple[Array, Array, Array]:
     """Draw hyperparameters (draws, d), and latent functions (draws, c, m) at inputs or at the fitted rows.
 
-    The same generator makes the same functions at any inputs. With `normals` the third array has the standard normals
-    of the latent values at the points of the model. Otherwise it is empty.
+    Generators with the same state draw the same functions at any inputs. With `normals` the third array has the
+    standard normals of the latent values at the points of the model. Otherwise it is empty.
 
     Raises
     ------
@@ -395,7 +397,7 @@ def _draw_functions(
             found = np.empty((draws, functions.n_functions, m))
             z = np.empty_like(found) if normals else z
         thetas[rows] = at[:, : thetas.shape[1]]
-        (own,) = rng.spawn(1)  # Draws at one θ do not depend on the number of rows.
+        (own,) = rng.spawn(1)  # A separate generator: its draws at one θ do not depend on the number of rows.
         for some, drawn in functions.draw_at(own, rows.size, inputs):
             found[rows[:, None], :, np.arange(some.start, some.stop)] = drawn.transpose(0, 2, 1)
         if normals:
@@ -417,7 +419,7 @@ def _check_memory(draws: int, functions: int, rows: int) -> None:
 def _labelled(
     hyper: HyperPosterior, traces: list[Trace], weighted: ResampledDraws | None, kwargs: dict[str, Any]
 ) -> xr.DataTree:
-    """Return a DataTree of traces, with the weights of resampled draws."""
+    """Return a DataTree of traces, with the importance weights of resampled draws."""
     classifier = hyper.log_posterior.classifier
     model = classifier.model
     kwargs["log_likelihood"] = False
@@ -441,9 +443,9 @@ def _labelled(
 def _recording(
     fit: Fitted, gps: Gps, seed: int
 ) -> tuple[Recorder, Callable[[int, np.random.Generator], Mapping[str, Array]]]:
-    """Return a recorder of draws, and a function that draws its input.
+    """Return a recorder, and a function that draws the values that it records.
 
-    The seed is for variables that the recorder draws anew.
+    `seed` is the seed of variables that the recorder draws anew.
     """
     hyper, free, deterministics = fit.hyper_posterior, fit._free, fit._deterministics
     log_posterior = hyper.log_posterior
@@ -469,7 +471,7 @@ def _recording(
 def _without_latents(
     classifier: GPClassifier, free: Sequence[TensorVariable], deterministics: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return free variables without the standard normals of latent values, and deterministics that do not need them."""
+    """Remove the standard normals of latent values, and deterministics that depend on them."""
     rotated = {latent.free: latent.f for latent in classifier.latents if latent.rotated}
     others = [rv for rv in free if rv not in rotated]
     known = [d for d in deterministics if not set(rotated) & set(ancestors([d], blockers=list(rotated.values())))]
@@ -479,7 +481,7 @@ def _without_latents(
 def _sampled_functions(
     hyper: HyperPosterior, draws: int, chains: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
 ) -> xr.DataTree:
-    """Return a DataTree of hyperparameters, and of latent functions at inputs or at the fitted rows."""
+    """Draw hyperparameters, and latent functions at inputs or at the fitted rows, as a DataTree."""
     classifier, space = hyper.log_posterior.classifier, hyper.log_posterior.space
     parts = [_draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
     thetas = np.array([drawn for drawn, _, _ in parts])

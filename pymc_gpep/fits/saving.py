@@ -1,9 +1,9 @@
 """A fit as a DataTree, which xarray and ArviZ write to netCDF and Zarr files.
 
-A covariance function cannot be stored, so reading needs the model. For fits of all rows together, hyperparameters and
-starts of solves are stored, from which a solve takes an iteration or two. For other fits the posterior itself is
-stored, since their rows may be absent later. Hyperparameters on their natural scale, and latent moments of dense fits,
-are for users who read a file without the model.
+A covariance function cannot be stored, so reading a fit needs the model. For fits of all rows together, the file
+contains hyperparameters and starts of solves, from which a solve takes an iteration or two. For other fits it contains
+the posterior itself, since their rows may be absent later. Hyperparameters on their natural scale, and latent moments
+of dense fits, are stored for users who read a file without the model.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ FORMAT = 2
 
 
 def to_datatree(fit: Fitted) -> xr.DataTree:
-    """Return the fit as a DataTree, which `gpep.from_datatree` reads, and xarray can write to a file.
+    """Return the fit as a DataTree, which xarray can write to a file and `gpep.from_datatree` reads.
 
     Returns
     -------
     DataTree
         The group `hyperparameters` has the nodes on their natural scale. Other groups are `history`, `best` and
         `observed_data`, and for a dense fit `latent`. `nodes` and `posterior` have the values from which the fit is
-        made again. `state` is for fits by batches, which continue from it, and `chains` for nodes drawn by NUTS. Draws
-        are not included. Rows of `data=...` are not included either, but their location, and a checksum of a few rows.
+        restored. A fit by batches continues from `state`; `chains` has the nodes drawn by NUTS. Draws are not included.
+        Rows of `data=...` are represented by their location and a checksum of a few rows.
 
     Raises
     ------
     ValueError
-        If there is no posterior, since the approximation failed.
+        If the approximation failed and has no posterior.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
     log_posterior, trace, hyper = fit.log_posterior, fit.trace, fit.hyper_posterior
     classifier, best = log_posterior.classifier, trace.best
     posterior = log_posterior.stored(best.theta, fit.solution)
-    # Starts have the length of the data. A stored posterior does not need them.
+    # Starts are as long as the data. They are not needed if the posterior is stored.
     kept = [np.empty(0) if posterior.data_vars else node.start for node in (best, *hyper.nodes)]
     nodes = evaluation_table(hyper.nodes, "node").assign(
         start=(("node", "site"), np.array(kept[1:]).reshape(len(hyper), -1)),
@@ -112,12 +112,12 @@ def to_datatree(fit: Fitted) -> xr.DataTree:
 
 
 def named_classes(classifier: GPClassifier) -> str:
-    """Return the names of the classes in one string."""
+    """Return the names of the classes, joined to one string."""
     return ", ".join(map(str, classifier.class_names))
 
 
 def _weighing(hyper: HyperPosterior) -> dict[str, float]:
-    """Return the reliability of importance weights; empty without importance sampling."""
+    """Return measures of reliability of importance weights by name; empty without importance sampling."""
     if hyper.weighing is None:
         return {}
     columns = hyper.weighing._asdict()
@@ -132,7 +132,7 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
     labels, found = log_posterior.observed(), {}
     for part in classifier.each:
         name = part.response
-        if classifier.parts:  # Responses may be missing at different rows of one dim.
+        if classifier.parts:  # Responses on the same dim may be missing at different rows.
             own = labels[part.rows].astype(part.likelihood_model.observed_dtype)
             found[name] = xr.DataArray(own, dims=[f"{name}_dim_0"])
             continue
@@ -144,12 +144,13 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
 def save(fit: Fitted, path: str | os.PathLike[str]) -> None:
     """Write the fit to a file, which `gpep.load` reads.
 
-    The file is written under another name, and then renamed, so a complete file always exists.
+    The file is written under a temporary name and then renamed, so the path always holds a complete file.
 
     Parameters
     ----------
     path : path
-        A netCDF file (`"fit.nc"`) or a Zarr store (`"fit.zarr"`). Both need the extra `files`.
+        A netCDF file (`"fit.nc"`) or a Zarr store (`"fit.zarr"`). Both need the optional packages of
+        `pymc-gpep[files]`.
 
     Raises
     ------
@@ -176,8 +177,8 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 def write_tree(tree: xr.DataTree, path: Path) -> None:
     """Write a DataTree to a netCDF file or a Zarr store, and replace an older file.
 
-    A netCDF file ends with a checksum after the bytes of netCDF, which readers of netCDF skip. In a Zarr store the
-    checksum is an attribute of the root.
+    A checksum follows the content of a netCDF file; readers of netCDF ignore it. In a Zarr store the checksum is an
+    attribute of the root.
     """
     new, old = _finished(path)
     try:
@@ -189,7 +190,8 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
             root["attributes"][_CHECKSUM] = _checksums(new)[0]
             (new / _ROOT).write_text(json.dumps(root))
         else:
-            content = bytes(tree.to_netcdf())  # HDF5 can crash the process if it writes to a full disk itself.
+            # Written by Python, since HDF5 can crash the process if the disk is full.
+            content = bytes(tree.to_netcdf())
             new.write_bytes(content + _MARK + hashlib.sha256(content).hexdigest().encode())
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -198,7 +200,7 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
             why = f"{error.strerror or error}. The fit was not saved, and an earlier file of this name was not changed"
             raise OSError(error.errno, why, str(path)) from error
         raise
-    if path.is_dir():  # A folder cannot replace another folder.
+    if path.is_dir():  # A folder cannot be renamed to the name of an existing folder.
         path.rename(old)
     new.rename(path)
     _remove(old)
@@ -212,8 +214,8 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     FileNotFoundError
         If the file does not exist.
     ValueError
-        If the bytes of the file do not have its checksum, or if xarray cannot read the file. A file without a checksum
-        is read as it is.
+        If the content of the file differs from its checksum, or if xarray cannot read the file. A file without a
+        checksum is not checked.
     """
     where = Path(path)
     _finished(where)
@@ -228,7 +230,7 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
             return opened.load()
     except ImportError:
         raise
-    except Exception as error:  # Each library below xarray has errors of its own for damaged files.
+    except Exception as error:  # Each library that xarray uses raises different errors for damaged files.
         raise ValueError(
             f"The file {str(path)!r} is damaged, or is not a fit: {str(error).rstrip('.')}. Take an earlier copy, or "
             "save the fit again."
@@ -239,7 +241,7 @@ _MARK, _CHECKSUM, _ROOT = b"pymc_gpep sha256 ", "sha256", "zarr.json"
 
 
 def _checksums(path: Path) -> tuple[str, str]:
-    """Return the SHA-256 checksum of a file or a store, and the checksum that it contains, empty if absent."""
+    """Return the SHA-256 checksum of the content of a file or store, and the stored checksum (empty if absent)."""
     found, stored = hashlib.sha256(), ""
     if path.is_dir():
         for each in sorted(each for each in path.rglob("*") if each.is_file()):
@@ -260,7 +262,7 @@ def _checksums(path: Path) -> tuple[str, str]:
 
 
 def _finished(path: Path) -> tuple[Path, Path]:
-    """Finish an interrupted replacement. Return the temporary paths of a new file and of an old folder."""
+    """Finish an interrupted replacement. Return the temporary paths for the new file and for the old folder."""
     new, old = (path.with_name(f".{path.name}.{which}") for which in ("new", "old"))
     if old.exists() and new.exists() and not path.exists():
         new.rename(path)

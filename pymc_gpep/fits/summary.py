@@ -38,19 +38,20 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
-_MOST_SKEWED = 0.99  # Largest absolute skewness. Skew normal distributions have less than 0.9953.
-_HALVINGS = 60  # Number of bisections of the range of a quantile.
-_RANGE = 12.0  # Half width of the range of a quantile, in standard deviations.
-_MOST_VALUES = 3000  # Largest number of latent values for the second order term, which uses all pairs.
+_MOST_SKEWED = 0.99  # Largest absolute skewness of a marginal. The limit of skew normal distributions is 0.9953.
+_HALVINGS = 60  # Number of bisections in the search of a quantile.
+_RANGE = 12.0  # Half width of the range of that search, in standard deviations.
+_MOST_VALUES = 3000  # Largest number of latent values with the term of second order, a sum over all pairs.
 _NO_MOMENTS = "no mean or variance: the data do not inform it, and its prior has none"
 _OF_TAILS = "no mean or variance: {} has a heavy tail", "no variance: {} has a heavy tail"
 _AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
-_COLUMNS = 64  # Number of entries of variables whose covariances with all rows are in memory at a time.
-_COVARIANCES = 30_000_000  # Largest number of covariances of entries with latent values, over all nodes.
-_MOST_COVARIANCES = 2_000_000_000  # Marginals are normal if one node needs more covariances.
+_COLUMNS = 64  # Number of entries of variables in a block. A block's covariances with all rows are in memory.
+# Largest number of covariances between entries and latent values, summed over the nodes with skewness.
+_COVARIANCES = 30_000_000
+_MOST_COVARIANCES = 2_000_000_000  # Largest number of such covariances at one node. Above it marginals are normal.
 
 
-_LEVELS = ndtr(np.linspace(-4.5, 4.5, 181))  # Levels of quantiles of marginals that are not skew normal.
+_LEVELS = ndtr(np.linspace(-4.5, 4.5, 181))  # Levels at which marginals that are not skew normal store their quantiles.
 _MASSES = np.diff(np.r_[0.0, 0.5 * (_LEVELS[1:] + _LEVELS[:-1]), 1.0])
 
 
@@ -66,10 +67,10 @@ class SkewNormals(NamedTuple):
     skewness: Array
     """Skewnesses of the parts, (s, m)."""
     tilted: Mapping[int, Array] = MappingProxyType({})
-    """Quantiles (s, k) of numbers with other distributions, at the levels `_LEVELS`, by place."""
+    """Quantiles (s, k) at the levels `_LEVELS` of numbers with other distributions, by position of the number."""
 
     def quantiles(self, p: float) -> Array:
-        """Return the quantiles (m,) of a probability by bisection."""
+        """Return the quantiles (m,) at probability p, by bisection."""
         size = np.cbrt(np.clip(self.skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
         delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # δ of the skew normal distribution.
         alpha = delta / np.sqrt(1.0 - delta**2)
@@ -101,12 +102,12 @@ def summary(
     *,
     ci_prob: float | None = None,
 ) -> pd.DataFrame:
-    """Summarise effects and hyperparameters in a table with the form of `arviz.summary`.
+    """Summarise effects and hyperparameters in a table with the columns of `arviz.summary`.
 
     Marginals of effects may be skewed. With up to 3000 latent values, standard deviations of `"ep"`, `"nested_ep"` and
-    `"qep"` include a correction of second order, which `std_data` does not include. With many entries and rows,
-    skewness is computed at the nodes with the largest weights, and averaged for the other nodes. Marginals of
-    hyperparameters describe the draws of `sample`.
+    `"qep"` include a correction of second order; `std_data` does not include it. With many entries and rows, skewness
+    is computed at the nodes with the largest weights. The other nodes use its average. Marginals of hyperparameters
+    describe the draws of `sample`.
 
     Parameters
     ----------
@@ -120,8 +121,8 @@ def summary(
     DataFrame
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows have the names of
         ArviZ. `sd` and interval are NaN for a hyperparameter at its maximum, and for functions of such hyperparameters.
-        A column `note` then has the reason. It also has the reason for NaN in place of a mean or variance that does
-        not exist. The column marks rough marginals of hyperparameters, with the remedy.
+        A mean or variance that does not exist is NaN as well. A column `note` then states the reasons. It also marks
+        rough marginals of hyperparameters, with the remedy.
 
     Raises
     ------
@@ -141,7 +142,7 @@ def summary(
 
 
 def summarised(classifier: GPClassifier, names: str | Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return names of effects and of hyperparameters; all names for None."""
+    """Split names into effects and hyperparameters; None stands for all names."""
     known = [str(rv.name) for rv in classifier.hyperparameters]
     given = [*names_of_effects(classifier), *known] if names is None else names
     given = [given] if isinstance(given, str) else list(given)
@@ -157,9 +158,10 @@ def summaries(
     hyperparameters: Sequence[str],
     ci_prob: float,
 ) -> list[pd.DataFrame]:
-    """Return a table of `Fit.summary` for each pair of weights.
+    """Return the table of `Fit.summary` for each pair of weights.
 
-    A pair has weights (s,) of the nodes, and weights (m,) of the points of `HyperPosterior.continuous`. Each sums to 1.
+    A pair is the weights (s,) of the nodes and the weights (m,) of the points of `HyperPosterior.continuous`. Each
+    array sums to 1.
     """
     tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
     ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
@@ -191,7 +193,7 @@ def summaries(
 def _finite_moments(
     hyper: HyperPosterior, labels: Mapping[str, Sequence[str]], hyperparameters: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return the number of existing moments (0, 1 or 2) of entries of effects, then of hyperparameters."""
+    """Return how many moments (0, 1 or 2) each entry has, first of effects, then of hyperparameters."""
     found = finite_moments(hyper, list(labels))
     owners = np.array(hyper.log_posterior.space.owners)
     of_elements = np.full(owners.size, 2)
@@ -202,7 +204,7 @@ def _finite_moments(
 
 
 def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
-    """Return a table in which numbers at a maximum have NaN for all columns but the mean."""
+    """Add a column of notes. Entries at a maximum have NaN in all other columns but the mean."""
     if not any(notes):
         return table
     has_note = np.isin(notes, [_AT_MAXIMUM, _OF_MAXIMUM])
@@ -211,14 +213,14 @@ def _noted(table: pd.DataFrame, notes: Sequence[str]) -> pd.DataFrame:
 
 
 def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> list[str]:
-    """Return a note for each entry of hyperparameters; empty if the nodes differ and marginals are not rough."""
+    """Return a note for each entry of hyperparameters that are at their maximum or have rough marginals; else ""."""
     natural = hyper.log_posterior.space.natural(hyper.theta[:, : hyper.log_posterior.space.size]) if names else {}
     spreads = [np.ptp(natural[name].reshape(len(hyper), -1), axis=0) for name in names]
     return [_AT_MAXIMUM if width == 0.0 else hyper.doubt for each in spreads for width in each]
 
 
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a note for each entry without moments, or a function of hyperparameters at their maximum; else empty."""
+    """Return a note for each entry that lacks moments or is a function of hyperparameters at their maximum; else ""."""
     classifier, held = hyper.log_posterior.classifier, set(hyper.at_maximum)
     behind = {name: ancestors([classifier.model[name]], blockers=classifier.prior.sources) for name in labels}
     known = {name: any(v.name in held for v in found) for name, found in behind.items()}
@@ -229,7 +231,7 @@ def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mappi
 
 
 def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, dict[str, list[str]]]:
-    """Return marginals of all entries of variables, one after another, and names of the entries of each variable."""
+    """Return marginals of the concatenated entries of variables, and names of the entries by variable."""
     log_posterior = hyper.log_posterior
     joint = log_posterior.space.variables.affine(names)
     means, variances = [], []
@@ -266,7 +268,7 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
 
 
 def _of_priors(hyper: HyperPosterior, labels: Mapping[str, Sequence[str]]) -> dict[int, Array]:
-    """Return quantiles (s, k) of effects whose priors are not normal, by their places among all entries."""
+    """Return quantiles (s, k) of effects with non-normal priors, by their positions among all entries."""
     if labels.keys().isdisjoint(hyper.log_posterior.classifier.effects_by_factors):
         return {}
     of_nodes = [each.quantiles_of_priors(_LEVELS) for each in conditionals(hyper)]
@@ -280,7 +282,7 @@ def _of_priors(hyper: HyperPosterior, labels: Mapping[str, Sequence[str]]) -> di
 
 
 def _looked_at(hyper: HyperPosterior, own: Joint, entries: int, values: int) -> frozenset[int]:
-    """Return the indices of the nodes with the largest weights, for skewness and second-order terms.
+    """Return the nodes with the largest weights, at which skewness and second-order terms are computed.
 
     Other nodes use the averages over these nodes.
     """
@@ -292,13 +294,13 @@ def _looked_at(hyper: HyperPosterior, own: Joint, entries: int, values: int) -> 
 
 
 def _beyond_gaussian(own: Joint, names: Sequence[str], each: Conditional, log_posterior: LogPosterior) -> Array:
-    """Return corrections of the variances of all entries of variables, and third cumulants, (2, m).
+    """Return variance corrections and third cumulants (2, m) of all entries of variables.
 
     For few entries the term of second order of one function is, with f = J z and a = A k,
 
         ½ (tr(BVBV) − Σ_i a_i² (Var f_i)²),   B = Jᵀ diag(a) J,
 
-    with the covariance V of z in place of the larger covariance of f.
+    with the posterior covariance V of z, which is smaller than the covariance matrix of f.
     """
     solution, functions = each.solution, each.functions
     weights = third_cumulants(solution)
@@ -334,14 +336,14 @@ def _beyond_gaussian(own: Joint, names: Sequence[str], each: Conditional, log_po
 
 
 def second_order(weights: Array, cov: Array) -> Array:
-    """Return M (nc, nc) of the term of second order kᵀMk, without the pairs of a row with itself.
+    """Return the matrix M (nc, nc) of the term of second order kᵀMk, with zero blocks on the diagonal.
 
     Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over repeated indices.
 
     Parameters
     ----------
     weights : array (n, c, c, c)
-        A.
+        Third cumulants A of each row, in units of its precision.
     cov : array (c, n, c, n)
         Posterior covariance of latent values.
     """
@@ -388,7 +390,7 @@ def _quantiles(values: Array, weights: Array, p: float) -> Array:
 
 
 def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[str]:
-    """Return the names of the entries of a variable, as in ArviZ."""
+    """Return ArviZ's names of the entries of a variable."""
     if not shape:
         return [name]
     classifier = hyper.log_posterior.classifier
@@ -397,7 +399,7 @@ def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[st
 
 
 def checked_prob(ci_prob: float | None) -> float:
-    """Return the checked probability of an interval; for None the default of ArviZ.
+    """Check the probability of an interval and return it; for None return the default of ArviZ.
 
     Raises
     ------
@@ -413,9 +415,9 @@ def checked_prob(ci_prob: float | None) -> float:
 
 
 FITTED = "as fitted"
-"""Name of the prior of the model in tables."""
+"""Row label of the model's prior in tables."""
 
-_FEW = 1.5  # With fewer effective nodes, one node has most of the weight.
+_FEW = 1.5  # Effective number of nodes below which one node has most of the weight.
 
 
 @one_blas_thread()
@@ -429,15 +431,16 @@ def sensitivity(
 ) -> pd.DataFrame:
     """Return the summary of the fit under other priors of a hyperparameter.
 
-    The nodes of the fit get other weights, and nothing is fitted again. This works for priors with mass at the nodes.
-    The penalised complexity prior with P(σ > u) = a of a standard deviation σ is `pm.Exponential.dist(-log(a) / u)`.
+    The nodes of the fit are weighted again; the model is not fitted again. This works for priors with mass at the
+    nodes. The penalised complexity prior with P(σ > u) = a of a standard deviation σ is `pm.Exponential.dist(-log(a) /
+    u)`.
 
     Parameters
     ----------
     name : str
         Name of a hyperparameter, such as the standard deviation of groups.
     priors : dict of str to distribution
-        Other priors of the hyperparameter, by names of your choice.
+        Alternative priors of the hyperparameter, by names of your choice.
     names : str or sequence of str, optional
         See `summary`.
     ci_prob : float, optional
@@ -446,8 +449,9 @@ def sensitivity(
     Returns
     -------
     DataFrame
-        The table of `summary` under each prior, "as fitted" first, by `prior` and `variable`. `shift` is the change
-        of a mean in standard deviations of the fit; `effective_nodes` is the effective number of nodes.
+        The tables of `summary` under each prior, indexed by `prior` and `variable`. The first prior, "as fitted", is
+        the prior of the model. `shift` is the change of a mean in standard deviations of the fit. `effective_nodes` is
+        the effective number of nodes.
 
     Raises
     ------
@@ -492,7 +496,7 @@ def sensitivity(
         weights.append((softmax(both[0]), softmax(both[1])))
         if (count := _effective(weights[-1][0])) < _FEW <= _effective(hyper.weights):
             warn(
-                f"Too few nodes of the fit are where the prior {prior!r} has its mass (effectively {count:.1f}). "
+                f"The prior {prior!r} has its mass at too few nodes of the fit (effectively {count:.1f}). "
                 "Its rows are inaccurate. Fit the model again with that prior."
             )
     tables = summaries(hyper, weights, effects, hyperparameters, prob)
@@ -504,17 +508,17 @@ def sensitivity(
 
 
 def _effective(weights: Array) -> float:
-    """Return the effective number of nodes."""
+    """Return the effective number of weighted nodes."""
     return 1.0 / float((weights**2).sum())
 
 
 def _check_priors(priors: Mapping[str, Any], rv: TensorVariable) -> None:
-    """Check that priors are a dict of distributions with the shape of a random variable."""
+    """Check that priors are a dict of continuous distributions with the shape of a random variable."""
     such_as = 'such as {"wide": pm.HalfNormal.dist(5)}'
     if not isinstance(priors, Mapping):
         raise TypeError(f"priors is a {type(priors).__name__}. Give a dict of names to distributions, {such_as}.")
     if FITTED in priors:
-        raise ValueError(f"{FITTED!r} is the name of the model's own prior. Give yours another name.")
+        raise ValueError(f"{FITTED!r} is the name of the model's own prior. Choose another name.")
     for name, prior in priors.items():
         if not isinstance(prior, TensorVariable) or prior.owner is None:
             raise TypeError(
@@ -529,7 +533,7 @@ def _check_priors(priors: Mapping[str, Any], rv: TensorVariable) -> None:
 
 
 def _log_ratios(hyper: HyperPosterior, thetas: Array, rv: TensorVariable, priors: Sequence[TensorVariable]) -> Array:
-    """Return log densities (p, s) of priors at flat vectors (s, d), less the log prior of a random variable."""
+    """Return log ratios (p, s) of alternative priors to the prior of a hyperparameter, at flat vectors (s, d)."""
     space = hyper.log_posterior.space
     model = space.classifier.model
     (natural,) = model.replace_rvs_by_values([rv])

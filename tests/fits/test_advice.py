@@ -57,7 +57,7 @@ OF_SUMS = {
     ),
     "intervals of counts": (
         lambda fits: fits["sum"].predict(data=OTHERS, intervals=0.9),
-        r"ask for quantiles=\[0\.05, 0\.95\]",
+        r"Use quantiles=\[0\.05, 0\.95\]",
         lambda fits: fits["sum"].predict(data=OTHERS, quantiles=[0.05, 0.95]),
     ),
     "a hyperparameter as an effect": (
@@ -158,7 +158,7 @@ OF_PROCESSES = {
     ),
     "inputs of another scale": (
         lambda fit, x: fit.predict(x + 1e3),
-        "Xnew must be scaled as the inputs of the model are",
+        "Scale Xnew like the inputs of the model",
         lambda fit, x: fit.predict(x),
     ),
     "no values of a grid": (

@@ -70,5 +70,5 @@ def test_a_level_is_one_number_between_0_and_1(level):
 
 
 def test_numbers_have_quantiles_and_no_intervals():
-    with pytest.raises(TypeError, match=r"ask for quantiles=\[0.05, 0.95\]"):
+    with pytest.raises(TypeError, match=r"Use quantiles=\[0.05, 0.95\]"):
         checked_interval(0.9, BY_NAME["poisson"], 1)

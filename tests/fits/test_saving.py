@@ -259,5 +259,5 @@ def test_loading_with_another_model_is_refused(probit, changes, message):
 def test_files_of_earlier_formats_are_refused(probit):
     tree = probit.to_datatree()
     del tree.attrs["format"]
-    with pytest.raises(ValueError, match=r"written in format 1, by version .*, and this version reads format 2 alone"):
+    with pytest.raises(ValueError, match=r"written in format 1, by version .*, and this version reads format 2 only"):
         gpep.from_datatree(tree, probit.model)

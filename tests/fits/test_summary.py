@@ -194,7 +194,7 @@ def test_priors_without_density_and_fits_with_one_node_are_refused(groups, fit):
         ([pm.HalfNormal.dist(1)], TypeError, "priors is a list. Give a dict"),
         ({"e": 1.5}, TypeError, "'e' has the type float. Give a distribution of PyMC"),
         ({"e": stats.expon()}, TypeError, "'e' has the type rv_continuous_frozen"),
-        ({"as fitted": pm.HalfNormal.dist(1)}, ValueError, "Give yours another name"),
+        ({"as fitted": pm.HalfNormal.dist(1)}, ValueError, "Choose another name"),
         ({"p": pm.Poisson.dist(1.5)}, ValueError, "'p' is discrete, but 's' is continuous"),
         ({"e": pm.Exponential.dist(1.5, shape=3)}, ValueError, r"'e' has shape \(3,\), but 's' has \(\)"),
     ],

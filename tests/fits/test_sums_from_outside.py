@@ -53,7 +53,7 @@ def fit():
 
 @pytest.mark.parametrize("wanted", [{}, "u", {"a": 1.0}, {"a": "u"}])
 def test_contrast_without_weights_raises_type_error(wanted, fit):
-    with pytest.raises(TypeError, match="contrast takes weights of variables for each combination, as in"):
+    with pytest.raises(TypeError, match="contrasts must be a dict of names to weights of variables, as in"):
         fit.contrast(wanted)
 
 
