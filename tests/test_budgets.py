@@ -39,7 +39,7 @@ BUDGETS = {
     "prior_moments": (2531, 3),
     "evidence": (1145, 2),
     "log_posteriors": (2771, 3),
-    "hyper": (4588, 5),
+    "hyper": (4595, 5),
     "cluster": (690, 2),
     "streaming": (2998, 5),
     "samplers": (1399, 3),

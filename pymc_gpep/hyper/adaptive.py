@@ -1,4 +1,4 @@
-"""Integration over the hyperparameters by an interpolated density that is evaluated again where it has mass."""
+"""Integration over the hyperparameters by an interpolated density, with evaluations where its mass is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,84 +31,85 @@ from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_FIRST = 1.7  # Distance of the first point of a ray from the maximum (standard deviations).
-_FALL, _AIM = 5.0, 7.0  # Fall of the log density where a ray ends, and the fall at which its next point aims.
-_FARTHER, _FARTHEST = 4.0, 8.0  # Largest factor and largest step (standard deviations) to the next point of a ray.
+_FIRST = 1.7  # Distance between the maximum and the first point of a ray (standard deviations).
+_FALL, _AIM = 5.0, 7.0  # Fall of the log density at which a ray ends, and predicted fall at its next point.
+_FARTHER, _FARTHEST = 4.0, 8.0  # Largest ratio of distances and largest step (standard deviations) of a ray.
 _ON_A_RAY = 6  # Largest number of points on a ray.
-_LONG = 0.4  # A direction with a smaller eigenvalue of the scaled precision has separate rays.
-_BATCH, _GROWTH = 8, 0.3  # Smallest number of points of a round; number of points per earlier evaluation.
-_PREDICTED, _ENOUGH = 4, 32  # Smallest number of random draws that test the surrogate: 4 d², at most 32.
-_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Solutions of few entries: 3 times the limit, at most 2500 / (1 + d).
-_WRONG = 4.0  # Errors of the log density are clipped at this size before they are averaged.
-_CANDIDATES, _CHAINS = 300, 256  # Draws of a round from which its points are selected; number of chains.
-_EACH = 4  # With more hyperparameters the tolerance grows with the root of their number.
+_LONG = 0.4  # Eigenvalue of the scaled precision below which an eigenvector gets rays.
+_BATCH, _GROWTH = 8, 0.3  # Smallest number of points in a round, and number per earlier evaluation.
+_PREDICTED, _ENOUGH = 4, 32  # Smallest number of draws that test the surrogate: 4 d², at most 32.
+_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Cheap solutions (entries): limit times 3, at most 2500 / (1 + d).
+_WRONG = 4.0  # Size at which errors of the log density are clipped before their average.
+_CANDIDATES, _CHAINS = 300, 256  # Number of draws from which a round selects its points, and of chains.
+_EACH = 4  # Number of hyperparameters above which the tolerance grows with its square root.
 _UNSURE = 0.8  # Error of the log density at random draws above which a fit reports it.
 _FEW = 3  # Largest number of hyperparameters for which cells cover the whole prior.
-_ENTRIES = {1: 200_000, 2: 100_000, 3: 20_000}  # Largest solutions (numbers in matrices) for which cells are used.
-_CELLS = {1: 100, 2: 400, 3: 2500}  # Limit on evaluations at centres of cells.
-_CLOSE = {1: 0.1, 2: 0.1, 3: 0.15}  # Error of the masses of cells, in units of the tolerance.
-_COARSE = 0.06  # Error of the masses of cells above which a fit reports it.
+_ENTRIES = {1: 200_000, 2: 100_000, 3: 20_000}  # Largest size of a solution (matrix entries) for cells.
+_CELLS = {1: 100, 2: 400, 3: 2500}  # Largest number of evaluations for cells, by number of hyperparameters.
+_CLOSE = {1: 0.1, 2: 0.1, 3: 0.15}  # Allowed error of masses of cells, in units of the tolerance.
+_COARSE = 0.06  # Error of the masses of cells above which the fit reports it.
 _BORDER = 0.01  # Share of draws close to the border of the box, above which a fit reports it.
-_BESIDE = 0.5  # Distance of the border of the box from points of rays (standard deviations).
+_BESIDE = 0.5  # Distance between the last points of rays and the border of the box (standard deviations).
 _LOST = 0.02  # Share of mass at points where the approximation fails, above which a fit reports it.
-_FAR = 8.0  # Fall of the log density beyond which a cell of the first cut has next to no mass.
-_STEEP = 40.0  # Fall beyond which the neighbours of a cell of the first cut have next to no mass.
-_NODES = 80  # Largest number of nodes among centres of cells.
-_CHECKS, _ALONG, _LINE = 64, 6, 60  # Check points in all; fewest along an axis; values of the surrogate along a line.
+_FAR = 8.0  # Fall of the log density beyond which a cell of the first grid has negligible mass.
+_STEEP = 40.0  # Fall beyond which also the neighbours of a cell of the first grid have negligible mass.
+_NODES = 80  # Largest number of centres of cells that become nodes.
+_CHECKS, _ALONG, _LINE = 64, 6, 60  # Numbers of check points: in all, least per axis; surrogate values per line.
 _CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
-_MISSED = 0.045  # Share of mass that a surrogate may miss.
-_WORSE = 5.0  # Tolerance of the most uncertain points of a round, in units of the tolerance of its random draws.
-_DEEP = 10.0  # A point whose log density has fallen by this, and one more for each axis, is not a node.
-_LENGTH = 1.5  # Length scale of the kernel of weights (√d standard deviations).
+_MISSED = 0.045  # Share of missed mass above which the fit reports it.
+_WORSE = 5.0  # Ratio of tolerances: at the most uncertain points of a round to its random draws.
+_DEEP = 10.0  # Largest fall of the log density at a node, plus 1 for each axis.
+_LENGTH = 1.5  # Length scale of the kernel for weights, in units of √d standard deviations.
 _JITTER, _WEIGHT_OF_SUM = 1e-9, 100.0
-_NEGLIGIBLE = 1e-6  # A node of smaller weight is dropped.
+_NEGLIGIBLE = 1e-6  # Weight below which a node is dropped.
 _NEIGHBOURS = 64  # Number of solutions from which a start is predicted.
 
 
 class _Density(NamedTuple):
-    """A density of standardised hyperparameters."""
+    """Interpolated density of standardised hyperparameters."""
 
     draws: Array
     """Draws (m, d) of equal weight."""
     total: float
-    """Log of its integral."""
+    """Log of the integral of the density."""
     places: Array
     """Points (s, d) that may be nodes."""
     nodes: list[Evaluation]
     """Evaluations at these points."""
     reasons: list[str]
-    """Complaints, in words; empty strings without one."""
+    """Texts of faults; empty texts are ignored."""
     doubt: str = ""
-    """Reason why marginals are rough; empty without one."""
+    """Reason why marginals are rough; empty if they are accurate."""
 
 
 @dataclass(frozen=True)
 class Adaptive(HyperMethod):
-    """Interpolate the log posterior, and evaluate it again where the density has its mass.
+    """Integral over an interpolated log posterior, with evaluations where its mass is.
 
     The first points are the maximum, and two or more on each side along each axis, until the log density has fallen.
     With up to three hyperparameters and few rows, cells then cover the region that the prior allows. Cells are split
-    where the mass is, so that separate branches of the density are found (`pymc_gpep.hyper.cells`). A likelihood that
-    is read by its density alone costs too much for cells.
+    where the mass is, so that separate modes are found (`pymc_gpep.hyper.cells`). Cells are not used for likelihoods
+    whose averages have no formula, since they take too long.
 
     Otherwise a surrogate interpolates values and gradients (`pymc_gpep.hyper.surrogate`). Each round evaluates the log
-    posterior at random draws of the surrogate, and at draws where the surrogate is least certain. The rounds end when
-    the surrogate predicts the values at the random draws.
+    posterior at random draws of the surrogate, and at draws where the surrogate is least certain. Rounds end once the
+    surrogate predicts the values at the random draws within the tolerance.
 
-    Marginals of hyperparameters are draws from the interpolated density. Other averages are sums over nodes: evaluated
-    points with nonnegative weights, for which averages of smooth functions equal averages over the draws.
+    Marginals of hyperparameters are draws from the interpolated density. Other averages are weighted sums over nodes,
+    which are evaluated points. Their weights are nonnegative, and reproduce averages of smooth functions over the
+    draws.
 
     Parameters
     ----------
     tolerance : float
-        Root mean square error of the log density at random draws.
+        Largest root mean square error of the interpolated log density at random draws.
     evaluations : int, optional
-        Largest number of evaluations after the evaluations for the second derivatives. The default is 40 plus 12 for
-        each hyperparameter, and up to three times as many with few rows. With cells it is 100, 400 and 2500 for one,
+        Largest number of evaluations after the evaluations for second derivatives. The default is 40 + 12 d for d
+        hyperparameters, and up to three times that number with few rows. With cells it is 100, 400 and 2500 for one,
         two and three hyperparameters.
     corrected : bool
-        Whether EP's evidence of a sum of effects is corrected to second order, up to 5000 rows. With few binary rows in
-        a group, scales are too small without the correction.
+        Whether EP's evidence of a sum of effects is corrected to second order, for up to 5000 rows. Without the
+        correction, scales of groups with few binary rows are too small.
     """
 
     tolerance: float = field(default=0.1, metadata=positive())
@@ -162,12 +163,12 @@ class Adaptive(HyperMethod):
         spread = along_curve(draws)[:: max(1, len(draws) // _NODES)]
         chosen = np.unique(own[spread]).astype(np.int64)
         unsure = (
-            f"the masses of cells of hyperparameters are known to ±{error:.2g} only. Take "
+            f"the masses of cells of hyperparameters have an error of ±{error:.2g}. Use "
             f"hyper_options={{'evaluations': {2 * limit}}}"
         )
         border = (
-            "the density is not negligible at the border of the region that was searched. Give hyperparameters priors "
-            "that hold them"
+            "the density is not negligible at the border of the searched region. Use tighter priors of the "
+            "hyperparameters"
         )
         reasons = [
             unsure if error > _COARSE else "",
@@ -183,10 +184,10 @@ class Adaptive(HyperMethod):
         draws, total = surrogate.draws(DRAWS, random_seed)
         branch = (
             f"the log density is higher than its interpolation at points of about {min(missed, 1.0):.0%} of the mass. "
-            "Take hyper='nuts'"
+            "Use hyper='nuts'"
         )
-        more = f"Take hyper_options={{'evaluations': {2 * known.count}}}"
-        unsure = f"the log density of hyperparameters is interpolated to ±{error:.2g} only. {more}"
+        more = f"Use hyper_options={{'evaluations': {2 * known.count}}}"
+        unsure = f"the interpolated log density of hyperparameters has an error of ±{error:.2g}. {more}"
         reasons = [
             failures(known.all) if known.failed > known.count // 4 else "",
             unsure if error > max(_UNSURE, self.tolerance) else "",
@@ -208,7 +209,7 @@ class Adaptive(HyperMethod):
                 return surrogate, error, seed
             seed += 1
             some, _ = surrogate.draws(_CANDIDATES, seed, _CHAINS)
-            some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # a chain may repeat its state
+            some = some[np.sort(np.unique(some, axis=0, return_index=True)[1])]  # A chain may repeat its state.
             half = max(_BATCH, 2 * d - _BATCH, min(int(_GROWTH * known.count), limit - known.count)) // 2
             others = some[half:]
             least = surrogate.least_known(others, half) if len(others) else np.empty(0, np.int64)
@@ -220,7 +221,7 @@ class Adaptive(HyperMethod):
 
 
 def _most(known: "_Known") -> int:
-    """Return the default limit on evaluations. It is higher where evaluations and the interpolation are cheap."""
+    """Return the default limit on evaluations. It is higher if evaluations and the interpolation are cheap."""
     d = known.scales.size
     limit = 40 + 12 * d
     return max(limit, min(_TIMES * limit, _NUMBERS // (1 + d))) if known.log_posterior.is_small(_CHEAP) else limit
@@ -262,7 +263,7 @@ class _Known:
         return np.array([np.nan if node is None else node.log_posterior - self.best.log_posterior for node in nodes])
 
     def explore(self) -> None:
-        """Evaluate along rays from the maximum (axes and long directions) until the log density has fallen."""
+        """Evaluate along rays from the maximum, on axes and in directions of small curvature."""
         values, vectors = np.linalg.eigh(-self.scales.mixed)
         long = vectors[:, values < _LONG] / np.sqrt(values[values < _LONG])
         directions = np.concatenate([np.eye(self.scales.size), long.T]) if self.scales.size > 1 else np.eye(1)
@@ -279,14 +280,14 @@ class _Known:
             ]
         if rays:
             self.open = (
-                "the density is not negligible at the last point of a ray. Give hyperparameters priors that hold them"
+                "the density is not negligible at the last point of a ray. Use tighter priors of the hyperparameters"
             )
 
     def _slope(self, node: Evaluation) -> Array:
         return self.scales.slope(node.gradient)
 
     def box(self) -> tuple[Array, Array]:
-        """Lowest and highest standardised coordinates (d,) that the prior allows or a ray has reached."""
+        """Return the lowest and highest standardised coordinates (d,) that the prior allows or a ray has reached."""
         scales = self.scales
         ends = extent(self.log_posterior.log_prior, self.best.theta, scales.axes)
         low, high = ((end - scales.mean[scales.axes]) / scales.scale for end in ends)
@@ -294,10 +295,10 @@ class _Known:
         return np.minimum(low, reached.min(axis=0) - _BESIDE), np.maximum(high, reached.max(axis=0) + _BESIDE)
 
     def missed(self, surrogate: Surrogate, seed: int) -> float:
-        """Estimate the share of mass that a surrogate misses, from draws with one coordinate anywhere in the box.
+        """Estimate the share of mass that a surrogate misses, from its draws with one coordinate replaced.
 
-        Along that coordinate the excess of the density over the surrogate is divided by the surrogate's integral. Only
-        clear excesses count.
+        The replaced coordinate is uniform over the box. The excess of the density over the surrogate is divided by the
+        integral of the surrogate along this coordinate. Excesses of the log density below `_CLEAR` count as 0.
         """
         if not self.log_posterior.checked:
             return 0.0
@@ -328,8 +329,8 @@ class _Known:
         ----------
         z : array (m, d)
         near : array (m,)
-            Index of the earlier centre from whose solution each solve starts; negative for centres of the first cut.
-            At these, solves of a log-concave likelihood start from predictions, since the posterior has one mode.
+            Index of the earlier centre from whose solution each solve starts; negative for centres of the first grid.
+            If the likelihood is log-concave, the posterior has one mode, and their solves start from predictions.
         """
         loose = self.log_posterior.weighing()
         before = [self.centres[s] if s >= 0 else None for s in near]
@@ -351,25 +352,25 @@ class _Known:
         return np.array(values), np.array([self._slope(node) for node in nodes])
 
     def _high(self, z: Array, nodes: Sequence[Evaluation]) -> list[int]:
-        """Return indices of grid centres (m, d) with a high density, or that failed next to a high density."""
+        """Return indices of grid centres (m, d) with a high density, and of failed centres with such a neighbour."""
         value = np.array([n.log_posterior - self.best.log_posterior if n.usable else -np.inf for n in nodes])
         place = np.stack([np.unique(along, return_inverse=True)[1] for along in z.T], axis=1)
         beside = [value[(np.abs(place - own) <= 1).all(axis=1)].max() for own in place]
         return [i for i in range(len(z)) if value[i] > -_FAR or (not nodes[i].usable and beside[i] > -_STEEP)]
 
     def _far(self, z: Array) -> list[Evaluation]:
-        """Evaluate at points (m, d) with the lower accuracy that suffices far below the maximum."""
+        """Evaluate at points (m, d) with low accuracy, which suffices far below the maximum."""
         order = np.argsort((stretched(z) ** 2).sum(axis=1), kind="stable")
         rough: Any = self.log_posterior.loosely().roughly()
         found = evaluated(rough, self.scales.at(z[order]), self._near)
         return [found[place] for place in np.argsort(order)]
 
     def atcentres(self, chosen: NDArray[np.int64]) -> list[Evaluation]:
-        """Return evaluations at centres by their indices."""
+        """Return evaluations at the centres with these indices, without failed centres."""
         return [node for node in (self.centres[s] for s in chosen) if node is not None]
 
     def points(self) -> Points:
-        """Points with values and slopes, for a surrogate."""
+        """Return the evaluated points with values and slopes, for a surrogate."""
         found = [(z, node) for z, node in zip(self._places, self.all, strict=True) if node is not None]
         values = [node.log_posterior - self.best.log_posterior for _, node in found]
         return Points(
@@ -377,7 +378,7 @@ class _Known:
         )
 
     def candidates(self) -> tuple[Array, list[Evaluation]]:
-        """Places and evaluations of points that may be nodes."""
+        """Return places (standardised) and evaluations of points that may become nodes."""
         lowest = max(node.log_posterior for node in self.all if node is not None) - _DEEP - self.scales.size
         found = [
             (z, node)
@@ -388,7 +389,7 @@ class _Known:
 
 
 def _farther(t: float, fall: float, slope: float) -> float:
-    """Return the distance of the next point of a ray, from the distance t of the last, the fall and its slope there."""
+    """Return the distance of the next point of a ray, given the distance t, fall and slope of its last point."""
     curvature = max(slope / t, 1e-3) if np.isfinite(slope) else 2.0 * max(fall, 1e-3) / t**2
     slope = slope if np.isfinite(slope) else curvature * t
     if slope <= 0.0:
@@ -405,8 +406,8 @@ def _root_mean_square(wrong: Array) -> float:
 def quadrature_weights(places: Array, draws: Array) -> Array:
     """Return nonnegative weights (n,) of points (n, d) that match averages of smooth functions over draws (m, d).
 
-    The weights minimise the squared maximum mean discrepancy from the draws, for a squared exponential kernel. The
-    kernel is wide in units of the draws' standard deviations, so that means and covariances are matched best.
+    The weights minimise the squared maximum mean discrepancy to the draws, for a squared exponential kernel. The kernel
+    is wide relative to the draws' standard deviations, so means and covariances are matched best.
     """
     d = places.shape[1]
     root = np.linalg.cholesky(np.cov(draws.T).reshape(d, d) + 1e-12 * np.eye(d))

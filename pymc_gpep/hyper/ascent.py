@@ -1,8 +1,8 @@
-"""BFGS search for the maximum of a log posterior, its escape from a saddle, and its stop if there is no bound.
+"""BFGS search for the maximum of a log posterior, with escape from saddles and detection of unbounded densities.
 
-A density without a bound concentrates. The mass above any height is at most the whole, so the volume above a height
-shrinks as the height grows. The log posterior then becomes sharper in some direction for as long as the search rises.
-Near a maximum its curvature is the curvature at the maximum.
+A density without a bound concentrates: its total mass is finite, so the region in which it exceeds a height shrinks as
+the height grows. The log posterior then becomes sharper in some direction as long as the search rises. Near a maximum,
+in contrast, its curvature converges.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,40 +17,40 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.log_posteriors.quasi_newton import Curvature, Metric, line_search
 
-_STEP = 0.03  # Step of differences of gradients, in the unconstrained space.
+_STEP = 0.03  # Step of finite differences of gradients, in the unconstrained space.
 _PRODUCTS = 6  # Largest number of products with the matrix of second derivatives.
-_UPWARDS = 1e-3  # Smallest positive curvature that counts as an escape direction.
-_REACHES = (0.1, -0.1, 1.0, -1.0)  # Lengths of the trial moves.
+_UPWARDS = 1e-3  # Upward curvature above which a direction is tried as an escape from a saddle.
+_REACHES = (0.1, -0.1, 1.0, -1.0)  # Lengths of the trial moves in a direction, in the unconstrained space.
 _MARGIN = 1e-5  # Smallest relative increase of the log posterior that counts.
-_NO_SLOPE = 1e-7  # A slope below this fraction of the largest counts as zero.
+_NO_SLOPE = 1e-7  # Slope that counts as zero, relative to the largest slope.
 _STILL = 1e-3  # Largest move of a hyperparameter that counts as unmoved.
 
 type Evaluate = Callable[..., Evaluation]
 
 
 def higher_nearby(evaluate: Evaluate, history: Sequence[Evaluation], size: int) -> Evaluation | None:
-    """Return the highest of some points near the best point of a search; None if the best point is higher.
+    """Return the highest of some points near the best point of a search; None if the best point is the highest.
 
-    The points lie in directions without a slope at any point of the search. A start about which the log posterior is
-    symmetric has no slope, even if it is not a maximum. Two exchangeable hyperparameters stay equal. The directions
-    are the direction of largest upward curvature, each hyperparameter that never moved, and the sum of these
-    hyperparameters. The sum is needed for products: a product of two zeros stays 0 if a single factor moves.
+    The points lie in directions that had no slope at any point of the search. By symmetry of the log posterior a start
+    may have no slope although it is not a maximum, and two exchangeable hyperparameters stay equal. The directions are
+    the direction of largest upward curvature, each hyperparameter that never moved, and the sum of these
+    hyperparameters. The sum is needed for products: a product of two zeros stays 0 if only one factor moves.
 
     Parameters
     ----------
     evaluate : callable
-        Function of a vector and neighbours that returns an evaluation.
+        Function that evaluates the log posterior at a vector, given `Neighbours` for the start of the solve.
     history : sequence of Evaluation
         The points of the search.
     size : int
         Number of first elements of a vector that are hyperparameters. The remaining elements stay fixed.
     """
     best = here = max(history, key=lambda evaluation: evaluation.log_posterior)
-    if not size:  # inducing inputs alone were moved
+    if not size:  # The search moved only inducing inputs.
         return None
     slopes = np.array([evaluation.gradient[:size] for evaluation in history])
     largest = np.abs(slopes).max(axis=0)
-    scale = np.where(largest > 0.0, largest, 1.0)  # slopes in raw covariates are far larger than other slopes
+    scale = np.where(largest > 0.0, largest, 1.0)  # Slopes of coefficients depend on the units of covariates.
     _, seen, directions = np.linalg.svd(slopes / scale)
     unseen = directions[np.count_nonzero(seen > _NO_SLOPE * seen[0]) :] / scale
     if not len(unseen):
@@ -70,9 +70,9 @@ def higher_nearby(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
 
 
 def defined_nearby(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
-    """Return an evaluation near a failed point, with zeros moved; None if no move succeeds.
+    """Return an evaluation near a failed point, with zero elements moved; None if no move succeeds.
 
-    A magnitude that begins at 0 makes a prior covariance of zeros, which has no Cholesky factor.
+    With a magnitude of 0 the prior covariance is 0 and has no Cholesky factor.
     """
     zero = np.flatnonzero(theta[:size] == 0.0)
     moves = np.eye(theta.size)[zero]
@@ -84,17 +84,17 @@ def defined_nearby(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | 
 
 
 def _upwards(evaluate: Evaluate, here: Evaluation, near: Neighbours, among: Array) -> Iterator[Array]:
-    """Return the direction of the largest second derivative, if positive, among combinations of some directions.
+    """Yield the direction with the largest second derivative, if positive, in the span of some directions.
 
-    Lanczos' method finds the direction from a fixed vector. With as many products as directions the method is exact,
-    up to differences of gradients. With fewer products it finds extreme directions first.
+    Lanczos' method finds the direction from a fixed vector. With as many products as directions the method is exact, up
+    to the error of finite differences. With fewer products it approximates extreme eigenvalues best.
     """
     size = among.shape[1]
     basis: list[Array] = []
     images: list[Array] = []
     following = np.random.default_rng(0).standard_normal(len(among))
     while len(basis) < min(len(among), _PRODUCTS):
-        for each in [*basis, *basis]:  # Orthogonalise twice: once leaves rounding errors.
+        for each in [*basis, *basis]:  # Twice, since rounding errors remain after one orthogonalisation.
             following = following - (each @ following) * each
         length = np.linalg.norm(following)
         if not length > _NO_SLOPE:
@@ -119,7 +119,7 @@ def _moved(here: Evaluation, by: Array) -> Array:
 
 
 class Sharpness:
-    """Sharpness of the log posterior along a search: the smallest standard deviations that its steps show.
+    """Sharpness of the log posterior along a search, as standard deviations estimated from its steps.
 
     Parameters
     ----------
@@ -133,10 +133,11 @@ class Sharpness:
         self._looks: list[tuple[float, float]] = []
 
     def learn(self, here: Evaluation, there: Evaluation) -> None:
-        """Learn from a step of the search.
+        """Record a step of the search.
 
-        A step s and the fall y of the gradient over it show the inverse curvature H, s = H y. The ratio yᵀs / yᵀy lies
-        between the eigenvalues of H. The unit of a parameter is its largest distance from its first value.
+        A step s and the decrease y of the gradient over it satisfy s = H y with the inverse curvature H. The ratio yᵀs
+        / yᵀy lies between the smallest and largest eigenvalue of H. The unit of a parameter is its largest distance
+        from its first value.
 
         Parameters
         ----------
@@ -161,41 +162,39 @@ class Sharpness:
         return bool(sharpness[-1] < _SHARPER * sharpness[0] and (np.diff(heights) > _HIGHER).all())
 
 
-_WINDOW, _WINDOWS = 10, 3  # Steps of a window, and number of consecutive windows that are compared.
-_SHARPER, _HIGHER = 0.1, 1.0  # Largest ratio of deviations, last window to first, and least rise in each.
+_WINDOW, _WINDOWS = 10, 3  # Number of steps in a window, and number of consecutive windows that are compared.
+_SHARPER, _HIGHER = 0.1, 1.0  # Largest ratio of deviations, last window to first; least rise in each window.
 _POINT = 1e-8  # Standard deviation, relative to the distance from the start, that counts as 0.
 
 
 FLAT = 1e-8
-"""Relative change of the log posterior that counts as zero."""
+"""Largest relative change of the log posterior that counts as zero."""
 
 STUCK = "no step along the slope leads higher"
-"""Message of a search that cannot go on."""
+"""Message of a search that cannot continue."""
 
 UNBOUNDED = "the log posterior has no bound, as far as the search went"
-"""Message of a search that `Sharpness` ends."""
+"""Message of a search that ends because of its `Sharpness`."""
 
 type Curve = Callable[[Evaluation], Curvature | None]
-"""Function that returns the curvature of a log posterior at a point in some hyperparameters."""
+"""Function that returns the curvature of a log posterior in some hyperparameters at a point; None if unavailable."""
 
 
 def no_curvature(here: Evaluation) -> None:
-    """Return None, since no curvature is computed."""
+    """Return None: a `Curve` that computes no curvature."""
 
 
 class HyperAscent:
-    """The iterations of a search.
+    """Iterations of a BFGS search for the maximum.
 
     Parameters
     ----------
     evaluate, rough : LogPosterior
-        Log posterior of the search, and its cheaper form while the search rises.
+        Log posterior, and a cheaper approximation of it that is used while the search rises fast.
     here : Evaluation
-        First point, by `rough`.
-    max_iterations : int
-    callback : callable
-    flat : float
-        Relative change of the log posterior that counts as zero.
+        Evaluation of `rough` at the first point.
+    max_iterations : int callback : callable flat : float
+        Largest relative change of the log posterior that counts as zero.
     """
 
     def __init__(
@@ -218,14 +217,14 @@ class HyperAscent:
         self._sharpness = Sharpness(here.theta)
 
     def begin(self, curvature: Curve, units: Array | None) -> None:
-        """Set the first curvatures, and take Newton steps in the hyperparameters with a given curvature.
+        """Set the first curvatures, and take Newton steps in the hyperparameters for which `curvature` is available.
 
         Parameters
         ----------
         curvature : function of an Evaluation
-            Curvature of the log posterior at an evaluation in some hyperparameters, or None.
+            Curvature of the log posterior in some hyperparameters at an evaluation, or None.
         units : array (d, d), optional
-            Units of first steps.
+            Initial inverse curvature, in which the first steps are taken.
         """
         self._metric, self._curvature = Metric(self._here.theta.size, units), curvature
         for _ in range(_NEWTON):
@@ -238,7 +237,7 @@ class HyperAscent:
                 return
 
     def run(self) -> tuple[bool, str]:
-        """Iterate to the end; return whether the end is a maximum, and why the iteration ended."""
+        """Iterate to the end. Return whether the end is a maximum, and the reason for the end."""
         ended = self._iterate()
         if self._metric.units is not None and self._steep and not self._full:
             self.begin(self._curvature, None)
@@ -260,9 +259,9 @@ class HyperAscent:
         return bool(np.abs(self._here.gradient).max() > _STEEP)
 
     def _iterate(self) -> bool:
-        """Iterate until no gain is left; return whether the search reached this end.
+        """Iterate until the expected gain is negligible. Return whether this was reached.
 
-        The iteration also ends if no step leads higher, at the limit, and if the log posterior has no bound.
+        The iteration also ends if no step leads higher, at the limit of iterations, and if the density is unbounded.
         """
         quiet = 0
         while quiet < self._quiet:
@@ -286,13 +285,13 @@ class HyperAscent:
         return self._large or self._is_close
 
     def go_to(self, there: Evaluation) -> None:
-        """Continue from another point."""
+        """Continue the search from another point."""
         self._metric.forget()
         self._record(there, False)
 
     @property
     def decrement(self) -> float:
-        """Rise of the log posterior that is left, ½ gᵀH g."""
+        """Expected rise of the log posterior up to the maximum, ½ gᵀH g."""
         slope = self._here.gradient
         return 0.5 * float(slope @ self._metric.times(slope))
 
@@ -307,7 +306,7 @@ class HyperAscent:
 
     @property
     def _trusted(self) -> bool:
-        """Whether curvatures are accurate: they are computed, or slopes of the other parameters are small."""
+        """Whether the decrement is accurate: parameters without a computed curvature have small slopes."""
         metric = self._metric
         slope = np.abs(self._here.gradient[~metric.known]).max(initial=0.0)
         several = _STEEP if metric.pairs >= int((~metric.known).sum()) else _SMALL
@@ -321,7 +320,7 @@ class HyperAscent:
         return {"decrement": self.decrement, "deviations": deviations}
 
     def polished(self, exact: Evaluation, log_posterior: LogPosterior) -> Evaluation:
-        """Return the end after a few more steps with an accurate log posterior, for more digits of coefficients.
+        """Return the end after a few more steps with an accurate log posterior, which give coefficients more digits.
 
         Parameters
         ----------
@@ -344,17 +343,17 @@ class HyperAscent:
         return exact
 
     def highest(self) -> Evaluation:
-        """The highest point of the search."""
+        """Return the highest point of the search."""
         return max(self.history, key=lambda evaluation: evaluation.log_posterior)
 
     def _step(self, step: Array) -> bool:
-        """Search along a step and move to a higher point; return whether there is such a point."""
+        """Search along a step and move to a higher point. Return whether a higher point was found."""
         here, slope = self._here, float(step @ self._here.gradient)
         found: dict[float, tuple[Evaluation, bool]] = {}
         rises = self._rough is not self._evaluate and self._gain > _GAIN
 
         def look(part: float) -> tuple[float, float]:
-            # If two points of a line search differ little, only accurate evaluations distinguish them.
+            # After `_TRIALS` rough evaluations, points differ little: only accurate evaluations distinguish them.
             rough = rises and len(found) < _TRIALS
             there = (self._rough if rough else self._evaluate)(here.theta + part * step, self._near)
             found[part] = there, rough
@@ -378,14 +377,14 @@ class HyperAscent:
         if rough:
             self._roughly.add(there.theta.tobytes())
         self.history.append(there)
-        top = self.highest()  # starts are large: keep only the last and the highest
+        top = self.highest()  # Starts are large: keep only the starts of the last and of the highest point.
         self.history[:-1] = [each if each is top else each._replace(start=_NO_START) for each in self.history[:-1]]
         self._callback(tuple(self.history))
 
     def _refined(self) -> bool:
-        """Evaluate the highest point accurately, and move to it; return whether this took an evaluation."""
+        """Evaluate the highest point accurately, and move to it. Return whether an evaluation was needed."""
         news = False
-        # A rough evaluation may be higher than its neighbours.
+        # After the accurate evaluation, another rough evaluation may be the highest.
         while (top := self.highest()).theta.tobytes() in self._roughly:
             at = next(i for i, each in enumerate(self.history) if each is top)
             self.history[at] = self._evaluate(top.theta, self._near)
@@ -395,7 +394,7 @@ class HyperAscent:
         return news
 
     def _look_around(self) -> bool:
-        """Restart with second derivatives by differences of gradients; return whether they show a maximum."""
+        """Set curvatures by finite differences of gradients. Return whether all curvatures are downwards."""
         here, size = self._here, self._here.theta.size
         if self._large:
             return False
@@ -416,22 +415,22 @@ class HyperAscent:
 
 
 def is_close(decrement: float, size: int) -> bool:
-    """Whether a change of the log posterior is negligible for this number of parameters."""
+    """Return whether an expected gain of the log posterior is negligible for this number of parameters."""
     return decrement < _CLOSE * size
 
 
-_GAIN = 0.1  # If an iteration gains more, the next evaluation is rough.
+_GAIN = 0.1  # Gain of an iteration above which the next evaluation is rough.
 _TRIALS = 2  # Largest number of rough evaluations in a line search.
-_NEWTON, _AS_PROMISED = 6, 0.3  # Number of first steps with given curvatures; largest relative error of their gain.
+_NEWTON, _AS_PROMISED = 6, 0.3  # Number of first Newton steps; relative error of a gain at which they end.
 _ENOUGH = 1e-7  # Expected gain of the log posterior below which a search ends.
-_LAST, _DIGITS = 2, 1e-13  # Last steps with accurate evaluations, and gain below which they are skipped.
+_LAST, _DIGITS = 2, 1e-13  # Number of last accurate steps, and expected gain below which they are skipped.
 _CLOSE = 1e-3  # Expected gain for each parameter below which a search that cannot continue has converged.
 _ROUNDING = 1e-10  # Relative rounding error of the log posterior.
 _FEW = 30  # Largest number of parameters for second derivatives by differences in a stuck search.
-_PART = 0.1  # Step of differences in a stuck search, in standard deviations.
+_PART = 0.1  # Step of these differences, in standard deviations.
 _CURVED = 1e-6  # Smallest eigenvalue, relative to the diagonal, that counts as curvature.
 _NEIGHBOURS = 3  # Number of solutions from which a start is predicted.
-_SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero before and after curvatures are estimated.
-_STEEP = 0.1  # With a larger slope a search in another search's units does not end.
+_SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero, before and after curvatures are estimated.
+_STEEP = 0.1  # Slope above which a search in the units of another search is begun again.
 _NO_START = np.empty(0)
 _CONVERGED = "nothing is left to gain"

@@ -1,25 +1,26 @@
 """A log density of few hyperparameters, interpolated in cells that are smaller where its mass is.
 
-Coordinates x are stretched: z = 2 sinh(x / 2) is standardised. A box of moderate size in x contains long tails. The box
-is divided into cells of one size, and the log density is evaluated at the centre of each cell. No part of the box is
-left out. A second branch of the density is found if it is about as wide as a cell.
+Coordinates x are stretched: z = 2 sinh(x / 2) are standardised coordinates. So a box of moderate size in x contains
+long tails. The box is divided into cells of equal size, and the log density is evaluated at the centre of each cell.
+Therefore a second mode of the density is found if it is about as wide as a cell.
 
 A split divides a cell into three along one axis. It evaluates the log density at two new centres and keeps the old
 centre (Jones, Perttunen and Stuckman 1993, the DIRECT algorithm). The cells with the largest products of mass and error
 are split next.
 
-The model of a cell is quadratic. Its gradient is exact, and its second derivatives are differences of gradients at the
-splits. It is a model of the compressed log density −c log(1 + (t − l) / c), t being a constant above the maximum.
-Compression makes a fall such as −exp(2x) nearly linear.
+The log density l is compressed to −c log(1 + (t − l) / c), where the constant t is above its maximum. In a cell, a
+quadratic function approximates the compressed density. Its gradient is exact, and its second derivatives are
+differences of gradients at the splits. Compression makes a fall such as −exp(2x) nearly linear.
 
 PyMC represents a Cholesky factor of a covariance (`pm.LKJCholeskyCov`) by its entries, with logarithms on the diagonal.
-In these entries the density has a narrow peak near a standard deviation of 0, with next to no mass. `Coordinates` uses
+In these entries the density has a narrow peak near a standard deviation of 0, with negligible mass. `Coordinates` uses
 logarithms of standard deviations, and inverse hyperbolic tangents of canonical partial correlations (Lewandowski,
 Kurowicka and Joe 2009), in which this peak is absent. Other hyperparameters are unchanged.
 
-`correction_at` is for sums of effects. With few binary rows in a group the error of EP's evidence adds up over groups,
-and depends on their scale. Its term of second order has a formula (`TiltedFactors.two_loops`). It is computed at the
-maximum and at a point on each side of it along each axis. Parabolas interpolate it, axis by axis.
+`correction_at` corrects EP's evidence of sums of effects. With few binary rows in a group, its error adds up over
+groups, and depends on their scale. The term of second order of the error has a formula (`TiltedFactors.two_loops`). The
+term is computed at the maximum, and at a point on each side of the maximum along each axis. Parabolas along the axes
+interpolate it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,13 +41,13 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_ITERATIONS = 50  # Largest number of iterations to the maximum in the coordinates.
+_ITERATIONS = 50  # Largest number of iterations of a search in these coordinates.
 _SMALLEST = 1e-10  # Smallest 1 − z² of a partial correlation z.
-_BY_ROW = 2000  # Size of matrices that cost as much as averages of one row without a formula.
+_BY_ROW = 2000  # Number of matrix entries whose cost equals the averages of one row without a formula.
 
 
 class Coordinates:
-    """The map from coordinates φ to the unconstrained space θ."""
+    """Map between coordinates φ and the unconstrained space θ."""
 
     def __init__(self, space: Hyperparameters) -> None:
         transforms = space.classifier.model.rvs_to_transforms
@@ -61,36 +62,36 @@ class Coordinates:
 
     @property
     def trivial(self) -> bool:
-        """Whether φ and θ are the same."""
+        """Whether φ and θ are equal."""
         return all(len(row) < 2 for row in self._rows)
 
     def theta(self, phi: Array) -> Array:
-        """The unconstrained vector for coordinates (d,)."""
+        """Return the unconstrained vector for coordinates (d,)."""
         theta = phi.copy()
         for row in self._rows:
             theta[row] = self._row(phi[row])[0]
         return theta
 
     def phi(self, theta: Array) -> Array:
-        """The coordinates of an unconstrained vector (d,)."""
+        """Return the coordinates of an unconstrained vector (d,)."""
         phi = theta.copy()
         for row in self._rows:
             entries, left = theta[row[:-1]], np.exp(2.0 * theta[row[-1]])
-            squares = np.append(entries**2, left)[::-1].cumsum()[::-1]  # from each entry to the end of the row
+            squares = np.append(entries**2, left)[::-1].cumsum()[::-1]  # Sums from each entry to the end of the row.
             phi[row[:-1]] = np.arctanh(np.clip(entries / np.sqrt(squares[:-1]), -1 + _SMALLEST, 1 - _SMALLEST))
             phi[row[-1]] = 0.5 * np.log(squares[0])
         return phi
 
     @staticmethod
     def _row(own: Array) -> tuple[Array, Array, Array]:
-        """Elements of θ for a row of the factor, its partial correlations z, and the factors s c of its entries."""
+        """Return elements of θ for a row of the factor, its partial correlations z, and ratios s c of entries to z."""
         z, log_sd = np.tanh(own[:-1]), own[-1]
         log_rest = -np.log(np.cosh(own[:-1]))  # log √(1 − z²)
         scale = np.exp(log_sd + np.concatenate([[0.0], log_rest.cumsum()]))
         return np.append(scale[:-1] * z, log_sd + log_rest.sum()), z, scale[:-1]
 
     def pulled(self, phi: Array, evaluation: Evaluation) -> Evaluation:
-        """Return an evaluation at θ as an evaluation of the density of φ, with its derivatives."""
+        """Transform an evaluation of the density of θ to an evaluation of the density of φ, with derivatives."""
         value, gradient = evaluation.log_posterior, evaluation.gradient.copy()
         for row in self._rows:
             _, z, scale = self._row(phi[row])
@@ -98,7 +99,8 @@ class Coordinates:
             entries, (own, last) = scale * z, (slope[:-1], slope[-1])
             # ∂L_k / ∂w_m is s c_k (1 − z²) for m = k and −L_k z_m for m < k.
             later = np.append((own * entries)[::-1].cumsum()[::-1], 0.0)[1:]
-            count = np.arange(len(z))[::-1]  # number of later entries, whose volumes depend on the entry
+            # Number of later entries of the row.
+            count = np.arange(len(z))[::-1]
             gradient[row[:-1]] = own * scale * (1.0 - z**2) - z * (later + last) - count * z
             gradient[row[-1]] = own @ entries + last + len(z)
             value += float(np.log(scale).sum())
@@ -106,7 +108,7 @@ class Coordinates:
 
 
 class MovedLogPosterior:
-    """A log posterior as the log density of other coordinates."""
+    """Log posterior as a log density of the coordinates φ."""
 
     def __init__(self, log_posterior: LogPosterior, coordinates: Coordinates) -> None:
         self._log_posterior, self._coordinates = log_posterior, coordinates
@@ -121,7 +123,7 @@ class MovedLogPosterior:
 
     @property
     def rows_without_formula(self) -> int:
-        """Number of rows if averages of their density have no formula, so that an evaluation is expensive; else 0."""
+        """Number of rows if averages of their density have no formula, which makes evaluations expensive; else 0."""
         classifier = self._log_posterior.classifier
         return classifier.prior.n_points if classifier.likelihood_model.offers(ColumnDensity) else 0
 
@@ -132,23 +134,23 @@ class MovedLogPosterior:
 
     @property
     def checked(self) -> bool:
-        """Whether evaluations at points that the prior allows are exact and cheap enough for a check."""
+        """Whether evaluations are exact and cheap enough to check a surrogate in the whole box."""
         return self._log_posterior.joint and not self.rows_without_formula
 
     def is_small(self, entries: int) -> bool:
-        """Whether evaluations are exact, and as cheap as a solution whose matrices have `entries` numbers."""
+        """Return whether evaluations are exact, and no dearer than a solution with this number of matrix entries."""
         own = self._log_posterior
         return own.joint and own.entries + _BY_ROW * self.rows_without_formula <= entries
 
     def log_prior(self, phi: Array) -> float:
-        """Log prior density of coordinates φ, Jacobians included."""
+        """Return the log prior density of coordinates φ, with Jacobians."""
         theta = self._coordinates.theta(phi)
         value = self.space.log_prior(theta)
         prior = Evaluation(theta, value, np.zeros_like(theta), value, 0, CONVERGED, np.empty(0))
         return self._coordinates.pulled(phi, prior).log_posterior
 
     def original(self, evaluation: Evaluation) -> Evaluation:
-        """Return an evaluation in the coordinates as an evaluation in θ."""
+        """Transform an evaluation in the coordinates φ to an evaluation in θ."""
         return self._found.get(evaluation.theta.tobytes(), evaluation)
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -169,7 +171,7 @@ class MovedLogPosterior:
         return self._with(self._log_posterior.roughly())
 
     def climbed(self, best: Evaluation) -> Evaluation:
-        """Return the highest point of a search in the coordinates that starts at a point of θ."""
+        """Search for the maximum in the coordinates, from an evaluation in θ; return the highest point."""
         first = self._coordinates.phi(best.theta)
         loose, top = self.loosely(), [self(first, best.start)]
 
@@ -185,14 +187,14 @@ class MovedLogPosterior:
         return top[0]
 
 
-_MOST = 5000  # Largest number of latent values for matrices of all pairs.
-_AT, _BEYOND = 1.7, 1.5  # Distance of the points (standard deviations), and factor by which parabolas extend it.
-_SHARE, _SMALL = 0.5, 0.01  # Largest term of the next order, relative to the correction and absolute.
-_LARGEST = 2.0  # Difference of the correction between two points above which it is not used.
+_MOST = 5000  # Largest number of latent values for a correction, which needs matrices of all pairs.
+_AT, _BEYOND = 1.7, 1.5  # Distance of points from the maximum (standard deviations); reach of parabolas relative to it.
+_SHARE, _SMALL = 0.5, 0.01  # Largest term of the next order: relative to the correction, and absolute.
+_LARGEST = 2.0  # Change of the correction along an axis above which the axis is ignored.
 
 
 def has_correction(log_posterior: LogPosterior) -> bool:
-    """Whether a sum of effects has an affordable correction."""
+    """Return whether the model is a sum of effects whose correction is affordable."""
     if not log_posterior.joint:
         return False
     classifier, approximator = log_posterior.classifier, log_posterior.approximator
@@ -201,7 +203,7 @@ def has_correction(log_posterior: LogPosterior) -> bool:
 
 
 def correction_at(log_posterior: LogPosterior, z: Array, nodes: Sequence[Evaluation], draws: Array) -> Array:
-    """The correction (m,) at standardised draws (m, d).
+    """Return the correction of EP's log evidence (m,) at standardised draws (m, d).
 
     Parameters
     ----------
@@ -226,7 +228,7 @@ def correction_at(log_posterior: LogPosterior, z: Array, nodes: Sequence[Evaluat
 
 
 def _beside(z: Array, axis: int) -> list[int]:
-    """Return the index of the place nearest to distance `_AT` on each side along one axis."""
+    """Return the index of a place on each side along an axis, of which the distance is nearest to `_AT`."""
     on_axis = (z != 0.0).sum(axis=1) == 1
     sides = (np.flatnonzero(on_axis & (side * z[:, axis] > 0.0)) for side in (-1.0, 1.0))
     return [int(own[np.argmin(np.abs(np.abs(z[own, axis]) - _AT))]) for own in sides if own.size]
@@ -238,31 +240,31 @@ def _two_loops(log_posterior: LogPosterior, node: Evaluation) -> float:
         return np.nan
     factors = log_posterior.approximator.tilted_factors(solution)
     found = float(factors.two_loops.sum())
-    # The largest term of the next order, of pairs of factors.
+    # Largest term of the next order, a sum over pairs of factors.
     later = float(factors.fourth @ factors.by_fourth_powers(factors.fourth)) / 48.0
     return found if abs(later) < _SHARE * abs(found) + _SMALL else np.nan
 
 
-_WIDTH = 2.0  # Largest width of a cell of the first cut.
+_WIDTH = 2.0  # Largest width of a cell of the first grid.
 _BATCH = 12  # Number of cells that are split together.
-_WORST = 0.02  # A cell of a batch has at least this share of the score of the worst cell.
+_WORST = 0.02  # Smallest score of a cell in a batch, relative to the cell with the largest score.
 _POINTS = 6  # log2 of the number of points at which the density of a cell is averaged.
-_UNKNOWN = 2.0  # Error of the log density along an axis without a split.
-_THIRD, _MIXED = 40.0, 20.0  # Ratio of remainders at new centres to errors in the smaller cells: values, slopes.
+_UNKNOWN = 2.0  # Assumed error of the log density along an axis without a split.
+_THIRD, _MIXED = 40.0, 20.0  # Ratio of remainders at new centres to errors in new cells: values, slopes.
 _TOP = 8.0  # Log density, relative to the maximum of the search, at which compression begins.
-_COMPRESSED = 12.0  # Unit of the compression, and one more for each axis.
-_DEEPEST = 500.0  # Largest exponent of the inverse of the compression.
+_COMPRESSED = 12.0  # Unit c of the compression, plus 1 for each axis.
+_DEEPEST = 500.0  # Largest exponent in the inverse of the compression.
 _CONVEX = 4.0  # Largest contribution of second derivatives to the compressed log density in a cell.
-_ABOVE = 0.5  # Largest log density of a model above the largest computed value.
-_NARROW, _DEEP = 0.05, 30.0  # A narrower cell with a smaller log density at its centre has no mass.
+_ABOVE = 0.5  # Largest excess of a quadratic model over the largest computed log density.
+_NARROW, _DEEP = 0.05, 30.0  # Width and fall of the log density: a narrower and lower cell has no mass.
 _PROPOSALS = 131_072  # Number of points from which draws are resampled.
 _HEAVIEST = 16.0  # Largest weight of a proposal, in units of the mean weight in its cell.
 _MARGIN = 0.03  # Width of the border of the box, as a share of the box.
-_FALL = 9.0  # Fall of the log prior at the border of the box.
-_STEP, _GROWTH, _STEPS = 0.25, 0.1, 60  # First step towards the border, its growth with the distance, number of steps.
+_FALL = 9.0  # Fall of the log prior that determines the border of the box.
+_STEP, _GROWTH, _STEPS = 0.25, 0.1, 60  # Steps towards the border: first, growth with the distance, number.
 
 type Evaluate = Callable[[Array, NDArray[np.int64]], tuple[Array, Array]]
-"""Function of standardised points (m, d) and the index of an earlier point near each (m,), or −1.
+"""Function of standardised points (m, d) and, for each, the index of a near earlier point or −1, (m,).
 
 It returns log densities (m,), minus infinity where the approximation fails, and slopes (m, d).
 """
@@ -274,17 +276,17 @@ def stretched(z: Array) -> Array:
 
 
 def unstretched(x: Array) -> Array:
-    """Standardised coordinates for x."""
+    """Return standardised coordinates for x."""
     return np.asarray(2.0 * np.sinh(0.5 * x))
 
 
 class Cells:
-    """Cells of a box, with a quadratic model of the log density in each.
+    """Cells of a box, with a quadratic model of the log density in each cell.
 
     Parameters
     ----------
     low, high : array (d,)
-        The box, in standardised coordinates.
+        Ends of the box, in standardised coordinates.
     evaluate : Evaluate
 
     Attributes
@@ -313,7 +315,7 @@ class Cells:
         self.count, self.lost = m, list[float]()
 
     def _at(self, x: Array, near: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Compressed log density (m,) of coordinates x (m, d), volumes included, and its derivatives (m, d)."""
+        """Return the compressed log density (m,) of x (m, d), with Jacobians, and its derivatives (m, d)."""
         value, slope = self._evaluate(unstretched(x), near)
         found = np.isfinite(value) & np.isfinite(slope).all(axis=1)
         value = np.where(found, value + np.log(np.cosh(0.5 * x)).sum(axis=1), -np.inf)
@@ -328,7 +330,7 @@ class Cells:
         return _TOP - self._fall * np.expm1(-self.value.max() / self._fall)
 
     def _model(self, u: Array, which: NDArray[np.int64]) -> Array:
-        """Log density (m, k) at places u (m, k, d) relative to the centres of cells (m,)."""
+        """Return log densities (m, k) of the models of cells (m,), at places u (m, k, d) relative to their centres."""
         linear = np.einsum("mkd,md->mk", u, self.slope[which])
         split = self.split[which]
         second = np.where(split[:, :, None] & split[:, None], self.second[which], 0.0)
@@ -338,7 +340,7 @@ class Cells:
         return np.minimum(value, self._highest + _ABOVE)
 
     def _masses(self, which: NDArray[np.int64], shift: Array | None = None, part: Array | float = 1.0) -> Array:
-        """Log masses (m,) of cells (m,), or of parts of them with shifts (m, d) and relative widths (m, d)."""
+        """Return log masses (m,) of cells, or of parts of cells with shifts (m, d) and relative widths (m, d)."""
         half = self.half[which] * part
         places = self._unit * half[:, None]
         inside = self._model(places if shift is None else places + shift[:, None], which)
@@ -355,7 +357,7 @@ class Cells:
         return unstretched(self.centre)
 
     def at_border(self, draws: Array) -> float:
-        """Share of standardised draws (m, d) that are close to the border of the box."""
+        """Return the share of standardised draws (m, d) that are close to the border of the box."""
         x, margin = stretched(draws), _MARGIN * (self._high - self._low)
         return float(((x < self._low + margin) | (x > self._high - margin)).any(axis=1).mean())
 
@@ -369,7 +371,7 @@ class Cells:
     def refine(self, tolerance: float, limit: int) -> float:
         """Split cells until their mean error is below the tolerance, or evaluations reach a limit.
 
-        Returns the mean error of the log density, in which a cell counts by its mass. The error of a cell is at most 1.
+        Return the mean error of the log density, weighted by the masses of cells. The error of a cell is clipped at 1.
         """
         self.log_mass = self._masses(np.arange(len(self.value)))
         while True:
@@ -382,7 +384,7 @@ class Cells:
             self._split(np.sort(worst[score[worst] > _WORST * score[worst[0]]]))
 
     def _axis(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Axis (m,) along which cells (m,) are split next."""
+        """Return the axis (m,) along which each cell is split next."""
         change = np.abs(self.slope[own]) * self.half[own]
         return np.where(self.split[own], self.error[own], _UNKNOWN + change).argmax(axis=1)
 
@@ -403,7 +405,7 @@ class Cells:
         known = np.isfinite(ahead) & np.isfinite(behind) & np.isfinite(self.value[own])
         second = self.second[own]
         second[rows, axis], second[rows, :, axis] = change, change
-        # Third derivatives that the model leaves out, from values and from slopes.
+        # Remainders of the quadratic model, from values and from slopes: they show third derivatives.
         bend = 0.5 * second[rows, axis, axis] * away**2
         along = here[rows, axis] * away
         with np.errstate(invalid="ignore"):
@@ -434,7 +436,7 @@ class Cells:
         self.log_mass[new] = self._masses(new)
 
     def draws(self, count: int, seed: int) -> tuple[Array, float, Array]:
-        """Draws (count, d) of equal weight, standardised, the log of the integral, and the cell of each draw."""
+        """Return standardised draws (count, d) of equal weight, the log of the integral, and the cell of each draw."""
         mass = np.exp(self.log_mass - self.log_mass.max())
         order = along_curve(self.centre)
         places = (np.arange(_PROPOSALS) + 0.5) / _PROPOSALS
@@ -450,9 +452,9 @@ class Cells:
 
 
 def extent(log_prior: Callable[[Array], float], theta: Array, axes: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Return the region of the prior: lowest and highest values (k,) of some elements of θ, one varied at a time.
+    """Return the lowest and highest values (k,) that the prior allows for elements `axes` of θ, varied one at a time.
 
-    The region ends where the log prior has fallen from its largest value.
+    At these values the log prior has fallen by `_FALL` from its largest value.
     """
     ends = np.tile(theta[axes], (2, 1))
     top = log_prior(theta)

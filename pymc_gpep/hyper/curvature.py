@@ -1,4 +1,4 @@
-"""The Gaussian at the maximum of the log posterior of the hyperparameters."""
+"""Gaussian approximation at the maximum of the log posterior of the hyperparameters."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,17 +13,18 @@ from pymc_gpep.hyper.surrogate import Points, Surrogate
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_FIRST_STEP = 0.03  # First step in units of the unconstrained space, before its scale is estimated.
-_STEP = 0.1  # Step in conditional standard deviations. Central differences have an error of the order of its square.
-_RANGE = 2.5  # Largest factor between a step and its target.
+_FIRST_STEP = 0.03  # First step of differences, in unconstrained units.
+# Step of central differences (conditional standard deviations). Their error is of second order.
+_STEP = 0.1
+_RANGE = 2.5  # Largest ratio between a step and `_STEP`, or its inverse, that is accepted.
 _CURVED = 1e-4  # Smallest eigenvalue, relative to the diagonal, that counts as curvature.
-_FLAT = 0.02  # Smaller eigenvalues of a scaled precision are replaced by this number.
-_SLOPES = 1000  # An interpolation with more numbers in its slopes leaves slopes out.
+_FLAT = 0.02  # Lower limit to which small eigenvalues of a scaled precision are raised.
+_SLOPES = 1000  # Number of slopes above which an interpolation uses values only.
 _DOUBLINGS = 9  # Number of doublings of the first step along an axis without curvature.
 
 
 class GaussianAtMaximum(NamedTuple):
-    """N(mean, R Rᵀ), the columns of R along the principal axes."""
+    """Gaussian N(mean, R Rᵀ), where the columns of R are along the principal axes."""
 
     mean: Array
     root: Array
@@ -46,7 +47,7 @@ class GaussianAtMaximum(NamedTuple):
 
 
 def interpolated(z: Array, nodes: Sequence[Evaluation], gaussian: GaussianAtMaximum) -> Surrogate:
-    """Return the log density that is interpolated between nodes at standardised places z (s, d)."""
+    """Return an interpolation of the log density through nodes at standardised places z (s, d)."""
     places, first = np.unique(z.round(9), axis=0, return_index=True)
     values = np.array([nodes[s].log_posterior for s in first]) - gaussian.near[0].log_posterior
     slopes = np.array([nodes[s].gradient for s in first]) @ gaussian.root
@@ -56,15 +57,15 @@ def interpolated(z: Array, nodes: Sequence[Evaluation], gaussian: GaussianAtMaxi
 
 
 class Scales(NamedTuple):
-    """Standardised coordinates z about a maximum, θ = mean + scale z along the axes that are integrated over."""
+    """Standardised coordinates z about a maximum: θ = mean + scale z along the integrated axes."""
 
     mean: Array
     axes: NDArray[np.int64]
     """Indices (k,) of the elements of θ that are integrated over."""
     scale: Array
-    """Standard deviations (k,) of elements given the other elements."""
+    """Standard deviations (k,) of each element given the other elements."""
     mixed: Array
-    """Second derivatives (k, k) in z, negative definite with a diagonal of −1."""
+    """Second derivatives (k, k) of the log posterior in z, negative definite with a diagonal of −1."""
     near: tuple[Evaluation, ...]
     held: str
     """Text on elements that stay at the maximum; empty without such elements."""
@@ -88,12 +89,12 @@ class Scales(NamedTuple):
         return theta
 
     def slope(self, gradient: Array) -> Array:
-        """Return derivatives in z (k,) from derivatives in θ (d,)."""
+        """Transform derivatives in θ (d,) to derivatives in z (k,)."""
         return np.asarray(gradient[self.axes] * self.scale)
 
 
 def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: Array) -> Array:
-    """Hessian (d, d) of the log posterior by central differences of its gradient; NaN where the approximation fails."""
+    """Return the Hessian (d, d) by central differences of the gradient; NaN where the approximation fails."""
     d = centre.theta.size
     rows = np.empty((d, d))
     for i, step in enumerate(np.diag(steps)):
@@ -103,11 +104,11 @@ def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: A
 
 
 def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tuple[Evaluation, ...]]:
-    """Second derivatives (d, d) of the log posterior, by central differences of its exact gradient.
+    """Return the Hessian (d, d) of the log posterior, by central differences of its exact gradient.
 
-    Each step is about a tenth of the standard deviation of a hyperparameter given the other hyperparameters. The first
-    step checks this: 2 d evaluations in all, and one more for each wrong step. Second derivatives are NaN where the
-    approximation fails. These evaluations are returned as well.
+    Each step is about a tenth of the standard deviation of a hyperparameter given the other hyperparameters. A step of
+    another size is repeated, so that there are 2 d evaluations, and one for each repetition. Second derivatives are NaN
+    where the approximation fails. The evaluations are returned as well.
     """
     d = centre.theta.size
     near = Neighbours((centre.theta,), (centre.start,))
@@ -129,7 +130,7 @@ def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tup
 
 
 def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaximum:
-    """Gaussian whose log density has the mode and the second derivatives of the log posterior.
+    """Return the Gaussian with the mode and the second derivatives of the log posterior.
 
     Raises
     ------
@@ -145,8 +146,8 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
         point = {name: value.tolist() for name, value in log_posterior.point(theta).items()}
         why = "" if optimum.converged else f"The optimiser did not converge: {optimum.message.strip('. ')}. "
         raise ValueError(
-            f"The log posterior of the hyperparameters has no curved maximum at {point} (unconstrained), so it has no "
-            f"Gaussian there. {why}The data may leave some hyperparameters open. Give them a prior that holds them, or "
+            f"The log posterior of the hyperparameters has no curved maximum at {point} (unconstrained), so a "
+            f"Gaussian approximation fails. {why}The data may not determine a hyperparameter. Use tighter priors, or "
             + ("integrate with hyper='nuts'." if log_posterior.joint else "keep them at their maximum, hyper='map'.")
         )
     values, vectors = np.linalg.eigh(precision)
@@ -154,10 +155,10 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
 
 
 def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
-    """Standardised coordinates about the maximum, also if the log posterior is not curved at the maximum.
+    """Return standardised coordinates about the maximum, even if the log posterior is not curved at it.
 
-    Without curvature along an axis its unit is the distance at which the log posterior has fallen by ½. Axes along
-    which it does not fall stay at the maximum. Directions without curvature get a small curvature.
+    Without curvature along an axis its unit is the distance at which the log posterior has fallen by ½. Hyperparameters
+    along which it does not fall stay at the maximum. Directions without curvature get a small curvature.
 
     Raises
     ------
@@ -176,7 +177,7 @@ def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
     axes = np.flatnonzero(scale > 0.0)
     if not axes.size:
         raise ValueError(
-            "The log posterior does not fall along any hyperparameter, so that it cannot be integrated. Give "
+            "The log posterior does not fall along any hyperparameter, so it cannot be integrated. Give "
             "hyperparameters informative priors, or keep them at their maximum, hyper='map'."
         )
     precision = -second[np.ix_(axes, axes)] * np.outer(scale[axes], scale[axes])
@@ -189,12 +190,12 @@ def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
         if len(axes) < theta.size
         else []
     )
-    held = f"{', '.join(names)} stay at the maximum, since the log posterior does not fall there" if names else ""
+    held = f"{', '.join(names)} stay at the maximum, since the log posterior does not fall along them" if names else ""
     return Scales(theta, axes, scale[axes], -precision, (best, *around), held)
 
 
 def _distance_of_fall(log_posterior: Any, best: Evaluation, axis: int) -> float:
-    """Distance along an axis at which the log posterior has fallen by ½ on one side; 0 if it does not fall."""
+    """Return the distance along an axis at which the log posterior has fallen by ½ on a side; 0 if it does not fall."""
     step = _FIRST_STEP
     for _ in range(_DOUBLINGS):
         for side in (-step, step):

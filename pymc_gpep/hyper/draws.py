@@ -1,4 +1,4 @@
-"""Draws of hyperparameters with the latent values integrated out: importance sampling, and NUTS."""
+"""Integrals by draws of hyperparameters, with latent values integrated out: importance sampling, and NUTS."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,20 +24,20 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 @dataclass(frozen=True)
 class ImportanceSampling(HyperMethod):
-    """Draws of a Student t distribution at the maximum, weighted by the posterior density over the t density.
+    """Draws from a Student t distribution at the maximum, weighted by the ratio of the posterior to the t density.
 
     The proposal has the scale of the Gaussian with the second derivatives of the log posterior, in the unconstrained
-    space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The log of their mean
-    estimates log p(y), with Monte Carlo error and the error of the approximate evidence. Draws are quasi-random, a
-    scrambled Halton sequence. For a few hyperparameters the error is well below the reported standard error of
-    independent draws.
+    space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The log of the mean
+    weight estimates log p(y), with Monte Carlo error and the error of the approximate evidence. Draws are quasi-random,
+    from a scrambled Halton sequence. For a few hyperparameters their error is well below the reported standard error,
+    which is for independent draws.
 
     Parameters
     ----------
     draws : int
-        Number of draws, at least 100 for a tail of weights.
+        Number of draws, at least 100, so that the tail of the weights can be fitted.
     dof : float
-        Degrees of freedom of the proposal. The fewer, the heavier its tails.
+        Degrees of freedom of the proposal. Fewer degrees of freedom give heavier tails.
     """
 
     draws: int = field(default=500, metadata=at_least(100))
@@ -48,7 +48,7 @@ class ImportanceSampling(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return draws with weights above 0, with log p(y), its standard error and the reliability of the weights."""
+        """Return draws with positive weights, with log p(y), its standard error and the reliability of the weights."""
         gaussian = gaussian_at(log_posterior, optimum)
         z = self._standard_draws(optimum.best.theta.size, random_seed)
         nodes = evaluate_nodes(log_posterior, gaussian.at(z), gaussian.neighbours, progressbar)
@@ -56,7 +56,7 @@ class ImportanceSampling(HyperMethod):
         good = self.usable(nodes)
         logs = np.array([node.log_posterior for node in good]) - self._log_density(z[found], gaussian)
         smoothed, pareto_k = smooth(logs)
-        # A draw at which the approximation fails has weight 0.
+        # A draw at which the approximation failed has weight 0.
         weighing = Weighing.of(np.append(smoothed, np.full((~found).sum(), -np.inf)), pareto_k)
         weights = np.exp(smoothed - smoothed.max())
         kept = worth_keeping(weights)
@@ -75,21 +75,21 @@ class ImportanceSampling(HyperMethod):
             return ""
         chains = "sample with hyper='nuts', or " if joint else ""
         return (
-            "the posterior has heavier tails than the proposal, and these estimates cannot be relied on: "
-            f"{chains}give hyperparameters that the data say little about informative priors"
+            "the posterior has heavier tails than the proposal, so these estimates are unreliable: "
+            f"{chains}give informative priors to hyperparameters that the data hardly determine"
         )
 
     def _standard_draws(self, d: int, random_seed: int) -> Array:
-        """Quasi-random draws (draws, d) of the standard t distribution, from the centre outwards.
+        """Return quasi-random draws (draws, d) of the standard t distribution, ordered by distance from the centre.
 
-        In this order the solve of each draw starts from earlier neighbours.
+        In this order the solve of each draw can start from solutions of near earlier draws.
         """
         u = qmc.Halton(d + 1, scramble=True, rng=np.random.default_rng(random_seed)).random(self.draws)
         z = ndtri(u[:, :d]) * np.sqrt(self.dof / chi2.ppf(u[:, d:], self.dof))
         return np.asarray(z[np.argsort((z**2).sum(axis=1), kind="stable")])
 
     def _log_density(self, z: Array, gaussian: GaussianAtMaximum) -> Array:
-        """Log density of the proposal at standardised hyperparameters z (s, d)."""
+        """Return the log density of the proposal at standardised hyperparameters z (s, d)."""
         d, dof = z.shape[1], self.dof
         constant = gammaln(0.5 * (dof + d)) - gammaln(0.5 * dof) - 0.5 * d * np.log(dof * np.pi)
         volume = np.linalg.slogdet(gaussian.root)[1]
@@ -109,7 +109,7 @@ class MarkovChain(HyperMethod):
         Numbers of draws and tuning steps of each chain.
     chains : int
     cores : int, optional
-        Number of parallel chains. The default is PyMC's choice.
+        Number of chains that run in parallel. The default is PyMC's choice.
     nodes : int
         Number of equally spaced draws that become nodes.
     """
@@ -126,7 +126,7 @@ class MarkovChain(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return thinned draws as nodes. The chains are kept as well."""
+        """Return thinned draws as nodes, and all draws of the chains."""
         marginal = MarginalModel(log_posterior.classifier, log_posterior.approximator)
         natural = log_posterior.space.natural(optimum.best.theta[None])
         data = pm.sample(
@@ -164,8 +164,8 @@ class MarkovChain(HyperMethod):
 
 
 def _complaints(data: xr.DataTree, names: list[str]) -> list[str]:
-    """Return faults of the chains, in words."""
-    import arviz as az  # it is slow to import
+    """Return texts of faults of the chains."""
+    import arviz as az  # This import is slow.
 
     found = []
     if divergences := int(data["sample_stats"]["diverging"].sum()):
@@ -173,5 +173,5 @@ def _complaints(data: xr.DataTree, names: list[str]) -> list[str]:
     if data["posterior"].sizes["chain"] > 1:
         worst = max(float(values.max()) for values in az.rhat(data, var_names=names).data_vars.values())
         if not worst < _MIXED:
-            found.append(f"the chains of NUTS have an R-hat of {worst:.2f}: give it more draws")
+            found.append(f"the chains of NUTS have an R-hat of {worst:.2f}: use more draws")
     return found

@@ -1,4 +1,4 @@
-"""The contract of an integral over the hyperparameters: options, and `integrate`."""
+"""Base class of integrals over the hyperparameters: options, and `integrate`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,13 @@ from pymc_gpep.progress import progress_bar
 
 _NEIGHBOURS = 64  # Number of solutions from which a start is predicted.
 _TOGETHER = 16  # Number of evaluations that run in parallel.
-_ROUGH = 0.25  # Standard deviation of errors of a log density above which quantiles are off by 0.1 or more.
-_ABOVE = 0.5  # Largest excess of the log posterior of a node over the maximum.
+_ROUGH = 0.25  # Standard deviation of errors of a log density above which marginals are reported as rough.
+_ABOVE = 0.5  # Excess of the log posterior of a node over the maximum above which the fit reports it.
 
 
 @dataclass(frozen=True)
 class HyperMethod(ABC):
-    """Method that integrates over the hyperparameters by nodes and weights, from the maximum.
+    """Method of an integral over the hyperparameters by weighted nodes, given the maximum.
 
     Raises
     ------
@@ -35,7 +35,7 @@ class HyperMethod(ABC):
 
     name: ClassVar[str]
     """Name of the method in `pm.fit(hyper=...)`."""
-    only_for: ClassVar[tuple[type, str]] = (object, "all of them")
+    only_for: ClassVar[tuple[type, str]] = (object, "all methods")
     """Class of the supported approximations, and its description in messages."""
 
     def __post_init__(self) -> None:
@@ -45,8 +45,8 @@ class HyperMethod(ABC):
         """Raise a ValueError if this integral does not support an approximation, the `method` of `pm.fit`."""
         if not isinstance(approximator, self.only_for[0]):
             raise ValueError(
-                f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={method!r} as it is "
-                "used here. Use such a method, or hyper='importance', which supports every method."
+                f"hyper={self.name!r} is only for {self.only_for[1]}, not for method={method!r} with these "
+                "options. Use such a method, or hyper='importance', which supports every method."
             )
 
     def usable(self, nodes: Iterable[Evaluation | None]) -> list[Evaluation]:
@@ -72,7 +72,7 @@ class HyperMethod(ABC):
         doubt: str = "",
         **known: Any,
     ) -> HyperPosterior:
-        """Return the posterior with these nodes and weights. It has converged if there are no complaints.
+        """Return the posterior with these nodes and weights, as converged if `complaints` are empty.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class HyperMethod(ABC):
         about : str
             Text before the complaints.
         doubt : str
-            Reason why marginals of hyperparameters are rough. The fit converged all the same.
+            Reason why marginals of hyperparameters are rough. It is not a complaint.
         **known
             Other arguments of `HyperPosterior`.
         """
@@ -96,19 +96,19 @@ class HyperMethod(ABC):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return nodes and weights, from a log posterior with at least one hyperparameter and from its maximum.
+        """Integrate over the hyperparameters (at least one) of a log posterior, given its maximum.
 
         Raises
         ------
         ValueError
-            If the point is not a maximum, and the method needs a maximum.
+            If the optimum is not a maximum, and the method needs a maximum.
         """
 
 
 def evaluate_nodes(
     log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
-    """Evaluate at every point (d,), from solutions in `near` and earlier points; None if the approximation fails."""
+    """Evaluate at each point (d,), from solutions of `near` and earlier points; None where the approximation fails."""
     with progress_bar(progressbar, within=True) as progress:
         task = progress.add_task("Integrating over hyperparameters", total=len(thetas))
         nodes = evaluated(log_posterior.weighing(), thetas, near, lambda: progress.advance(task))
@@ -121,7 +121,7 @@ def evaluated(
     near: Neighbours,
     advance: Callable[[], object] = lambda: None,
 ) -> list[Evaluation]:
-    """Evaluate at every point (d,), from solutions in `near` and earlier points; call `advance` after each."""
+    """Evaluate at each point (d,), from solutions of `near` and earlier points; call `advance` after each point."""
     nodes: list[Evaluation] = []
 
     def evaluate(theta: Array) -> Evaluation:
@@ -145,29 +145,29 @@ def failures(nodes: Iterable[Evaluation | None]) -> str:
     return f"the approximation failed at {failed} of {len(found)} points, which were left out" if failed else ""
 
 
-def rough(error: float, remedy: str = "Take hyper='adaptive'") -> str:
-    """Return a text if errors of the log density at draws have a large root mean square, else an empty text."""
+def rough(error: float, remedy: str = "Use hyper='adaptive'") -> str:
+    """Return the text on rough marginals if the error of the log density at draws is large; else an empty text."""
     if error < _ROUGH:
         return ""
     return (
-        f"marginals of hyperparameters are rough, since the log density at their draws is known to ±{error:.2g} only. "
+        f"marginals of hyperparameters are rough, since the log density at their draws has an error of ±{error:.2g}. "
         f"{remedy}"
     )
 
 
 def spread_of_errors(nodes: Sequence[Evaluation | None], expected: Array) -> float:
-    """Return the standard deviation of errors of expected log densities (m,) at nodes; 0 without a node."""
+    """Return the standard deviation of errors of predicted log densities (m,) at nodes; 0 without a usable node."""
     true = np.array([np.nan if node is None else node.log_posterior for node in nodes])
     wrong = (true - expected)[np.isfinite(true)]
     return float(wrong.std()) if wrong.size else 0.0
 
 
 def above_maximum(top: float, best: Evaluation) -> str:
-    """Return a text if a node is clearly above the maximum of the search; else empty."""
+    """Return a text if the log posterior of a node, `top`, is clearly above the maximum of the search; else ""."""
     above = top - best.log_posterior
     if above < _ABOVE:
         return ""
     return (
-        f"the log posterior of a node is {above:.3g} above the maximum that the search found. Take more "
-        "starts=..., and look at the scales of data and priors"
+        f"the log posterior of a node is {above:.3g} above the maximum that the search found. Use more "
+        "starts=..., and check the scales of data and priors"
     )

@@ -1,4 +1,4 @@
-"""Table of the integrals over the hyperparameters by name; the default keeps the maximum."""
+"""Table of the integrals over the hyperparameters by name. The default keeps hyperparameters at their maximum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,14 +19,14 @@ from pymc_gpep.registry import Registry
 
 @dataclass(frozen=True)
 class Maximum(HyperMethod):
-    """One node, at the maximum (type-II maximum a posteriori)."""
+    """A single node at the maximum (type-II maximum a posteriori)."""
 
     name: ClassVar[str] = "map"
 
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return one node with all the weight."""
+        """Return the maximum as the only node."""
         return HyperPosterior(self.name, log_posterior, [optimum.best], np.ones(1))
 
 

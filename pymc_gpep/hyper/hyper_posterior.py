@@ -1,4 +1,4 @@
-"""The posterior of the hyperparameters as weighted points, with the Gaussian of the latent values at each."""
+"""The posterior of the hyperparameters as weighted nodes, with Gaussian latent values at each node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
@@ -19,16 +19,16 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _TOGETHER = 16  # Number of solves that run in parallel.
-_NEAR = 3  # Largest number of hyperparameters for which draws reuse neighbours' solutions.
-_SOLVES = 1000  # Largest number of solutions behind draws.
-_SOLVES_OF_ONE = 128  # The same with one hyperparameter; each further hyperparameter doubles it.
+_NEAR = 3  # Largest number of hyperparameters for which draws reuse solutions at other θ.
+_SOLVES = 1000  # Largest number of solutions computed for draws.
+_SOLVES_OF_ONE = 128  # The same limit with one hyperparameter; each further hyperparameter doubles it.
 _WORK = 200_000_000  # Largest total size of the matrices of these solutions.
-_ENTRIES = 32_000_000  # Largest total size of kept solutions: 256 MB.
+_ENTRIES = 32_000_000  # Largest total size of solutions in memory, in numbers: 256 MB.
 
 
 @dataclass(eq=False, repr=False)
 class HyperPosterior:
-    """Σ_s w_s δ(θ − θ_s): nodes θ_s in the unconstrained space, their weights, and a solution at each.
+    """Nodes θ_s with weights w_s, for the posterior Σ_s w_s δ(θ − θ_s) in the unconstrained space.
 
     Given a node, the latent values have the Gaussian of the approximation at this node. Moments, draws and predictions
     are computed from this mixture.
@@ -36,15 +36,15 @@ class HyperPosterior:
     Parameters
     ----------
     name : str
-        Name of its method in `pymc_gpep.hyper.HYPER`.
+        Name of the integral in `pymc_gpep.hyper.HYPER`.
     log_posterior : LogPosterior
     nodes : sequence of Evaluation
     weights : array (s,)
         Positive weights; they are normalised.
     log_evidence : float
-        log p(y) with the hyperparameters integrated out, NaN if the method does not compute it.
+        log p(y) with the hyperparameters integrated out. NaN if the method does not compute it.
     converged : bool
-        Whether the method computed all its nodes.
+        Whether the integral has no faults.
     message : str
         Text on the convergence.
     weighing : Weighing, optional
@@ -52,19 +52,20 @@ class HyperPosterior:
     draws : DataTree, optional
         Markov chains whose draws are the nodes.
     density : array (m, d), optional
-        Draws of equal weight from a continuous density of θ, if the method makes it. Nodes have the same averages.
+        Draws of equal weight from a continuous density of θ, if the method has such a density. Averages over the nodes
+        and over the draws agree.
     doubt : str
-        Reason why marginals of hyperparameters are rough, with the remedy; empty without one.
+        Reason why marginals of hyperparameters are rough, with the remedy; empty if they are accurate.
     settles : bool
-        Whether the method found a maximum itself, in coordinates in which the density has no border.
+        Whether the method searched a maximum itself, in coordinates without the border of the unconstrained space.
     solved : mapping, optional
-        Computed solutions, by the bytes of their flat vectors.
+        Computed solutions by the bytes of their vectors θ.
 
     Notes
     -----
-    A solution has matrices of the size of the prior. Starts are kept for all nodes, solutions for as many first nodes
-    as a fixed amount of memory holds. Further nodes are solved again on demand, from their own starts, which takes an
-    iteration or two.
+    A solution has matrices of the size of the prior. Starts are stored for all nodes, solutions only for the first
+    nodes, as far as they fit into 256 MB. For the other nodes a solution is computed again on demand from its start,
+    which takes an iteration or two.
     """
 
     name: str
@@ -89,13 +90,13 @@ class HyperPosterior:
         self._keep = max(1, len(self._kept), _ENTRIES // self.log_posterior.kept)
 
     def __repr__(self) -> str:
-        """Return the method, the number of nodes and the integral."""
+        """Return the name of the integral, the number of nodes and the log evidence."""
         evidence = "" if np.isnan(self.log_evidence) else f", log evidence {self.log_evidence:.4f}"
         plural = "" if len(self) == 1 else "s"
         return f"HyperPosterior({self.name!r}, {len(self)} node{plural}{evidence})"
 
     def __len__(self) -> int:
-        """Number of nodes."""
+        """Return the number of nodes."""
         return len(self.nodes)
 
     @property
@@ -105,7 +106,7 @@ class HyperPosterior:
 
     @property
     def at_maximum(self) -> list[str]:
-        """Names of hyperparameters of the elements of θ that are equal at all nodes, a name for each element."""
+        """Names of the hyperparameters of elements of θ that are equal at all nodes, a name for each element."""
         owners = self.log_posterior.space.owners
         spread = np.ptp(self.theta[:, : len(owners)], axis=0)
         return [owner for owner, width in zip(owners, spread, strict=True) if width == 0.0]
@@ -119,15 +120,15 @@ class HyperPosterior:
         return [tail for tail in heavy_tails(self.log_posterior, best) if held.isdisjoint(tail.names)]
 
     def point(self, s: int) -> PointType:
-        """Values of the model's value variables at a node."""
+        """Return the values of the model's value variables at node s."""
         return self.log_posterior.point(self.nodes[s].theta)
 
     def solution(self, s: int) -> Any:
-        """The approximate posterior of the latent values at a node."""
+        """Return the approximate posterior of the latent values at node s."""
         return self._solution(self.nodes[s], len(self._kept) < self._keep)
 
     def solution_at(self, best: Evaluation) -> Any:
-        """The approximate posterior of the latent values at the maximum, also if the maximum is not a node."""
+        """Return the approximate posterior of the latent values at the maximum, which need not be a node."""
         return self._solution(best, keep=True)
 
     def _solution(self, evaluation: Evaluation, keep: bool) -> Any:
@@ -140,7 +141,7 @@ class HyperPosterior:
         return solution
 
     def solutions(self) -> Iterator[tuple[Evaluation, Any]]:
-        """Yield all solutions with their nodes."""
+        """Yield all nodes with their solutions."""
         wanted = [node for node in self.nodes if node.theta.tobytes() not in self._kept]
         for first in range(0, len(wanted), _TOGETHER):
             together = wanted[first : first + min(_TOGETHER, max(0, self._keep - len(self._kept)))]
@@ -150,17 +151,17 @@ class HyperPosterior:
 
     @property
     def continuous(self) -> tuple[Array, Array]:
-        """Points (m, d) of the marginals of θ and their weights (m,): draws from the density, or else the nodes."""
+        """Points (m, d) and weights (m,) for marginals of θ: draws from the density if it exists, else the nodes."""
         if self.density is None:
             return self.theta[:, : self.log_posterior.space.size], self.weights
         return self.density, np.full(len(self.density), 1.0 / len(self.density))
 
     def drawn(self, draws: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], Array, Any, Array]]:
-        """Draw θ; yield indices of draws (k,), a θ near these draws, the solution at it, and the drawn θ (k, d).
+        """Draw θ. Yield blocks of draws: their indices (k,), a near θ, the solution at that θ, and the drawn θ (k, d).
 
-        A fixed amount of work limits the number of solutions. A draw has the solution at its own θ, or at the nearest
-        solved θ. With more than three hyperparameters the nearest θ is too far: several draws share one θ.
-        Without a density, or without a joint posterior of all rows, θ is a node drawn by its weight.
+        The number of solutions is limited. A draw uses the solution at its own θ, or at the nearest θ with a solution.
+        With more than three hyperparameters the nearest θ would be too far, so several draws have the same θ. Without a
+        density, or without a joint posterior of all rows, θ is a node drawn by its weight.
         """
         if self.density is None or not self.log_posterior.joint:
             chosen = rng.choice(len(self), size=draws, p=self.weights)
@@ -199,28 +200,28 @@ class HyperPosterior:
 
     @property
     def _spread(self) -> Array:
-        """Standard deviations of θ over the density, with 1 in place of 0, (d,)."""
+        """Standard deviations (d,) of the draws of θ, with 1 in place of 0."""
         assert self.density is not None
         spread = self.density.std(axis=0)
         return np.where(spread > 0.0, spread, 1.0)
 
     def _neighbours(self) -> Neighbours | None:
-        """Solutions at nodes, from which starts are predicted; None if a fit from a file lacks them."""
+        """Return solutions at nodes, from which starts are predicted; None for a fit from a file without them."""
         known = [node for node in self.nodes if node.start.size]
         if not known:
             return None
         return Neighbours(tuple(n.theta for n in known), tuple(n.start for n in known), np.diag(self._spread))
 
     def _near(self, theta: Array, near: Neighbours | None) -> Evaluation:
-        """Return an evaluation at θ that only contains a start for a solve."""
+        """Return an evaluation at θ that contains only a predicted start for a solve."""
         start = np.empty(0) if near is None else near.predict(self.log_posterior.approximator, theta)
         return self.nodes[0]._replace(theta=theta, start=start)
 
 
 def _stratified(density: Array, count: int, rng: np.random.Generator) -> Array:
-    """Return some of the draws (m, d) of a density, (count, d), spread over all of it, in random order.
+    """Return a subset (count, d) of draws (m, d) that covers the density evenly, in random order.
 
-    They are equally spaced along a curve that fills the space, and have the marginals of all draws.
+    The subset is equally spaced along a space-filling curve, and is moved to the marginals of all draws.
     """
     m = len(density)
     places = ((np.arange(count) + rng.random()) * m / count).astype(np.int64)

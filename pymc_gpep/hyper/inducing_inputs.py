@@ -1,12 +1,12 @@
 """Initial inducing inputs, and a search that moves hyperparameters and inducing inputs while EP runs.
 
-Initial inducing inputs are rows far from each other, or centres of classes. Products of matrices compute the distances,
-so that no array has two axes over rows.
+Initial inducing inputs are rows far from each other, or centres of classes. Distances are computed by products of
+matrices, without an array of all pairs of rows.
 
 `alternate_updates` alternates one sweep of EP with one step along the gradient (Villacampa-Calvo and Hernández-Lobato
-2017, section 2.3). The gradient of the evidence holds the sites fixed, as natural parameters of whitened inducing
-values. It is exact at any state of the iteration. A variational bound increases in the same way, with a step along its
-natural gradient in place of a sweep. It is a bound for any sites, so that steps that lower it are rejected.
+2017, section 2.3). The gradient of the evidence is computed with fixed sites, which are natural parameters of whitened
+inducing values. It is exact at any state of the iteration. A variational bound increases in the same way, with a step
+along its natural gradient in place of a sweep. It is a bound for any sites, so steps that lower it are rejected.
 """
 
 import warnings
@@ -45,25 +45,27 @@ def initial_inducing(
     Parameters
     ----------
     given : int or array (M, d) or (c, M, d), or None
-        Number of inducing inputs of each function, or the inputs. None means `default`, at most the number of rows.
+        Number of inducing inputs of each function, or the inputs. None stands for the number `default`, or the number
+        of rows if it is smaller.
     rows : Rows
-        The data.
+        Rows of the data.
     functions : int
-        c.
+        Number of latent functions, c.
     shared : bool
         Whether all functions share the inducing inputs.
     random_seed : int
     default : int
     centre_scales : array (d,), optional
-        Factors of columns in distances. With factors, shared inputs are centres of classes by k-means. Otherwise inputs
-        are rows (k-means++).
+        Scale factors of columns in distances. If given, shared inputs are centres of classes by k-means. Otherwise
+        inputs are rows (k-means++).
 
     Raises
     ------
     TypeError
         If `given` has another type.
     ValueError
-        If the number is not from 1 to the number of rows. If an array has a wrong shape or values that are not finite.
+        If the number is not between 1 and the number of rows. If an array has a wrong shape or values that are not
+        finite.
     """
     sets = 1 if shared else functions
     n, d = rows.n_rows, rows.n_inputs
@@ -93,24 +95,24 @@ def initial_inducing(
     found = f"is {given!r}" if z.ndim == 0 else f"has shape {z.shape}"
     if z.ndim not in (2, 3) or z.shape[-1] != d or 0 in z.shape or (z.ndim == 3 and len(z) not in (1, sets)):
         sets_too_many = z.ndim == 3 and sets == 1 and len(z) > 1
-        advice = " All functions have one set: give gpep.class_centres shared=True." if sets_too_many else ""
+        advice = " All functions share one set: call gpep.class_centres with shared=True." if sets_too_many else ""
         raise ValueError(f"inducing must be a whole number or an array {wanted}, but {found}.{advice}")
     if not np.isfinite(z).all():
         raise ValueError(f"inducing must be finite, but has {np.count_nonzero(~np.isfinite(z))} values that are not.")
     return np.broadcast_to(z, (sets, *z.shape[-2:])).copy()
 
 
-_CANDIDATES = 4_000  # Largest number of rows that are candidates.
+_CANDIDATES = 4_000  # Largest number of candidate rows.
 _OF_A_CLASS = 2_000
-_ROUNDS = 5  # Rounds of k-means.
-_DISTANCE_ROUNDING = 1e-13  # A squared distance below this fraction of the squared norms counts as 0.
+_ROUNDS = 5  # Number of rounds of k-means.
+_DISTANCE_ROUNDING = 1e-13  # Squared distance that counts as 0, relative to squared norms.
 
 
 def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
-    """Return rows (count, d), drawn with probabilities proportional to squared distances from earlier rows (k-means++).
+    """Draw rows (count, d) with probabilities proportional to squared distances to the drawn rows (k-means++).
 
-    Arthur and Vassilvitskii (2007). Columns count in units of their standard deviation. Equal rows are drawn twice only
-    if too few rows differ.
+    See Arthur and Vassilvitskii (2007). Columns are divided by their standard deviations. Equal rows are drawn only if
+    there are too few different rows.
     """
     rows = sample_inputs(data, max(_CANDIDATES, count), rng)
     scaled, _ = of_size_one(rows, axis=0)
@@ -119,7 +121,7 @@ def spread_rows(data: Rows, count: int, rng: np.random.Generator) -> Array:
 
 
 def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Generator) -> Array:
-    """Centres (count, d) of classes by k-means, equally many for each class if it has enough rows.
+    """Return centres (count, d) by k-means within classes, equally many for each class if it has enough rows.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ def centres_of_classes(data: Rows, count: int, scales: Array, rng: np.random.Gen
 
 
 def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Divide `size` into shares as equally as possible, each at most its `available` number."""
+    """Divide `size` into shares (k,) as equally as possible, with the upper limits `available` (k,)."""
     taken = np.zeros_like(available)
     while (left := size - int(taken.sum())) > 0:
         takers = np.flatnonzero(taken < available)[:left]
@@ -155,7 +157,7 @@ def in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def _centred(rows: Array) -> Array:
-    """Return rows minus their mean, divided by a number that keeps squared distances from overflowing."""
+    """Subtract the mean of rows, and divide by a number so that squared distances cannot overflow."""
     scaled, _ = of_size_one(rows)
     return scaled - scaled.mean(axis=0)
 
@@ -176,9 +178,10 @@ def _spread(scaled: Array, count: int, rng: np.random.Generator) -> list[int]:
 
 
 def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) -> Array:
-    """Return centres (count, d) of rows (n, d) by distances of `scaled` rows. The first centres are distant rows.
+    """Return centres (count, d) of rows (n, d) by k-means, with distances between `scaled` rows.
 
-    SciPy computes the rounds (Lloyd 1982). A centre without nearest rows does not move.
+    The initial centres are distant rows. SciPy computes the rounds (Lloyd 1982). A centre to which no row is nearest
+    does not move.
     """
     scaled = _centred(scaled)
     chosen = _spread(scaled, count, rng)
@@ -192,20 +195,20 @@ def k_means(rows: Array, scaled: Array, count: int, rng: np.random.Generator) ->
 
 
 class Direction(Protocol):
-    """Rule that turns gradients into steps."""
+    """Rule that computes steps of the parameters from gradients."""
 
     def __call__(self, gradient: Array) -> Array:
         """Return the step to add to the parameters."""
 
     def shorten(self) -> None:
-        """Shorten the steps after a step that led down or failed."""
+        """Shorten the following steps, after a step that lowered the log posterior or failed."""
 
     def forget(self) -> None:
-        """Reset the momentum, so that a short enough next step leads up."""
+        """Reset the momentum, so that the next step follows the gradient."""
 
 
 class SignedSteps:
-    """Steps by the signs of slopes, with a step length for each parameter (Riedmiller and Braun 1993).
+    """Steps in the direction of the signs of slopes, with a length for each parameter (Riedmiller and Braun 1993).
 
     A length grows while the slope keeps its sign, and is halved when the sign changes.
     """
@@ -227,7 +230,7 @@ class SignedSteps:
         self._length *= _SHORTER
 
     def forget(self) -> None:
-        self._before = np.zeros_like(self._before)  # the array belongs to an evaluation
+        self._before = np.zeros_like(self._before)  # A new array: the old array may belong to an evaluation.
 
 
 class OptimiserSteps:
@@ -238,9 +241,9 @@ class OptimiserSteps:
     Parameters
     ----------
     optimiser : function of ([gradient], [shared variable])
-        Optimiser whose updates minimise.
+        Optimiser of PyMC that minimises.
     most : float
-        Largest factor by which the steps of the optimiser are multiplied. The factor begins at 1.
+        Largest value of the factor that multiplies the steps of the optimiser. Its first value is 1.
     """
 
     def __init__(self, optimiser: Callable[..., Any], most: float = 1.0) -> None:
@@ -278,22 +281,22 @@ def alternate_updates(
     flat: float,
     bounded: bool = False,
 ) -> Optimum:
-    """Alternate a sweep of EP and a step of the parameters, and solve at the end.
+    """Alternate sweeps of EP with steps of the parameters. Solve to convergence at the end.
 
     Parameters
     ----------
     log_posterior : SparseLogPosterior
     theta : array
-        First hyperparameters, at which EP is solved first.
+        First hyperparameters and inducing inputs, at which EP is first solved.
     max_iterations : int
     callback : callable
-        Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the climb.
+        Function that is called with the history after each iteration. StopIteration or KeyboardInterrupt from it ends
+        the search.
     direction : Direction
     flat : float
-        Relative change of the log posterior in ten steps that counts as zero.
+        Largest relative change of the log posterior in ten steps that counts as zero.
     bounded : bool
-        Whether unconverged log posteriors can be compared, since each is a lower bound. If so, a step that
-        lowers it is rejected.
+        Whether each log posterior is a lower bound, also before convergence. If so, a step that lowers it is rejected.
 
     Raises
     ------
@@ -305,7 +308,7 @@ def alternate_updates(
     here, remark = off_start(log_posterior, log_posterior(theta), how_many(log_posterior, theta))
     if not np.isfinite(here.log_posterior):
         refuse(log_posterior, here)
-    if not np.isfinite(here.gradient).all():  # Away from EP's fixed point, the gradient needs a sweep.
+    if not np.isfinite(here.gradient).all():  # Before EP has converged, the gradient needs a sweep.
         here = log_posterior.after_one_sweep(here.theta, here.start)
     if not np.isfinite(here.gradient).all():
         refuse(log_posterior, here)
@@ -329,13 +332,13 @@ def alternate_updates(
                 if refused % _SEVERAL == 0:
                     direction.forget()
                     step = direction(here.gradient)
-                if np.abs(step).max() < _LEAST:  # at a maximum, unless evaluations nearby fail
-                    converged, message = there, "No step leads on from here."
+                if np.abs(step).max() < _LEAST:  # The search is at a maximum, unless evaluations nearby fail.
+                    converged, message = there, "No step raises the log posterior."
                     break
             history[-1:] = [history[-1]._replace(start=_NO_START), here]
             callback(tuple(history))
             if _is_flat(taken, flat):
-                converged, message = True, "The log posterior does not change any more."
+                converged, message = True, "The log posterior changes no more."
                 break
     except (KeyboardInterrupt, StopIteration) as stopped:
         ended_by = stopped
@@ -352,14 +355,14 @@ def alternate_updates(
 
 
 def _is_flat(values: Sequence[float], flat: float) -> bool:
-    """Whether the last ten steps changed the log posterior by less than `flat`."""
+    """Return whether the last ten steps changed the log posterior by less than `flat` (relative)."""
     last = values[-_PATIENCE - 1 :]
     return len(last) > _PATIENCE and bool(np.ptp(last) < flat * (1.0 + abs(last[-1])))
 
 
 _NO_START = np.empty(0)
 _PATIENCE = 10
-_FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # First, smallest and largest step, unconstrained or in deviations of a column.
+_FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # Steps: first, smallest, largest; unconstrained, or in column deviations.
 _LONGER, _SHORTER = 1.1, 0.5
-_GROWTH = 1.03  # Growth of the optimiser's steps after a success.
-_SEVERAL = 4  # After this many refused steps, each half as long, the direction is wrong.
+_GROWTH = 1.03  # Growth factor of the optimiser's steps after a success.
+_SEVERAL = 4  # Number of consecutive rejected steps, each half as long, after which momentum is reset.

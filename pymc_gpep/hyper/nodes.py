@@ -1,4 +1,4 @@
-"""Nodes about the maximum: Laplace's method, the central composite design, and a grid."""
+"""Integrals by nodes about the maximum: Laplace's method, the central composite design, and a grid."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -25,7 +25,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 @dataclass(frozen=True)
 class LaplaceNodes(HyperMethod):
-    """Equally weighted points with the mean and covariance of the Gaussian at the maximum.
+    """Equally weighted nodes with the mean and covariance of the Gaussian at the maximum (Laplace's method).
 
     The Gaussian has the mode and second derivatives of the log posterior in the unconstrained space.
 
@@ -42,7 +42,7 @@ class LaplaceNodes(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return quasi-random nodes, and the log evidence of Laplace's method."""
+        """Return quasi-random nodes, with the log evidence of Laplace's method."""
         d = optimum.best.theta.size
         if self.nodes < d + 2:
             raise ValueError(f"nodes must be at least {d + 2} for {d} hyperparameters, but is {self.nodes}.")
@@ -60,40 +60,40 @@ class LaplaceNodes(HyperMethod):
 
 
 def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:
-    """Quasi-random points (nodes, d) whose mean is 0 and whose covariance is the identity, up to rounding."""
+    """Return quasi-random points (nodes, d) with mean 0 and the identity as covariance."""
     z = ndtri(qmc.Halton(d, scramble=True, rng=np.random.default_rng(random_seed)).random(nodes))
     z -= z.mean(axis=0)
     root = np.linalg.cholesky(z.T @ z / nodes)
     return np.asarray(np.linalg.solve(root, z.T).T)
 
 
-_REACH = 2.0  # Distance from the mode (standard deviations) at which the spread on either side is measured.
-_FEW = 8  # Largest number of hyperparameters for the corners of resolution V.
-_NEGLIGIBLE = 1e-6  # A node of smaller weight is dropped.
-_TAIL, _FALL = 3.5, 5.0  # Distance at which tails are checked, and smallest fall of the log density at it.
+_REACH = 2.0  # Distance from the mode (standard deviations) at which the spread on each side is measured.
+_FEW = 8  # Largest number of hyperparameters with a design of resolution V.
+_NEGLIGIBLE = 1e-6  # Weight below which a node is dropped.
+_TAIL, _FALL = 3.5, 5.0  # Distance at which tails are checked, and smallest fall at it that is not a long tail.
 _CHECKS = 12  # Smallest number of draws at which the interpolation is checked.
-_SPREAD = 1 / 3, 3.0  # Limits of the spread, relative to the Gaussian.
+_SPREAD = 1 / 3, 3.0  # Limits of the spread, relative to the standard deviations of the Gaussian.
 
 
 @dataclass(frozen=True)
 class CentralComposite(HyperMethod):
-    """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
+    """Central composite design: a centre and points on a sphere (Rue, Martino and Chopin 2009, section 6.5).
 
     The sphere is in standardised coordinates along the principal axes of the Gaussian at the maximum. Each side of an
-    axis has its own unit, by the fall of the density on that side. A point's weight is the posterior density over the
-    standard normal density, times the stretch of the volume (which Rue et al. leave out), times a design weight. The
-    design weight reproduces mean and covariance of a standard normal distribution.
+    axis has a separate unit, from the fall of the density on that side. A point's weight is the ratio of the posterior
+    to the standard normal density, times the Jacobian of the units (which Rue et al. leave out), times a design weight.
+    Design weights reproduce mean and covariance of a standard normal distribution.
 
     Parameters
     ----------
     f0 : float, optional
-        Radius of the sphere over the square root of the number d of hyperparameters. If not given, it is √(1 + 2 / d),
-        which also reproduces the fourth moment of a normal distribution's radius. Rue et al. and Vanhatalo, Pietiläinen
-        and Vehtari (2010) use 1.1, the value for d = 10.
+        Radius of the sphere, divided by √d for d hyperparameters. The default √(1 + 2 / d) also reproduces the fourth
+        moment of the radius of a normal distribution. Rue et al. and Vanhatalo, Pietiläinen and Vehtari (2010) use 1.1,
+        the default for d = 10.
     resolution : int, optional
-        Resolution of the fraction of a cube's corners that are among the points. Products of fewer different
-        coordinates have a mean of 0 over these corners. The default is 5, and 4 for more than 8 hyperparameters: 14
-        hyperparameters take 32 corners, not 256.
+        Resolution of the fractional factorial design of a cube's corners. Over these corners, products of fewer than
+        `resolution` different coordinates have mean 0. The default is 5, and 4 for more than 8 hyperparameters, since
+        14 hyperparameters then take 32 corners in place of 256.
     """
 
     f0: float | None = field(default=None, metadata=at_least(1))
@@ -104,7 +104,7 @@ class CentralComposite(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return the nodes of the design at which the approximation succeeds, and the integral as log evidence."""
+        """Return the nodes at which the approximation succeeds, with the log of the integral as log evidence."""
         best = optimum.best
         d = best.theta.size
         f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
@@ -146,10 +146,10 @@ class CentralComposite(HyperMethod):
 
 
 def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:
-    """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
+    """Return standard deviations (2, d) on each side of each axis, relative to the Gaussian, and starts for nodes.
 
-    Each is the standard deviation of a normal density with the posterior's fall over two of the Gaussian's standard
-    deviations. It is 1 if the posterior cannot be computed, or does not fall. Starts for nodes are returned as well.
+    A normal density with this standard deviation has the fall of the posterior at two standard deviations of the
+    Gaussian. It is 1 if the posterior cannot be computed, or does not fall.
     """
     log_posterior = log_posterior.loosely(gradients=False)
     d = gaussian.mean.size
@@ -167,29 +167,29 @@ def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Eval
 
 
 def _long_tail(nodes: list[Evaluation | None], best: Evaluation) -> str:
-    """Return a text if the density has a tail that the design does not reach; else empty."""
+    """Return a text if the density has a long tail, which the design does not reach; else an empty text."""
     fall = min((best.log_posterior - node.log_posterior for node in nodes if node is not None), default=np.inf)
     if fall > _FALL:
         return ""
     return (
         f"marginals of hyperparameters are rough, since the density has a long tail: at {_TAIL} standard deviations "
-        f"its logarithm has fallen by {fall:.1f}, and that of a normal density by {0.5 * _TAIL**2:.1f}. Take "
+        f"its logarithm falls by {fall:.1f}, that of a normal density by {0.5 * _TAIL**2:.1f}. Use "
         "hyper='adaptive'"
     )
 
 
 def sphere_design(d: int, resolution: int = 5) -> Array:
-    """Points (k, d) on the sphere of radius √d: the axes, and for d > 1 corners of the cube.
+    """Return points (k, d) on the sphere of radius √d: on the axes, and for d > 1 corners of the cube.
 
-    The corners are a fraction of the given resolution: products of fewer different coordinates have a mean of 0.
-    Columns are Walsh functions (Sanchez and Sanchez 2005, for resolution V). Each column is the first that is not a
-    product of at most `resolution` − 2 earlier columns.
+    The corners are a fractional factorial design: products of fewer than `resolution` different coordinates have mean
+    0. Columns are Walsh functions (Sanchez and Sanchez 2005, for resolution V). Each column is the first Walsh function
+    that is not a product of at most `resolution` − 2 earlier columns.
     """
     axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     if d == 1:
         return axes
     columns: list[int] = []
-    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # index = number of columns multiplied
+    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # The index is the number of multiplied columns.
     while len(columns) < d:
         column = 1 + max(columns, default=0)
         while any(column in found for found in products):
@@ -203,17 +203,17 @@ def sphere_design(d: int, resolution: int = 5) -> Array:
 
 
 _MOST = 3  # Largest number of hyperparameters of a grid.
-_FURTHEST = 20  # Largest number of steps from the maximum in each direction.
-_FEW_NODES = 4  # With fewer nodes along an axis the step shrinks.
-_FINEST = 0.2  # Smallest step, relative to the first.
+_FURTHEST = 20  # Largest number of grid steps from the maximum in each direction.
+_FEW_NODES = 4  # Number of nodes along an axis below which the step is halved.
+_FINEST = 0.2  # Smallest step, relative to the first step.
 _NODES = 5000  # Largest number of evaluations of a grid.
 _NEIGHBOURS = 64  # Number of solutions from which a start is predicted.
 
-_MARGIN = 3  # Number of cells around the outer nodes.
-_MANY = 150  # With more nodes a surrogate is too slow.
-_PROPOSALS, _INSIDE = 40_000, 16_384  # Numbers of proposals of draws, for a spline and for a surrogate.
+_MARGIN = 3  # Number of cells with negligible density that a spline adds around the nodes.
+_MANY = 150  # Largest number of nodes for a surrogate, which is slow.
+_PROPOSALS, _INSIDE = 40_000, 16_384  # Numbers of proposals for draws, by a spline and by a surrogate.
 _CONVEX = 0.25  # Largest excess of a log density over its tangent, per squared distance.
-_LOWEST = 25.0  # Fall of a log density, beyond which a spline would swing.
+_LOWEST = 25.0  # Fall at which a log density is clipped, since splines oscillate at steep falls.
 _PARTS = 6  # Number of parts of a cell along each axis.
 
 type _Place = tuple[int, ...]
@@ -221,20 +221,20 @@ type _Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Grid(HyperMethod):
-    """A grid along the principal axes of the Gaussian at the maximum (Rue, Martino and Chopin 2009, section 3.1).
+    """Regular grid along the principal axes of the Gaussian at the maximum (Rue, Martino and Chopin 2009, section 3.1).
 
-    The grid grows from the maximum, node by node, until the density is negligible. It follows skewed posteriors and
-    long tails, such as the tail of a standard deviation of groups that may be 0. All nodes have cells of the same size,
+    The grid grows from the maximum, node by node, until the density is negligible. So it represents skewed posteriors
+    and long tails, for example of a standard deviation of groups that may be 0. All nodes have cells of equal size,
     which integrates smooth densities far more accurately than the step suggests. The relative error of the integral of
     a normal density is 2 exp(−2π² / step²).
 
     Parameters
     ----------
     step : float, optional
-        Distance of nodes, in standard deviations of the Gaussian. If fewer than four fit along an axis, its step is
+        Distance of nodes, in standard deviations of the Gaussian. If an axis has fewer than four nodes, its step is
         halved.
     drop : float, optional
-        Fall of the log density below its maximum at which the grid ends.
+        Fall of the log density below its maximum beyond which nodes are dropped.
     """
 
     step: float = field(default=1.5, metadata=positive())
@@ -245,12 +245,12 @@ class Grid(HyperMethod):
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return the nodes of the grid at which the approximation succeeds, and the integral as log evidence."""
+        """Return the nodes at which the approximation succeeds, with the log of the integral as log evidence."""
         best = optimum.best
         d = best.theta.size
         if d > _MOST:
             raise ValueError(
-                f"hyper='grid' is for at most {_MOST} hyperparameters, but the model has {d}. Take hyper='ccd'."
+                f"hyper='grid' is for at most {_MOST} hyperparameters, but the model has {d}. Use hyper='ccd'."
             )
         gaussian = gaussian_at(log_posterior, optimum)
         near = gaussian.neighbours
@@ -267,7 +267,7 @@ class Grid(HyperMethod):
             narrow = np.array([len({place[axis] for place in kept}) < _FEW_NODES for axis in range(d)])
             narrow &= spacing > _FINEST * self.step
             if not edge and kept and narrow.any():
-                # The density is narrower than the Gaussian and needs closer nodes.
+                # If the density is narrower than the Gaussian, it needs a smaller step.
                 spacing = np.where(narrow, 0.5 * spacing, spacing)
                 found = {_finer(place, narrow): node for place, node in found.items()}
                 kept = self._kept(found, best)
@@ -288,21 +288,21 @@ class Grid(HyperMethod):
         )
 
     def _kept(self, found: dict[_Place, Evaluation | None], best: Evaluation) -> dict[_Place, Evaluation]:
-        """Return the nodes whose density is not negligible relative to the highest."""
+        """Return the nodes whose density is not negligible relative to the highest node."""
         nodes = {place: node for place, node in found.items() if node is not None}
         top = max([best.log_posterior, *(node.log_posterior for node in nodes.values())])
         return {place: node for place, node in nodes.items() if node.log_posterior > top - self.drop}
 
 
 def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) -> str:
-    """Return a text if the grid ends where the density is not negligible; else empty."""
+    """Return a text if the density is not negligible at the edge of the grid; else an empty text."""
     if edge:
-        return f"the grid ended at {_NODES} points, before the density is negligible. Take hyper='ccd'"
+        return f"the grid ended at {_NODES} points, before the density was negligible. Use hyper='ccd'"
     if (spacing * np.abs(list(kept))).max() < _FURTHEST:
         return ""
     return (
         f"the density is not negligible {_FURTHEST} steps from the maximum, where the grid ends. Give hyperparameters "
-        "informative priors, or take hyper='nuts'"
+        "informative priors, or use hyper='nuts'"
     )
 
 
@@ -310,9 +310,9 @@ class _Cells(NamedTuple):
     """Cells around the nodes of a grid, including nodes at its edge with a negligible density."""
 
     places: NDArray[np.int64]
-    """Nodes in steps of the grid, (s, d)."""
+    """Integer coordinates of the nodes, (s, d), in steps from the maximum."""
     spacing: Array
-    """Steps, (d,)."""
+    """Steps of the grid, (d,), in standard deviations."""
     nodes: list[Evaluation]
     logs: Array
     """Log densities at nodes, relative to the maximum, (s,)."""
@@ -328,10 +328,10 @@ class _Cells(NamedTuple):
         return cls(np.array(list(known)), spacing, list(known.values()), logs, slopes)
 
     def limited(self, values: Array, points: Array, cell: NDArray[np.intp]) -> Array:
-        """Return interpolated log densities (m,) at standardised points (m, d), limited to an excess above tangents.
+        """Limit interpolated log densities (m,) at standardised points (m, d) to a small excess over tangents.
 
-        A point has the tangent at the node of its cell. A log density that is concave is below its tangents.
-        Between nodes, an interpolation of a steep density may have modes that no node shows.
+        The tangent is at the node of the point's cell. A concave log density is below its tangents, but an
+        interpolation of a steep density may have spurious modes between nodes.
         """
         apart = points - self.spacing * self.places[cell]
         above = np.where(np.isfinite(self.slopes[cell]), self.slopes[cell], np.inf) * apart
@@ -340,9 +340,9 @@ class _Cells(NamedTuple):
         return np.where(np.isfinite(above).all(axis=1), np.minimum(values, limits), values)
 
     def by_spline(self, random_seed: int) -> Array:
-        """Draws (m, d) at standardised places, of a density whose logarithm is a cubic spline through nodes.
+        """Return standardised draws (m, d) from the density whose logarithm is a cubic spline through the nodes.
 
-        Points are drawn evenly from the cells of nodes, and weighted by the spline.
+        Points are drawn uniformly from the cells of nodes, and weighted by the spline.
         """
         rng = np.random.default_rng(random_seed)
         logs = np.maximum(self.logs, self.logs.max() - _LOWEST)
@@ -357,10 +357,10 @@ class _Cells(NamedTuple):
         return weighted_draws(self.limited(found, points, chosen) - logs[chosen], points, random_seed, DRAWS)
 
     def by_surrogate(self, gaussian: GaussianAtMaximum, random_seed: int) -> Array:
-        """Draws (m, d) at standardised places of the density that is interpolated between all nodes.
+        """Return standardised draws (m, d) from the density that a surrogate interpolates through the nodes.
 
-        Points are drawn from small parts of the cells of nodes, and weighted. Beyond these cells, and without the nodes
-        at the edge, the interpolation is not valid and may have a mode.
+        Points are drawn from small parts of the cells of nodes, and weighted. The interpolation includes the nodes at
+        the edge and is used only in these cells: otherwise it could have a spurious mode.
         """
         rng = np.random.default_rng(random_seed)
         d = len(self.spacing)
@@ -384,12 +384,12 @@ def _beside(place: _Place) -> list[_Place]:
 
 
 def _edge(found: dict[_Place, Evaluation | None], kept: dict[_Place, Evaluation], spacing: Array) -> list[_Place]:
-    """Return the next places of the grid: neighbours of kept nodes, and places beyond a single failure."""
+    """Return the next places of the grid: neighbours of kept nodes, and places behind a single failed node."""
     gaps = [place for place, node in found.items() if node is None and not kept.keys().isdisjoint(_beside(place))]
     around = {each for place in (*kept, *gaps) for each in _beside(place)} - found.keys()
     return sorted(place for place in around if (spacing * np.abs(place)).max() <= _FURTHEST)
 
 
 def _finer(place: _Place, narrow: NDArray[np.bool_]) -> _Place:
-    """Return a place after steps along some axes are halved."""
+    """Return the coordinates of a place after the steps along `narrow` axes are halved."""
     return tuple(map(int, np.where(narrow, 2, 1) * place))

@@ -1,9 +1,10 @@
 """The maximum of a log posterior, the search that found it, and the test that the end is a maximum.
 
-Some searches end at a standard deviation of 0 of `pm.LKJCholeskyCov`, which is not a maximum (`collapsed`). PyMC
-keeps the logarithms of the diagonal of a Cholesky factor, and its other entries unchanged. In these values, and if
-correlations are 0, the density of row i > 1 is the density of its standard deviation σ times σ^(2 − i). If σ has a
-density at 0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
+Some searches end at a standard deviation of 0 of `pm.LKJCholeskyCov`, which is not a maximum (`collapsed`). PyMC's
+coordinates of a Cholesky factor are its entries, with logarithms on the diagonal. In these coordinates, and if
+correlations are 0, the density of row i > 1 is the density of its standard deviation σ times σ^(2 − i). If the density
+of σ is positive at 0, the log posterior has no maximum near σ = 0. It rises to a bound for i = 2, and without a bound
+for i > 2.
 """
 
 from collections.abc import Callable
@@ -47,7 +48,7 @@ from pymc_gpep.log_posteriors.quasi_newton import units_of
 from pymc_gpep.reading.integrated import why_improper
 
 AGREE = 0.1
-"""Largest difference of the log posterior at which two ends count as the same."""
+"""Largest difference of the log posterior between two ends that count as equal."""
 
 
 def why_stopped(stopped: BaseException) -> str:
@@ -63,28 +64,28 @@ class Optimum:
     converged: bool
     message: str
     history: tuple[Evaluation, ...]
-    """Evaluation at every iteration of the optimiser, the initial point first."""
+    """Evaluations at the initial point and after each iteration."""
     interrupted: bool = False
-    """Whether Ctrl-C ended the search, or the integral over the hyperparameters."""
+    """Whether Ctrl-C ended the search or the integral over the hyperparameters."""
     ends: tuple[Evaluation, ...] = ()
-    """Ends of searches from several points, in the order of the points; NaN for a search that could not begin."""
+    """Ends of searches from several points, in the order of the points; with NaN if a search could not begin."""
     remark: str = ""
-    """Further text on the search, which follows its outcome."""
+    """Text on the search that is appended to its outcome."""
     stopped: bool = False
     """Whether Ctrl-C or a callback ended the search before its end."""
     decrement: float = np.nan
-    """Gain of the log posterior by a step of Newton's method from the end; NaN if the curvature is unknown."""
+    """Expected gain of the log posterior by a Newton step from the end; NaN if the curvature is unknown."""
     deviations: Array | None = None
-    """Standard deviations (d,) by the same curvature; None for many parameters or if it is unknown."""
+    """Standard deviations (d,) by the same curvature; None if it is unknown, or for many parameters."""
 
     def settled(self) -> Self:
-        """Return the search as converged, if it ended at a border that the coordinates of the integral lack."""
+        """Return the search as converged if it ended at a border that is absent in the coordinates of the integral."""
         if self.converged or _BORDER not in self.message:
             return self
         return replace(self, converged=True, message="", remark=_AT_A_BORDER)
 
     def stopped_by(self, ended_by: BaseException) -> Self:
-        """Return a copy ended by an interrupt or by the StopIteration of a callback."""
+        """Return a copy that was ended by an interrupt or by the StopIteration of a callback."""
         why, interrupted = why_stopped(ended_by), isinstance(ended_by, KeyboardInterrupt)
         return replace(self, converged=False, message=why, interrupted=interrupted, stopped=True)
 
@@ -95,7 +96,7 @@ class Optimum:
 
     @property
     def ended_by(self) -> BaseException | None:
-        """Return an exception like the exception that stopped the search early; None if it ended by itself."""
+        """Exception of the kind that stopped the search early; None if the search was not stopped."""
         kind = KeyboardInterrupt if self.interrupted else StopIteration
         return kind(self.message) if self.stopped else None
 
@@ -112,7 +113,7 @@ class Optimum:
 
     @property
     def units(self) -> Array | None:
-        """See `Trace`: the estimate by BFGS steps; None without iterations."""
+        """Inverse curvature estimated by BFGS steps, see `Trace`; None without iterations."""
         steps = [(b.theta - a.theta, a.gradient - b.gradient) for a, b in pairwise(self.history)]
         return units_of([(step, fall) for step, fall in steps if step @ fall > _SHOWN])
 
@@ -142,12 +143,12 @@ class Optimum:
 
     @property
     def losses(self) -> Array:
-        """Negative log posterior at each iteration, the loss of PyMC's other methods."""
+        """Negative log posterior at each iteration, like the losses of PyMC's methods."""
         return -np.array([each.log_posterior for each in self.history])
 
     @property
     def outcome(self) -> str:
-        """Convergence, number of iterations and reason, in words that begin with the target."""
+        """Text on convergence, number of iterations and reason of the end, beginning with the target."""
         steps = len(self.history) - 1
         after = f"after {steps} iteration{'' if steps == 1 else 's'}"
         ended = f"converged {after}" if self.converged else f"did not converge {after} ({self.message.strip('. ')})"
@@ -155,7 +156,7 @@ class Optimum:
 
     @property
     def agreement(self) -> str:
-        """Return a text with the number of searches that ended here; empty for a single search."""
+        """Text on how many searches ended at the best point; empty for a single search."""
         if len(self.ends) < 2:
             return ""
         below = self.best.log_posterior - np.array([end.log_posterior for end in self.ends])
@@ -184,12 +185,12 @@ def maximise(
 ) -> Optimum:
     """Find the maximum of the log posterior by BFGS, with exact gradients (type-II maximum a posteriori).
 
-    The search ends where ½ gᵀH g is small, with the gradient g and the estimate H of the inverse curvature. This is the
-    remaining rise of the log posterior, in any units. If curvatures in some hyperparameters are given, the search
-    begins with Newton's method in these hyperparameters.
+    The search ends where ½ gᵀH g is small, for the gradient g and the estimate H of the inverse curvature. This is the
+    expected rise of the log posterior up to the maximum, and does not depend on units of parameters. If `curvature`
+    returns curvatures in some hyperparameters, the search begins with Newton's method in these hyperparameters.
 
-    A point without a slope may not be a maximum: a log posterior symmetric about its start has no slope at it. If a
-    point near the end is higher, the search continues from it.
+    A point without a slope need not be a maximum: a start about which the log posterior is symmetric has no slope. If a
+    point near the end is higher, the search continues from this point.
 
     Parameters
     ----------
@@ -198,16 +199,16 @@ def maximise(
         First point, unconstrained.
     max_iterations : int
     callback : callable
-        Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the search, and
-        the best point so far is kept.
+        Function that is called with the history after each iteration. StopIteration or KeyboardInterrupt from it ends
+        the search, and the best point so far is returned.
     start : array, optional
         `Evaluation.start` of a point near `theta`.
     search : LogPosterior, optional
-        Log posterior of the search. The default is `log_posterior` at a loose tolerance.
+        Log posterior used during the search. The default is `log_posterior` with a loose tolerance.
     flat : float
-        Relative change of the log posterior in an iteration that counts as zero.
+        Largest relative change of the log posterior in an iteration that counts as zero.
     units : array (d, d), optional
-        Units in which the search takes its first steps, such as `Optimum.units`.
+        Initial inverse curvature, which determines the first steps, such as `Optimum.units`.
     curvature : function of an Evaluation
         Curvature of the log posterior at an evaluation, or None; see `LogPosterior.curvature`.
 
@@ -221,9 +222,9 @@ def maximise(
     rough = evaluate.roughly() if searching and not search else evaluate
     best = rough(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS, IMPROPER):
-        return Optimum(best, True, _NOTHING, (best,))  # the solution's status describes the failure
+        return Optimum(best, True, _NOTHING, (best,))  # The status of the solution describes the failure.
     if searching and best.status == OUT_OF_ITERATIONS:
-        best = rough(theta, best.start)  # the first solve is the farthest from its start
+        best = rough(theta, best.start)  # The first solve needs most iterations, so it is rough.
     size, remark = how_many(log_posterior, theta), ""
     if searching and not np.isfinite(best.log_posterior):
         best, remark = off_start(evaluate, best, size)
@@ -247,13 +248,13 @@ def maximise(
         if converged:
             exact = climb.polished(exact, log_posterior)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None:
-            # Covariances were not checked during the search.
+            # The search skipped checks of covariances: repeat it with checks.
             return maximise(
                 log_posterior, theta, max_iterations, callback, start, log_posterior, flat, units, curvature
             )
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message, ended_by = False, "", stopped
-        best = exact = climb.highest()  # the solution is refined to the tolerance on demand
+        best = exact = climb.highest()  # The solution is solved to the tolerance on demand.
     found = Optimum(
         exact if exact.usable else best, converged, message, tuple(climb.history), remark=remark, **climb.judgement()
     )
@@ -261,27 +262,27 @@ def maximise(
 
 
 def how_many(log_posterior: LogPosterior, theta: Array) -> int:
-    """Return the number of first elements of a flat vector that are hyperparameters."""
+    """Return the number of hyperparameters, the first elements of a flat vector."""
     return sum(np.size(value) for value in log_posterior.point(theta).values())
 
 
 def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) -> tuple[Evaluation, str]:
-    """Return a point near a start that fails or has no slope, and a message about it.
+    """Return a better point near a start that fails or has no slope, and a remark for the user.
 
-    If the start has a slope, or no better point is near, return the start itself without a message.
+    If the start has a slope, or no better point is near, return the start and an empty text.
     """
     if not np.isfinite(here.log_posterior):
         beside = defined_nearby(evaluate, here.theta, size)
         return (here, "") if beside is None else (beside, _UNDEFINED)
-    # Without a gradient, or without hyperparameters, the log posterior is not flat.
+    # The initial value makes `flat` False without hyperparameters; NaN compares as False.
     flat = np.abs(here.gradient[:size]).min(initial=np.inf) < _NO_SLOPE
     higher = higher_nearby(evaluate, (here,), size) if flat else None
     return (here, "") if higher is None else (higher, _SADDLE)
 
 
 def too_wide(log_posterior: LogPosterior, x: Array) -> str:
-    """Return advice if prior variances are too large for a covariance matrix in double precision; else empty."""
-    covariance = getattr(log_posterior, "covariance", None)  # A plain function has no covariance.
+    """Return advice if prior variances are too large for double precision; else an empty text."""
+    covariance = getattr(log_posterior, "covariance", None)  # Tests pass plain functions, which have no covariance.
     largest = 0.0 if covariance is None else float(np.max(covariance(x)[0], initial=0.0))
     if not largest > _LARGE:
         return ""
@@ -341,38 +342,37 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
 
 
 _NO_START = np.empty(0)
-_LARGE = 1e9  # Prior variance at which rounding hides variances of about 1e-6.
+_LARGE = 1e9  # Prior variance above which rounding hides variances of about 1e-6.
 _SADDLES = 5  # Largest number of saddles from which a search escapes.
-_SADDLE = "having left a point that is stationary and no maximum"
-_AGAIN = "having begun again at a higher node of the integral over hyperparameters"
-_BORDER = " ran to "  # Part of the message of `looked_at`.
-_AT_A_BORDER = "at a border that the density does not have in the coordinates of the integral"
+_SADDLE = "having left a stationary point that is not a maximum"
+_AGAIN = "having started again at a higher node of the integral over hyperparameters"
+_BORDER = " ran to "  # Part of the message of `looked_at`, by which a border is recognised.
+_AT_A_BORDER = "at a border that is absent in the coordinates of the integral"
 _UNDEFINED = "having left the start, at which nothing can be computed"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
-_SHOWN = 1e-4  # A step with a larger gain shows curvature.
+_SHOWN = 1e-4  # Gain of a step above which its curvature is used.
 
 
-_STEEP = 0.5  # A point without curvature and with a larger slope (unconstrained) is not a maximum.
-_FAR = 3.0  # Move of an unconstrained hyperparameter that makes a scale twenty times as large or small.
-_VERY_FAR = 7.0  # The same for an unfinished search.
-_SOME_WAY = 2.0  # The same for a search with noise.
-_FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior must rise.
-_BEYOND = (1e-3, 1e-2, 1e-1)  # Steps along the slope, in standard deviations, that search for a border.
-_MUCH = 0.05  # Messages name hyperparameters with a larger slope per standard deviation.
+_STEEP = 0.5  # Slope (unconstrained) above which a point with unavailable curvature is not a maximum.
+_FAR = 3.0  # Move of a log scale that counts as running away: a factor of twenty.
+_VERY_FAR = 7.0  # The same move for an unfinished search.
+_SOME_WAY = 2.0  # The same move for a search with noisy gradients.
+_FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior rises.
+_BEYOND = (1e-3, 1e-2, 1e-1)  # Lengths of steps along the slope (standard deviations) that search for a border.
+_MUCH = 0.05  # Slope per standard deviation above which messages name a hyperparameter.
 
 
 def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPosterior | None = None) -> Optimum:
-    """Return the result of a search; it is marked as not converged, with a reason, if its end has a slope.
+    """Check the end of a search. Return the search as not converged, with a reason, if its end is not a maximum.
 
     Parameters
     ----------
     optimum : Optimum
     space : Hyperparameters
     log_posterior : LogPosterior, optional
-        Log posterior of the search. None if the last step of a search leaves a slope: only scales of priors are then
-        checked.
+        Log posterior of the search. Without it only scales of priors are checked, as for a search by noisy gradients.
     """
     best, size = optimum.best, len(space.owners)
     stuck = not optimum.converged and optimum.message.startswith((STUCK, UNBOUNDED))
@@ -395,15 +395,15 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
             if not why and (stuck or steep):
                 why = _at_a_border(log_posterior, best, slope, optimum.deviations) or _still_rising(space, optimum)
         except KeyboardInterrupt:
-            return optimum.broken_off("the search ended, and was interrupted while its end was looked at")
+            return optimum.broken_off("the search ended, and was interrupted while its end was checked")
     return replace(optimum, converged=False, message=why) if why else optimum
 
 
 def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
-    """Return scales in priors of other hyperparameters that ran from `first` towards an unbounded density.
+    """Return a text on scales in priors of hyperparameters that moved from `first` towards an unbounded density.
 
-    This check is for a search with noisy gradients, which may stop before the end. It follows the priors alone further
-    in the same direction.
+    A search with noisy gradients may stop early. Therefore the check evaluates the prior density further in the same
+    direction.
     """
     moved = theta - first
     ran = _are_scales(space) & (np.abs(moved) > _SOME_WAY)
@@ -419,7 +419,7 @@ def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
 
 
 def _highest_prior(space: Hyperparameters, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, float]:
-    """Return the point of highest prior density near theta, with other parameters fixed, and its density."""
+    """Maximise the prior density over the `free` parameters, from theta. Return the point and its log density."""
     at = theta.copy()
 
     def negative(part: Array) -> tuple[float, Array]:
@@ -439,25 +439,25 @@ def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
 
 
 def _where_they_ran(space: Hyperparameters, theta: Array, moved: Array) -> str:
-    """Return a text on the end of scales of priors, with names of the moved scales and a remedy."""
+    """Return a text with the names and values of the moved scales, and a remedy."""
     owners, natural = np.array(space.owners), space.natural(theta[None])
     where = [
         f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
         for name in dict.fromkeys(owners[moved != 0.0].tolist())
     ]
-    what = f"{' and '.join(where)}, where the prior density of what it scales has no bound, so that there is no maximum"
+    what = f"{' and '.join(where)}, where the prior density of the scaled variables is unbounded. No maximum exists"
     if (moved > 0.0).any():
         return f"{what}. Give it a prior with little mass at large values, such as pm.Exponential"
     return (
         f"{what}. "
-        "Give it a prior that keeps it away from there, such as pm.InverseGamma, or write what it scales by standard "
+        "Give it a prior with little mass near 0, such as pm.InverseGamma, or write the scaled variables by standard "
         "normals: pm.math.exp(mu + tau * z) with z = pm.Normal('z', shape=...) in place of pm.LogNormal(mu, tau), and "
         "mu + tau * z in place of pm.Normal(mu, tau)"
     )
 
 
 def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, deviations: Array | None) -> str:
-    """Return why evaluations fail a short step along the slope; empty if they succeed."""
+    """Return the reason why evaluations a short step along the slope fail; empty if they succeed."""
     units = np.ones_like(slope) if deviations is None else deviations
     length = np.linalg.norm(units * slope)
     for reach in _BEYOND:
@@ -470,7 +470,7 @@ def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, de
             return f"the search came to a border, and beyond it: {str(error).strip('. ')}"
         if beyond.status == CONVERGED:
             return (
-                "the search came to a border, beyond which hyperparameters are outside of the support of their priors. "
+                "the search came to a border, beyond which hyperparameters are outside the support of their priors. "
                 "PyMC's own transforms keep a search within it: leave out default_transform=None"
             )
         wide = too_wide(log_posterior, beyond.theta) if beyond.status == NOT_POSITIVE_DEFINITE else ""
@@ -480,7 +480,7 @@ def _at_a_border(log_posterior: LogPosterior, best: Evaluation, slope: Array, de
 
 
 def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
-    """Return the names of hyperparameters along which the log posterior rises, if no step gets higher."""
+    """Return a message with the hyperparameters along which the log posterior still rises at the end."""
     size = len(space.owners)
     slope, units = np.abs(optimum.best.gradient[:size]), optimum.deviations
     unbounded = optimum.message.startswith(UNBOUNDED)
@@ -499,12 +499,12 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
 
 
 _TINY_LOG_SPREAD = -6.0  # Logarithm of a standard deviation too small for data.
-_NEARER = 0.5  # Step of the logarithm towards −∞.
-_FALLS = 1e-3  # Smallest fall over this step that counts; at a maximum the fall is much larger.
+_NEARER = 0.5  # Step towards a smaller logarithm of a standard deviation, at which the log posterior is compared.
+_FALLS = 1e-3  # Smallest fall over this step that shows a maximum.
 
 
 def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluation) -> str:
-    """Return a text on Cholesky factors that lost a row without a fall of the log posterior; else empty.
+    """Return a text on Cholesky factors with a standard deviation that collapsed to 0; else an empty text.
 
     Parameters
     ----------
@@ -524,7 +524,7 @@ def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluat
         n = int((np.sqrt(8 * rows.shape[-1] + 1) - 1) / 2)
         ends = np.cumsum(np.arange(1, n + 1)) - 1
         gone = rows[..., ends] < _TINY_LOG_SPREAD
-        gone[..., 0] = False  # The first row is a single logarithm.
+        gone[..., 0] = False  # The first row is a single logarithm, whose density vanishes at 0.
         if not gone.any():
             continue
         found[str(rv.name)] = float(np.exp(rows[..., ends][gone].min()))
@@ -539,8 +539,8 @@ def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluat
         return ""
     where = " and ".join(f"a standard deviation of {name!r} ran to {value:.1g}" for name, value in found.items())
     return (
-        f"{where}, where the log posterior in PyMC's coordinates of pm.LKJCholeskyCov does not fall, so that there is "
-        "no maximum. Give it an sd_dist without density at 0, such as pm.LogNormal.dist(-1, 1) or "
+        f"{where}, where the log posterior in PyMC's coordinates of pm.LKJCholeskyCov does not fall, so a "
+        "maximum does not exist. Give it an sd_dist without density at 0, such as pm.LogNormal.dist(-1, 1) or "
         "pm.InverseGamma.dist(3, 1), or leave out effects that do not vary. "
         "pm.sample(model=gpep.marginalize(model)) needs no maximum"
     )

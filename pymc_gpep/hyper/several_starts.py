@@ -1,4 +1,4 @@
-"""Starting points that the data suggest, and the best of several searches for the maximum from them."""
+"""Starting points that depend on the data, and the best of several searches for the maximum."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,36 +19,36 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.solvers.problem import watching
 
-_STEPS = (1.0, 4.0)  # Unconstrained steps; the second is used if the first has no effect.
-_ROWS = 200  # Number of points that suffice for a median of pair distances.
-_EFFECT = 1e-6  # Smallest change that counts as an effect.
+_STEPS = (1.0, 4.0)  # Unconstrained steps that test an effect; the second is used if the first has no effect.
+_ROWS = 200  # Number of points whose pairs suffice for a median correlation.
+_EFFECT = 1e-6  # Smallest change of a log standard deviation or correlation that counts as an effect.
 
 
 class PriorView(NamedTuple):
-    """Summary of the prior of the latent functions, before labels are seen."""
+    """Summary of the prior of the latent functions."""
 
     log_sd: float
-    """Logarithm of the median standard deviation."""
+    """Logarithm of the median standard deviation of latent values."""
     correlation: dict[str, float]
     """Median correlation of each kind of pairs of points."""
 
 
 def pairs_by_kind(labels: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
-    """Pairs of different points by kind, (n, n) each."""
+    """Return masks (n, n) of pairs of different points, by kind of pair."""
     different = ~np.eye(labels.size, dtype=bool)
     same = labels[:, None] == labels
     return {"all": different, "within": different & same, "between": different & ~same}
 
 
 def correlations(k: Array, rows: slice = slice(None)) -> Array:
-    """Correlations (1 or c, k, n) of some rows of covariances (1 or c, n, n); 0 where undefined."""
+    """Return correlations (1 or c, k, n) for selected rows of covariances (1 or c, n, n); 0 where undefined."""
     with np.errstate(all="ignore"):
         sd = np.sqrt(k.diagonal(axis1=1, axis2=2))
         return np.nan_to_num(k[:, rows] / (sd[:, rows, None] * sd[:, None, :]))
 
 
 def view(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> PriorView:
-    """Summarise covariances (1 or c, n, n) over all functions; for many points, use a subset of pairs."""
+    """Summarise covariances (1 or c, n, n) over all functions. With many points, a subset of pairs is used."""
     rows = slice(None, None, -(-k.shape[1] // _ROWS))
     r = correlations(k, rows)
     chosen = {kind: which[rows] for kind, which in pairs.items()}
@@ -59,7 +59,7 @@ def view(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> PriorView:
 
 
 def roles(look: Callable[[Array], PriorView], first: Array) -> tuple[Array, Array]:
-    """Directions (d,) of 1, −1 or 0 that raise the variance, and that raise correlations without the variance."""
+    """Return two directions (d,) with entries 1, −1 or 0: to raise variances, and to raise correlations only."""
     magnitudes, scales = np.zeros(first.size), np.zeros(first.size)
     for i, direction in enumerate(np.eye(first.size)):
         for step in _STEPS:
@@ -77,19 +77,19 @@ def roles(look: Callable[[Array], PriorView], first: Array) -> tuple[Array, Arra
 
 
 _SUGGESTED = (("neighbours", 0.5), ("between", 0.9), ("between", 0.5), ("within", 0.1))
-"""Kinds of pairs of points, and the median correlation of each kind at a suggested start."""
+"""Suggested starts, each by a kind of pairs of points and the median correlation of these pairs."""
 
-_MAGNITUDE = 3.0  # Standard deviation of the latent functions, in units of the probit's noise.
+_MAGNITUDE = 3.0  # Standard deviation of the latent functions at suggested starts, in units of the probit noise.
 _PATH = np.linspace(-9, 9, 37)  # Unconstrained steps at which correlations are computed.
-_CORRELATED = 0.5  # Points with a larger correlation at tiny scales are duplicates.
+_CORRELATED = 0.5  # Correlation at tiny length scales above which points are duplicates.
 
 
 def starting_points(log_posterior: LogPosterior, first: Array, count: int, random_seed: int = 0) -> Array:
     """Return starting points (count, d) in the unconstrained space, beginning with `first`.
 
-    The next points have a magnitude above the noise, and length scales that give chosen median correlations. The
-    correlation is that between nearest neighbours, or between points of different or of the same class. Further points,
-    and points without such a length scale, are draws from the prior.
+    The next points have a magnitude above the noise, and length scales with the median correlations of `_SUGGESTED`.
+    These are correlations between nearest neighbours, or between points of different or of the same class. Further
+    points, and points for which such a length scale does not exist, are draws from the prior.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
     magnitudes, scales = roles(look, first)
     if not scales.any():
         return []
-    # Duplicate points are correlated at every scale, so their correlations say nothing about scales.
+    # Duplicate points are excluded: they are correlated at every length scale.
     same = correlations(log_posterior.covariance(first + _PATH[0] * scales)[0]).max(axis=0) > _CORRELATED
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
@@ -127,7 +127,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
             continue
         point = first + step * scales
         if magnitudes.any():
-            # The unconstrained value of a magnitude is nearly a logarithm. If not, the start is still valid.
+            # Exact if unconstrained magnitudes are logarithms. Otherwise the start is still valid.
             slope = look(point + magnitudes).log_sd - (here := look(point).log_sd)
             point = point + np.clip((np.log(_MAGNITUDE) - here) / slope, -9, 9) * magnitudes if slope else point
         points.append(point)
@@ -135,7 +135,7 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
 
 
 def _crossing(correlation: Array, target: float) -> float | None:
-    """Return the step along `_PATH`, nearest to 0, at which a correlation crosses a value, or None."""
+    """Return the step along `_PATH`, nearest to 0, at which a correlation crosses the target, or None."""
     above = correlation > target
     places = np.flatnonzero(above[1:] != above[:-1])
     if not places.size:
@@ -149,14 +149,14 @@ _MOMENT = 0.5  # Seconds between checks of a waiting thread.
 
 
 class Listener:
-    """A thread that answers calls of worker threads until their work is done.
+    """Thread that executes calls for worker threads until their work is done.
 
-    An exception of a call ends the work, and so does an interrupt (Ctrl-C), which only the main thread receives.
+    An exception of a call ends the work, as does an interrupt (Ctrl-C), which only the main thread receives.
 
     Parameters
     ----------
     answer : callable
-        Function that answers calls, one at a time, in the thread that listens.
+        Function that runs in the listening thread for each call, one call at a time.
 
     Attributes
     ----------
@@ -171,12 +171,12 @@ class Listener:
         self.ended_by: BaseException | None = None
 
     def check(self) -> None:
-        """Raise a KeyboardInterrupt if the work has been ended; callable from any thread."""
+        """Raise a KeyboardInterrupt if the work has been ended. Any thread may call this method."""
         if self._over.is_set():
             raise KeyboardInterrupt
 
     def call(self, *arguments: Any) -> None:
-        """Let the listener call `answer`; raise its StopIteration, or a KeyboardInterrupt if the work ended."""
+        """Run `answer` in the listening thread. Raise its StopIteration, or a KeyboardInterrupt if the work ended."""
         answered: Future[None] = Future()
         self.check()
         self._calls.put((arguments, answered))
@@ -186,23 +186,24 @@ class Listener:
         answered.result()
 
     def during[R](self, work: Callable[[], R]) -> R:
-        """Run `work` in another thread and answer its calls; the work may use further threads.
+        """Run `work` in another thread, which may start further threads, and answer their calls.
 
         Returns
         -------
-        Return value of the work. The work must end if a call or `check` raises.
+        Return value of `work`. The work must end if a call or `check` raises an exception.
 
         Raises
         ------
         BaseException
-            If the work raises, or if the answer to a call raised. StopIteration and KeyboardInterrupt of the answer are
-            not raised: they end the work like an interrupt.
+            If `work` or `answer` raises an exception. StopIteration and KeyboardInterrupt of `answer` are not raised:
+            they end the work like an interrupt.
         """
         with ThreadPoolExecutor(1) as thread:
             done = thread.submit(copy_context().run, work)
             done.add_done_callback(lambda _: self._calls.put(None))
             while True:
-                # An interrupt may arrive between any two statements and leave a call unanswered; `call` handles this.
+                # An interrupt may arrive between any two statements, so a call may stay unanswered. `call` handles
+                # this.
                 try:
                     while not done.done():
                         self._listen()
@@ -214,7 +215,7 @@ class Listener:
         return done.result()
 
     def end(self, by: BaseException) -> None:
-        """End the work, unless it has ended; callable from any thread."""
+        """End the work, unless it has ended. Any thread may call this method."""
         if self.ended_by is None:
             self.ended_by = by
         self._over.set()
@@ -239,8 +240,8 @@ class Listener:
             answered.set_result(None)
 
 
-_CLOSE = 0.2  # A search within this distance of an earlier end stops.
-_TOGETHER = 8  # Number of parallel searches, fixed so that results do not depend on processors.
+_CLOSE = 0.2  # Distance from the end of an earlier search within which a search stops.
+_TOGETHER = 8  # Number of parallel searches, fixed so that results do not depend on the number of processors.
 
 type Callback = Callable[[tuple[Evaluation, ...], int], None]
 type Follow = Callable[[tuple[Evaluation, ...]], None]
@@ -248,7 +249,7 @@ type Follow = Callable[[tuple[Evaluation, ...]], None]
 
 class _Search(NamedTuple):
     optimum: Optimum | None
-    """None if the search could not begin."""
+    """Result of the search; None if it could not begin."""
     end: Evaluation
 
 
@@ -262,11 +263,11 @@ def maximise_from(
     units: Array | None = None,
     curvature: Curve = no_curvature,
 ) -> Optimum:
-    """Find the maximum from each of several points; return the best, with the ends of all searches.
+    """Search for the maximum from each of several points. Return the best search, with the ends of all searches.
 
-    The first search runs alone. The following searches run side by side, eight at a time, on the available threads. A
-    search that comes near the end of a search of an earlier group stops, and counts as ended at it. So the result does
-    not depend on the number of threads.
+    The first search runs alone. The other searches run in parallel, in groups of eight, on the available threads. A
+    search that comes near the end of a search of an earlier group stops, and shares this end. So the result does not
+    depend on the number of threads.
 
     Parameters
     ----------
@@ -277,10 +278,9 @@ def maximise_from(
         Limit on iterations of each search.
     callback : callable
         Function that is called with the history of a search and its number after each iteration, in this thread.
-        StopIteration or KeyboardInterrupt from it end all searches, and the best point so far is kept. So does an
-        interrupt.
+        StopIteration or KeyboardInterrupt from it, or Ctrl-C, ends all searches, and the best point so far is returned.
     start, flat, units, curvature
-        See `maximise`; start and units are for the first search.
+        See `maximise`. Only the first search uses `start` and `units`.
 
     Raises
     ------
@@ -308,7 +308,7 @@ def one_after_another(
     max_iterations: int,
     callback: Callback = lambda history, which: None,
 ) -> Optimum:
-    """Search from each of several points in turn; return the best search, and the ends of all searches.
+    """Search from each of several points in turn. Return the best search, with the ends of all searches.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def one_after_another(
 
 
 def _best(searches: Sequence[_Search], ended_by: BaseException | None) -> Optimum:
-    """Return the best of some searches, with their ends, and the exception that ended them early."""
+    """Return the best of several searches, with the ends of all, and as stopped if an exception ended them."""
     best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
     best = best if ended_by is None else best.stopped_by(ended_by)
     return replace(best, ends=tuple(search.end for search in searches))
@@ -356,7 +356,7 @@ def _side_by_side(
     before: Sequence[_Search],
     how: dict[str, Any],
 ) -> tuple[list[_Search], BaseException | None]:
-    """Return the searches from the points in `which` that were started, and the exception that stopped them."""
+    """Search in parallel from the points `which`. Return the searches, and the exception that stopped them."""
     listener = Listener(callback)
 
     def search(number: int) -> _Search | None:
@@ -370,7 +370,7 @@ def _side_by_side(
                 raise StopIteration
 
         def watch(*_: object) -> None:
-            if not log_posterior.compiled:  # compiled code cannot raise
+            if not log_posterior.compiled:  # Compiled code cannot raise exceptions.
                 listener.check()
 
         try:
@@ -379,7 +379,7 @@ def _side_by_side(
                 found = maximise(log_posterior, points[number], max_iterations, follow, **how)
         except ValueError:
             return _Search(None, Evaluation.failed(points[number], NOT_FINITE))
-        except KeyboardInterrupt as interrupt:  # before the first evaluation
+        except KeyboardInterrupt as interrupt:  # The interrupt came before the first evaluation.
             listener.end(interrupt)
             return None
         if found.interrupted:

@@ -1,11 +1,11 @@
 """A log density of a few standardised hyperparameters, interpolated through values and slopes, and draws of it.
 
 Each axis has a warped coordinate x, in which the log density along the axis is −½ x². The interpolant is a quadratic
-form in these coordinates, with the mixed second derivatives at the centre, and a Gaussian process of the rest. The
-process has a squared exponential covariance and interpolates values and slopes together (Solak and others 2003). From
-three coordinates on the covariance is in part a sum over pairs of coordinates, since most interactions are pairwise.
-Marginal likelihood chooses its length scale from a few values. Log densities far below the maximum are compressed
-first, as −c log(1 − l / c), so that a steep slope far out has little influence on the rest.
+form in these coordinates, with the mixed second derivatives at the centre, plus a Gaussian process for the remainder.
+The process has a squared exponential covariance and interpolates values and slopes together (Solak et al. 2003). With
+three coordinates or more, part of the covariance is a sum over pairs of coordinates, since most interactions are
+pairwise. The length scale is selected from a few values by marginal likelihood. Log densities l far below the maximum
+are compressed first, to −c log(1 − l / c). So steep slopes in the tails have little influence near the maximum.
 """
 
 from typing import Any, NamedTuple
@@ -23,42 +23,42 @@ DRAWS = 4096
 """Number of draws that represent a density."""
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # Length scales of the process, in warped coordinates.
-_FEW = 3  # With so few axes the longest scale is left out: it would extrapolate without bounds.
-_PAIRS_FROM, _PAIRS = 3, 0.7  # From this number of axes, the share of the covariance that is a sum over pairs of axes.
-_HELD = 200_000  # Largest size of arrays in memory.
-_LARGE = 700  # With more values and slopes only the previous length scale is tried.
+_FEW = 3  # Largest number of axes without the longest scale, which would extrapolate too far.
+_PAIRS_FROM, _PAIRS = 3, 0.7  # Number of axes from which pairs are used; share of pairs in the covariance.
+_HELD = 200_000  # Largest number of entries of temporary arrays.
+_LARGE = 700  # Number of values and slopes above which the length scale is not selected again.
 _NUGGET = 1e-8  # Relative variance of the noise of values and slopes.
-_COMPRESSED = 12.0  # Fall of the log density at which compression begins, and one more for each axis.
+_COMPRESSED = 12.0  # Unit c of the compression, plus 1 for each axis.
 _DEEPEST = 30.0  # Lowest compressed log density, in units of c.
-_MARGIN = 1.0  # Largest log density above the highest computed value.
-_STEEPEST = 0.05, 20.0  # Limits of dx / dt.
-_TABLE = 400  # Entries of the table of a warp.
-_FURTHEST = 12.0  # Warped coordinate where a table ends.
-_PROPOSALS, _FEWEST = 2, 12  # log2 of the number of proposals for each draw, and for a density at least.
-_WIDER, _DEGREES = 1.1, 6.0  # Scale of proposals, relative to the quadratic form, and their degrees of freedom.
-_WORTH = 0.1  # With a smaller effective share of weighted draws, chains continue from them.
-_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6  # Chains, first steps, steps between draws, leaps of a step.
+_MARGIN = 1.0  # Largest excess of the interpolated log density over the highest computed value.
+_STEEPEST = 0.05, 20.0  # Limits of the derivative dx / dt of a warp.
+_TABLE = 400  # Number of entries in the table of a warp.
+_FURTHEST = 12.0  # Warped coordinate at the end of a table.
+_PROPOSALS, _FEWEST = 2, 12  # log2 of numbers of proposals: for each draw, and least in all.
+_WIDER, _DEGREES = 1.1, 6.0  # Scale of proposals relative to the quadratic form; degrees of freedom.
+_WORTH = 0.1  # Effective share of weighted draws below which Markov chains continue from them.
+_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6  # Numbers: chains, burn-in steps, steps between draws, leaps a step.
 
 
 class Points(NamedTuple):
-    """Evaluated points, the centre included, with log densities relative to the centre."""
+    """Evaluated points, including the centre, with log densities relative to the centre."""
 
     z: Array
-    """(n, d)."""
+    """Standardised coordinates, (n, d)."""
     value: Array
-    """(n,)."""
+    """Log densities relative to the centre, (n,)."""
     slope: Array
-    """(n, d); NaN where slopes were not computed."""
+    """Slopes of the log density, (n, d); NaN where they were not computed."""
 
     @property
     def axis(self) -> Array:
-        """Axis on which each point lies, −1 for a point on no axis, (n,)."""
+        """Axis on which each point lies, (n,); −1 for points off the axes."""
         beside = self.z != 0.0
         return np.where(beside.sum(axis=1) == 1, beside.argmax(axis=1), -1)
 
 
 class Surrogate:
-    """The interpolated log density.
+    """Interpolated log density.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Surrogate:
     mixed : array (d, d)
         Second derivatives of the log density at the centre, with a diagonal of −1.
     length : float, optional
-        Length scale of the process, used if there are too many points to compare several.
+        Length scale of the process, used if there are too many points to compare length scales.
     """
 
     def __init__(self, points: Points, mixed: Array, length: float | None = None) -> None:
@@ -103,11 +103,11 @@ class Surrogate:
         return (value < self._top) / (1.0 + (self._top - np.minimum(value, self._top)) / self._unit)
 
     def __call__(self, z: Array) -> Array:
-        """Log density (m,) at points (m, d), relative to the centre."""
+        """Return log densities (m,) at points (m, d), relative to the centre."""
         return self._at(self._warped(z))[0]
 
     def _at(self, x: Array) -> tuple[Array, Array]:
-        """Log density (m,) and derivatives (m, d) in warped coordinates (m, d)."""
+        """Return log densities (m,) and their derivatives (m, d) at warped coordinates (m, d)."""
         pull = x @ self._precision
         base = -0.5 * (x * pull).sum(axis=1)
         slope = -pull * self._rate(base)[:, None]
@@ -122,7 +122,7 @@ class Surrogate:
         return value, slope * np.exp(-compressed / self._unit)[:, None]
 
     def _process(self, x: Array) -> tuple[Array, Array]:
-        """The process (m,) and its derivatives (m, d) at warped coordinates (m, d)."""
+        """Return the process (m,) and its derivatives (m, d) at warped coordinates (m, d)."""
         square = self.length**2
         distance = (x**2).sum(axis=1)[:, None] + (self._x**2).sum(axis=1) - 2.0 * x @ self._x.T
         kernel = np.exp(-0.5 * np.maximum(distance, 0.0) / square)
@@ -134,7 +134,7 @@ class Surrogate:
         away = (x[:, None] - self._x) / self.length
         each = np.exp(-0.5 * away**2)
         others = each.sum(axis=-1, keepdims=True) - each
-        rate = each * away / self.length  # in the coordinates of evaluated points
+        rate = each * away / self.length  # Derivatives in the coordinates of evaluated points.
         pairs, product = 0.5 * self.d * (self.d - 1), self._beta * rate
         of_pairs = self._alpha * 0.5 * (each * others).sum(axis=-1) + (product * others).sum(axis=-1)
         turning = self._beta * each * (1.0 - away**2) / square - self._alpha[:, None] * rate
@@ -143,7 +143,7 @@ class Surrogate:
         return (1.0 - _PAIRS) * value + share * of_pairs.sum(axis=1), (1.0 - _PAIRS) * slope + share * turned
 
     def _covariance(self, a: Array, b: Array, length: float) -> Array:
-        """Covariance of values and slopes at points a (m, d) and b (n, d): (m (1 + d), n (1 + d))."""
+        """Return covariances (m (1 + d), n (1 + d)) of values and slopes at points a (m, d) and b (n, d)."""
         d, away = self.d, (a[:, None] - b) / length
         each = np.exp(-0.5 * away**2)
         k = each.prod(axis=-1)
@@ -158,14 +158,14 @@ class Surrogate:
         return (1.0 - _PAIRS) * full + share * _blocks(0.5 * (each * others).sum(axis=-1), rate * others, second)
 
     def _fit(self, length: float) -> tuple[float, float, float, Array]:
-        """Return the log marginal likelihood at the best amplitude, the length scale, the amplitude and a root."""
+        """Return log marginal likelihood at the best amplitude, length scale, amplitude and Cholesky factor."""
         root = _root(self._covariance(self._x, self._x, length)[np.ix_(self._known, self._known)])
         white = solve_triangular(root, self._data, lower=True, check_finite=False)
         amplitude = float(np.sqrt(max(white @ white / len(white), 1e-12)))
         return -len(white) * np.log(amplitude) - float(np.log(root.diagonal()).sum()), length, amplitude, root
 
     def least_known(self, z: Array, count: int) -> Array:
-        """Return indices of points (m, d) with the largest variance of the process, each given the points before it."""
+        """Return indices of points (m, d), each with the largest variance of the process given the earlier points."""
         x, n = self._warped(z), len(z)
         cross = np.concatenate([self._covariance(each[None], self._x, self.length)[:1] for each in x])[:, self._known]
         features = solve_triangular(self._root, cross.T, lower=True, check_finite=False)
@@ -178,7 +178,7 @@ class Surrogate:
         return np.array(chosen)
 
     def _values(self, x: Array) -> Array:
-        """Covariance (m, m) of values at warped coordinates (m, d)."""
+        """Return the covariance (m, m) of values at warped coordinates (m, d)."""
         each = np.exp(-0.5 * ((x[:, None] - x) / self.length) ** 2)
         if self.d < _PAIRS_FROM:
             return np.asarray(each.prod(axis=-1))
@@ -186,10 +186,10 @@ class Surrogate:
         return np.asarray((1.0 - _PAIRS) * each.prod(axis=-1) + _PAIRS * pairs)
 
     def draws(self, count: int, seed: int, chains: int = _CHAINS) -> tuple[Array, float]:
-        """Draws (count, d) of equal weight from the density, and the log of its integral.
+        """Return draws (count, d) of equal weight from the density, and the log of its integral.
 
-        Quasi-random draws of a Student t density in warped coordinates are weighted. If few of them have weight, chains
-        of Hamiltonian Monte Carlo continue from them.
+        Quasi-random draws from a Student t density in warped coordinates are weighted. If few draws carry most of the
+        weight, chains of Hamiltonian Monte Carlo continue from them.
         """
         rng = np.random.default_rng(seed)
         root = _WIDER * np.linalg.cholesky(np.linalg.inv(self._precision))
@@ -216,7 +216,7 @@ class Surrogate:
         return np.column_stack([warp.inverse(x[:, j]) for j, warp in enumerate(self._warps)])
 
     def _density(self, x: Array) -> tuple[Array, Array]:
-        """Log density (m,) of warped coordinates, volumes included, and its derivatives (m, d)."""
+        """Return the log density (m,) of warped coordinates, with Jacobians, and its derivatives (m, d)."""
         value, slope = self._at(x)
         for j, warp in enumerate(self._warps):
             volume, change = warp.log_volume(x[:, j])
@@ -224,7 +224,7 @@ class Surrogate:
         return value, slope
 
     def _moved(self, x: Array, root: Array, rng: np.random.Generator) -> Array:
-        """One step of Hamiltonian Monte Carlo of chains (m, d), in units of the columns of a root."""
+        """Return chains (m, d) after a step of Hamiltonian Monte Carlo, in units of the columns of a root."""
         step = rng.uniform(0.2, 0.8) / self.d**0.25
         start = rng.standard_normal(x.shape)
         value, slope = self._density(x)
@@ -239,7 +239,7 @@ class Surrogate:
 
 
 def _blocks(k: Array, rate: Array, second: Array) -> Array:
-    """A covariance of values and slopes from k (m, n), ∂k / ∂b (m, n, d) and ∂²k / ∂a ∂b (m, n, d, d)."""
+    """Return a covariance of values and slopes from k (m, n), ∂k / ∂b (m, n, d) and ∂²k / ∂a ∂b (m, n, d, d)."""
     m, n, d = rate.shape
     full = np.empty((m * (1 + d), n * (1 + d)))
     full[:m, :n] = k
@@ -250,7 +250,7 @@ def _blocks(k: Array, rate: Array, second: Array) -> Array:
 
 
 def _root(covariance: Array) -> Array:
-    """Cholesky factor of a covariance plus the smallest noise that makes it positive definite."""
+    """Return the Cholesky factor of a covariance, with the smallest noise that makes it positive definite."""
     noise, diagonal = _NUGGET, covariance.diagonal().copy()
     while True:
         covariance[np.diag_indices(len(covariance))] = diagonal * (1.0 + noise)
@@ -261,11 +261,11 @@ def _root(covariance: Array) -> Array:
 
 
 class _Warp:
-    """An increasing map of a coordinate t to x, in which the log density along the axis is −½ x²."""
+    """Increasing map from a coordinate t to x such that the log density along the axis is −½ x²."""
 
     def __init__(self, points: Points, axis: int) -> None:
         own = np.flatnonzero((points.axis == axis) | ~points.z.any(axis=1))
-        if len(own) < 2:  # x is t
+        if len(own) < 2:  # With fewer points, x = t.
             points, own = (
                 Points(np.array([[0.0], [1.0]]), np.array([0.0, -0.5]), np.array([[0.0], [-1.0]])),
                 np.arange(2),
@@ -298,15 +298,15 @@ class _Warp:
         )
 
     def rate(self, t: Array) -> Array:
-        """dx / dt."""
+        """Return dx / dt."""
         inside = self._map(np.clip(t, self._low, self._high), 1)
         return np.where(t < self._low, self._ends[0], np.where(t > self._high, self._ends[1], inside))
 
     def inverse(self, x: Array) -> Array:
-        """The coordinate t for x."""
+        """Return the coordinate t for x."""
         return np.interp(x, self._x, self._grid)
 
     def log_volume(self, x: Array) -> tuple[Array, Array]:
-        """log dt / dx at x, and its derivative in x."""
+        """Return log dt / dx at x, and its derivative in x."""
         x = np.clip(x, self._x[0], self._x[-1])
         return -self._log_rate(x), -self._log_rate(x, 1)

@@ -1,4 +1,4 @@
-"""Ends of the posterior of hyperparameters whose prior is flat, and moments that heavy tails leave undefined.
+"""Tails of the posterior of hyperparameters with flat priors, and moments that do not exist because of them.
 
 Scales with the prior `pm.HalfFlat` may grow together by a factor t. If the data determine r independent directions of
 the effects of k such scales, the likelihood falls as t⁻ʳ. The density of log t then falls as t⁻ᵖ with p = r − k. The
@@ -21,16 +21,16 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 # Distances from the maximum at which the end of a density is evaluated, in standard deviations and in unconstrained
 # units. The first distance with a finite log posterior is used.
 _END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
-# Smallest such distance in standard deviations, and smallest standard deviation that shows no maximum.
+# Smallest distance in standard deviations, and smallest standard deviation that counts as no maximum.
 _LEAST, _NO_MAXIMUM = 5.0, 20.0
-# A log posterior with a smaller fall over the outer half of the distance has an infinite integral.
+# Fall of the log posterior over the outer half of the distance below which its integral is infinite.
 _FALL = 0.1
-# An end that is deeper below the maximum is negligible.
+# Fall below the maximum at which an end of the density is negligible.
 _DEEP = 12.0
-# Pairs of distances (logarithms) from the maximum, between which a power is measured. So far out it is an integer.
+# Pairs of log distances from the maximum between which the power p is measured. At such distances it is an integer.
 _FAR = (6.0, 9.0), (3.0, 6.0)
-_MOMENTS = 2  # Tails with larger powers leave mean and variance defined.
-# Slope of the log posterior in the logarithm of a half-flat scale, above which a search follows a rise without end.
+_MOMENTS = 2  # Largest power p of a tail in which the mean or the variance does not exist.
+# Slope of the log posterior in a log scale with a half-flat prior above which the posterior rises without end.
 _RISING = 0.5
 _WITHOUT_END = "its log posterior rises without end towards larger values"
 _TOGETHER = 3  # Largest number of scales that grow together.
@@ -40,25 +40,25 @@ class Tail(NamedTuple):
     """Tail of the posterior in which half-flat scales grow together."""
 
     places: tuple[int, ...]
-    """Elements of θ that grow."""
+    """Indices of the elements of θ that grow."""
     names: tuple[str, ...]
     """Names of their hyperparameters."""
     power: int
-    """Power p of the scales with which the density of their logarithms falls."""
+    """Power p: the density of the log scales falls as t⁻ᵖ."""
     far: tuple[Evaluation, Evaluation]
     """Evaluations in the tail, the nearer one first."""
 
     @property
     def moments(self) -> int:
-        """Number of moments that exist, of mean and variance."""
+        """Number of moments that exist: 0, 1 (mean) or 2 (mean and variance)."""
         return int(np.clip(self.power - 1, 0, _MOMENTS))
 
 
 def heavy_tails(log_posterior: LogPosterior, best: Evaluation) -> list[Tail]:
     """Return the tails in which a scale lacks a mean or a variance, or which make the posterior improper.
 
-    The data determine at least as many directions for several scales as for each scale. So only scales with small
-    powers are combined.
+    The data determine at least as many directions for several scales together as for each scale. So only scales with
+    small powers can make a heavy tail together.
     """
     space = log_posterior.space
     alone = {i: tail for i in _half_flat(space) if (tail := _tail(log_posterior, best, (i,))) is not None}
@@ -76,7 +76,7 @@ def _half_flat(space: Hyperparameters) -> list[int]:
 
 
 def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]) -> Tail | None:
-    """Return the tail in which elements of θ grow; None if its mass is negligible or unknown."""
+    """Return the tail in which elements `places` of θ grow; None if its mass is negligible or unknown."""
     direction = np.isin(np.arange(best.theta.size), places)
     for reaches in _FAR:
         with np.errstate(all="ignore"):
@@ -92,9 +92,9 @@ def _tail(log_posterior: LogPosterior, best: Evaluation, places: tuple[int, ...]
 
 
 def check_rises(log_posterior: LogPosterior, theta: Array) -> None:
-    """Raise a ValueError if the log posterior rises without end in a half-flat scale, from the start of a search.
+    """Raise a ValueError if the log posterior rises without end in a half-flat scale from the start of a search.
 
-    The likelihood then has a positive limit: a negative binomial, for example, becomes a Poisson distribution.
+    The likelihood then has a positive limit. For example, a negative binomial becomes a Poisson distribution.
     """
     space = log_posterior.space
     for i in _half_flat(space):
@@ -107,7 +107,7 @@ def check_rises(log_posterior: LogPosterior, theta: Array) -> None:
 def check_ends(log_posterior: LogPosterior, best: Evaluation, deviations: Array | None) -> None:
     """Raise a ValueError if a hyperparameter whose prior has no density has an improper posterior.
 
-    The scale of two groups is an example, with a flat level and a `pm.HalfFlat` prior.
+    An example is the scale of two groups with a flat level and a `pm.HalfFlat` prior.
     """
     space = log_posterior.space
     if rising := [i for i in _half_flat(space) if best.gradient[i] > _RISING]:
@@ -144,7 +144,7 @@ def _improper(space: Hyperparameters, names: Sequence[str], why: str, has_maximu
 def _depth_of_end(
     log_posterior: LogPosterior, best: Evaluation, direction: Array, reaches: Sequence[float]
 ) -> float | None:
-    """Return the depth of a log posterior far away, below its maximum; None if it falls further or is not finite."""
+    """Return the depth of a far end below the maximum; None if the log posterior falls further or is not finite."""
     for reach in reaches:
         with np.errstate(all="ignore"):
             near, far = (
@@ -156,6 +156,6 @@ def _depth_of_end(
 
 
 def _density(space: Hyperparameters, name: str) -> str:
-    """Return a prior with a density, as code."""
+    """Return code of a prior with a density."""
     (rv,) = (rv for rv in space.classifier.hyperparameters if rv.name == name)
     return f"pm.HalfNormal({name!r}, s)" if isinstance(rv.owner.op, HalfFlatRV) else f"pm.Normal({name!r}, 0, s)"

@@ -1,4 +1,4 @@
-"""Importance weights: the estimate from their mean, their tail, smoothed, and draws of equal weight.
+"""Importance weights: estimates from their mean, Pareto smoothing of their tail, and draws of equal weight.
 
 The shape of the tail is interpreted as by Vehtari, Simpson, Gelman, Yao and Gabry (2024).
 """
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 
 USABLE = 0.7
-"""Pareto k below which smoothing makes up for a variance that is not finite."""
+"""Pareto k below which smoothed weights are reliable."""
 
 ENOUGH_ALIKE = 0.9
 """Effective share of the draws above which weights count as nearly equal."""
@@ -28,14 +28,14 @@ _ENTRIES = 2_000_000  # Largest number of entries in memory.
 
 
 class Estimate(NamedTuple):
-    """An estimate and its standard error."""
+    """Estimate and its standard error."""
 
     value: float
     error: float
 
 
 def importance_estimate(log_weights: Array) -> tuple[Estimate, float]:
-    """Log mean of the weights, its standard error by the delta method, and the effective number of draws."""
+    """Return the log mean weight with its standard error (delta method), and the effective number of draws."""
     top = log_weights.max()
     if not np.isfinite(top):
         return Estimate(-np.inf, np.nan), 0.0
@@ -51,23 +51,23 @@ class Weighing(NamedTuple):
     estimate: Estimate
     """Log of the mean of the weights."""
     effective_size: float
-    """(Σw)² / Σw²: the equivalent number of draws of equal weight."""
+    """Effective number of draws, (Σw)² / Σw²."""
     pareto_k: float
-    """Shape of the tail of the weights; −inf if they do not vary."""
+    """Shape of the tail of the weights; −inf for equal weights."""
     draws: int
 
     @classmethod
     def of(cls, log_weights: Array, pareto_k: float) -> "Weighing":
-        """Return the weighing of log weights (draws,), smoothed."""
+        """Summarise smoothed log weights (draws,)."""
         return cls(*importance_estimate(log_weights), pareto_k, len(log_weights))
 
     @property
     def usable(self) -> bool:
-        """Whether weighted draws can be trusted, see `stand_for_posterior`."""
+        """Whether weighted draws represent the posterior, see `stand_for_posterior`."""
         return stand_for_posterior(self.pareto_k, self.effective_size, self.draws)
 
     def about(self, estimated: str) -> str:
-        """Return a description; `estimated` names the mean of the weights."""
+        """Return a text on the reliability; `estimated` is the name of the estimate."""
         return (
             f"{self.draws} draws are worth {self.effective_size:.0f} (Pareto k {self.pareto_k:.2f}), and the standard "
             f"error of {estimated} is {self.estimate.error:.3f}"
@@ -75,10 +75,10 @@ class Weighing(NamedTuple):
 
 
 def excess_of_tail(log_weights: Array) -> float:
-    """Return the excess of weights over the tail's threshold, as a share of the sum of all weights.
+    """Return the sum of excesses of weights over the threshold of the tail, relative to the sum of all weights.
 
-    The Pareto k does not depend on the scale of the tail. If weights are bounded, and this share is small, the shape of
-    the tail does not matter.
+    If weights are bounded and this share is small, the Pareto k is irrelevant: it does not depend on the scale of the
+    tail.
     """
     weights = np.exp(log_weights - log_weights.max())
     tail = np.sort(weights)[-_in_tail(len(weights)) - 1 :]
@@ -86,7 +86,7 @@ def excess_of_tail(log_weights: Array) -> float:
 
 
 def _in_tail(count: int) -> int:
-    """Number of weights in the tail, as in the paper."""
+    """Return the number of weights in the tail, as in the paper."""
     return int(min(0.2 * count, 3.0 * np.sqrt(count)))
 
 
@@ -97,9 +97,9 @@ def smooth(log_weights: Array) -> tuple[Array, float]:
 
 
 def smooth_each(log_weights: Array) -> tuple[Array, Array]:
-    """Return the smoothed log weights (draws, m) of m sets of draws, as `smooth`, and the Pareto k (m,).
+    """Return smoothed log weights (draws, m) of m sets of draws, and their Pareto k (m,).
 
-    The tail of each has a generalised Pareto distribution fitted by the estimate of Zhang and Stephens (2009).
+    A generalised Pareto distribution is fitted to the tail of each set by the estimate of Zhang and Stephens (2009).
     """
     count, m = log_weights.shape
     tail = _in_tail(count)
@@ -114,7 +114,7 @@ def smooth_each(log_weights: Array) -> tuple[Array, Array]:
 
 
 def _smoothed_tails(log_weights: Array, tail: int) -> tuple[Array, Array]:
-    """Return the result of `smooth_each` for one batch of sets."""
+    """Return the results of `smooth_each` for a batch of sets."""
     top = log_weights.max(axis=0)
     order = np.argsort(log_weights, axis=0)[-tail - 1 :]
     largest = np.take_along_axis(log_weights, order, axis=0) - top
@@ -131,9 +131,9 @@ def _smoothed_tails(log_weights: Array, tail: int) -> tuple[Array, Array]:
 
 
 def _pareto_fits(x: Array) -> tuple[Array, Array]:
-    """Shape and scale (m,) of generalised Pareto distributions of samples (n, m) in ascending order.
+    """Fit generalised Pareto distributions to samples (n, m) in ascending order. Return shapes and scales (m,).
 
-    The shape is shrunk towards one half, as by ten more observations.
+    The shape is shrunk towards ½ with the weight of ten observations.
     """
     n = len(x)
     size = _GRID + int(np.sqrt(n))
@@ -147,24 +147,24 @@ def _pareto_fits(x: Array) -> tuple[Array, Array]:
     weight[weight < 10.0 * np.finfo(float).eps] = 0.0
     best = (b * weight).sum(axis=0) / weight.sum(axis=0)
     shape = np.log1p(-best * x).mean(axis=0)
-    apart = quartile > x[0]  # otherwise the tail is far from a generalised Pareto
+    apart = quartile > x[0]  # Otherwise the tail is far from a generalised Pareto distribution.
     shrunk = (n * shape + 5.0) / (n + 10.0)
     return np.where(apart, shrunk, np.nan), np.where(apart, -shape / best, np.nan)
 
 
 def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limit: float = USABLE) -> bool:
-    """Whether weighted draws can be trusted: k is below the limit, or weights are nearly equal.
+    """Return whether weighted draws represent the posterior: k is below the limit, or weights are nearly equal.
 
     The Pareto k does not depend on the scale of the tail. If the effective size is above 0.9 of the number of draws, a
-    tail of any finite mean (k below 1) carries little. Weights of a proper density have a finite mean. An estimate of 1
-    or more comes from a tail that has hardly begun, and is ignored if the effective size is above 0.99.
+    tail with a finite mean (k below 1) has little weight. Weights of a proper density have a finite mean, so k of 1 or
+    more is an estimate from too few tail draws. It is ignored if the effective size is above 0.99.
     """
     worth = effective_size / draws
     return pareto_k < limit or worth > ALL_ALIKE or (pareto_k < 1.0 and worth > ENOUGH_ALIKE)
 
 
 def worth_keeping(weights: Array) -> NDArray[np.bool_]:
-    """Mask of draws worth keeping: all but the lightest, whose weights sum to a ten-thousandth."""
+    """Return a mask of draws: all but the lightest draws, whose weights sum to at most 1e-4."""
     light_first = np.argsort(weights, kind="stable")
     kept = np.ones(len(weights), dtype=bool)
     kept[light_first[np.cumsum(weights[light_first]) < _NEGLIGIBLE * weights.sum()]] = False
@@ -172,7 +172,7 @@ def worth_keeping(weights: Array) -> NDArray[np.bool_]:
 
 
 def along_curve(points: Array) -> NDArray[np.int64]:
-    """Order (m,) of points (m, d) along a curve that fills the space, by the interleaved bits of their ranks."""
+    """Return the order (m,) of points (m, d) along a space-filling curve, by the interleaved bits of their ranks."""
     m, d = points.shape
     bits = max(1, min(_BITS // d, int(m).bit_length()))
     cells = (points.argsort(axis=0).argsort(axis=0) << bits) // m
@@ -184,7 +184,7 @@ def along_curve(points: Array) -> NDArray[np.int64]:
 
 
 def resampled(log_weights: Array, points: Array, random_seed: int, count: int) -> NDArray[np.int64]:
-    """Indices (count,) of points (m, d) by their log weights (m,): systematic resampling along a curve, shuffled."""
+    """Resample points (m, d) by log weights (m,), systematically along a curve. Return shuffled indices (count,)."""
     rng = np.random.default_rng(random_seed)
     order = along_curve(points)
     share = np.cumsum(np.exp(log_weights[order] - log_weights.max()))
@@ -193,7 +193,7 @@ def resampled(log_weights: Array, points: Array, random_seed: int, count: int) -
 
 
 def with_marginals(draws: Array, x: Array, weights: Array) -> Array:
-    """Draws (m, d), each coordinate moved to the quantile of its rank among points (n, d) with weights (n,)."""
+    """Return draws (m, d) with the marginals of points (n, d) with weights (n,), and with unchanged ranks."""
     levels = (np.arange(len(draws)) + 0.5) / len(draws)
     moved = np.empty_like(draws)
     for axis, values in enumerate(x.T):
@@ -204,6 +204,6 @@ def with_marginals(draws: Array, x: Array, weights: Array) -> Array:
 
 
 def weighted_draws(log_weights: Array, points: Array, random_seed: int, count: int) -> Array:
-    """Draws (count, d) of equal weight from points (m, d) with log weights (m,), with the marginals of the points."""
+    """Return draws (count, d) of equal weight from points (m, d) with log weights (m,), with their marginals."""
     chosen = points[resampled(log_weights, points, random_seed, count)]
     return with_marginals(chosen, points, np.exp(log_weights - log_weights.max()))

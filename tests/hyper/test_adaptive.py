@@ -268,7 +268,7 @@ def test_rough_values_of_far_cells_do_not_change_the_integral(monkeypatch):
 @pytest.mark.parametrize(("method", "function"), [("ccd", one_row_a_group), ("laplace", schools)])
 def test_marginals_by_few_nodes_are_reported_as_rough_unless_the_density_is_normal(method, function):
     skewed = Given(function, ["s", "e"] if method == "ccd" else ["s"]).integrated(method=method)
-    assert skewed.doubt.endswith("Take hyper='adaptive'")
+    assert skewed.doubt.endswith("Use hyper='adaptive'")
     assert skewed.converged
     normal = Given(lambda x: -0.5 * float(x @ x), ["a", "b"]).integrated(at=np.zeros(2), method=method)
     exact = np.array([-1.96, -0.674, 0.0, 0.674, 1.96])

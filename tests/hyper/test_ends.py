@@ -55,7 +55,10 @@ def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
     [("ep", {}), pytest.param("sparse_ep", {"inducing": 10, "update": "inner", "n": 600}, marks=pytest.mark.slow)],
 )
 def test_scale_of_a_prior_that_runs_to_0_is_reported(method, options):
-    with pooled(), pytest.warns(RuntimeWarning, match="'tau' ran to .*e-.*, where the prior density of what it scales"):
+    with (
+        pooled(),
+        pytest.warns(RuntimeWarning, match="'tau' ran to .*e-.*, where the prior density of the scaled variables"),
+    ):
         fit = pm.fit(method=method, progressbar=False, **options)
     assert not fit.converged
     assert "NOT converged" in str(fit)
@@ -157,7 +160,7 @@ def test_support_that_ends_before_the_maximum_is_reported(transform):
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
         pm.Bernoulli("y", logit_p=f, observed=Y)
         with (
-            pytest.warns(RuntimeWarning, match="border, beyond which hyperparameters are outside of the support")
+            pytest.warns(RuntimeWarning, match="border, beyond which hyperparameters are outside the support")
             if transform
             else nullcontext()
         ):

@@ -100,7 +100,7 @@ def test_search_ends_at_a_maximum_or_at_failures(wall, converged):
     found = alternate_updates(
         Hill([1e-9 if converged else 1.0], wall), np.zeros(1), 60, quietly, SignedSteps(), 0.0, bounded=True
     )
-    assert (found.converged, found.message) == (converged, "No step leads on from here.")
+    assert (found.converged, found.message) == (converged, "No step raises the log posterior.")
 
 
 def test_momentum_is_reset_after_a_decrease():

@@ -12,7 +12,7 @@ from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 
-LEFT = "having left a point that is stationary and no maximum"
+LEFT = "having left a stationary point that is not a maximum"
 
 
 class MadeUp:

@@ -214,7 +214,7 @@ FITS = {
         "Allow a larger magnitude: look at the prior of 'size'",
         fitted(lambda: drowned(5.0), "ep"),
     ),
-    "grid of four": Advice(fitted(four_scales, hyper="grid"), "Take hyper='ccd'", fitted(four_scales, hyper="ccd")),
+    "grid of four": Advice(fitted(four_scales, hyper="grid"), "Use hyper='ccd'", fitted(four_scales, hyper="ccd")),
     "a treatment for another method": Advice(
         fitted(effects, hyper="mean_field"),
         "Use such a method, or hyper='importance', which supports every method",

@@ -100,7 +100,7 @@ def test_search_continues_from_a_higher_node():
     assert float(fit.hyperparameters["t"]) == pytest.approx(4.0, abs=0.01)
     assert fit.trace.best.log_posterior == pytest.approx(alone.trace.best.log_posterior + 3.0, abs=0.01)
     assert fit.converged
-    assert "having begun again at a higher node" in str(fit)
+    assert "having started again at a higher node" in str(fit)
     assert len(fit.hist) == len(fit.trace.history)
 
 

@@ -131,7 +131,7 @@ def test_interrupt_after_the_search_keeps_the_result(monkeypatch):
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X)
         pm.Bernoulli("y", logit_p=f, observed=y == 2)
         monkeypatch.setattr(ends, "_at_a_border", stop)
-        with pytest.warns(RuntimeWarning, match="the search ended, and was interrupted while its end was looked at"):
+        with pytest.warns(RuntimeWarning, match="the search ended, and was interrupted while its end was checked"):
             stopped = pm.fit(method="laplace", progressbar=False)
     assert float(stopped.hyperparameters.eta) == pytest.approx(0.5, rel=0.01)
     assert np.isfinite(stopped.log_evidence)
