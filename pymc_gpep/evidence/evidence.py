@@ -1,12 +1,12 @@
-"""The evidence of any approximation as a node of PyTensor graphs, with its derivatives.
+"""PyTensor operation that returns the evidence of an approximation, with its derivatives.
 
-Samplers evaluate the same graph at many points and pass on only the point. Stored solutions shorten a solve, and change
-its result within the tolerance. Each process and thread stores its own solutions. Chains do not share them, and a chain
-in its own process begins without any.
+Samplers evaluate the same graph at many points, and their only input is the point. Therefore the operation stores
+solutions. A solve that starts from a stored solution is shorter, and differs within the tolerance. Each process and
+thread stores separate solutions, so chains do not share them.
 
-A solver is a C function as well, which code that PyTensor compiles with numba calls (`external`). Compiled code names a
-solver by a symbol, which is independent of its address in a process. The function behind it takes the interpreter's
-lock and runs the solver like any other caller.
+Code that PyTensor compiles with numba calls a solver as a C function (`external`). A symbol identifies the function,
+since its address differs between processes. The C function acquires the interpreter's lock and runs the solver in
+Python.
 """
 
 import _thread
@@ -40,7 +40,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Outcome
 
 REFUSED = -1
-"""Status where a solver raised a ValueError, which cannot go through compiled code."""
+"""Status of a solver that raised a ValueError. Compiled code cannot raise it."""
 
 _int = types.int64
 _ints = types.CPointer(types.int64)
@@ -51,15 +51,16 @@ _doubles = types.CPointer(_double)
 def signature(observed_dtype: str) -> Any:
     """Return the numba signature of the function that runs a solver, for observations of this type.
 
-    Arrays are C-ordered. The solver writes results into the last five and the start, NaN unless it converged.
+    Arrays are C-ordered. The solver writes its results into the start and into the last five arrays, NaN unless it
+    converged.
     """
     observed = _ints if observed_dtype == "int64" else _doubles
     return types.void(
-        _int, _int, _int, _int, _int,  # matrices of the prior (1 or c), c, n, columns of a matrix, p
-        _doubles, _doubles, observed, _doubles,  # array of the prior, its mean, observations, parameters
-        _doubles, _int,  # the start, overwritten, and its size
-        _double,  # factor on the tolerance
-        _doubles, _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
+        _int, _int, _int, _int, _int,  # Number of prior matrices (1 or c), c, n, columns of a matrix, p.
+        _doubles, _doubles, observed, _doubles,  # Array of the prior, prior mean, observations, parameters.
+        _doubles, _int,  # Start, which is overwritten, and its size.
+        _double,  # Factor on the tolerance.
+        _doubles, _doubles, _doubles, _doubles, _ints,  # Evidence, its derivatives; status and iterations.
     )  # fmt: skip
 
 
@@ -70,14 +71,14 @@ _C_TYPES: dict[Any, Any] = {
     _doubles: ctypes.POINTER(ctypes.c_double),
 }
 
-_MOMENT = 0.01  # Seconds before an interrupt is raised again.
+_MOMENT = 0.01  # Seconds until an interrupt is raised again.
 
 _made: dict[str, Any] = {}
-"""Symbol → C function, which must live as long as code that calls it."""
+"""C functions by symbol. They are stored here, since compiled code calls them as long as the process runs."""
 
 
 def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64", observed_axes: int = 1) -> Any:
-    """Return the function that compiled code calls to run a solver.
+    """Return a function of compiled code that runs a solver.
 
     It runs `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
 
@@ -87,9 +88,9 @@ def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "in
         Unique name of this solver and its options, equal in all processes.
     solve : callable
     observed_dtype : {"int64", "float64"}
-        Type of the labels.
+        Type of the observations.
     observed_axes : int
-        Number of their axes: (n,), or (n, c) with two.
+        Number of axes of the observations: 1 for (n,), 2 for (n, c).
     """
     kind = signature(observed_dtype)
     symbol = f"pymc_gpep_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
@@ -120,7 +121,7 @@ def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[
             labels = array(labels_, (n, c)[:observed_axes])
             found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
         except KeyboardInterrupt:
-            # Compiled code cannot raise: interrupt again after _MOMENT, when it has returned.
+            # Compiled code cannot raise exceptions. Interrupt again after `_MOMENT`, when it has returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()
             return
         except ValueError:
@@ -137,25 +138,25 @@ def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[
 
 
 _PROBLEMS = 16  # Largest number of problems in memory.
-_SOLVES = 48  # Largest number of solves of each problem.
-_POINTS = 12  # Number of points whose prior moments identify a solve.
+_SOLVES = 48  # Largest number of stored solves of each problem.
+_POINTS = 12  # Number of points whose prior moments are the coordinates of a solve.
 _CORRELATION = 3.0  # Weight of correlations relative to logarithms of variances.
 
 
 class RecentSolves:
-    """Results of the last solves of each problem."""
+    """Starts and places of the last solves of each problem."""
 
     def __init__(self) -> None:
         self._problems: OrderedDict[Hashable, Neighbours] = OrderedDict()
         self._lock = threading.Lock()
 
     def near(self, problem: Hashable) -> Neighbours | None:
-        """Solves of a problem by this thread; None before the first one."""
+        """Return the solves of a problem by this thread; None before the first solve."""
         with self._lock:
             return self._problems.get(self._key(problem))
 
     def add(self, problem: Hashable, place: Array, start: Array) -> None:
-        """Store a solve. If there are too many problems, drop the least recently used."""
+        """Store a solve. If there are too many problems, drop the problem whose last use is the oldest."""
         key = self._key(problem)
         with self._lock:
             near = self._problems.pop(key, Neighbours((), ()))
@@ -168,10 +169,10 @@ class RecentSolves:
 
 
 def place_of(prior: PriorForm, mean: Array) -> Array:
-    """Return coordinates (d,) of prior moments: moments of a few points, scaled by their effect on the solution.
+    """Return coordinates (d,) that describe prior moments by the moments of a few points.
 
-    They are log variances, correlations, and means in standard deviations. A hyperparameter that becomes e times as
-    large changes them by a distance of about one.
+    The coordinates are log variances, weighted correlations, and means in standard deviations. If a hyperparameter
+    grows by a factor e, they move by a distance of about 1.
     """
     chosen = np.unique(np.linspace(0, mean.shape[1] - 1, _POINTS).round().astype(int))
     matrices = prior.among(chosen, chosen)
@@ -189,13 +190,13 @@ def place_of(prior: PriorForm, mean: Array) -> Array:
 _recent = RecentSolves()
 
 _UNUSABLE = (
-    "k must hold one matrix or one for each latent function, labels must be legal, and start as long as the "
-    "approximation wants it."
+    "k must be one matrix or one for each latent function, labels must be valid, and start must have the "
+    "length that the approximation needs."
 )
 
 
 _DIFFERENTIABLE = True, True, False, False, False, True
-"""True for each input that has derivatives."""
+"""True for each input with respect to which the evidence has derivatives."""
 
 
 def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
@@ -206,25 +207,25 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 
 
 class Evidence(Op):
-    """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
+    """log Z(K, m) of Gaussian process priors and a likelihood, computed by an approximation.
 
-    Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels.
-    Labels are (n,), or (n, c) if each class has a number. Further inputs are a start (a vector), a factor on the
-    approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through start and
-    factor, since the fixed point does not depend on them. Without a start the solve starts cold, which needs a mean of
-    static shape. With a factor other than 1, as on the way to a maximum, the prior covariance is not checked. The check
-    would take another factorisation.
+    Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of the prior, the prior mean (c, n)
+    and labels. Labels are (n,), or (n, c) if each class has a number. Further inputs are a start (a vector), a factor
+    on the approximation's tolerance, and parameters of the likelihood (p, n). Derivatives with respect to start and
+    factor are 0, since the fixed point does not depend on them. Without a start the solve is cold, which needs a mean
+    of static shape. With a factor other than 1, as during a search for a maximum, the prior covariance is not checked,
+    since the check takes a factorisation.
 
-    Outputs: evidence, d evidence / dK, d evidence / d mean, the start of a neighbouring solve, status, iterations, and
-    d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
-    why (`pymc_gpep.kernels.status`): a sampler counts a divergence.
+    Outputs are the evidence, its derivatives in K and mean, the start for a solve nearby, status, iterations, and
+    derivatives in the parameters. Unless the solver converged, evidence and derivatives are NaN, and the status is the
+    reason (`pymc_gpep.kernels.status`). A sampler counts this as a divergence.
 
-    Without `slopes`, derivatives in the parameters are NaN: a graph whose parameters are constants does not use them.
-    An Op that remembers starts from its last solves of the same problem, if they are close. It starts from
-    the input only without such solves, or where these do not lead to convergence: see `pymc_gpep.evidence.evidence`.
+    Without `slopes`, derivatives with respect to parameters are NaN, for graphs whose parameters are constants. If the
+    operation stores solves, it starts from close solves of the same problem. It starts from the input if close solves
+    are absent, or if the solve from them fails. See `pymc_gpep.evidence.evidence`.
 
-    At a fixed point the derivatives are closed expressions of the sites. So the pullback multiplies outputs that are
-    already there; second derivatives are not defined.
+    At a fixed point the derivatives are closed expressions of the sites. So the pullback multiplies outputs that were
+    already computed. Second derivatives are not defined.
     """
 
     __props__ = ("approximator", "likelihood", "remembers", "form", "slopes")
@@ -246,19 +247,18 @@ class Evidence(Op):
 
     @property
     def stands_for(self) -> tuple[Any, ...]:
-        """Return the part of the operation that rewrites use; the surrounding graph is the same for all methods."""
+        """Return the attributes that identify the operation. The surrounding graph is equal for all methods."""
         return "evidence", self.remembers, getattr(self.form, "kind", self.form)
 
     def make_node(
         self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0, parameters: Any = None
     ) -> Apply:
-        """Apply the Op; known static shapes are kept, and unknown shapes are checked at evaluation.
+        """Apply the operation. Shapes that are not static are checked at evaluation.
 
         Raises
         ------
         TypeError
-            If an input has another number of axes. ValueError If the problem is too large for the approximation, or
-            there is neither a start nor its length.
+            If an input has another number of axes.
         """
         mean = _with_axes("mean", mean, 2, "float64")
         c, n = mean.type.shape
@@ -303,7 +303,7 @@ class Evidence(Op):
         Raises
         ------
         ValueError
-            If arrays do not fit each other, or a label is invalid: kernels use labels as indices without checks.
+            If shapes of arrays do not match, or a label is invalid. Kernels use labels as indices without checks.
         """
         c, n = mean.shape
         likelihood = self.likelihood.given(parameters)
@@ -321,7 +321,7 @@ class Evidence(Op):
         means = np.concatenate([mean, likelihood.parameters]) if likelihood.has_parameters else mean
         problem, place = (self, k.shape, labels.tobytes()), place_of(self.form(k, mean), means)
         if not np.isfinite(place).all():
-            return run(start)  # the run names the fault
+            return run(start)  # This run raises the error with its reason.
         near = _recent.near(problem)
         found = run(start if near is None else near.predict(approximator, place))
         if near is not None and found.status != CONVERGED:
@@ -339,7 +339,7 @@ class Evidence(Op):
         looseness: float | NDArray[np.float64] = 1.0,
         parameters: NDArray[np.float64] = NO_PARAMETERS,
     ) -> tuple[Any, ...]:
-        """Compute all outputs from numbers."""
+        """Compute all outputs from arrays."""
         k, mean, labels, start = np.asarray(k), np.asarray(mean), np.asarray(labels), np.asarray(start)
         found = self.solve(k, mean, labels, start, float(looseness), np.asarray(parameters))
         ok = found.status == CONVERGED
@@ -354,18 +354,18 @@ class Evidence(Op):
         )
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Evaluate, for the linkers that run Python."""
+        """Evaluate in Python, for linkers that do not compile the operation."""
         for storage, value, variable in zip(output_storage, self.evaluate(*inputs), node.outputs, strict=True):
             storage[0] = np.asarray(value, dtype=variable.type.dtype)
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """The evidence depends on covariance, mean and parameters; the rest has no derivatives of its own."""
+        """Return the pairs with derivatives: evidence with respect to covariance, mean and parameters."""
         return [[differentiable] * 7 for differentiable in _DIFFERENTIABLE]
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        """Return the cotangent of the evidence times its derivatives."""
+        """Return the derivatives of the evidence times its cotangent."""
         _, gradient_k, gradient_mean, *_, gradient_parameters = outputs
         cotangent, *others = cotangents
         if any(not isinstance(other.type, DisconnectedType) for other in others):

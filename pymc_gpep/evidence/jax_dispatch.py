@@ -1,6 +1,6 @@
-"""Likelihood and evidence under JAX: compiled kernels as host callbacks, with derivatives for JAX.
+"""Likelihoods and evidence under JAX: compiled kernels as host callbacks, with derivatives for JAX.
 
-It is imported only if JAX is in use.
+The module is imported only if JAX compiles a graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,14 +29,14 @@ _callback = partial(jax.pure_callback, vmap_method="broadcast_all")
 
 
 def log_probability_hessian(y: jax.Array, f: jax.Array) -> jax.Array:
-    """Second derivative of log p(y | f) of one point, (c, c)."""
+    """Return the second derivatives of log p(y | f) at one point, (c, c)."""
     (c,) = f.shape
     return _callback(log_probability_hessians, jax.ShapeDtypeStruct((c, c), jnp.float64), y, f)
 
 
 @jax.custom_jvp
 def log_probability(y: jax.Array, f: jax.Array) -> Pair:
-    """log p(y | f) of one point, and its derivative with respect to f (c,)."""
+    """Return log p(y | f) at one point, and its derivative with respect to f, (c,)."""
     shapes = jax.ShapeDtypeStruct((), jnp.float64), jax.ShapeDtypeStruct(f.shape, jnp.float64)
     return _callback(log_probabilities_and_gradients, shapes, y, f)
 
@@ -46,7 +46,7 @@ def _log_probability_jvp(primals: Pair, tangents: Pair) -> tuple[Pair, Pair]:
     y, f = primals
     _, tangent = tangents
     value, gradient = log_probability(y, f)
-    # The compiler drops a callback with an unused result, so first derivatives do not cost second derivatives.
+    # JAX drops a callback whose result is unused, so second derivatives are computed only if needed.
     return (value, gradient), (gradient @ tangent, log_probability_hessian(y, f) @ tangent)
 
 
@@ -61,7 +61,7 @@ def _jax_log_probability_hessian(op: LogProbabilityHessian, node: Apply, **kwarg
 
 
 def with_slopes(solve: Callable[..., Any], slopes: Sequence[int | None], message: str) -> Callable[..., Any]:
-    """Return `solve` with derivatives of its first output; `slopes` are the positions of these among the outputs."""
+    """Return `solve` with derivatives of its first output for JAX."""
     differentiable = jax.custom_vjp(solve)
 
     def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], Any]:

@@ -1,7 +1,7 @@
-"""The rewrite that loads JAX support: where JAX compiles an Op of this package, it imports `jax_dispatch`.
+"""Rewrite that imports `jax_dispatch` if JAX compiles an Op of this package.
 
-Rewrites tagged "jax" run only there, so that no other user imports JAX. The name of the defining package identifies our
-Ops, since importing them would import numba.
+Rewrites tagged "jax" run only for JAX, so JAX is not imported without need. Ops of this package are identified by the
+name of their module, since importing them would import numba.
 """
 
 from importlib import import_module
@@ -14,11 +14,11 @@ from pytensor.tensor.blockwise import Blockwise
 
 _PACKAGE = __name__.partition(".")[0]
 _DISPATCH = f"{_PACKAGE}.evidence.jax_dispatch"
-_POSITION = 100  # after the other rewrites
+_POSITION = 100  # Position after all other rewrites.
 
 
 def _is_ours(op: Op) -> bool:
-    """Whether an Op, the Op that it repeats, or an inner Op belongs to this package."""
+    """Return whether an Op, its scalar or core Op, or an Op of its inner graph belongs to this package."""
     if isinstance(op, Blockwise):
         return _is_ours(op.core_op)
     if isinstance(op, HasInnerGraph) and any(_is_ours(node.op) for node in op.fgraph.apply_nodes):
@@ -28,7 +28,7 @@ def _is_ours(op: Op) -> bool:
 
 @graph_rewriter
 def load_jax_dispatch(fgraph: FunctionGraph) -> None:
-    """Import JAX support if a node belongs to this package; rewrite nothing."""
+    """Import JAX support if the graph has an Op of this package. The graph does not change."""
     if any(_is_ours(node.op) for node in fgraph.apply_nodes):
         import_module(_DISPATCH)
 

@@ -1,7 +1,7 @@
-"""A model as samplers see it: a function of the point that PyMC passes from step to step.
+"""A model for samplers: its densities as functions of the point that PyMC passes from step to step.
 
-A point is a dict: name of a value variable → its value, unconstrained. It contains latent values themselves, or rotated
-values (`reparameterize=True`), or the effects that they are sums of. Samplers see one array x in all cases.
+A point is a dict of unconstrained values by name of value variable. It contains latent values, or rotated values
+(`reparameterize=True`), or effects whose sums are latent values. In all cases samplers move a single array x.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def drawn_value(
     model : pm.Model
     missing : MissingResponses
     in_parts : callable
-        Function that rewrites expressions in random variables of the model in terms of the values that samplers move.
+        Function that replaces random variables of the model in expressions by the values that samplers move.
     """
     node = missing.unobserved.owner
     random = [isinstance(v.type, RandomType) for v in node.inputs]
@@ -56,7 +56,7 @@ def drawn_value(
 
 
 class MissingValues:
-    """Draws of the value variables of missing responses; a class, so that it can be pickled.
+    """Function that draws the value variables of missing responses; a class, since it must be pickled.
 
     Parameters
     ----------
@@ -64,23 +64,23 @@ class MissingValues:
     names : sequence of str
         Names of the value variables.
     function : AtPoint
-        Function from a point and the parts of x to draws.
+        Function of a point and the parts of x that returns draws.
     """
 
     def __init__(self, values: SampledValues, names: Sequence[str], function: AtPoint) -> None:
         self._values, self._names, self._function = values, names, function
 
     def seed(self, rng: np.random.Generator) -> None:
-        """Set the seed of a chain."""
+        """Seed the draws of a chain."""
         self._function.seed(int(rng.integers(2**63)))
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> PointType:
-        """Return draws by name."""
+        """Return draws by name of value variable."""
         return dict(zip(self._names, self._function(point, *self._values.parts_of(x, prior)), strict=True))
 
 
 class LatentModel:
-    """The three factors of the joint density: hyperparameters; latent values given these; all other terms.
+    """Factors of the joint density: prior of hyperparameters, prior of latent values given them, and all other terms.
 
     Samplers move an array x. It is latent values f (c, n), or standard normals (1, q) that determine f if f has no
     density.
@@ -89,27 +89,26 @@ class LatentModel:
     ----------
     read : GPClassifier or GPModel
     compile_kwargs : dict, optional
-        For PyTensor's compilation. Without a `mode` graphs are interpreted.
+        Options of PyTensor's compilation. Without a `mode` graphs are interpreted.
 
     Attributes
     ----------
     values : SampledValues
-        The kind of array that x is.
+        Representation of latent values by the array x.
     value_vars : list of TensorVariable
         Value variables of the hyperparameters, in the order of the model.
     missing : list of MissingResponses
-        Responses that the model has as free variables, and that no other term depends on.
+        Missing responses: free variables of the model on which no other term depends.
     log_prior : TensorVariable
-        Log density of all terms that do not depend on latent values. These are priors of hyperparameters with the
-        Jacobians of their transforms, and any other terms of the model. Like all expressions here, it depends on value
-        variables.
+        Log density of all terms that do not depend on latent values, as a function of value variables. They are priors
+        of hyperparameters with the Jacobians of their transforms, and other terms of the model.
 
     Raises
     ------
     StructureError
-        If a free variable depends on latent values, or a term depends on their rotation.
+        If a free variable depends on latent values, or a term depends on the rotated values.
     ModuleNotFoundError
-        If a mode compiles with a package that is not installed.
+        If the mode needs a package that is not installed.
     """
 
     def __init__(self, read: ReadModel, compile_kwargs: dict[str, Any] | None = None) -> None:
@@ -151,7 +150,7 @@ class LatentModel:
         return self.processes.model.replace_rvs_by_values([self.processes.mean().astype("float64")])[0]
 
     def _by_variables(self) -> TensorVariable:
-        """Return the log density of terms that depend on latent values, in terms of random variables of the model."""
+        """Return the log density of terms that depend on latent values, as a function of random variables."""
         values = self.processes.model.rvs_to_values
         by_term = [
             _log_probability(term, values[term]).sum() if term in self.processes.model.basic_RVs else term.sum()
@@ -160,19 +159,19 @@ class LatentModel:
         return pt.add(*by_term) if len(by_term) > 1 else by_term[0]
 
     def log_likelihood(self, *parts: TensorVariable) -> TensorVariable:
-        """Return the log density of terms that depend on latent values, in terms of parts of x and value variables."""
+        """Return the log density of terms that depend on latent values, given parts of x and value variables."""
         found = self.values.in_parts([self._by_variables()], parts)
         return self.processes.model.replace_rvs_by_values(found)[0]
 
     def log_likelihood_of_white(self, z: TensorVariable) -> TensorVariable:
-        """Return the log likelihood as a function of whitened values z, in the shape of x."""
+        """Return the log likelihood as a function of whitened values z, with the shape of x."""
         found = self.values.by_white([self._by_variables()], z)
         return self.processes.model.replace_rvs_by_values(found)[0]
 
     def likelihood(self, slope: bool = True) -> "LogLikelihood":
-        """Return the log likelihood as a function of a point and x, with its derivative in x if `slope`.
+        """Return the log likelihood as a function of a point and x; with its derivative in x if `slope`.
 
-        Kernels of the likelihood compute it if no other term of the model depends on latent values.
+        If no other term of the model depends on latent values, kernels of the likelihood compute it, else a graph.
         """
         read = self.read
         if (
@@ -190,7 +189,7 @@ class LatentModel:
         return _LikelihoodByGraph(self.values, self.function([value, *slopes], *parts))
 
     def missing_values(self) -> MissingValues | None:
-        """Return the function that draws the missing responses; None where no response is missing."""
+        """Return the function that draws the missing responses; None if all responses are observed."""
         if not self.missing:
             return None
         model, parts = self.processes.model, self.values.parts()
@@ -205,13 +204,13 @@ class LatentModel:
         return MissingValues(self.values, names, function)
 
     def prior_function(self) -> Callable[[PointType], Sampled]:
-        """The prior of x, as a function of a point."""
+        """Return the prior of x as a function of a point."""
         return _PriorAt(self.values, self.function(self._moments))
 
     def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable, draws: bool = False) -> AtPoint:
         """Compile expressions into a function of a point and of the values of further inputs.
 
-        Random variables among them may be drawn with `draws`.
+        With `draws` the expressions may contain random variables, which are drawn.
         """
         names = [v.name for v in self.value_vars]
         data = dict(self.values.data)
@@ -226,7 +225,7 @@ class LatentModel:
         return AtPoint(compiled, names)
 
     def theta(self, point: PointType) -> Array:
-        """All hyperparameters of a point, flat and unconstrained."""
+        """Return all hyperparameters of a point as a flat unconstrained vector."""
         return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in self.value_vars)])
 
     def with_theta(self, point: PointType, theta: Array) -> PointType:
@@ -245,7 +244,7 @@ class LatentModel:
 
 
 def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Log probability of a random variable, by its likelihood if that is more accurate than PyMC's."""
+    """Return the log probability of a random variable, by this package's likelihood if PyMC's is less accurate."""
     for likelihood in LIKELIHOODS:
         reading = likelihood.read(variable)
         if reading is not None and (stable := likelihood.log_probability(value, reading)) is not None:
@@ -254,13 +253,13 @@ def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorV
 
 
 type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
-"""Of a point, x and the prior of x there: the value, and the derivative in the shape of x."""
+"""Function of a point, x and the prior of x at this point. It returns the log likelihood and its derivative in x."""
 
 
 class _LikelihoodByKernels:
-    """The log likelihood by kernels of a likelihood; a class, so that it can be pickled.
+    """Log likelihood by kernels of a likelihood; a class, since it must be pickled.
 
-    Labels and parameters are computed anew for a new point, if they depend on it, and for new data of the model.
+    Labels and parameters are computed again for new data of the model, and for a new point if they depend on it.
     """
 
     def __init__(
@@ -273,7 +272,7 @@ class _LikelihoodByKernels:
         self._known: tuple[list[Any], Observed, LogDensity] | None = None
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
-        """The value, and the derivative in the shape of x."""
+        """Return the value, and its derivative in the shape of x."""
         behind: list[Any] = [point] * self._by_point + [v.get_value(borrow=True) for v in self._data]
         if self._known is None or any(one is not other for one, other in zip(behind, self._known[0], strict=True)):
             labels, likelihood = self._observed_at(point)
@@ -281,13 +280,13 @@ class _LikelihoodByKernels:
             self._known = behind, own, cast(LogDensity, log_density_with_slope(likelihood))
         _, labels, log_density = self._known
         slope = np.empty_like(prior.function_mean)
-        with np.errstate(all="ignore"):  # overflow where a trajectory diverges
+        with np.errstate(all="ignore"):  # Divergent trajectories overflow.
             value = log_density(prior.functions(x), labels, slope)
             return float(value), prior.pulled(slope)
 
 
 class _LikelihoodByGraph:
-    """The log likelihood by the graph of a model; a class, so that it can be pickled."""
+    """Log likelihood by the graph of a model; a class, since it must be pickled."""
 
     def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
         self._values = values
@@ -300,7 +299,7 @@ class _LikelihoodByGraph:
 
 
 class _PriorAt:
-    """A prior at a point; a class, so that it can be pickled."""
+    """Prior of x as a function of a point; a class, since it must be pickled."""
 
     def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
         self._values = values

@@ -21,7 +21,7 @@ from pymc_gpep.reading import GPClassifier, read_classifier
 
 
 def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -> None:
-    """Add coords, data and variables of a model to an empty one, which then shares them; some are left out."""
+    """Add coords, data and variables of `model` to the empty model `made`, which shares them, without `left_out`."""
     made.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
     for name, variable in model.named_vars.items():
         if variable in left_out:
@@ -53,14 +53,14 @@ class MarginalModel(pm.Model):
     classifier : GPClassifier
         Classifier that was read from the original model.
     approximator : Approximator
-        Approximation that integrates.
+        Approximation that integrates the latent values out.
     warm : bool
-        Whether evaluations start from recent evaluations nearby.
+        Whether evaluations start from recent evaluations at near points.
 
     Examples
     --------
     >>> marginal = gpep.marginalize(model)
-    >>> marginal.free_RVs  # hyperparameters alone
+    >>> marginal.free_RVs  # only hyperparameters
     """
 
     def __init__(self, classifier: GPClassifier, approximator: Approximator, warm: bool = False) -> None:
@@ -70,10 +70,10 @@ class MarginalModel(pm.Model):
         self.approximator = approximator
         integrated = {*classifier.observed, *classifier.prior.integrated, *classifier.unobserved}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
-        # Kept, because later calls of `gp.conditional` and similar add variables that were not sampled.
+        # Stored, since later calls of `gp.conditional` add variables to the model that were not sampled.
         self.dependent = tuple(dependent)
         add_others(self, model, integrated.union(dependent))
-        # The length of the start is a number, since JAX makes no arrays whose shape is computed.
+        # The length of the start is a constant, since JAX does not support arrays with computed shapes.
         prior_type = prior_type_of(classifier, approximator)
         labels, parameters, likelihood = classifier.at_points
         start = approximator.cold(classifier.n_functions, classifier.prior.n_points, prior_type)
@@ -96,44 +96,45 @@ def marginalize(
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
 
-    In the new model a Potential, the approximate log evidence, replaces the latent values and the likelihood. It
-    has the name of the likelihood with `_evidence` appended. Deterministics that depend on the latent values are left
-    out. All other random variables, Potentials, Deterministics, data, dims and coords are shared with `model`. New data
-    (`pm.set_data`) change both models.
+    In the new model a Potential, the approximate log evidence, replaces the latent values and the likelihood. Its name
+    is the name of the likelihood followed by `_evidence`. Deterministics that depend on the latent values are left out.
+    All other variables, Potentials, data, dims and coords are shared with `model`, so `pm.set_data` changes both
+    models.
 
-    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
+    If the approximation does not converge, the log density is NaN, which NUTS counts as a divergence.
 
     Parameters
     ----------
     model : pm.Model
         A model that `pm.fit` fits.
     method : str, optional
-        Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
-        for a softmax, and EP for a likelihood of one latent function.
+        Name of the approximation, as for `pm.fit`. The default is nested EP for a multinomial probit, Laplace's
+        approximation for a softmax, and EP for a likelihood of one latent function.
     likelihood : str, optional
-        Name of the observed variable to read, if further observed variables stay terms of the model.
+        Name of the observed variable whose latent values are integrated out. Other observed variables stay in the
+        model.
     warm : bool
-        Whether an evaluation starts from recent evaluations nearby in its thread and process, which takes less than
-        half the sweeps. Its value then depends on these, by no more than the tolerance allows. So chains with equal
-        seeds differ after some draws.
+        Whether an evaluation starts from recent evaluations at near points, of the same thread and process. This takes
+        less than half the sweeps. The value then depends on earlier evaluations, within the tolerance. So chains with
+        equal seeds differ after some draws. The default is False.
     hyperparameters : str or sequence of str, optional
         Names of Gaussian variables that are not integrated out.
     **options
-        Options of the approximation, as `pymc_gpep.methods` lists them for each method.
+        Options of the approximation; `pymc_gpep.methods` lists the options of each method.
 
     Returns
     -------
     MarginalModel
-        A model for `pm.sample`, and then `recover_latent`.
+        Model for `pm.sample`, whose draws `recover_latent` completes by latent values.
 
     Raises
     ------
     StructureError
-        If the model is not a Gaussian process classifier, or if a random variable or a Potential besides the likelihood
-        depends on its latent values.
+        If the model is not a Gaussian process classifier, or if a term other than the likelihood depends on its latent
+        values.
     ValueError
-        If the method does not exist, or does not suit the likelihood. If covariance or mean at the initial point are
-        invalid for a Gaussian process, for example with missing inputs.
+        If the method does not exist, or does not support the likelihood. If the prior covariance or mean at the initial
+        point is invalid, for example because of missing inputs.
     TypeError
         If an option is not an option of the approximation.
 
@@ -149,7 +150,7 @@ def marginalize(
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
     if solver.inverts_prior and not classifier.prior.singular:
         classifier = read()
-    if not model.data_vars:  # new data may be set later, and would change groups of rows
+    if not model.data_vars:  # With `pm.Data`, new data could change the groups of equal rows.
         classifier = by_groups(classifier, solver)
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)

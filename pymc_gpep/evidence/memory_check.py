@@ -1,4 +1,4 @@
-"""Check that the matrices of a dense method fit into memory, before any of them is allocated."""
+"""Check that the matrices of a dense method fit into memory before they are allocated."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +12,14 @@ from pymc_gpep.reading.classifier import GPClassifier, ReadModel
 
 try:
     import resource
-except ImportError:  # not on Windows
+except ImportError:  # Windows does not have this module.
     resource = None  # type: ignore[assignment]
 
 _GIGABYTE = 1e9
 
 
 def least_memory(prior_type: type[PriorForm], c: int, n: int, q: int, learned: bool) -> float:
-    """Bytes that the matrices of a fit take at the least; see `PriorForm.matrices`."""
+    """Return a lower bound of the bytes that the matrices of a fit take; see `PriorForm.matrices`."""
     matrices, columns = prior_type.matrices(c, n, q, learned)
     return 8.0 * matrices * n * columns
 
@@ -27,22 +27,22 @@ def least_memory(prior_type: type[PriorForm], c: int, n: int, q: int, learned: b
 def check_memory(
     read: ReadModel, what: str, *, learned: bool = False, prior_type: type[PriorForm] = DensePrior
 ) -> None:
-    """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
+    """Raise a MemoryError, with a remedy, if matrices of all rows of a model cannot fit into memory.
 
-    The least memory of the method is compared with the available memory, so that only impossible fits are refused.
+    A lower bound of the memory is compared with the available memory, so only impossible fits are refused.
 
     Parameters
     ----------
     read : GPClassifier or GPModel
     what : str
-        The work that would be done, for the message.
+        Name of the caller or computation, for the message.
     learned : bool
-        Whether derivatives in hyperparameters are computed.
+        Whether derivatives with respect to hyperparameters are computed.
     prior_type : type, optional
-        The type of prior, which determines the number of matrices and of their columns.
+        Form of the prior, which determines the number of matrices and of their columns.
     """
     prior = read.prior
-    c, n = prior.n_functions, prior.n_points  # groups of rows are points
+    c, n = prior.n_functions, prior.n_points  # Equal rows may be grouped: a point is a group.
     size = c, n, prior.n_normals, learned and bool(prior.hyperparameters)
     matrices, columns = prior_type.matrices(*size)
     needed, there = least_memory(prior_type, *size), available_memory()
@@ -68,7 +68,7 @@ def check_memory(
 
 
 def available_memory() -> float:
-    """Return the bytes that this process may still take; infinite if the system does not report them."""
+    """Return the bytes that this process can still allocate; infinite if the system does not report them."""
     return min(_limits(), default=np.inf)
 
 
@@ -87,7 +87,7 @@ def _limits() -> Iterator[float]:
 
 
 def _numbers(path: str) -> dict[str, float]:
-    """Return numbers of a file of lines `name: number unit`, by name; empty if the file does not exist."""
+    """Read a file of lines `name: number unit`. Return numbers by name; empty if the file does not exist."""
     pairs = (line.split() for line in _text(path).splitlines())
     return {pair[0].rstrip(":"): float(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
 

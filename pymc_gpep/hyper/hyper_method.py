@@ -84,7 +84,7 @@ class HyperMethod(ABC):
         about : str
             Text before the complaints.
         doubt : str
-            Reason why marginals of hyperparameters are rough. It is not a complaint.
+            Reason why marginals of hyperparameters are rough. The fit still counts as converged.
         **known
             Other arguments of `HyperPosterior`.
         """

@@ -1,7 +1,7 @@
 """Log posterior of the hyperparameters from the covariance of all latent values.
 
-Everything is computed in the unconstrained space of the model's value variables. The terms are the evidence, the
-model's own priors and any other terms it has, and the Jacobians of its transforms.
+It is a function of the unconstrained value variables of the model. Its terms are the evidence, the priors and other
+terms of the model, and the Jacobians of transforms.
 """
 
 import json
@@ -53,27 +53,27 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 
-_FEW, _ROUGHER = 200, 20.0  # From this number of rows on, `roughly` widens the tolerance by this factor.
-_SOME = 2000  # Number of rows that show the effect of hyperparameters on the prior.
-_DIFFERENCE = 1e-4  # Step of a hyperparameter on which means depend linearly.
-# Largest relative difference of the slopes in a parameter and in the latent value that it moves.
+_FEW, _ROUGHER = 200, 20.0  # Number of rows from which `roughly` widens the tolerance, and its factor.
+_SOME = 2000  # Number of rows whose prior covariance represents the effect of hyperparameters.
+_DIFFERENCE = 1e-4  # Step of finite differences of prior means, which depend linearly on the hyperparameter.
+# Largest relative difference between the slope in a parameter and a multiple of the slope in the latent value.
 _NO_SHIFT = 1e-3
-_CLEARLY = 1e-3  # Smallest difference of printed numbers that is not rounding.
+_CLEARLY = 1e-3  # Smallest difference of log evidences that is not rounding.
 
-_one_at_a_time = Lock()  # a graph's function stores the values of one evaluation
+_one_at_a_time = Lock()  # A compiled function stores the values of one evaluation.
 
 
 class DenseLogPosterior(LogPosterior):
-    """The log posterior by an approximation that works on all latent values together.
+    """Log posterior by an approximation of the joint posterior of all latent values.
 
     Parameters
     ----------
     classifier : GPClassifier
     approximator : Approximator
     compile_kwargs : dict, optional
-        For PyTensor's compilation. Without a `mode` the graph is interpreted.
+        Options of PyTensor's compilation. Without a `mode` the graph is interpreted.
     grouped : bool
-        Whether rows with the same latent value are one point with one factor.
+        Whether rows with equal latent values form one point with one factor.
     """
 
     def __init__(
@@ -120,16 +120,16 @@ class DenseLogPosterior(LogPosterior):
 
     @classmethod
     def _stored(cls, attrs: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return further arguments of the constructor from the attributes of a file; see `described`."""
+        """Return arguments of the constructor that `described` stored in the attributes of a file."""
         return {}
 
     def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
-        """Return the classifier with its prior in the form of the fit."""
+        """Return the classifier with its prior in the form that suits the fit."""
         return classifier if self.compiled else suited(classifier, approximator)
 
     @property
     def compiled(self) -> bool:
-        """Whether it is evaluated by compiled code."""
+        """Whether compiled code evaluates the log posterior."""
         return "mode" in self._kwargs
 
     @property
@@ -160,7 +160,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _at_rows(self) -> Callable[[PointType], tuple[Observed, Likelihood]]:
-        """Function that returns observations and likelihood of the rows as they are in the model."""
+        """Function that returns observations and likelihood of the rows of the model, before grouping."""
         return observed(self.classifier, self.space.data)
 
     @cached_property
@@ -174,7 +174,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _labels(self) -> Observed:
-        """Observations of rows, or of the first row of each group."""
+        """Observations of all rows, or of the first row of each group."""
         observed, groups = self.observed(), self.classifier.groups
         return observed if groups is None else observed[groups.first]
 
@@ -198,7 +198,7 @@ class DenseLogPosterior(LogPosterior):
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         lower, evidence = solution.lower_bound, solution.log_evidence
         bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
-        if lower - evidence > _CLEARLY:  # the method's own bound, or an approximation below the bound
+        if lower - evidence > _CLEARLY:  # The evidence is itself a bound, or an approximation below the bound.
             bound += " (the exact log evidence is above both)"
         return f"{self.name}: log evidence {evidence:.4f}{bound}, {self.state(converged)}."
 
@@ -207,7 +207,7 @@ class DenseLogPosterior(LogPosterior):
             return f"No hyperparameters; {self.name} {solution().convergence}."
         agreed = f"; {trace.agreement}" if trace.agreement else ""
         ended = f"{self.learns} {trace.outcome}{agreed}"
-        # A user who interrupts a fit does not wait for another solve.
+        # After an interrupt, do not solve again: the user waits.
         return ended + (
             "." if trace.interrupted else f"; {self.name}, started near its solution, {solution().convergence}."
         )
@@ -222,7 +222,7 @@ class DenseLogPosterior(LogPosterior):
 
         The number of threads is BLAS's limit, and does not change results.
         """
-        # Compiled functions run in one thread: a copy for each thread would take too long to compile.
+        # Compiled functions run in one thread, since compiling a copy for each thread would take too long.
         with one_blas_thread(), ALONE if self.compiled else self._team() as team:
             self.prepare(team.size)
             return team.each(function, items)
@@ -231,14 +231,14 @@ class DenseLogPosterior(LogPosterior):
         return gather_for_solves(self.classifier.n_functions, self.n_points)
 
     def loosely(self, gradients: bool = True) -> Self:
-        """The same log posterior, evaluated with a wider tolerance.
+        """Return the log posterior with a wider tolerance.
 
         The tolerance suffices for a search. Without `gradients` it is wider, and suffices for weights of points.
         """
         return self._loosened(self.approximator.looseness ** (1 if gradients else 2))
 
     def roughly(self) -> Self:
-        """See `LogPosterior`: an even wider tolerance if evaluations are slow."""
+        """See `LogPosterior`. The tolerance is even wider if evaluations are slow."""
         return self if self.n_points < _FEW else self._loosened(_ROUGHER * self._looseness)
 
     def _loosened(self, looseness: float) -> Self:
@@ -251,12 +251,12 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _idle(self) -> deque[GraphFunction]:
-        # Functions store the values of an evaluation: each thread borrows one function.
+        # A compiled function stores the values of an evaluation, so each thread takes one from this queue.
         return deque([self._function])
 
     @cached_property
     def _function(self) -> GraphFunction:
-        # A fit from a file does not need this function until it evaluates.
+        # Compiled at the first evaluation, since a fit from a file may not need it.
         outputs = arrays_as_shared(self._outputs)
         value_vars = self.space.value_vars
 
@@ -288,12 +288,12 @@ class DenseLogPosterior(LogPosterior):
         )  # fmt: skip
 
     def moments(self, theta: Array) -> Moments:
-        """Prior moments, labels and likelihood at one point, the input of the approximation."""
+        """Return prior moments, labels and likelihood at one point, the input of the approximation."""
         with _one_at_a_time:
             return self._moments(self.point(theta))
 
     def curvature(self, here: Evaluation) -> Curvature | None:
-        """See `LogPosterior`; for untransformed parameters, such as coefficients of a linear predictor."""
+        """See `LogPosterior`. Only untransformed parameters are included, such as coefficients."""
         which = self.space.in_graphs([self.classifier.prior.mean(), self.classifier.parameters])
         if not which.any():
             return None
@@ -327,13 +327,13 @@ class DenseLogPosterior(LogPosterior):
             likelihood.check_parameters(labels, "the labels")
 
     def check_proper(self, theta: Array) -> None:
-        """Raise a StructureError if the data leave a direction of coefficients with a flat prior open."""
+        """Raise a StructureError if the data do not determine all coefficients with a flat prior."""
         if self.classifier.prior.flat or self.space.without_density.any():
             check_proper(self.classifier, self._prior_type, self._moments, self.point(theta))
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
-        """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
+        """Return the approximate posterior of the latent values at one point; `start` as for an evaluation."""
         return self._solve(self.moments(theta), start)
 
     @one_blas_thread()
@@ -345,18 +345,18 @@ class DenseLogPosterior(LogPosterior):
 
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
-        if start is not None and start.size != self._cold.size:  # stored before rows were grouped
+        if start is not None and start.size != self._cold.size:  # A file of a version that did not group rows.
             start = None
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
 
 class InducingRowsLogPosterior(DenseLogPosterior):
-    """The log posterior with a process by fixed inducing inputs: rows of coefficients, and a residual of each place.
+    """Log posterior with a process by fixed inducing inputs: rows of coefficients, and a residual of each place.
 
     Parameters
     ----------
     classifier : GPClassifier
-        With a sum that has one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
+        Classifier whose prior is a sum with one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
     approximator : Approximator
     compile_kwargs : dict, optional
     inducing : array (M, d)
@@ -396,18 +396,18 @@ class InducingRowsLogPosterior(DenseLogPosterior):
 
 
 class NeighbourLogPosterior(DenseLogPosterior):
-    """The log posterior with a nearest-neighbour process, whose neighbours are fixed.
+    """Log posterior with a nearest-neighbour process, whose neighbours are fixed.
 
     Parameters
     ----------
     classifier : GPClassifier
-        With a sum that has one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
+        Classifier whose prior is a sum with one process, see `pymc_gpep.prior_moments.inducing_sum.as_sum`.
     approximator : Approximator
     compile_kwargs : dict, optional
     neighbours : int
         Number of neighbours of each place.
     at : array (d,)
-        Hyperparameters, unconstrained, at which neighbours are chosen.
+        Unconstrained hyperparameters at which the neighbours are chosen.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -429,7 +429,7 @@ class NeighbourLogPosterior(DenseLogPosterior):
         return by_neighbours(classifier, self._neighbours, Hyperparameters(classifier).point(self._at))
 
     def chosen_at(self, theta: Array) -> Self:
-        """Return the log posterior with neighbours chosen at other hyperparameters; itself if these are the same."""
+        """Return the log posterior with neighbours chosen at θ; itself if the neighbours are the same."""
         prior = self.classifier.prior
         assert isinstance(prior, NeighbourSum)
         if prior.keeps(self.point(theta)):
@@ -449,10 +449,10 @@ class NeighbourLogPosterior(DenseLogPosterior):
 
 
 def _shifts(solution: Solution) -> Array | None:
-    """Shift of a latent value (p, n) that has the same effect as a unit change of a parameter of its row.
+    """Return the shift of each latent value (p, n) with the effect of a unit change of a parameter of the row.
 
-    It is 1 for the logarithm of an exposure. It is NaN for a parameter that does not move the density along the latent
-    value, such as a scale. None without parameters, or if the likelihood has no slopes.
+    The shift is 1 for the logarithm of an exposure. It is NaN for a parameter whose effect is not a shift, such as a
+    scale. None is returned without parameters, or if the likelihood has no derivatives.
     """
     likelihood, mean = solution.likelihood, solution.mean
     known = likelihood.log_concave and likelihood.offers(ParameterSlopes) and likelihood.offers(ScalarDensity)
@@ -467,5 +467,5 @@ def _shifts(solution: Solution) -> Array | None:
     found = np.where(np.isfinite(found), found, 0.0)
     size = np.abs(slopes[:, 0]) + np.abs(found) * (np.abs(own[1]) + np.sqrt(np.abs(own[2])))
     other = np.abs(slopes[:, 0] - found * own[1]) > _NO_SHIFT * size
-    # A parameter may only add a constant to the log density (groups of counts).
+    # For groups of counts, a parameter only adds a constant to the log density.
     return np.where(other & (slopes[:, 1:] != 0.0).any(axis=1), np.nan, found)

@@ -1,4 +1,4 @@
-"""Values of a log posterior at one point, tables of such values for files, and the contract of a trace."""
+"""Values of a log posterior at one point, tables of such values for files, and the record of a search."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
@@ -11,24 +11,24 @@ from pymc_gpep.kernels.status import CONVERGED
 
 
 class Evaluation(NamedTuple):
-    """The log posterior at one point of the unconstrained space."""
+    """Log posterior at one point of the unconstrained space."""
 
     theta: Array
-    """A flat vector: hyperparameters, then further learned parameters."""
+    """Flat vector: hyperparameters, followed by other learned parameters."""
     log_posterior: float
-    """Evidence, log priors, log Jacobians and the model's other terms."""
+    """Sum of evidence, log priors, log Jacobians and the model's other terms."""
     gradient: Array
     evidence: float
     iterations: int
-    """Iterations that the approximation took."""
+    """Number of iterations of the approximation."""
     status: int
-    """One of `pymc_gpep.kernels.status`."""
+    """Status of the solve, a constant of `pymc_gpep.kernels.status`."""
     start: Array
-    """Start of a solve at this point or nearby; empty if it was not kept."""
+    """Start for a solve at this point or nearby; empty if it was not stored."""
 
     @classmethod
     def failed(cls, theta: Array, status: int) -> "Evaluation":
-        """Return the evaluation of a point at which the approximation fails."""
+        """Return the evaluation at a point where the approximation fails."""
         return cls(np.asarray(theta), np.nan, np.full(np.size(theta), np.nan), np.nan, 0, status, np.empty(0))
 
     @property
@@ -41,13 +41,13 @@ _COLUMNS = tuple(name for name in Evaluation._fields if name != "start")
 
 
 def evaluation_table(evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
-    """Evaluations without their starts, one for each place along `dim`."""
+    """Return a dataset of evaluations along `dim`, without their starts."""
     columns = {name: np.array([getattr(each, name) for each in evaluations]) for name in _COLUMNS}
     return xr.Dataset({name: ((dim, "parameter")[: values.ndim], values) for name, values in columns.items()})
 
 
 def evaluations_of(table: xr.Dataset, dim: str) -> tuple[Evaluation, ...]:
-    """The evaluations in a table."""
+    """Return the evaluations in a dataset of `evaluation_table`, with empty starts."""
     kinds = {name: kind for name, kind in Evaluation.__annotations__.items() if kind in (int, float)}
     rows = (table.isel({dim: i}) for i in range(table.sizes.get(dim, 0)))
     of_rows = ([kinds.get(name, np.asarray)(row[name].values) for name in _COLUMNS] for row in rows)
@@ -71,11 +71,11 @@ class Trace(Protocol):
 
     @property
     def losses(self) -> Array:
-        """Negative log posterior at each iteration, the loss of PyMC's other methods."""
+        """Negative log posterior at each iteration, like the losses of PyMC's methods."""
 
     @property
     def unit(self) -> str:
-        """Counted unit: "iteration" or "step"."""
+        """Unit in which the search is counted: "iteration" or "step"."""
 
     @property
     def columns(self) -> Mapping[str, Array]:
@@ -87,7 +87,7 @@ class Trace(Protocol):
 
     @property
     def per_epoch(self) -> int:
-        """Number of iterations of an epoch."""
+        """Number of iterations in an epoch."""
 
     @property
     def first(self) -> Evaluation:
@@ -95,11 +95,11 @@ class Trace(Protocol):
 
     @property
     def outcome(self) -> str:
-        """End of the search in words, which begin with its target."""
+        """Text on the end of the search, beginning with its target."""
 
     @property
     def agreement(self) -> str:
-        """Text with the number of searches with equal ends; empty for a single search."""
+        """Text on how many searches ended at the best point; empty for a single search."""
 
     @property
     def ends(self) -> tuple[Evaluation, ...]:
@@ -107,7 +107,7 @@ class Trace(Protocol):
 
     @property
     def units(self) -> Array | None:
-        """Matrix (d, d) of units with equal curvature in all directions, if the search computed it."""
+        """Root (d, d) of the estimated inverse curvature, if the search computed it."""
 
     def stored(self) -> xr.Dataset:
         """Return the records of each iteration for a file."""
@@ -119,4 +119,4 @@ class Trace(Protocol):
         """Return a copy marked as interrupted during integration over hyperparameters."""
 
     def ended_as(self, why: str) -> Self:
-        """Return a copy that has ended for a reason."""
+        """Return a copy whose end has this reason."""

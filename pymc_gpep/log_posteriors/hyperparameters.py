@@ -1,4 +1,4 @@
-"""The hyperparameters of a model as a flat vector, their log prior, and labels checked before any work."""
+"""The hyperparameters of a model as a flat vector, their log prior, and checks of labels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -30,12 +30,12 @@ from pymc_gpep.rows.rows import RowError, Rows, chunks
 
 
 def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArray[np.int64]:
-    """Labels (n,) of all rows.
+    """Check and return the labels (n,) of all rows.
 
     Raises
     ------
     RowError
-        For the first invalid label.
+        If a label is invalid. The message describes the first invalid label.
     """
     found = np.empty(rows.n_rows, np.int64)
     for chunk, labels in checked_chunks(rows, likelihood, functions):
@@ -44,7 +44,7 @@ def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArra
 
 
 def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Yield the labels of all rows chunk by chunk; raises the errors of `checked_labels`."""
+    """Yield the labels of all rows in chunks. Raise the errors of `checked_labels`."""
     first = int(getattr(rows, "first", 0))
     for chunk in chunks(rows):
         here = rows.labels(chunk)
@@ -56,7 +56,7 @@ def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterat
 
 
 def _different(rows: Rows) -> NDArray[np.int64]:
-    """Return the distinct labels, for advice in a message; empty if some cannot be read."""
+    """Return the distinct labels, for a message; empty if a row cannot be read."""
     found = np.empty(0, np.int64)
     try:
         for chunk in chunks(rows):
@@ -75,7 +75,7 @@ def _first_bad(labels: NDArray[np.int64], likelihood: Likelihood, functions: int
 
 
 def _why(labels: NDArray[np.int64], likelihood: Likelihood, functions: int) -> str:
-    """Return the fault of some labels; empty if they are valid."""
+    """Return a text on the fault of labels; empty if they are valid."""
     try:
         if labels.size:
             likelihood.check(labels, functions, len(labels))
@@ -89,11 +89,11 @@ def _name(rows: Rows) -> str:
 
 
 def log_prior(classifier: GPClassifier) -> TensorVariable:
-    """Log priors of the hyperparameters, log Jacobians and the model's other terms, in terms of value variables.
+    """Return a graph of log priors, log Jacobians and other terms of the model, as a function of value variables.
 
-    It is minus infinity where the density of an integrated variable is zero, for example with a negative standard
-    deviation. Otherwise it equals `model.logp(vars=...)`. That function rewrites the whole model. It computes every
-    matrix of the size of the data that does not depend on a hyperparameter, such as distances between inputs.
+    It is minus infinity if an integrated variable has no density, for example because of a negative standard deviation.
+    Otherwise it equals `model.logp(vars=...)`. PyMC's function rewrites the whole model, and computes all constant
+    matrices of the size of the data, such as distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
@@ -109,17 +109,17 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     return pt.add(*(factor.sum() for factor in factors)) if len(factors) > 1 else pt.sum(factors[0] if factors else 0.0)
 
 
-_STEP = 1e-3  # Step of differences of slopes of log priors.
-_MANY = 100  # Smallest number of points that a single graph computes together.
+_STEP = 1e-3  # Step of finite differences of slopes of log priors.
+_MANY = 100  # Smallest number of points for which one graph computes all points.
 
 
 def _computed(outputs: Sequence[Variable]) -> list[Variable]:
-    """Return the computed variables among some outputs and their ancestors."""
+    """Return the variables among outputs and their ancestors that are results of operations."""
     return [v for v in ancestors(outputs) if v.owner is not None]
 
 
 def check_start(start: Any) -> None:
-    """Raise a TypeError unless it is a dict of initial values by name, or None."""
+    """Raise a TypeError unless `start` is None or a dict of initial values by name."""
     if start is not None and not isinstance(start, Mapping):
         raise TypeError(
             f"start must be initial values of hyperparameters, by name, but is {start!r}. The file of a Checkpoint "
@@ -128,15 +128,14 @@ def check_start(start: Any) -> None:
 
 
 class Hyperparameters:
-    """The hyperparameters of a classifier, with a copy of its data.
+    """Hyperparameters of a classifier, with a copy of its data.
 
     Attributes
     ----------
     data : dict
-        Data of the model at construction, as constants that replace them. Later `pm.set_data` does not change this
-        object.
+        Constants that replace data of the model. Therefore later calls of `pm.set_data` do not change this object.
     value_vars : list of TensorVariable
-        Unconstrained value variables, in the order of flat vectors.
+        Unconstrained value variables, in the order of the flat vector.
     """
 
     def __init__(self, classifier: GPClassifier) -> None:
@@ -154,22 +153,22 @@ class Hyperparameters:
 
     @cached_property
     def prior(self) -> TensorVariable:
-        """Log priors, log Jacobians and the model's other terms, a graph of the value variables."""
+        """Graph of log priors, log Jacobians and other terms of the model, as a function of the value variables."""
         (prior,) = graph_replace([log_prior(self.classifier)], self.data, strict=False)
         return prior
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return itself: it never changes, and its graphs belong to the model."""
+        """Return the object itself, since it is immutable and its graphs belong to the model."""
         return self
 
     @property
     def labels(self) -> TensorVariable:
-        """Observations, (n,), a constant."""
+        """Observations, a constant (n,)."""
         (labels,) = graph_replace([self.classifier.labels], self.data, strict=False)
         return labels
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
-        """Return the model's initial point, overridden by `start` (names of variables → values)."""
+        """Return the model's initial point as a flat vector, with values of `start` by name of variable in place."""
         check_start(start)
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
@@ -179,16 +178,14 @@ class Hyperparameters:
                 f"start names {', '.join(unknown)}, but the hyperparameters of the model are: "
                 f"{', '.join(known) or 'none'}.{did_you_mean(unknown, known)}"
             )
-        # Labelled arrays as well, such as the hyperparameters of another fit.
+        # Values may be labelled arrays, such as the hyperparameters of another fit.
         values = {
             name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()
         }
         point = initial_point(model, values, random_seed, list(self.classifier.hyperparameters))
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
             which = f": start is {values}" if values else ". Give it one inside: initval=..., where it is declared"
-            raise ValueError(
-                f"The initial value of {', '.join(outside)} is outside of the support of its prior{which}."
-            )
+            raise ValueError(f"The initial value of {', '.join(outside)} is outside the support of its prior{which}.")
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)
 
@@ -219,7 +216,7 @@ class Hyperparameters:
 
     @property
     def parameters(self) -> list[str]:
-        """Name of each element of a flat vector: the value variable's name, with the position if it is an array."""
+        """Name of each element of a flat vector: the name of the value variable, and the position in an array."""
         return [
             name + (f"[{', '.join(map(str, place))}]" if place else "")
             for name, shape, *_ in self._point_map
@@ -228,13 +225,13 @@ class Hyperparameters:
 
     @property
     def owners(self) -> list[str]:
-        """Name of the hyperparameter that each element of a flat vector belongs to."""
+        """Name of the hyperparameter to which each element of a flat vector belongs."""
         rv_of = {v.name: rv.name for v, rv in self.classifier.model.values_to_rvs.items()}
         return [rv_of[name] for name, shape, *_ in self._point_map for _ in np.ndindex(*shape)]
 
     @cached_property
     def scales_of_priors(self) -> frozenset[str]:
-        """Return names of transformed hyperparameters in the priors of other hyperparameters."""
+        """Names of transformed hyperparameters on which priors of other hyperparameters depend."""
         rvs = self.classifier.hyperparameters
         above = {rv: set(ancestors(rv.owner.inputs)) for rv in rvs}
         transforms = self.classifier.model.rvs_to_transforms
@@ -242,24 +239,24 @@ class Hyperparameters:
 
     @property
     def without_density(self) -> NDArray[np.bool_]:
-        """Mask (d,) of the hyperparameters whose prior is flat, on the whole line or on one side of 0."""
+        """Mask (d,) of elements with a flat prior, on the whole line or on one side of 0."""
         names = [rv.name for rv in self.classifier.hyperparameters if isinstance(rv.owner.op, FlatRV | HalfFlatRV)]
         return np.isin(self.owners, names)
 
     @property
     def transformed(self) -> NDArray[np.bool_]:
-        """Mask (d,) of the hyperparameters that have a transform."""
+        """Mask (d,) of elements of hyperparameters with a transform."""
         transforms = self.classifier.model.rvs_to_transforms
         return np.isin(self.owners, [rv.name for rv in self.classifier.hyperparameters if transforms[rv]])
 
     def in_graphs(self, graphs: Sequence[Variable]) -> NDArray[np.bool_]:
-        """Return a mask (d,) of the untransformed hyperparameters that some graphs depend on."""
+        """Return a mask (d,) of elements of untransformed hyperparameters on which graphs depend."""
         model, behind = self.classifier.model, set(ancestors(graphs))
         names = {rv.name for rv in self.classifier.hyperparameters if rv in behind and not model.rvs_to_transforms[rv]}
         return np.isin(self.owners, list(names))
 
     def prior_curvature(self, theta: Array, which: NDArray[np.bool_]) -> Array:
-        """Return minus the second derivatives (k, k) of the log prior in some hyperparameters (d,), k of them."""
+        """Return minus the second derivatives (k, k) of the log prior in the k elements of a mask `which` (d,)."""
         flat = {rv.name for rv in self.classifier.hyperparameters if isinstance(rv.owner.op, FlatRV)}
         if all(owner in flat for owner, own in zip(self.owners, which, strict=True) if own):
             return np.zeros((which.sum(), which.sum()))
@@ -270,7 +267,7 @@ class Hyperparameters:
         return np.nan_to_num(0.5 * (matrix + matrix.T))
 
     def log_prior(self, theta: Array) -> float:
-        """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
+        """Return the log posterior minus the evidence at one point: log priors, log Jacobians, other terms."""
         return float(self._log_prior(self.point(theta))[0])
 
     @cached_property
@@ -285,12 +282,12 @@ class Hyperparameters:
     @cached_property
     def _log_prior_and_slope(self) -> AtPoint:
         inputs = self.value_vars
-        # A flat prior does not depend on its variable.
+        # A flat prior is constant, so its variable may be absent from the graph.
         slopes = pytensor.grad(self.prior, inputs, disconnected_inputs="ignore") if inputs else [pt.zeros(0)]
         return self.functions([self.prior, pt.concatenate([slope.ravel() for slope in slopes])])
 
     def natural(self, thetas: Array) -> dict[str, Array]:
-        """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
+        """Return hyperparameters (s, ...) on their natural scale by name, for flat vectors (s, d)."""
         rvs = self.classifier.hyperparameters
         known = self.functions.known(rvs)
         if len(thetas) < _MANY or not all(isinstance(v.owner.op, Elemwise | DimShuffle) for v in _computed(known)):
@@ -309,9 +306,9 @@ class Hyperparameters:
         return {rv.name: np.asarray(value) for rv, value in zip(rvs, found, strict=True)}
 
     def draw_prior(self, count: int, random_seed: int = 0) -> Array:
-        """Draws (count, d) from the priors of the hyperparameters, unconstrained.
+        """Return unconstrained draws (count, d) from the priors of the hyperparameters.
 
-        If a prior such as `pm.HalfFlat` cannot be sampled, draws are standard normal around the initial point.
+        If a prior cannot be sampled, such as `pm.HalfFlat`, draws are standard normal around the initial point.
         """
         rng = np.random.default_rng(random_seed)
         initial = self.initial_point()
@@ -323,9 +320,9 @@ class Hyperparameters:
 
 
 def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
-    """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.
+    """Return a function that maps values of hyperparameters to values of their value variables, both by name.
 
-    The values have the shapes of the hyperparameters. Names of other variables may be among them.
+    Values have the shapes of the hyperparameters. Values of other variables are ignored.
     """
     model = prior.model
     rvs = list(prior.hyperparameters)
@@ -346,7 +343,7 @@ def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
 
 
 def draw_hyperparameters(prior: LatentPrior, random_seed: int) -> PointType:
-    """One draw from the priors of the hyperparameters, as values of the value variables by name.
+    """Draw hyperparameters from their priors; return values of the value variables by name.
 
     Raises
     ------

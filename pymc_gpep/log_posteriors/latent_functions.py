@@ -1,4 +1,4 @@
-"""Latent functions at given hyperparameters: their contract, by all rows, and by groups of equal rows."""
+"""Latent functions at given hyperparameters: base class, posterior of all rows, and of groups of equal rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,18 +30,18 @@ from pymc_gpep.sums.row_groups import RowGroups, combined
 
 
 class NewRows(NamedTuple):
-    """Latent functions at m inputs."""
+    """Moments of the latent functions at m new rows."""
 
     mean: Array
-    """(c, m)."""
+    """Means, (c, m)."""
     cov: Array
-    """Covariances between the functions at each input, (m, c, c)."""
+    """Covariances between the functions at each row, (m, c, c)."""
     prior: Block
-    """Prior moments at the inputs, and covariances with the values that determine the posterior."""
+    """Prior moments at the rows, and covariances with the values that determine the posterior."""
 
 
 class DistanceToFit(NamedTuple):
-    """Prior moments that measure the distance of inputs from the values that determine a posterior."""
+    """Prior moments that show whether inputs are far from the values that determine a posterior."""
 
     cross: Array
     """Covariances of inputs with these values, (q, m, n); NaN entries are ignored."""
@@ -52,7 +52,7 @@ class DistanceToFit(NamedTuple):
 
 
 class GroupOfRows(NamedTuple):
-    """The posterior of latent values at m rows, N(μ, R Rᵀ), and the sites of their observations."""
+    """Posterior N(μ, R Rᵀ) of latent values at m rows, and the sites of their observations."""
 
     mean: Array
     """μ, (c, m)."""
@@ -61,15 +61,15 @@ class GroupOfRows(NamedTuple):
     sites: Sites
     """Sites of the rows."""
     weights: Array
-    """The force ν − Πμ of the sites, (c, m)."""
+    """Forces ν − Πμ of the sites with location ν and precision Π, (c, m)."""
     own: "Labelled"
-    """Observations to leave out, which belong to the first rows."""
+    """Observations that are left out; they belong to the first rows."""
     kept: "tuple[tuple[NDArray[np.intp], Labelled], ...]" = ()
-    """Observations that stay although the sites include them, with their positions among the rows."""
+    """Observations that stay although they share sites with left-out rows, with their positions among the rows."""
     whole: "Labelled | None" = None
-    """All observations of the rows, if some of them stay; else None."""
+    """All observations of the rows if some of them stay; else None."""
     removed: tuple[Array, Array] | None = None
-    """Precisions and forces (m,) that are removed for draws without the rows; None for those of all sites."""
+    """Precisions and forces (m,) that are removed to draw without the observations; None to remove the sites."""
 
 
 class Labelled(NamedTuple):
@@ -80,12 +80,12 @@ class Labelled(NamedTuple):
 
 
 class LatentFunctions(ABC):
-    """The posterior of the latent functions at one θ.
+    """Posterior of the latent functions at one θ.
 
     Attributes
     ----------
     n_functions : int
-        c.
+        Number of latent functions, c.
     n_points : int
         Number of fitted rows, n.
     size : int
@@ -97,11 +97,11 @@ class LatentFunctions(ABC):
     size: int
 
     def of(self, response: str) -> Self:
-        """Return latent functions whose new rows belong to an observed variable, by its name."""
+        """Return latent functions whose new rows are rows of the observed variable with this name."""
         return self
 
     def at_rows_of(self, new_rows: PriorAtNewRows) -> Self:
-        """Return these functions with the new rows of another prior of the same variables.
+        """Return these functions with new rows of another sum of the same variables.
 
         Raises
         ------
@@ -117,9 +117,9 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """Return new rows, which have a length and slices, from inputs or data as a user gives them.
+        """Check inputs or data of the user, and return them as new rows with a length and slices.
 
-        With `new_levels`, data may name levels of groups that the model does not have.
+        With `new_levels`, data may contain unseen levels of groups.
         """
 
     def missing_rows(self) -> Any:
@@ -130,7 +130,7 @@ class LatentFunctions(ABC):
         ValueError
             If all rows have a response.
         """
-        raise ValueError("All rows of the model have a response: no row is missing. Leave out missing=True.")
+        raise ValueError("All rows of the model have a response. Leave out missing=True.")
 
     @property
     @abstractmethod
@@ -149,10 +149,10 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def at(self, inputs: Any) -> NewRows:
-        """Return the functions at new rows, given by inputs (m, d) or by data."""
+        """Return the functions at new rows, which are inputs (m, d) or data."""
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
-        """Return prior moments at new rows: covariances with all fitted rows (1 or c, m, n), variances and means.
+        """Return prior covariances (1 or c, m, n) of new rows with all fitted rows, their variances and means.
 
         Raises
         ------
@@ -163,25 +163,25 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
-        """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""
+        """Return means (c, B) and covariances (B, c, c) at a slice of the fitted rows."""
 
     @property
     def alike(self) -> NDArray[np.int64] | None:
-        """Group numbers (n,) of the fitted rows; equal rows have the same number. None if all rows may differ."""
+        """Group numbers (n,) of the fitted rows, equal for equal rows; None if rows were not compared."""
         return None
 
     @abstractmethod
     def left_out(self) -> Iterator[LeftOut]:
-        """Yield all rows in order, part by part, each given the labels of all other rows.
+        """Yield leave-one-out moments of all rows in parts, in order: each row given the labels of the other rows.
 
         Raises
         ------
         NotImplementedError
-            If sites leave the functions of a row independent, so that leave-one-out would be wrong.
+            If sites treat the functions of a row as independent, so leave-one-out would be wrong.
         """
 
     def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
-        """Return the posterior of some fitted rows, with their sites.
+        """Return the joint posterior of selected fitted rows, with their sites.
 
         Raises
         ------
@@ -192,21 +192,21 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def refitted(self, i: int) -> tuple[LeftOut, bool]:
-        """Return a row by a fit to the other rows, and whether this fit converged.
+        """Return the moments of row i by a fit to the other rows, and whether this fit converged.
 
         Raises
         ------
         NotImplementedError
-            If fits to some of the rows are not supported.
+            If fits to a part of the rows are not supported.
         """
 
     @abstractmethod
     def among_fitted(self) -> DistanceToFit:
-        """Return prior moments of fitted rows with the determining values; NaN for a row with itself."""
+        """Return prior moments of fitted rows as for new rows; NaN for the covariance of a row with itself."""
 
     @abstractmethod
     def whitened(self) -> tuple[Array, Array]:
-        """Return mean and variance (c, n) of z at the model's points, f = m + L z, with the prior covariance L Lᵀ.
+        """Return mean and variance (c, n) of z at the model's points, for f = m + L z with prior covariance L Lᵀ.
 
         Raises
         ------
@@ -220,10 +220,10 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """Return the covariance (c, n, c, n) at the model's points of f, or of z for functions that are `rotated`."""
+        """Return the covariance (c, n, c, n) of f at the model's points; of z in place of f for `rotated` functions."""
 
     def of_normals(self, matrix: Array) -> Array:
-        """Return J S (cn, p) for S (q, p), if latent functions are standard normals times rows J (cn, q).
+        """Return J S (cn, p) for S (q, p), where f = J z for standard normals z and rows J (cn, q).
 
         Raises
         ------
@@ -233,11 +233,11 @@ class LatentFunctions(ABC):
         raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
 
     def gram(self, weights: Array) -> Array:
-        """Return JᵀwJ (q, q) for w (n,), with one function; for J and the error see `of_normals`."""
+        """Return Jᵀ diag(w) J (q, q) for w (n,) and one function. See `of_normals` for J and the error."""
         raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
-        """Return the covariance (c, m, c, m) of f at some of the model's points, by their positions."""
+        """Return the covariance (c, m, c, m) of f at the model's points with these positions."""
         return self.joint_covariance(np.zeros(self.n_functions, bool))[:, points][..., points]
 
     @abstractmethod
@@ -246,10 +246,10 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
-        """Return draws (count, c, B) of f at inputs (m, d), in parts; at the fitted rows if None.
+        """Yield draws (count, c, B) of f at slices of inputs (m, d); at the fitted rows if inputs are None.
 
-        Numbers that the draws of all parts share are drawn first: the same generator gives the same functions at any
-        inputs. Given these, values at new inputs are independent.
+        Shared random numbers are drawn first, so generators with equal states draw the same functions at any inputs.
+        Given these numbers, residuals at new inputs are independent.
         """
 
 
@@ -258,16 +258,16 @@ def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
     centred = np.eye(mean.shape[1]) - 1.0 / mean.shape[1]
     found = centred @ cov @ centred
     places = np.arange(mean.shape[1])
-    found[:, places, places] = np.maximum(found[:, places, places], 0.0)  # rounding
+    found[:, places, places] = np.maximum(found[:, places, places], 0.0)  # Rounding can make a variance negative.
     return mean @ centred, found
 
 
-_SOME = 200  # Number of fitted rows that are checked in place of all.
-_ROWS = 500  # rows between updates of the progress and checks for an interrupt
+_SOME = 200  # Number of fitted rows whose distances represent all rows.
+_ROWS = 500  # Number of rows between updates of progress and checks for an interrupt.
 
 
 class DenseFunctions(LatentFunctions):
-    """Latent functions by the joint posterior of all rows.
+    """Latent functions from the joint posterior of all rows.
 
     Parameters
     ----------
@@ -276,18 +276,17 @@ class DenseFunctions(LatentFunctions):
     point : dict
         Values of the model's value variables.
     elsewhere : callable
-        Function that computes prior moments at new rows of an observed variable, by its name; None for the only
-        variable.
+        Function that returns the prior at new rows of an observed variable by its name; None for the only variable.
     names : str
         Names of the latent values in the model, for messages.
     roots : callable, optional
-        Function that computes factors (c, n, q) of the prior covariance, with a column for each standard normal of the
-        model. None if these are the Cholesky factors.
+        Function that returns factors (c, n, q) of the prior covariance, with a column for each standard normal of the
+        model. None if they are Cholesky factors.
 
     Attributes
     ----------
     posterior : Posterior
-        The posterior of the solution, which computes everything that depends on the form of the prior.
+        Posterior of the solution, which computes the results that depend on the form of the prior.
     """
 
     posterior: Posterior
@@ -369,38 +368,38 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _priors(self) -> PriorSites | None:
-        """The factors of priors, whose sites are updated if rows are left out."""
+        """Sites of prior factors, which are updated if rows are left out."""
         return PriorSites.of(self.solution, self._response)
 
     def _following(self, found: LeftOut, of: NDArray[np.int64] | None = None) -> LeftOut:
-        """Return leave-one-out moments in which the sites of prior factors are updated for each row left out.
+        """Return leave-one-out moments with sites of prior factors that are updated without each row.
 
         Parameters
         ----------
         found : LeftOut
             Leave-one-out moments with the sites of the fit.
         of : array (n,), optional
-            The point of each row; rows are points if not given.
+            Point of each row. The default is that each row is a point.
         """
         if self._priors is None or not self._approximator.matches_moments:
             return found
         return self._priors.followed(found, self.alike, of, self._rest)
 
     def _rest(self, rows: NDArray[np.intp]) -> list[Factor]:
-        """Return factors of the other rows that share points with the given rows."""
+        """Return the likelihood factors of other rows at the points of `rows`."""
         return []
 
     @cached_property
     def _response(self) -> Posterior:
-        """The posterior whose covariance gives the response of means to left-out rows."""
+        """Posterior whose covariance is the linear response of means to left-out rows."""
         return self._approximator.response(self.solution)
 
     def _at_points(self, points: NDArray[np.intp]) -> GroupOfRows:
-        """Return the posterior of points whose observations are left out together."""
+        """Return the joint posterior of points whose observations are left out together."""
         posterior = self._response
         if not posterior.sites.pointwise:
             raise NotImplementedError(
-                f"Sites of {self._approximator.name!r} are not of rows, so that none can be left out."
+                f"Sites of {self._approximator.name!r} do not belong to rows, so rows cannot be left out."
             )
         own = Labelled(self.solution.likelihood.at(points), self.solution.labels[points])
         moments = self.solution.mean[:, points], posterior.root_among(points)
@@ -440,13 +439,13 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _factorised(self) -> Posterior:
-        """The posterior, with factors of the prior covariance."""
+        """Posterior with Cholesky factors of the prior covariance."""
         if self._roots is not None:
             return self.posterior.rooted(self._roots())
         try:
             self.posterior.prior.check()
         except NotPositiveDefiniteError as error:
-            # Approximations need no Cholesky factor; the model does, for latent values mean + factor × noise.
+            # The model needs Cholesky factors, for latent values mean + factor × noise. Approximations do not.
             at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
             raise NotPositiveDefiniteError.of(
                 f"The prior covariance of the latent values {self._names}",
@@ -457,7 +456,7 @@ class DenseFunctions(LatentFunctions):
 
     @cached_property
     def _normals(self) -> CoupledWhitened | None:
-        """The posterior of the standard normals of the model's variables, if the prior has them."""
+        """Posterior of the standard normals of the model's variables; None if the prior is not a sum of variables."""
         return None if self._roots is None else posterior_of_normals(self._factorised)
 
     def whitened(self) -> tuple[Array, Array]:
@@ -507,11 +506,11 @@ class DenseFunctions(LatentFunctions):
 
 
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:
-    """Return mean (n, c) and covariance (n, c, c) of the latent values of each row given the labels of the other rows.
+    """Return leave-one-out means (n, c) and covariances (n, c, c) of the latent values of each row.
 
-    The cavity approximates them: the posterior with the site of the row left out (EP-LOO and LA-LOO of Vehtari,
-    Mononen, Tolvanen, Sivula and Winther 2016, the most accurate fast method in their comparison). If the means of an
-    approximation do not follow its own covariance, the cavity mean comes from its linear response.
+    The cavity approximates the moments given the labels of the other rows: the posterior without the site of the row
+    (EP-LOO and LA-LOO, the most accurate fast methods of Vehtari, Mononen, Tolvanen, Sivula and Winther 2016). If means
+    respond to data by another covariance than the posterior covariance, the cavity mean uses that response.
     """
     mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
     response = approximator.response(solution)
@@ -521,23 +520,23 @@ def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tup
 
 
 def _refuse_improper(prior: PriorForm, cov: Array, without: Array) -> None:
-    """Raise a ValueError if a row alone informs on a flat coefficient, by covariances (n, c, c) with and without it."""
+    """Raise a ValueError if a coefficient with a flat prior depends on a single row."""
     if not prior.flat.size:
         return
     own, wide = (each.diagonal(axis1=1, axis2=2).max(axis=1) for each in (cov, without))
     if (alone := np.flatnonzero(own < 10.0 * prior.least_kept * wide)).size:
         raise ValueError(
-            f"Row {alone[0]} alone informs on a coefficient with a flat prior, as {alone.size} rows do. Without it the "
-            "posterior is improper and predicts nothing. Give the coefficient a density, pm.Normal(..., 0, s)."
+            f"A coefficient with a flat prior depends on row {alone[0]} alone (such rows: {alone.size}). Without it "
+            "the posterior is improper. Give the coefficient a density, pm.Normal(..., 0, s)."
         )
 
 
-_NODES = 64  # Nodes of the Gauss-Hermite rule for the marginal of a group with a row left out.
-_ROWS_AT_A_TIME = 2_000_000  # Largest number of pairs (row left out, row of its group) that are computed in one batch.
+_NODES = 64  # Number of nodes of the Gauss-Hermite rule for the marginal of a group without a row.
+_ROWS_AT_A_TIME = 2_000_000  # Largest number of pairs (left-out row, row of its group) in a batch.
 
 
 class GroupedFunctions(DenseFunctions):
-    """Latent functions at rows, by the joint posterior of the values of groups.
+    """Latent functions from the joint posterior of the latent values of groups of equal rows.
 
     Parameters
     ----------
@@ -592,12 +591,12 @@ class GroupedFunctions(DenseFunctions):
         return f[..., self._groups.of], z
 
     def _parts(self, rows: NDArray[np.int64], of: NDArray[np.int64], briefly: bool = False) -> tuple[Likelihood, Array]:
-        """Return the likelihood of some rows in groups, and observations of these."""
+        """Return the likelihood of selected rows, grouped, and their observations."""
         y, likelihood = self._rows
         return self._groups.likelihood_of(likelihood, y, rows, of, briefly)
 
     def left_out(self) -> Iterator[LeftOut]:
-        """See `LatentFunctions`: the cavity of the group times densities of the group's other rows."""
+        """See `LatentFunctions`. The distribution is the cavity of the group times the densities of its other rows."""
         mean, cov = leave_one_out_moments(self._approximator, self.solution)
         of = self._groups.of
         log_density = np.full(self.n_points, np.nan)
@@ -629,7 +628,7 @@ class GroupedFunctions(DenseFunctions):
         return [Factor(likelihood, labels, problem, np.zeros(problem.size, np.intp))]
 
     def _divided(self, rows: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-        """Return left-out log densities of rows, and moments, (m,), of marginals divided by these densities."""
+        """Return leave-one-out log densities (m,) of rows, and moments (m,) of marginals divided by densities."""
         of, (z, weights) = self._groups.of[rows], normal_rule(_NODES, 1)
         f = self.solution.mean[0, of] + np.sqrt(self.solution.cov[of, 0, 0]) * z
         of_row = self.likelihood.at(rows).log_densities(f[:, None], self.labels[rows])
@@ -639,10 +638,10 @@ class GroupedFunctions(DenseFunctions):
         return -total, mean, (share * (f - mean) ** 2).sum(axis=0)
 
     def _without_each(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Likelihood, Array]]:
-        """Yield rows (m,) of groups with several rows, and the likelihood of the other rows of each row's group.
+        """Yield rows (m,) of groups with several rows, with the likelihood of the other rows of their groups.
 
-        Equal rows of a group are treated once. The second result has the position among the m rows for each row (n,),
-        −1 for rows of another part.
+        Equal rows of a group are computed once. The second result has, for each of the n rows, its position among the m
+        rows; −1 for rows of another part.
         """
         of, ids = self._groups.of, self.alike
         order = np.argsort(of, kind="stable")
@@ -687,13 +686,13 @@ class GroupedFunctions(DenseFunctions):
         return found._replace(own=own, kept=kept, whole=found.whole or found.own)
 
     def _labelled(self, rows: NDArray[np.intp], groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], Labelled]:
-        """Return the positions of the groups of rows among some groups, and the observations of the rows."""
+        """Return the positions of the groups of `rows` in `groups`, and the observations of the rows."""
         places, of = np.unique(np.searchsorted(groups, self._groups.of[rows]), return_inverse=True)
         return places, Labelled(*self._parts(rows, of, briefly=True))
 
 
 def _averages(likelihood: Likelihood, labels: Observed, mean: Array, variance: Array) -> Array:
-    """Return terms (5, n) of `GaussianAverage`."""
+    """Return the terms (5, n) of `GaussianAverage`."""
     terms = np.empty((5, len(mean)))
     given = np.ascontiguousarray(mean), np.ascontiguousarray(variance), labels, likelihood.parameters
     likelihood.computation(GaussianAverage).terms(*given, terms)

@@ -1,4 +1,4 @@
-"""The contract of a log posterior of the hyperparameters."""
+"""Base class of log posteriors of the hyperparameters."""
 
 import json
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ type Gps = tuple[pm.gp.Latent, ...] | None
 
 @dataclass(frozen=True)
 class StoredFit:
-    """A file of a fit, with the parts of file and model that were already read.
+    """File of a fit, with the parts of file and model that were already read.
 
     Attributes
     ----------
@@ -74,24 +74,24 @@ class StoredFit:
 
 
 class LogPosterior(ABC):
-    """log p(θ | y) up to a constant, with gradient, as a method computes it.
+    """log p(θ | y) up to a constant, with its gradient.
 
-    A flat vector holds θ, unconstrained, and then further learned values, such as inducing inputs.
+    A flat vector x contains unconstrained θ, followed by other learned values, such as inducing inputs.
 
     Attributes
     ----------
     space : Hyperparameters
-        The hyperparameters of the model, and its data at construction.
+        Hyperparameters of the model, with a copy of its data.
     approximator : Approximator, SparseApproximation or IVM
-        The approximation with its options.
+        Approximation with its options.
     kind : str
-        Name of its kind in a file.
+        Name of this class in files.
     by : str
-        Text that names the values that determine the posterior of the latent functions.
+        Text for messages: the values that determine the posterior of the latent functions, such as "inducing inputs".
     joint : bool
         Whether all latent values at the rows have a joint posterior.
     learns : str
-        Text that names the learned quantities, at the beginning of a sentence.
+        Text for messages: the learned quantities, such as "Hyperparameters".
     """
 
     kind: ClassVar[str]
@@ -99,14 +99,14 @@ class LogPosterior(ABC):
     joint: ClassVar[bool] = False
     learns: str = "Hyperparameters"
     takes_means: ClassVar[bool] = False
-    """Whether means of processes may be integrated with the latent values."""
+    """Whether means of processes can be integrated out with the latent values."""
 
     space: Hyperparameters
     approximator: Any
 
     @classmethod
     def in_form(cls, classifier: GPClassifier) -> GPClassifier:
-        """Return the model of a file with its prior in the form that was fitted."""
+        """Return the model for a file of a fit, with its prior in the form of the fit."""
         return classifier
 
     @classmethod
@@ -116,7 +116,7 @@ class LogPosterior(ABC):
 
     @property
     def own_trace(self) -> Trace | None:
-        """The trace of the search, if the log posterior stores it; else None."""
+        """Trace of the search if the log posterior stores it; else None."""
         return None
 
     @property
@@ -136,7 +136,7 @@ class LogPosterior(ABC):
 
     @property
     def algebra(self) -> str:
-        """Sentence about the form of the matrices, if it was chosen; else empty."""
+        """Sentence on the form of the matrices if the fit chose it; else empty."""
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class LogPosterior(ABC):
         return {"approximation": self.name, "options": json.dumps(asdict(self.approximator))}
 
     def theta(self, x: Array) -> Array:
-        """The hyperparameters of a flat vector."""
+        """Return the hyperparameters in a flat vector."""
         return x[: self.space.size]
 
     def point(self, x: Array) -> PointType:
@@ -152,7 +152,7 @@ class LogPosterior(ABC):
         return self.space.point(self.theta(x))
 
     def flat(self, theta: Array) -> Array:
-        """Return the flat vector for hyperparameters, with initial values of further learned parameters."""
+        """Return the flat vector of hyperparameters and initial values of other learned parameters."""
         return theta
 
     @property
@@ -161,15 +161,15 @@ class LogPosterior(ABC):
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
-        """Return a copy with the accuracy of a search; without `gradients`, with the accuracy of weights of points."""
+        """Return a copy with the lower accuracy of a search; without `gradients`, with that of weights of points."""
         return self
 
     def roughly(self) -> Self:
-        """Return a copy with the accuracy that a rising search needs."""
+        """Return a copy with the low accuracy that suffices while a search rises."""
         return self
 
     def weighing(self) -> Self:
-        """Return a copy with the accuracy that nodes of an integral need; it may omit gradients."""
+        """Return a copy with the accuracy for nodes of an integral; it may omit gradients."""
         return self.loosely()
 
     def curvature(self, here: Evaluation) -> Curvature | None:
@@ -181,7 +181,7 @@ class LogPosterior(ABC):
         return None
 
     def held(self, best: Evaluation) -> "LogPosterior":
-        """Return the log posterior of θ alone for integration, with other parameters fixed at the end of the search."""
+        """Return the log posterior of θ alone for integration, with other learned parameters fixed."""
         return self
 
     def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -194,17 +194,17 @@ class LogPosterior(ABC):
 
     @property
     def compiled(self) -> bool:
-        """Whether compiled code evaluates it, which cannot raise."""
+        """Whether compiled code evaluates the log posterior. Compiled code cannot raise exceptions."""
         return False
 
     @property
     @abstractmethod
     def entries(self) -> int:
-        """Number of entries of the matrices of one solution."""
+        """Number of entries of the matrices that a solve computes."""
 
     @property
     def kept(self) -> int:
-        """Number of values that a solution keeps in memory."""
+        """Number of values that a solution stores."""
         return self.entries
 
     @abstractmethod
@@ -213,23 +213,23 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
-        """Evaluate; NaN with a status where the approximation fails.
+        """Evaluate at a flat vector. The values are NaN, with a status, if the approximation fails.
 
         Parameters
         ----------
         x : array
             A flat vector.
         start : array or Neighbours, optional
-            `Evaluation.start` of a neighbouring point, or of several. It saves iterations. If the solve from this
-            start fails, it is repeated from a cold start.
+            `Evaluation.start` of a near point, or several solutions. It saves iterations. If the solve from this start
+            fails, it is repeated from a cold start.
         """
 
     @abstractmethod
     def solve(self, x: Array, start: Array | None = None) -> Any:
-        """Return the approximate posterior of the latent functions at one point; `start` as for an evaluation."""
+        """Return the approximate posterior of the latent functions at x; `start` as for an evaluation."""
 
     def from_cold(self, x: Array) -> Convergence:
-        """Return the convergence of a cold solve at one point.
+        """Return the convergence of a solve at x from a cold start.
 
         Raises
         ------
@@ -255,14 +255,14 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return the prior covariance (1 or c, m, m) of rows, or of a sample of many rows, with their observations."""
+        """Return the prior covariance (1 or c, m, m) of the rows, or of a sample of them, and their observations."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior of a fit that ended with a solution at x; it may be another object."""
+        """Return the log posterior for a fit that ended with this solution at x; it may be another object."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:
-        """Return arrays of the posterior at x for a file; empty if a loaded fit solves again.
+        """Return arrays of the posterior at x for a file; empty if a loaded fit repeats the solve.
 
         Raises
         ------
@@ -273,7 +273,7 @@ class LogPosterior(ABC):
 
     def restored(self, x: Array, table: xr.Dataset) -> Any:
         """Return the solution stored in a file."""
-        raise NotImplementedError(f"A fit by {self.by} is solved again.")
+        raise NotImplementedError(f"A loaded fit by {self.by} repeats the solve.")
 
     def few_prior(self, x: Array) -> Array:
         """Return the prior covariance (q, m, m) of a few inputs whose values determine the posterior."""
@@ -293,7 +293,7 @@ class LogPosterior(ABC):
         return "converged" if converged else "NOT converged"
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """Return the inputs (1 or c, M, d) whose values determine the latent functions, if not the inputs of all rows.
+        """Return the inputs (1 or c, M, d) whose latent values determine the functions, such as inducing inputs.
 
         Raises
         ------
@@ -303,7 +303,7 @@ class LogPosterior(ABC):
         raise AttributeError(f"A fit by {self.by} has no inducing inputs.")
 
     def active(self, x: Array, solution: Any) -> xr.Dataset:
-        """Return the active rows by `inclusion`, with names of functions and points; see `Fit.active`.
+        """Return the active rows by `inclusion`, with labels of functions and points; see `Fit.active`.
 
         Raises
         ------
@@ -314,11 +314,11 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def heading(self, trace: Trace, solution: Any, converged: bool) -> str:
-        """Return a sentence with the method, its choices, its evidence or bound, and whether the fit converged."""
+        """Return a sentence on the method, its choices, its evidence or bound, and the convergence of the fit."""
 
     @abstractmethod
     def ending(self, trace: Trace, solution: Callable[[], Any]) -> str:
-        """Return sentences about the end of a fit; `solution` computes the final solution, if needed."""
+        """Return sentences on the end of a fit; the function `solution` computes the final solution if needed."""
 
     def check_effects(self, what: str) -> None:
         """Raise the error of `check_joint` unless the effects have a joint posterior.
@@ -342,7 +342,6 @@ class LogPosterior(ABC):
         if self.joint:
             return
         raise NotImplementedError(
-            f"{what} works on the joint posterior of all latent values, which a fit by {self.by} does not have. "
-            "Fit some of the rows by a method that works on all of them together, or score fit.predict(Xtest) on rows "
-            "that were kept back."
+            f"{what} needs the joint posterior of all latent values, which a fit by {self.by} does not have. "
+            "Fit fewer rows by a method that works on all rows together, or score fit.predict(Xtest) on held-out rows."
         )

@@ -1,7 +1,7 @@
 """Quasi-Newton steps to a maximum: an estimate of the inverse curvature, and a line search.
 
-The estimate H begins at given curvatures. Pairs of a step s and the decrease y of the gradient over this step update it
-(BFGS). Steps s = H g do not depend on units of the parameters if the first estimate does not.
+The first estimate H uses given curvatures. BFGS updates it by pairs of a step s and the decrease y of the gradient over
+the step. Steps H g do not depend on units of the parameters if the first estimate adapts to the units.
 """
 
 from collections.abc import Callable
@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-_PAIRS = 10  # Smallest number of stored pairs; with more parameters, one pair for each.
+_PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameters, a pair for each.
 _MOST_PAIRS = 50
-_SIGNIFICANT = 1e-10  # A curvature is rounding if step and change of the gradient have a smaller cosine.
-_COLLINEAR = 1e-10  # Smallest eigenvalue of a curvature with unit diagonal.
-_UNKNOWN = 1e-4  # The same for a curvature estimated from the steps of a search.
+_SIGNIFICANT = 1e-10  # Cosine between step and change of the gradient below which a pair is rounding error.
+_COLLINEAR = 1e-10  # Smallest eigenvalue of a curvature that is scaled to a unit diagonal.
+_UNKNOWN = 1e-4  # The same limit for a curvature that is estimated from the steps of a search.
 
 
 class Curvature(NamedTuple):
     """Curvature of a log posterior in some of its parameters."""
 
     which: NDArray[np.bool_]
-    """Mask (d,) of these parameters, k of them."""
+    """Mask (d,) of these k parameters."""
     matrix: Array
-    """About minus the second derivatives, (k, k)."""
+    """Approximately minus the second derivatives, (k, k)."""
 
 
 def root_of_inverse(matrix: Array, least: float = _COLLINEAR) -> Array:
-    """Return a root R (k, k) of the inverse of a curvature, R Rᵀ, with `least` for smaller relative eigenvalues.
+    """Return a root R (k, k) of the inverse R Rᵀ of a curvature, with relative eigenvalues raised to `least`.
 
-    Eigenvalues belong to the matrix scaled to a unit diagonal, so that they do not depend on units.
+    Relative eigenvalues are eigenvalues of the matrix scaled to a unit diagonal, so they do not depend on units.
     """
     scale = np.sqrt(np.where(matrix.diagonal() > 0.0, matrix.diagonal(), 1.0))
     values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
@@ -40,14 +40,14 @@ def root_of_inverse(matrix: Array, least: float = _COLLINEAR) -> Array:
 
 
 class Metric:
-    """Estimate H of the inverse of minus the second derivatives.
+    """Estimate H of the inverse curvature (BFGS).
 
     Parameters
     ----------
     size : int
         Number of parameters, d.
     units : array (d, d), optional
-        Root of a first estimate, up to a factor that the first step finds.
+        Root of a first estimate, up to a factor that the first step determines.
 
     Attributes
     ----------
@@ -63,12 +63,12 @@ class Metric:
 
     @property
     def pairs(self) -> int:
-        """Number of steps that it has learned from."""
+        """Number of stored pairs of steps and changes of the gradient."""
         return len(self._pairs)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Mask (d,) of parameters whose curvature is given."""
+        """Mask (d,) of parameters whose curvature was set by `begin`."""
         return self._known
 
     def begin(self, curvature: Curvature) -> None:
@@ -76,7 +76,7 @@ class Metric:
         self._known, self._root = curvature.which, root_of_inverse(curvature.matrix)
 
     def forget(self) -> None:
-        """Forget all pairs of steps."""
+        """Drop all stored pairs."""
         self._pairs.clear()
         self._factor = None
 
@@ -92,7 +92,7 @@ class Metric:
         return found
 
     def _first(self, gradient: Array) -> Array:
-        """The first estimate times a gradient."""
+        """Return the first estimate times a gradient."""
         found = gradient.copy() if self.units is None else self.units @ (gradient @ self.units)
         others = ~self._known
         if self._factor is not None:
@@ -103,7 +103,7 @@ class Metric:
         return found
 
     def learn(self, step: Array, fall: Array) -> None:
-        """Learn from a step (d,) and the fall of the gradient over it (d,)."""
+        """Store the pair of a step (d,) and the decrease of the gradient over the step (d,)."""
         product = float(step @ fall)
         if not product > _SIGNIFICANT * float(np.linalg.norm(step) * np.linalg.norm(fall)):
             return
@@ -118,12 +118,12 @@ class Metric:
         del self._pairs[: -min(max(self._size, _PAIRS), _MOST_PAIRS)]
 
     def matrix(self) -> Array:
-        """H (d, d)."""
+        """Return H (d, d)."""
         return np.array([self.times(unit) for unit in np.eye(self._size)]).reshape(self._size, self._size)
 
 
 def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
-    """Return units (d, d) in which steps show a curvature of about 1; None without steps."""
+    """Return units (d, d) in which the curvature shown by steps is about 1; None without steps."""
     if not steps:
         return None
     curvature = min(step @ fall / (step @ step) for step, fall in steps) * np.eye(steps[0][0].size)
@@ -133,26 +133,26 @@ def units_of(steps: list[tuple[Array, Array]]) -> Array | None:
     return root_of_inverse(curvature, _UNKNOWN)
 
 
-_RISE, _FLATTER = 1e-3, 0.9  # Wolfe conditions: smallest rise and largest final slope, relative to the first slope.
+_RISE, _FLATTER = 1e-3, 0.9  # Wolfe conditions: smallest rise, largest final slope, relative to the first slope.
 _TRIALS, _FEW_TRIALS = 20, 4
-_LEAST, _MOST = 2.0, 100.0  # Smallest and largest factor by which a short step grows.
+_LEAST, _MOST = 2.0, 100.0  # Smallest and largest growth factor of a step that is too short.
 _INSIDE = 0.1  # Smallest distance of a trial from the ends of its bracket (share of the bracket).
-_BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end failed to evaluate.
+_BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end could not be evaluated.
 
 type Look = Callable[[float], tuple[float, float]]
-"""Function from a part of a step to the rise of the log posterior and its slope; not finite after a failure."""
+"""Function of a fraction of a step. It returns the rise of the log posterior and its slope; NaN after a failure."""
 
 
 def line_search(look: Look, slope: float, few: bool = False) -> float:
-    """Return the part of a step that rises enough and flattens the slope; 0 if none is found.
+    """Return a fraction of a step that satisfies the Wolfe conditions; 0 if the search fails.
 
     Parameters
     ----------
     look : Look
     slope : float
-        Slope at the start, which is positive.
+        Slope at the start; it is positive.
     few : bool
-        Whether to try few step lengths, if little can be gained.
+        Whether to try only a few step lengths, for a small expected gain.
     """
     left, right = (0.0, 0.0, slope), (np.inf, np.nan, np.nan)
     at = 1.0
@@ -172,14 +172,14 @@ def line_search(look: Look, slope: float, few: bool = False) -> float:
 
 
 def _longer(left: tuple[float, float, float], slope: float) -> float:
-    """Return a longer step, by the secant of the slopes."""
+    """Return the length of a longer step, by the secant method on the slopes."""
     at, _, there = left
     wanted = at * slope / (slope - there) if there < slope else np.inf
     return float(np.clip(wanted, _LEAST * at, _MOST * at))
 
 
 def _between(left: tuple[float, float, float], right: tuple[float, float, float]) -> float:
-    """Return a step between two ends, at the maximum of the cubic through both."""
+    """Return a length between two trials, at the maximum of the cubic through both."""
     (a, rise_a, slope_a), (b, rise_b, slope_b) = left, right
     width, share = b - a, 0.5
     if not np.isfinite(rise_b + slope_b):

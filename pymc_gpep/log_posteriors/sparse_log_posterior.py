@@ -1,7 +1,7 @@
 """Log posterior with inducing inputs, and the base of log posteriors without a covariance matrix of all rows.
 
-The base class asks the prior for blocks of rows. It has the posterior of inducing values, or of the latent values of a
-few rows.
+The base class computes prior moments of blocks of rows. Its posterior is that of inducing values, or of the latent
+values of a few rows.
 """
 
 from abc import abstractmethod
@@ -43,40 +43,40 @@ from pymc_gpep.solvers.sparse_sweeps import LeftOut
 from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, WhitenedPosterior
 
 OVER_FITTED = (
-    "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "
-    "inducing inputs that stay or of all rows."
+    "Inducing inputs were fitted to the labels, so this evidence is too high. Do not compare it with the evidence for "
+    "fixed inducing inputs or for all rows."
 )
-"""Text of a fit by EP that learned its inducing inputs."""
+"""Text on the evidence of a fit by EP that learned its inducing inputs."""
 
 FEW = 6
 """Number of inputs whose prior covariance is stored in a file, to identify the model."""
 
-_PLACES, _MANY = 20, 400  # Numbers of places and rows whose covariances represent all rows.
-_SOME = 200  # Number of fitted rows that are checked in place of all.
+_PLACES, _MANY = 20, 400  # Numbers of positions and of rows in a sample that represents all rows.
+_SOME = 200  # Number of fitted rows whose distances represent all rows.
 _INDEPENDENT = (
-    "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by a tenth and "
+    "The sites of this fit treat the functions of a point as independent, so leave-one-out is off by a tenth or "
     'more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, sites="coupled" of "ivm"), '
     "or hold out rows, and score fit.predict(Xtest) on them."
 )
 
 
 class AnchoredPosterior(Protocol):
-    """A posterior that predicts blocks of points."""
+    """Posterior that predicts blocks of points."""
 
     @property
     def size(self) -> int:
-        """Number of values of each function."""
+        """Number of values of each function that determine the posterior."""
 
     @property
     def as_inducing(self) -> InducingPosterior:
         """Return the posterior by inducing values."""
 
     def predict(self, block: Block) -> tuple[Array, Array]:
-        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
+        """Return means (c, m) and covariances (m, c, c) of the latent functions at m points, from prior moments."""
 
 
 class BlockFunctions(LatentFunctions):
-    """Latent functions determined by the posterior of M values of each, at separate inputs.
+    """Latent functions that are determined by the posterior of M values of each function.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class BlockFunctions(LatentFunctions):
 
     @cached_property
     def _own_prior(self) -> DensePrior:
-        """The prior of the latent values at the model's own points."""
+        """Prior of the latent values at the points of the model."""
         log_posterior = self._log_posterior
         check_memory(log_posterior.classifier, "fit.mean, as fit.std and fit.cov,")
         moments = prior_moments(log_posterior.classifier, log_posterior.space.data)(log_posterior.point(self._x))
@@ -151,7 +151,7 @@ class BlockFunctions(LatentFunctions):
         z = self._prior.z
         try:
             some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
-        except ValueError:  # a fit from a file has no sites
+        except ValueError:  # A file has no sites.
             some = z[0]
         block = self._block(some)
         same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
@@ -161,10 +161,10 @@ class BlockFunctions(LatentFunctions):
         return self._block(self._log_posterior.own_inputs(self._gps))
 
     def _linear(self, rotated: NDArray[np.bool_]) -> tuple[Array, list[Array], list[Array], Array]:
-        """All latent values of the model as f = m + Bᵀv + e: mean m, maps B, covariances C, and the mean of v.
+        """Return m, B, C and the mean of v for latent values f = m + Bᵀv + e with inducing values v.
 
-        e ~ N(0, C − BᵀB) is the residual of all points given the inducing values. For `rotated` functions the values
-        are z = L⁻¹ (f − m), with C the identity.
+        m is the prior mean, C the prior covariance, and e ~ N(0, C − BᵀB) the residual given the inducing values. For
+        `rotated` functions z = L⁻¹ (f − m) replaces f, and C is the identity.
         """
         prior, posterior = self._own_prior, self._posterior.as_inducing
         features = posterior.whitening.features(self._at_model())
@@ -179,13 +179,13 @@ class BlockFunctions(LatentFunctions):
         return mean, maps, covariances, posterior.whitened.mean
 
     def _effects(self) -> tuple[Array, Array]:
-        """Mean (1, p) and root R (p, ·) of the covariance R Rᵀ of the standard normals of effects."""
+        """Return mean (1, p) and root R (p, ·) of the covariance R Rᵀ of the standard normals of effects."""
         posterior = self._posterior.as_inducing
         own = slice(posterior.whitening.n_inducing, None)
         return posterior.whitened.mean[:, own], posterior.whitened.root[0][:, own].T
 
     def whitened(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`: for a process plus effects, only of the effects."""
+        """See `LatentFunctions`. For a process plus effects, the results are only for the effects."""
         if self._blocks.effect_rows:
             centre, root = self._effects()
             return centre, (root * root).sum(axis=1)[None]
@@ -200,7 +200,7 @@ class BlockFunctions(LatentFunctions):
         return mean, cov.diagonal(axis1=1, axis2=2).T
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """See `LatentFunctions`: for a process plus effects, only of the effects."""
+        """See `LatentFunctions`. For a process plus effects, the results are only for the effects."""
         if self._blocks.effect_rows:
             _, root = self._effects()
             return (root @ root.T)[None, :, None]
@@ -211,7 +211,7 @@ class BlockFunctions(LatentFunctions):
         return joint
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """See `LatentFunctions`: for a process plus effects, no values of f, and only z of the effects."""
+        """See `LatentFunctions`. For a process plus effects, the results are z of the effects, and no values of f."""
         if self._blocks.effect_rows:
             v = self._posterior.as_inducing.whitened.draw(rng, count)
             return np.empty((count, self.n_functions, 0)), v[..., self._posterior.as_inducing.whitening.n_inducing :]
@@ -225,7 +225,7 @@ class BlockFunctions(LatentFunctions):
         return self._own_prior.latent(z), z
 
     def standard_normals(self, f: Array) -> Array:
-        """z = L⁻¹ (f − m) of latent values f (s, c, n) at the model's own points, in the same shape."""
+        """Return z = L⁻¹ (f − m) for latent values f (s, c, n) at the points of the model, in the same shape."""
         prior, z = self._own_prior, np.empty_like(f)
         for k in range(self.n_functions):
             apart = (f[:, k] - prior.mean[k]).T
@@ -242,15 +242,15 @@ class BlockFunctions(LatentFunctions):
 
 
 class BlockLogPosterior(LogPosterior):
-    """A log posterior whose functions are determined at anchors: inducing inputs, or the inputs of active rows.
+    """Log posterior of functions that are determined by values at anchors: inducing inputs, or inputs of active rows.
 
     Parameters
     ----------
     space : Hyperparameters
     blocks : InducingBlocks or None
-        Prior moments, with the fitted rows; None in a fit that was read without `gp`, which uses the model.
+        Prior moments of blocks, with the fitted rows. None for a fit from a file without `gp`, which uses the model.
     rows : Rows, optional
-        Rows to fit in place of the rows of the model.
+        Fitted rows, if they are not the rows of the model.
     """
 
     def __init__(self, space: Hyperparameters, blocks: InducingBlocks | None, rows: Rows | None) -> None:
@@ -265,7 +265,7 @@ class BlockLogPosterior(LogPosterior):
 
     @abstractmethod
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """Return the anchors (1 or c, M, d): one set for all functions, or one for each."""
+        """Return the anchors (1 or c, M, d): a set for all functions, or a set for each function."""
 
     @abstractmethod
     def posterior(self, solution: Any) -> AnchoredPosterior:
@@ -273,10 +273,10 @@ class BlockLogPosterior(LogPosterior):
 
     @abstractmethod
     def left_out(self, x: Array, solution: Any, gps: Gps) -> Iterator[LeftOut] | None:
-        """Return all rows, each given the labels of all other rows; None if sites leave functions independent."""
+        """Yield leave-one-out moments of all rows; None if sites treat functions as independent."""
 
     def blocks(self, gps: Gps = None) -> InducingBlocks:
-        """Return prior moments by blocks, with the data that was fitted."""
+        """Return prior moments of blocks, with the fitted data."""
         if gps is None and self._blocks is not None:
             return self._blocks
         if gps not in self._made:
@@ -285,20 +285,20 @@ class BlockLogPosterior(LogPosterior):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Labels of all rows, (n,); empty where workers read their own."""
+        """Labels of all rows, (n,); empty if workers read the labels of their rows."""
         return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     def prior_at(self, x: Array, gps: Gps = None, solution: Any = None) -> PriorAt:
-        """Return the prior at a flat vector, with the anchors of this vector."""
+        """Return the prior at a flat vector, with its anchors."""
         return PriorAt(self.blocks(gps), self.point(x), self.anchors(x, solution))
 
     def likelihood_at(self, x: Array, n_points: int) -> Likelihood:
-        """Return the likelihood at any points, at the hyperparameters of a flat vector."""
+        """Return the likelihood of n points, at the hyperparameters of a flat vector."""
         return LikelihoodAtNewRows(self.classifier, n_points, self.space.data)(self.point(x))
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         rows = self.blocks().rows
-        # Take equally many rows from each of a few places: rows may be sorted.
+        # Rows may be sorted, so take equal numbers of rows at several positions.
         places = np.linspace(0, rows.n_rows, _PLACES + 1).astype(int)
         some = [slice(a, min(a + _MANY // _PLACES, b)) for a, b in pairwise(places) if a < b]
         inputs = np.concatenate([rows.inputs(each) for each in some])
@@ -320,37 +320,37 @@ class BlockLogPosterior(LogPosterior):
         return BlockFunctions(self, x, solution, gps)
 
     def own_inputs(self, gps: Gps) -> Array:
-        """Return the inputs (n, d) of the model's own points."""
+        """Return the inputs (n, d) of the points of the model."""
         own = self.blocks(gps) if self._rows is None else InducingBlocks(self.classifier, gps, self.space.data)
         return own.rows.inputs(slice(0, own.rows.n_rows))
 
     def count(self, anchors: Array) -> str:
-        """Return the number of anchors in words, for a message."""
+        """Return a text with the number of anchors, for a message."""
         sets, size, _ = anchors.shape
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return f"{size} {self.by}{shared}"
 
 
 class SparseLogPosterior(BlockLogPosterior):
-    """log p(θ, Z | y) up to a constant, with gradient, by EP with the inducing inputs Z; Z has a flat prior.
+    """log p(θ, Z | y) up to a constant, with gradient, by EP with inducing inputs Z, which have a flat prior.
 
-    A flat vector is θ, unconstrained, followed by the inducing inputs if these are learned. Inducing inputs are in
-    units of the standard deviation of their column of the model's inputs.
+    A flat vector is unconstrained θ, followed by the inducing inputs if they are learned. Inducing inputs are in units
+    of the standard deviation of their column of the model's inputs.
 
     Parameters
     ----------
     space : Hyperparameters
     approximator : SparseApproximation
     blocks : InducingBlocks or None
-        None in a fit that was read without `gp`, which uses the model.
+        None for a fit from a file without `gp`, which uses the model.
     inducing : array (1 or c, M, d)
         Initial inducing inputs.
     learn : bool
-        Whether inducing inputs are part of the flat vector, or stay as they are.
+        Whether inducing inputs are learned. Otherwise they are fixed.
     rows : Rows, optional
-        Rows to fit in place of the rows of the model.
+        Fitted rows, if they are not the rows of the model.
     units : array (d,), optional
-        Units of the columns of inducing inputs, if the rows are no longer available.
+        Units of the columns of inducing inputs, needed if the rows are unavailable.
     """
 
     kind: ClassVar[str] = "inducing"
@@ -405,7 +405,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @cached_property
     def _likelihood(self) -> Likelihood:
-        # Parameters of a likelihood with sites are equal at all rows; the data may have more rows than the model.
+        # Parameters of such likelihoods are equal at all rows. Fitted rows may outnumber the rows of the model.
         (parameters,) = evaluate([self.classifier.parameters])
         every_row = len(parameters), self.blocks().rows.n_rows
         return self.classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
@@ -418,7 +418,7 @@ class SparseLogPosterior(BlockLogPosterior):
         return other
 
     def flat(self, theta: Array) -> Array:
-        """The flat vector of hyperparameters θ and the initial inducing inputs."""
+        """Return the flat vector of hyperparameters θ and the initial inducing inputs."""
         return np.concatenate([theta, (self._inducing / self._units).ravel()]) if self._learn else theta
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
@@ -428,11 +428,11 @@ class SparseLogPosterior(BlockLogPosterior):
         return np.asarray(x[self.space.size :].reshape(self._inducing.shape) * self._units)
 
     def check_moments(self, x: Array) -> None:
-        """Raise a ValueError if the matrix of inducing values at one point is not a covariance."""
+        """Raise a ValueError if the prior covariance of inducing values is invalid at one point."""
         if bad := np.count_nonzero(~np.isfinite(self.prior_at(x).inducing())):
             raise ValueError(
-                f"The prior covariance of the inducing values must be finite, but has {bad} values that are not. Look "
-                "at the hyperparameters that the model starts from."
+                f"The prior covariance of the inducing values must be finite, but has {bad} values that are not. Check "
+                "the initial hyperparameters of the model."
             )
 
     def posterior(self, solution: SparseSolution) -> InducingPosterior:
@@ -447,7 +447,7 @@ class SparseLogPosterior(BlockLogPosterior):
         if self.classifier.n_functions > 1 and not coupled:
             return None
         prior = self.prior_at(x, gps)
-        if not solution.start.size:  # a file has no sites
+        if not solution.start.size:  # A file has no sites.
             labels = self.observed(gps)
             solution = self.approximator.solve(prior, labels, likelihood=self.likelihood_at(x, len(labels)))
         return self.approximator.left_out(prior, solution)
@@ -508,7 +508,7 @@ class SparseLogPosterior(BlockLogPosterior):
         if not trace.best.theta.size:
             return f"Nothing to learn; {title} {solution().convergence}."
         ended = f"{self.learns} {trace.outcome}"
-        if trace.interrupted:  # a user who interrupts a fit does not wait for another solve
+        if trace.interrupted:  # After an interrupt, do not solve again: the user waits.
             return f"{ended}."
         found = solution()
         over = "" if not self._learn or found.number is Number.BOUND else f" {OVER_FITTED}"
@@ -523,10 +523,10 @@ class SparseLogPosterior(BlockLogPosterior):
         return self._evaluated(theta, prior, found.solution, slopes)
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
-        """Evaluate after one sweep from the sites of a neighbour, with the gradient for the sites after the sweep.
+        """Evaluate after one sweep from the sites at a near point, with the gradient for the updated sites.
 
-        The log posterior belongs to the sites before the sweep. It equals the log posterior of the model only when EP
-        has converged. The gradient is exact for the new sites.
+        The value is for the sites before the sweep, and equals the log posterior of the model once EP has converged.
+        The gradient is exact for the updated sites.
         """
         prior = self.prior_at(theta)
         found = self.approximator.one_sweep().solved(prior, self.labels, start, likelihood=self._likelihood)
@@ -536,7 +536,7 @@ class SparseLogPosterior(BlockLogPosterior):
     def _evaluated(
         self, theta: Array, prior: PriorAt, solution: SparseSolution, slopes: tuple[Array, ...] | None
     ) -> Evaluation:
-        """An evaluation from a solution and the sums of `PriorAt.row_slopes`; without these the gradient is NaN."""
+        """Return an evaluation from a solution and sums of `PriorAt.row_slopes`; without slopes the gradient is NaN."""
         of_theta, of_inducing = np.full(self.space.size, np.nan), np.full(self._inducing.shape, np.nan)
         if slopes and solution.posterior is not None:
             product = solution.posterior.whitening.pull_factor(slopes[2])
@@ -551,13 +551,13 @@ class SparseLogPosterior(BlockLogPosterior):
         )  # fmt: skip
 
     def solve(self, theta: Array, start: Array | None = None) -> SparseSolution:
-        """The approximate posterior of the latent functions at one point; `start` as for an evaluation."""
+        """Return the approximate posterior of the latent functions at one point; `start` as for an evaluation."""
         return self._solve(self.prior_at(theta), start if start is not None and start.size else None).solution
 
     def _solve(self, prior: PriorAt, start: Array | None) -> Solved:
-        """Solve from `start`; if that does not converge, solve without a start.
+        """Solve from `start`; if it does not converge, solve from a cold start.
 
-        An unconverged bound is accepted: a solve without a start would find a lower bound.
+        An unconverged variational bound is accepted, since a cold start would lead to a lower bound.
         """
 
         def is_good(found: Solved) -> bool:

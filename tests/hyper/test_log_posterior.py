@@ -151,7 +151,7 @@ def test_start_must_name_hyperparameters():
     with pytest.raises(TypeError, match=r"by name, but is 'run\.zarr'.*have a batch_size"):
         posterior.space.initial_point("run.zarr")
     assert_allclose(posterior.space.initial_point({"eta": 2.0})[-1], np.log(2.0))
-    with pytest.raises(ValueError, match=r"initial value of eta is outside of the support.*start is {'eta': -1.0}"):
+    with pytest.raises(ValueError, match=r"initial value of eta is outside the support.*start is {'eta': -1.0}"):
         posterior.space.initial_point({"eta": -1.0})
 
 

@@ -258,14 +258,14 @@ def test_leave_one_out_of_coupled_sites_matches_refits(whole, nested, dense):
     assert set(az.compare({"sparse": found, "dense": expected}).index) == {"sparse", "dense"}
     again = gpep.from_datatree(fit.to_datatree(), model)
     assert_allclose(again.loo(gp=gp).elpd_i, found.elpd_i, atol=1e-5)
-    with pytest.raises(NotImplementedError, match="leave the functions of a point independent"):
+    with pytest.raises(NotImplementedError, match="treat the functions of a point as independent"):
         whole[2].loo()
 
 
 def test_refits_of_left_out_rows_are_refused_with_inducing_inputs(pairwise):
     with pytest.raises(
         NotImplementedError,
-        match=r"loo\(refit_above=\.\.\.\) works on the joint posterior .* a fit by inducing inputs does not have",
+        match=r"loo\(refit_above=\.\.\.\) needs the joint posterior .* a fit by inducing inputs does not have",
     ):
         pairwise[2].loo(refit_above=0.3)
 
@@ -274,7 +274,7 @@ def test_refits_of_left_out_rows_are_refused_with_inducing_inputs(pairwise):
 def test_checks_of_a_joint_posterior_raise_not_implemented_error(what, pairwise):
     with pytest.raises(
         NotImplementedError,
-        match=f"{what} works on the joint posterior .*, which a fit by inducing inputs does not have",
+        match=f"{what} needs the joint posterior .*, which a fit by inducing inputs does not have",
     ):
         getattr(pairwise[2], what)()
 
@@ -412,7 +412,7 @@ def test_warning_for_a_large_jitter_advises_white_noise(rotated):
         pm.fit(method="sparse_ep", **options)
 
 
-OVER_FITTED = "is not to be compared with that of inducing inputs that stay or of all rows"
+OVER_FITTED = "Do not compare it with the evidence for fixed inducing inputs or for all rows"
 
 
 def test_inducing_inputs_are_fixed_by_default(nested, pairwise):

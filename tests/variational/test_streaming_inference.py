@@ -70,7 +70,7 @@ def test_batch_fit_is_compared_with_other_fits(learned):
 
 def test_fixed_point_does_not_depend_on_the_steps(learned):
     assert learned.convergence is None
-    with pytest.raises(NotImplementedError, match="joint_latent_moments works on the joint posterior of all latent"):
+    with pytest.raises(NotImplementedError, match="joint_latent_moments needs the joint posterior of all latent"):
         learned.joint_latent_moments([0])
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
         _ = learned.colour
@@ -86,7 +86,7 @@ def test_missing_labels_of_one_function_are_left_out(method, learned):
     assert_allclose(found.elpd, dense.elpd, rtol=0.5)
     assert found.p > 0
     assert np.isfinite(fitted.log_evidence) == np.isnan(fitted.lower_bound) == (method == "sparse_ep")
-    with pytest.raises(NotImplementedError, match="leave the functions of a point independent"):
+    with pytest.raises(NotImplementedError, match="treat the functions of a point as independent"):
         learned.loo()
 
 
