@@ -1,18 +1,18 @@
 """Approximations of the posterior at fixed hyperparameters, and the table of their names.
 
 limits: options of an approximation, their limits, and their entries in docstrings
-solution: the result of a solve, and warm starts from results at nearby hyperparameters
+solution: result of a solve, and warm starts from near results
 cumulants: third cumulants of tilted distributions, for skewed marginals and corrections of EP
-approximator: the contract of an approximation, and the base class for EP
+approximator: base classes
 laplace: the Laplace approximation, for one latent function and for several
 kl: the Gaussian nearest in Kullback-Leibler divergence, bounds, and linear responses of means
 ep: expectation propagation (EP) for one latent function
-prior_sites: EP among factors of priors, as rows are left out
+prior_sites: sites of prior factors in leave-one-out
 several_predictors: Laplace, EP and KL for rows of several linear predictors
 nested_ep: EP with sites that couple classes: nested EP for the multinomial probit, softmax
 variational_bayes: variational Bayes for the multinomial probit
-site_rules: factors of a likelihood for EP with inducing inputs, with one rule for each
-sparse_ep: EP with inducing inputs, and the base class for other approximations with these
+site_rules: factorisations of a likelihood for EP with inducing inputs
+sparse_ep: EP with inducing inputs, and the base class of approximations with inducing inputs
 sparse_vi: variational inference with inducing inputs
 methods: table of approximations by name, and of the likelihoods that each can fit
 """

@@ -25,7 +25,7 @@ from pymc_gpep.solvers.site_ep import SCHEMES
 
 @dataclass(frozen=True)
 class Approximator(ABC):
-    """An approximation with its options: a function from prior moments and labels to a `Solution`.
+    """Approximation with its options. It computes a `Solution` from prior moments and labels.
 
     Parameters
     ----------
@@ -44,26 +44,26 @@ class Approximator(ABC):
     max_iterations: int
 
     name: ClassVar[str]
-    """What `pm.fit(method=...)` calls it."""
+    """Name of the method in `pm.fit(method=...)`."""
     needs: ClassVar[tuple[type, ...]]
     """Types of the local computations that a likelihood must have, see `pymc_gpep.likelihoods.local_computations`."""
     follows_parameters: ClassVar[bool] = False
-    """Whether it has derivatives with respect to parameters of a likelihood, by its `ParameterSlopes`."""
+    """Whether evidences have derivatives with respect to parameters of a likelihood (`ParameterSlopes`)."""
     schemes: ClassVar[tuple[str, ...]]
-    """What the solver tries, in order."""
+    """Names of the schemes of the fallback sequence, in order."""
     looseness: ClassVar[float] = 1.0
-    """Factor on the tolerance on the way to a maximum, and its square where evidences only weigh points: more than 1
-    where the error of the evidence is of the order of the square of the tolerance."""
+    """Factor on the tolerance during a search for a maximum; its square if evidences only weigh points. It is above 1
+    if the error of the evidence is of second order in the tolerance."""
     bounds: ClassVar[bool] = False
-    """Whether what it has for an evidence is a lower bound, which may be far below."""
+    """Whether the evidence is a lower bound, which may be far below the log marginal likelihood."""
     matches_moments: ClassVar[bool] = False
-    """Whether its posterior has mean and covariance of each row's tilted distribution, or is meant to."""
+    """Whether the posterior has (approximately) the mean and covariance of each row's tilted distribution."""
     whole_factors: ClassVar[str] = ""
-    """Name of the case of an EP in which the likelihood of a point is one factor, of several numbers; else empty."""
+    """Text for messages, if the likelihood of a point is a single factor of several numbers; else empty."""
     algebra: ClassVar[Algebra] = Algebra.MATRIX
-    """The ability of a prior that its solver asks for."""
+    """Ability of a prior that the solver needs."""
     inverts_prior: ClassVar[bool] = False
-    """Whether it needs the inverse of the prior covariance, which must then have one."""
+    """Whether the solver needs the inverse of the prior covariance."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
     """Corrections of predictive probabilities by name."""
 
@@ -75,18 +75,18 @@ class Approximator(ABC):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether a likelihood has the local computations that this needs, and no parameters that it cannot follow."""
+        """Return whether a likelihood has the local computations and derivatives that the solver needs."""
         follows = cls.follows_parameters or not likelihood.has_parameters
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
     @classmethod
     def takes(cls, form: type[PriorForm]) -> bool:
-        """Whether its solver supports this form of prior."""
+        """Return whether the solver supports this form of prior."""
         return cls.algebra in form.algebras
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:
-        """Default likelihood: the first of the registry that can be approximated."""
+        """Return the default likelihood: the first in the registry that can be approximated."""
         return next(likelihood for likelihood in LIKELIHOODS if cls.approximates(likelihood))
 
     @property
@@ -95,12 +95,12 @@ class Approximator(ABC):
         """Form of the sites of the approximation."""
 
     def loosened(self, factor: float) -> Self:
-        """The same approximation with a multiple of the tolerance."""
+        """Return the same approximation with a multiple of the tolerance."""
         return self if factor == 1.0 else replace(self, tolerance=factor * self.tolerance)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options of the solver by name: all but the limit on iterations."""
+        """Options of the solver by name, except the limit on iterations."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "max_iterations"}
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Approximator(ABC):
 
     @abstractmethod
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from.
+        """Return the length of the vector from which a solve starts.
 
         Raises
         ------
@@ -118,11 +118,11 @@ class Approximator(ABC):
         """
 
     def too_large(self, n_functions: int, n_points: int) -> str:
-        """Return why a problem whose prior covariance is a matrix is too large, with a way out; empty if it is not."""
+        """Return a message with a remedy if a problem with matrices is too large; else an empty text."""
         return ""
 
     def cold(self, n_functions: int, n_points: int, form: type[PriorForm] = DensePrior) -> Array:
-        """Return the cold start of a solve, with a prior in some form.
+        """Return the cold start of a solve, for a form of the prior.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class Approximator(ABC):
         return np.zeros(self.start_size(n_functions, n_points))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Combine starts of neighbouring problems (s, size), by weights (s,) that sum to 1 and may be negative.
+        """Combine starts (s, size) of near problems with weights (s,), which sum to 1 and may be negative.
 
         If the combination is invalid, return the start with index `nearest`.
         """
@@ -156,30 +156,30 @@ class Approximator(ABC):
         Parameters
         ----------
         k : array (n, n) or (c, n, n)
-            Prior covariance, shared by the latent functions or one for each; or another array of `prior_type`.
+            Prior covariance, shared by the latent functions or one for each function; or another array of `prior_type`.
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
             Observations: classes, counted from 0.
         start : array, optional
-            `Solution.start` of a neighbouring problem; a cold start if not given.
+            `Solution.start` of a near problem. The default is a cold start.
         likelihood : Likelihood, optional
-            `first_likelihood` if not given.
+            The default is `first_likelihood`.
         parameters : array (p, n), optional
-            Parameters of the likelihood at each point, if it is not bound to them.
+            Parameters of the likelihood at each point, if the likelihood does not contain them.
         prior_type : type, optional
-            Form of the prior that `takes` supports: `DensePrior`, or `RowPrior` by coefficients (c, n, q).
+            Form of the prior: `DensePrior` (default), or for example `RowPrior` with coefficients (c, n, q).
 
         Returns
         -------
         Solution
-            Its `convergence` states whether the solve converged.
+            Posterior, evidence and convergence of the solve.
 
         Raises
         ------
         ValueError
-            If an input has the wrong shape, is not finite, or holds labels that are not classes. If the problem is too
-            large for the approximation, or if the approximation does not fit the likelihood.
+            If an input has the wrong shape or is not finite, or labels are not classes. If the problem is too large for
+            the approximation, or the approximation does not support the likelihood.
         """
         likelihood = self._bound(likelihood, parameters)
         prior = prior_type.checked(k, mean)
@@ -202,7 +202,7 @@ class Approximator(ABC):
         )
 
     def convergence(self, outcome: Outcome) -> Convergence:
-        """Return how the iteration of a solver ended."""
+        """Return the record of how a solver's iteration ended."""
         return Convergence(outcome.status, outcome.history, self.tolerance, self.schemes[outcome.rung])
 
     def solve_near(
@@ -216,7 +216,7 @@ class Approximator(ABC):
         parameters: Array = NO_PARAMETERS,
         prior_type: type[PriorForm] = DensePrior,
     ) -> Solution:
-        """Solve from a neighbouring start, if given; repeat from a cold start if that does not converge."""
+        """Solve from a start, if given. If it does not converge, repeat from a cold start."""
         return from_start_or_cold(
             lambda begin: self.solve(
                 k, mean, labels, begin, likelihood=likelihood, parameters=parameters, prior_type=prior_type
@@ -239,7 +239,7 @@ class Approximator(ABC):
         trusted: bool = False,
         slopes: bool = True,
     ) -> Outcome:
-        """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.problem`."""
+        """Run the solver on arrays of valid shapes, see `pymc_gpep.solvers.problem`."""
         likelihood = self._bound(likelihood, parameters)
         return run(
             lambda problem, start, history: self.solver(
@@ -259,31 +259,31 @@ class Approximator(ABC):
         )
 
     def _bound(self, likelihood: Likelihood | None, parameters: Array) -> Likelihood:
-        """The given or default likelihood, bound to its parameters."""
+        """Return the given or default likelihood with its parameters."""
         likelihood = likelihood or self.first_likelihood()
         likelihood = likelihood.given(parameters) if parameters.size else likelihood
         if likelihood.has_parameters and not likelihood.parameters.size:
             raise ValueError(
                 f"The likelihood {likelihood.name!r} has parameters, an array (p, n) with these rows: "
-                f"{', '.join(likelihood.rows)}. Give them as parameters=..."
+                f"{', '.join(likelihood.rows)}. Pass them as parameters=..."
             )
         return likelihood
 
     def response(self, solution: Solution) -> Posterior:
-        """The Gaussian whose covariance gives the response of posterior means to a small force on the latent values.
+        """Return a Gaussian whose covariance is the linear response of posterior means to forces on latent values.
 
-        It has the means of the solution. For EP with all couplings, and for Laplace, it is the posterior itself. If the
-        means of an approximation respond differently from its covariance, it overrides this method. Leave-one-out takes
-        the means of cavities from here.
+        Its means are the means of the solution. For EP with all couplings, and for Laplace, it is the posterior. An
+        approximation overrides this method if its means respond by another covariance. Leave-one-out uses the response
+        for the means of cavities.
         """
         return solution.posterior
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return the rows that look like outliers, and a start with their sites alone; empty without outliers."""
+        """Return the rows that are outliers, and a start in which only they have sites; empty without outliers."""
         return np.empty(0, np.intp), np.empty(0)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Cumulants that EP neglects; they correct the evidence of a solution.
+        """Return the factors with the cumulants that EP neglects. They correct the evidence of a solution.
 
         Raises
         ------
@@ -292,39 +292,40 @@ class Approximator(ABC):
         """
         if self.whole_factors:
             raise TypeError(
-                f"The evidence of {self.name} {self.whole_factors} has no correction. Its factors depend on several "
-                "numbers, and the correction is for factors of a single one."
+                f"The evidence of {self.name} {self.whole_factors} has no correction, which needs factors of one "
+                "number: these depend on several numbers."
             )
         raise TypeError(
-            f"The evidence of {self.name} has no correction: the correction sums terms that expectation propagation "
-            f"neglects, and {self.name} is another method. Fit the model with method='ep' to correct its evidence."
+            f"The evidence of {self.name} has no correction: the correction is for expectation propagation. "
+            f"Fit the model with method='ep' to correct its evidence."
         )
 
 
-# A solve with this many times the tolerance ranks points far from a maximum, and ends with the first scheme.
+# Multiple of the tolerance for solves that only rank points far from a maximum. They use only the first scheme.
 _RANKS = 1e4
-_FAR = 1.0  # Largest fall of log √α below its neighbours' values. It must not exceed them: it could be inadmissible.
+# Largest fall of a combined log √α below its neighbours. A value above them could be inadmissible.
+_FAR = 1.0
 
 
 @dataclass(frozen=True)
 class AcceleratedEP(Approximator):
-    """An EP, iterated with Anderson acceleration.
+    """EP with Anderson acceleration.
 
     Parameters
     ----------
     tolerance : float
         Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
-        Where the evidence is stationary in the sites, it is accurate to about the square of the tolerance.
+        If the evidence is stationary in the sites, its error is about the square of the tolerance.
     max_iterations : int
         Limit on outer iterations.
     depth : int
-        Past steps that Anderson acceleration combines; 0 is plain damped EP.
+        Number of past steps that Anderson acceleration combines; 0 is plain damped EP.
     mixing : float
-        Part of the combined residual that an accelerated step takes.
+        Fraction of the combined residual in an accelerated step, in (0, 1].
     damping : float
-        Part of the full update that a plain step takes, in (0, 1].
+        Fraction of the full update in a plain step, in (0, 1].
     ladder : bool
-        Whether to continue with plain and ever smaller steps if the iteration no longer gets closer.
+        Whether to continue with plain and smaller steps if the residual no longer falls (fallback sequence).
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())
@@ -346,7 +347,7 @@ class AcceleratedEP(Approximator):
         return {name: getattr(self, name) for name in ("tolerance", "depth", "mixing", "damping", "ladder")}
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: sites of all latent values."""
+        """Return the length of the vector from which a solve starts: sites of all latent values."""
         return 2 * n_points * n_functions
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
@@ -354,9 +355,9 @@ class AcceleratedEP(Approximator):
 
 
 def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
-    """Combine scalar sites of neighbours: precisions α by their logarithms, locations β by β / √α.
+    """Combine scalar sites of neighbours: average log α of precisions, and β / √α of locations.
 
-    Over the hyperparameters both vary by orders of magnitude, nearly in proportion.
+    As functions of the hyperparameters, α and β vary by orders of magnitude, nearly in proportion.
     """
     precisions, locations = np.split(starts, 2, axis=1)
     smooth = (precisions > 0.0).all(axis=0)
@@ -364,6 +365,6 @@ def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
     precision, location = np.split(start, 2)
     logs = 0.5 * np.log(precisions[:, smooth])
     root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # cap rounding errors as well
+    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # Limit rounding errors as well.
     location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
     return start

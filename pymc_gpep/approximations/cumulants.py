@@ -1,12 +1,12 @@
-"""Cumulants of tilted distributions beyond the second: for skewed marginals, and for corrections of EP.
+"""Third and fourth cumulants of tilted distributions, for skewed marginals and for corrections of EP.
 
-The factors t_s act on single numbers g_s, which are jointly normal under the posterior. At a fixed point the tilted
-distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. Its higher cumulants follow
-from t_s alone: with h(μ) = log ∫ t_s(g) N(g | μ, D) dg they are D^l times the derivatives of h.
+A factor t_s depends on a single number g_s. All g are jointly normal under the posterior. At a fixed point the tilted
+distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. With h(μ) = log ∫ t_s(g) N(g
+| μ, D) dg, its cumulant of order l > 2 is D^l times the derivative of order l of h.
 
-A tilted distribution is the cavity of a row, its Gaussian posterior without its own site, times the likelihood. With
-one latent function its third cumulant is D³ h‴, h(μ) = log ∫ p(y | f) N(f | μ, D) df. With several it is an array
-(c, c, c). Points with the density N(0, s² I), each with its mirror image, are weighted by likelihood over site. So the
+The tilted distribution of a row is its cavity times its likelihood. With one latent function its third cumulant is D³
+h‴, where h(μ) = log ∫ p(y | f) N(f | μ, D) df. With several functions it is an array (c, c, c). It is computed from
+points with the density N(0, s² I) and their mirror images, weighted by the ratio of likelihood to site. Therefore the
 third cumulants of a Gaussian are exactly 0.
 """
 
@@ -22,16 +22,16 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 
-_BLOCK = 50_000  # Numbers of correlations that are raised to a power at a time.
+_BLOCK = 50_000  # Number of correlations that are raised to a power at a time.
 
 
 class TiltedFactors(NamedTuple):
-    """The scalar factors of an EP at its fixed point, each g in units of its posterior standard deviation."""
+    """Scalar factors of an EP at its fixed point. Units of each g are its posterior standard deviations."""
 
     evidence: float
-    """EP's log evidence there."""
+    """EP's log evidence at the fixed point."""
     converged: bool
-    """Whether it is a fixed point."""
+    """Whether EP converged to a fixed point."""
     correlation: Array
     """Posterior correlations of all g, (N, N)."""
     third: Array
@@ -41,14 +41,15 @@ class TiltedFactors(NamedTuple):
 
     @property
     def lines(self) -> Array:
-        """Correlations between different factors (N, N), zero on the diagonal."""
+        """Posterior correlations between different factors (N, N), zero on the diagonal."""
         return self.correlation - np.diag(self.correlation.diagonal())
 
     @property
     def two_loops(self) -> Array:
-        """The correction of second order of the evidence by factors: Σ_t κ₃(s) κ₃(t) ρ_st³ / 12 for each s, (N,).
+        """Contribution of each factor s to the second-order correction of the evidence, Σ_t κ₃(s) κ₃(t) ρ_st³ / 12.
 
-        The sum over s is the missing term of EP's evidence (Opper, Paquet and Winther 2013, section 3).
+        The shape is (N,). The sum over s is the missing term of EP's evidence (Opper, Paquet and Winther 2013, section
+        3).
         """
         return self.third * self.by_cubes(self.third) / 12.0
 
@@ -71,12 +72,12 @@ class TiltedFactors(NamedTuple):
 
 
 class ScalarCavities(NamedTuple):
-    """The cavities of scalar factors, with the joint distribution of their arguments."""
+    """Cavities of scalar factors, with the joint posterior covariance of their arguments g."""
 
     covariance: Array
     """Posterior covariance of all g, (N, N)."""
     mean: Array
-    """Mean of each g in its cavity, (N,)."""
+    """Mean of each g in its cavity, Variance of each g in its cavity, (N,)."""
     variance: Array
     """(N,)."""
 
@@ -84,12 +85,12 @@ class ScalarCavities(NamedTuple):
 def tilted_factors(
     solution: Solution, cavities: ScalarCavities, average: Callable[..., object], labels: Observed
 ) -> TiltedFactors:
-    """The factors of a fixed point.
+    """Return the factors of a fixed point with their cumulants.
 
     Parameters
     ----------
     solution : Solution
-        A fixed point of EP.
+        Fixed point of EP.
     cavities : ScalarCavities
     average : callable
         Function that writes h and its derivatives, as `terms` of
@@ -107,18 +108,17 @@ def tilted_factors(
 
 
 def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> ScalarCavities:
-    """The cavities of g_j = f_y − f_j + u at every point where sites α and β (n, c − 1) of these make the posterior.
+    """Return the cavities of g_j = f_y − f_j + u, from the sites α and β (n, c − 1) of these g.
 
-    Given f the sites leave u with the precision 1 + 1ᵀα and the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα). The same
-    holds in `pymc_gpep.kernels.moments.inner_ep.difference_moments`; here it serves for the covariance between points
-    as well.
+    Given f and the sites, u has the precision 1 + 1ᵀα and the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα). Compare
+    `pymc_gpep.kernels.moments.inner_ep.difference_moments`, which has no covariances between points.
     """
     y, posterior = solution.labels, solution.posterior
     c, n = solution.mean.shape
     points = np.arange(n)
     others = np.array([np.delete(np.arange(c), label) for label in y])
     total = 1.0 + alpha.sum(axis=1)
-    # The matrix that maps the differences f_y − f_j of a point to the means of its g.
+    # Matrix that maps the differences f_y − f_j of a point to the means of its g.
     reaction = np.eye(c - 1) - (alpha / total[:, None])[:, None, :]
 
     cov = posterior.covariance_among(points)
@@ -137,23 +137,23 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
     return ScalarCavities(whole, (mean.reshape(size) - beta.reshape(size) * variance) / kept, variance / kept)
 
 
-_LOG2_POINTS = 9  # log2 of the number of points, without mirror images
-_WIDER = 1.5  # s²: variances of cavities are up to three times the posterior variances
+_LOG2_POINTS = 9  # log2 of the number of points, without mirror images.
+_WIDER = 1.5  # s². Cavity variances can be three times the posterior variances.
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
 _SEED = 20_090_401
 
 
 def third_cumulants(solution: Solution) -> Array | None:
-    """Return A (n, c, c, c), by which an affine t has the third cumulant Σ_i A_i(k_i, k_i, k_i), k_i = Cov(f_i, t).
+    """Return A (n, c, c, c): affine t has the third cumulant Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i, t).
 
-    A_i is the third cumulant of the tilted distribution of f_i, times the inverse of f_i's posterior covariance along
-    each axis. The cavities belong to the Gaussian posterior of any approximation.
+    A_i is the third cumulant of the tilted distribution of f_i, multiplied along each axis by the inverse posterior
+    covariance of f_i. Cavities are computed from the Gaussian posterior of any approximation.
 
     Returns
     -------
     array (n, c, c, c) or None
-        None if the likelihood of one function has no averages.
+        None if a likelihood of one function does not have the averages.
     """
     if len(solution.mean) > 1:
         return _of_several(solution)
@@ -171,7 +171,7 @@ def third_cumulants(solution: Solution) -> Array | None:
 
 
 def _of_several(solution: Solution) -> Array:
-    """Return A for several functions, by weighted points f = mean + R z, R Rᵀ the posterior covariance of a row."""
+    """Return A for several functions, from weighted points f = mean + R z with row covariance R Rᵀ."""
     c, n = solution.mean.shape
     values, vectors = np.linalg.eigh(solution.cov)
     kept = values > _ROUNDING * values[:, -1:]
@@ -199,7 +199,7 @@ def _of_several(solution: Solution) -> Array:
 
 
 def _log_ratios(solution: Solution, x: Array) -> Array:
-    """Return log p(y_i | f_i) minus the log of the site scaled to 1 at the mean, (s, n), for f = mean + x (s, c, n)."""
+    """Return log p(y_i | f_i) minus the log site, which is 0 at the mean, (s, n), for f = mean + x, x (s, c, n)."""
     posterior, f = solution.posterior, solution.mean + x
     log_sites = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
     return solution.likelihood.log_densities(f, solution.labels) - log_sites
@@ -207,7 +207,7 @@ def _log_ratios(solution: Solution, x: Array) -> Array:
 
 @lru_cache(maxsize=8)
 def _points(c: int) -> Array:
-    """Return points (s, c) with normal numbers of variance s², each followed by its mirror image."""
+    """Return points (s, c) of quasi-random normal numbers with variance `_WIDER`, and their mirror images."""
     u = qmc.Sobol(c, rng=_SEED).random_base2(_LOG2_POINTS)
     z = np.sqrt(_WIDER) * ndtri(np.clip(u, 1e-12, 1.0 - 1e-12))
     return np.concatenate([z, -z])

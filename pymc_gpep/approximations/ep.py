@@ -1,14 +1,14 @@
 """Expectation propagation for a likelihood of one latent function (Minka 2001; Opper and Winther 2000, as TAP).
 
-The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b. Here m and v are the moments of the
-posterior and b its weights: nothing cancels. Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df. The tilted mean is μ + D h′
-and the tilted variance D + D² h″. The new site thus has the precision γ / (1 − Dγ), γ = −h″, and pulls with the force
-h′ at the tilted mean. A likelihood that is not log-concave may have γ < 0: an outlier under heavy tails has a site of
-negative precision. With sites that are scaled to be 1 at m, the evidence is
+The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b. Here m and v are the posterior moments
+and b the weights. This expression avoids cancellation. Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df. The tilted mean is
+μ + D h′ and the tilted variance D + D² h″. So the new site has the precision γ / (1 − Dγ) with γ = −h″, and the slope
+h′ at the tilted mean. If a likelihood is not log-concave, γ may be negative: an outlier under heavy tails has a site of
+negative precision. With sites scaled to be 1 at m, the evidence is
 
     Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
 
-for any sites. If the sites match, the evidence is stationary in them (Nickisch and Rasmussen 2008, section 4).
+for any sites. At a fixed point, the evidence is stationary in the sites (Nickisch and Rasmussen 2008, section 4).
 """
 
 from collections.abc import Callable
@@ -32,8 +32,8 @@ from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
-_AT_MODE = 1e-2  # Tolerance of the mode that starts a cold solve.
-# Use the rough kernel if the tolerance is at least _WIDE, or changes exceed _CLOSE times the tolerance.
+_AT_MODE = 1e-2  # Tolerance of the mode from which a cold solve starts.
+# Smallest tolerance for which the rough kernel is used; smallest change for it, in units of the tolerance.
 _WIDE, _CLOSE = 1e-5, 1e3
 _WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
 _DIGITS = 8.0 * np.finfo(np.float64).eps
@@ -52,13 +52,13 @@ def scalar_ep(
     least_precision: float = 0.0,
     **options: Any,
 ) -> Found:
-    """Run EP. `start` holds precisions and locations of the sites (2, n), and is overwritten.
+    """Run EP. `start` has the precisions and locations of the sites (2, n), and is overwritten.
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
-    `ParameterSlopes`. `density` is the same for cavities of width 0, if that takes less time. Sweeps far from the fixed
-    point, and solves with a wide tolerance, use the kernel `rough`. Sites of densities that are normal come from
-    `normal`, since moments lose their digits where a site is precise. Precisions of sites are at least
-    `least_precision`, 0 or −∞. Other options are passed to `pymc_gpep.solvers.site_ep.site_ep`.
+    `ParameterSlopes`. `density` is a faster kernel for cavities with variance 0. Sweeps far from the fixed point, and
+    solves with a wide tolerance, use the kernel `rough`. `normal` writes the sites of normal densities, since matching
+    moments loses digits for precise sites. Precisions of sites are at least `least_precision`, 0 or −∞. Other options
+    are passed to `pymc_gpep.solvers.site_ep.site_ep`.
     """
     y = problem.labels
     posterior = FunctionSitePosterior(problem, least_precision)
@@ -74,7 +74,7 @@ def scalar_ep(
     signed, nothing, widest = least_precision < 0.0, np.zeros(y.size, bool), _WIDEST * problem.prior.variances[0]
 
     def changed(at: FunctionSitePosterior, sites: Array, target: Array, scale: Array) -> float:
-        """Write sites that match the moments of tilted distributions. Return their largest change."""
+        """Write the sites that match the moments of tilted distributions. Return the largest change."""
         terms(mean, width, y, problem.parameters, h)
         target[:, :, 0] = site_of(h[1], np.maximum(-h[2], at.least), mean, width)
         target[:, given, 0] = exact[:, given]
@@ -102,12 +102,12 @@ def scalar_ep(
         return True, float((h[0] + 0.5 * width * b * b + 0.5 * np.log(stretch)).sum()), residual
 
     if not start.any() and not given.all():
-        # Started from zero sites, EP may diverge under a wide prior.
+        # From sites of 0, EP may diverge under a wide prior.
         start.reshape(2, -1)[:] = sites_at_mode(problem, density or average, _AT_MODE, wide=False)
     start.reshape(2, -1)[:, given] = exact[:, given]
     ended = site_ep(posterior, start.reshape(2, -1, 1), history, update=matched, **options)
     status = lost_in_rounding(problem, posterior.of.coordinates, history, ended.status)
-    # Sites of large counts are precise: for an A of the size 10ᵏ, at most its trace, A⁻¹ loses k digits.
+    # Sites of large counts are precise. For A of magnitude 10ᵏ (at most its trace), A⁻¹ loses k digits.
     trace = float(problem.prior.variances[0] @ np.abs(posterior.of.precision))
     if problem.prior.by_weights and status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
@@ -116,8 +116,8 @@ def scalar_ep(
     return posterior.found(ended._replace(status=status), lambda: parameter_slopes(problem, slopes, mean, width))
 
 
-_ROUGHLY, _FEW = 1e-2, 100  # Tolerance and iterations of the bound that starts a cold solve.
-_LITTLE = 0.05  # A row is an outlier if its site precision is below this fraction of its value under the prior.
+_ROUGHLY, _FEW = 1e-2, 100  # Tolerance and largest number of iterations of the bound from which a cold solve starts.
+_LITTLE = 0.05  # Site precision of an outlier, at most, relative to the precision under the prior.
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class EP(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        # Sites at a kink have no curvature, and leave a flat direction of the prior open.
+        # Sites at a kink of the log density have no curvature, which a flat direction of the prior needs.
         hard = not likelihood.log_concave or (problem.prior.flat.size and not likelihood.offers(ScalarDensity))
         if likelihood.of_prior and not start.any():
             start.reshape(2, -1)[:] = self._start_with_priors(problem, likelihood)
@@ -162,7 +162,7 @@ class EP(AcceleratedEP):
 
     @staticmethod
     def _start_with_priors(problem: Problem, likelihood: Likelihood) -> Array:
-        """Return sites (2, n) at the mode, given sites with which prior factors have the moments of the priors."""
+        """Return sites (2, n) at the mode, with sites of prior factors that match the moments of the priors."""
         terms = likelihood.computation(GaussianAverage).terms
         rows = np.concatenate([each for each, _ in likelihood.given(problem.parameters).priors()])
         mean, variance = (np.ascontiguousarray(each[0]) for each in (problem.prior.mean, problem.prior.variances))

@@ -1,11 +1,10 @@
-"""The Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008, section 5).
+"""Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008), and linear responses.
 
-The mean of each row's approximation follows a force on the latent values by linear response.
-
-A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites of some
-approximations ignore couplings between latent functions, so that their means do not move as their own covariance says.
-They move like the means of another Gaussian with the same prior and means. At each point its sites have the precision
-of the tilted distribution or of the log likelihood (Opper and Winther 2003).
+A small force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites
+of some approximations ignore couplings between latent functions. The means of such an approximation do not respond by
+its posterior covariance. They respond by the covariance of another Gaussian with the same prior and means. The sites of
+this Gaussian have the precision of the tilted distribution or of the log likelihood at each point (Opper and Winther
+2003).
 """
 
 from dataclasses import dataclass, field
@@ -35,9 +34,9 @@ _DIFFERENCE = 1e-4  # Step of finite differences, in standard deviations.
 
 
 def curvature_response(solution: Solution) -> Posterior:
-    """Response of means at the mode of the posterior (Laplace); the likelihood has `BlockCurvature`.
+    """Return the Gaussian of the response at the mode of the posterior, for a likelihood with `BlockCurvature`.
 
-    Its algebra is dense, in O((cn)³).
+    It takes dense algebra in O((cn)³).
     """
     posterior = solution.posterior
     c, n = solution.mean.shape
@@ -48,7 +47,7 @@ def curvature_response(solution: Solution) -> Posterior:
 
 
 def bound_response(solution: Solution) -> Posterior:
-    """Response of one latent function under a quadratic bound: its curvature in the means, at fixed variances."""
+    """Return the Gaussian of the response under a quadratic bound for one latent function, at fixed variances."""
     terms = solution.likelihood.computation(QuadraticBound).terms
     variance = np.ascontiguousarray(solution.cov[:, 0, 0])
     step = _DIFFERENCE * np.sqrt(variance)
@@ -64,15 +63,15 @@ def bound_response(solution: Solution) -> Posterior:
 
 
 def average_response(solution: Solution) -> Posterior:
-    """Response of the means of the Gaussian nearest to the posterior, whose variances change with its means.
+    """Return the Gaussian of the response for `KL`, whose variances change with its means.
 
-    A force moves means m, means move the variances v, and variances move the means again, by ∂²g/∂m∂v. With the
+    A force moves the means m. The means change the variances v, which move the means again, by ∂²g/∂m∂v. With the
     covariance V and S = V ∘ V, the means follow by
 
         [K⁻¹ + W − Dg(g_mv) (I − 2 S Dg(g_vv))⁻¹ 2 S Dg(g_mv)]⁻¹,
 
-    which no sites express. Only the diagonal of S is used, v²: then each point changes under its cavity. The covariance
-    alone would leave this change out.
+    which is not of the form of sites. Only the diagonal v² of S is used, as if each point changed under its cavity. The
+    posterior covariance would omit this change.
     """
     terms = solution.likelihood.computation(AverageLogDensity).terms
     mean, whole = solution.mean[0], solution.cov[:, 0, 0]
@@ -98,19 +97,19 @@ def average_response(solution: Solution) -> Posterior:
 
 @dataclass(frozen=True)
 class AcceleratedBound(Approximator):
-    """The best Gaussian under a bound, sought with Anderson acceleration.
+    """Gaussian that maximises a lower bound, by iteration with Anderson acceleration.
 
     Parameters
     ----------
     tolerance : float
         Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
-        The bound is accurate to about the square of the tolerance.
+        The error of the bound is about the square of the tolerance.
     max_iterations : int
         Limit on iterations.
     depth : int
-        Past steps that Anderson acceleration combines; 0 is the plain iteration.
+        Number of past steps that Anderson acceleration combines; 0 is the plain iteration.
     mixing : float
-        Part of the combined residual that an accelerated step takes.
+        Fraction of the combined residual in an accelerated step, in (0, 1].
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())
@@ -123,7 +122,7 @@ class AcceleratedBound(Approximator):
     bounds: ClassVar[bool] = True
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: sites."""
+        """Return the length of the vector from which a solve starts: sites."""
         return 2 * n_points
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
@@ -132,7 +131,7 @@ class AcceleratedBound(Approximator):
 
 @dataclass(frozen=True)
 class KL(AcceleratedBound):
-    """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian."""
+    """Gaussian q with the smallest KL(q ‖ posterior). The evidence is the largest lower bound by a Gaussian."""
 
     name: ClassVar[str] = "kl"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
@@ -158,16 +157,16 @@ class KL(AcceleratedBound):
         )
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian with precisions reduced for variances that follow the means."""
+        """Return the Gaussian whose site precisions are reduced, since variances change with the means."""
         return average_response(solution)
 
 
 @dataclass(frozen=True)
 class QuadraticVB(AcceleratedBound):
-    """The best Gaussian under optimal quadratic lower bounds of the log density of each point.
+    """Gaussian that maximises the evidence bound from quadratic lower bounds of the log density of each point.
 
-    For the logit the bound is by Jaakkola and Jordan (2000). For the probit it has curvature 1, which is variational
-    Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound, below the bound of `KL`.
+    For the logit the quadratic bound is by Jaakkola and Jordan (2000). For the probit its curvature is 1, which is
+    variational Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound, below the bound of `KL`.
     """
 
     name: ClassVar[str] = "vb"
@@ -187,5 +186,5 @@ class QuadraticVB(AcceleratedBound):
         )
 
     def response(self, solution: Solution) -> Posterior:
-        """The Gaussian with the curvature of the bound in the means, which may be far below the precisions."""
+        """Return the Gaussian with the curvature of the bound in the means, which may be far below the precisions."""
         return bound_response(solution)

@@ -2,28 +2,28 @@
 
 Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5. `solvers/newton.py` finds the mode.
 
-Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in
-p(y* | y) = p(y, y*) / p(y) are approximated. Their errors from lack of symmetry are much the same, and cancel (nested
-EP paper, section 4.1.1, LA-TKP). An average over the Gaussian instead inherits the errors of the Gaussian.
+Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in p(y*
+| y) = p(y, y*) / p(y) are approximated. Their errors due to skewness are nearly equal, and cancel (nested EP paper,
+section 4.1.1, LA-TKP). An average over the Gaussian approximation, in contrast, has its errors.
 
 With one latent function the mean may be corrected (`smoothed_mode`). The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀)
 differs from the mean if the posterior is skewed. The corrected mean is the mode with g(m, v) in place of ℓ, the average
-of ℓ over N(m, v) at Laplace's variances v. It is the best mean of a Gaussian with these variances (van Niekerk and Rue
-2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
+of ℓ over N(m, v) at Laplace's variances v. Among Gaussians with these variances, it is the mean with the smallest KL
+divergence (van Niekerk and Rue 2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
 
 For one function `fixed_cavity` is Laplace's method and naive TAP, in the symbols of `pymc_gpep.solvers.newton`.
 The posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
 
     Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
 
-is Laplace's for D = 0, and EP's expression for any D. It is stationary in the mean but for the parts with W. Their
-derivative is ½ τ_i, where τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted less the posterior variance, 0 at EP's own
-widths. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
+is Laplace's for D = 0, and EP's expression for any D. Apart from the terms with W it is stationary in the mean. The
+derivative of these terms with respect to W_i is ½ τ_i. Here τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted minus the
+posterior variance, which is 0 for EP's cavities. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
 
-the last term of the first where D is K_ii, and both its derivatives at fixed f. Likewise a parameter θ_i of Laplace's
-log density ℓ has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
+The last term of d/dK applies if D = K_ii, with derivatives at fixed f. The derivative with respect to a parameter θ_i
+of Laplace's log density ℓ of point i is ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ.
 """
 
 from abc import ABC, abstractmethod
@@ -57,13 +57,13 @@ from pymc_gpep.solvers.team import one_blas_thread
 
 @dataclass(frozen=True)
 class NewtonApproximation(Approximator):
-    """An approximation whose means maximise an objective.
+    """Approximation whose means maximise an objective by Newton's method.
 
     Parameters
     ----------
     tolerance : float
-        Tolerance of the objective's slope in the means, and of Newton's step, in absolute terms. If rounding prevents
-        it, as for variances above about 1e6, the iteration ends at the level of rounding.
+        Absolute tolerance on the objective's slope in the means, and on Newton's step. If rounding errors are larger,
+        as for variances above about 1e6, the iteration ends at the level of rounding.
     max_iterations : int
         Limit on the steps of Newton's method.
     """
@@ -74,11 +74,12 @@ class NewtonApproximation(Approximator):
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: weights."""
+        """Return the length of the vector from which a solve starts: weights."""
         return n_functions * n_points
 
 
-_CLOSE = 0.5  # differences between functions that change less cannot overshoot: W changes by e^0.5 < 2 at most
+# Change of differences below which a step cannot overshoot: W changes by e^0.5 < 2 at most.
+_CLOSE = 0.5
 
 
 class FunctionsAscent(ABC):
@@ -214,23 +215,23 @@ def found_at_mode(
     return Found(evidence, status, weights, ascent.f, cov, ascent.precision, derivatives)
 
 
-_TOLERANCE = 1e-7  # Tolerance of the mode; the evidence is about as accurate.
+_TOLERANCE = 1e-7  # Tolerance of the mode. The error of the evidence is of the same size.
 _MAX_ITERATIONS = 200
 
 
 @one_blas_thread()
 def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Array, prior_mean: Array) -> Array:
-    """Probability of each class at m new points, corrected by Laplace's method with the new point among the data.
+    """Return class probabilities at m new points, by Laplace's method with the new point among the data.
 
-    For every new point and every possible label, the mode is found anew, from the mode of the data. This takes a few
-    iterations of O((c + 1) n³) each, so that m points take some mc times as long as one iteration of the fit.
+    For each new point and label, a search for the mode starts from the mode of the data. It takes a few iterations of
+    O((c + 1) n³) each. So m points take at least mc times as long as one iteration of the fit.
 
     Parameters
     ----------
     solution : Solution
-        From the `Laplace` approximation, of a likelihood with `CoupledCurvature`.
+        Solution of `Laplace`, for a likelihood with `CoupledCurvature`.
     k_cross : array (1 or c, m, n)
-        Prior covariance between the new points and the old.
+        Prior covariance between new points and data.
     k_new : array (1 or c, m)
         Prior variances at the new points.
     prior_mean : array (c, m)
@@ -282,7 +283,7 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
 
 @dataclass(frozen=True)
 class Laplace(NewtonApproximation):
-    """Gaussian at the posterior mode, with the curvature of the log posterior there."""
+    """Gaussian with the posterior mode as mean, and the curvature of the log posterior at the mode."""
 
     name: ClassVar[str] = "laplace"
     site_form: ClassVar[SiteForm] = SiteForm.COUPLED
@@ -301,15 +302,16 @@ class Laplace(NewtonApproximation):
 
 @dataclass(frozen=True)
 class LaplaceProbit(NewtonApproximation):
-    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+    """Gaussian with the posterior mode as mean, and the curvature of the log posterior at the mode.
 
-    The curvature of a multinomial probit has no structure that would save work, so that time grows with (cn)³ where
-    prior covariances are matrices.
+    The curvature of a multinomial probit has no structure that saves work. Therefore time grows with (cn)³ if prior
+    covariances are matrices.
 
     Parameters
     ----------
     max_size : int
-        Largest number cn of latent values to accept where prior covariances are matrices; rows may be many more.
+        Largest accepted number cn of latent values if prior covariances are matrices. Other forms of the prior have no
+        such limit.
     """
 
     max_size: int = field(default=3000, metadata=at_least(1))
@@ -337,14 +339,14 @@ class LaplaceProbit(NewtonApproximation):
 
 
 _STEPS, _HALVINGS = 50, 30
-_TOLERANCE_OF_MEANS = 1e-8  # largest change of a mean, in standard deviations
+_TOLERANCE_OF_MEANS = 1e-8  # Largest change of a mean that counts as converged, in standard deviations.
 
 
 def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) -> Found:
-    """Return the result of Laplace's method with other means and their weights.
+    """Return the result of Laplace's method with the smoothed means and their weights.
 
-    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives
-    still belong to Laplace's method.
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`. Evidence and derivatives are
+    unchanged.
     """
     prior_mean, variance = problem.mean[0], np.ascontiguousarray(found.cov[:, 0, 0])
     mean, b = found.mean[0].copy(), found.weights[0].copy()
@@ -378,13 +380,13 @@ def smoothed_mode(problem: Problem, found: Found, terms: Callable[..., None]) ->
 
 @dataclass(frozen=True)
 class ScalarLaplace(NewtonApproximation):
-    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+    """Gaussian with the posterior mode as mean, and the curvature of the log posterior at the mode.
 
     Parameters
     ----------
     smoothed_mean : bool
-        Whether means maximise the log density averaged over Laplace's variances. They are nearer to the means of a
-        skewed posterior. Variances and evidences stay at the mode.
+        Whether means maximise the log density averaged over Laplace's variances. Such means are nearer to the means of
+        a skewed posterior. Variances and evidence are computed at the mode.
     """
 
     smoothed_mean: bool = False
@@ -407,7 +409,7 @@ class ScalarLaplace(NewtonApproximation):
         return smoothed_mode(problem, found, likelihood.computation(AverageLogDensity).terms)
 
 
-_CONVEX = 1e-6  # smallest second derivative, relative to the prior precision, above rounding
+_CONVEX = 1e-6  # Smallest second derivative that is not rounding, relative to the prior precision.
 
 
 def fixed_cavity(
@@ -420,10 +422,11 @@ def fixed_cavity(
     wide: bool,
     tolerance: float,
 ) -> Found:
-    """Laplace's approximation, or naive TAP if cavities are as `wide` as the prior.
+    """Run Laplace's approximation, or naive TAP if cavities are as `wide` as the prior.
 
-    `start`, which is overwritten, holds the weights b (1, n); `average` is the kernel of
-    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first of `ParameterSlopes`, for Laplace's.
+    `start` has the weights b (1, n), and is overwritten. `average` is the kernel of
+    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first kernel of `ParameterSlopes`, for
+    Laplace's approximation.
     """
     n = problem.labels.size
     b = start.reshape(1, n)
@@ -445,7 +448,7 @@ def fixed_cavity(
     if status == CONVERGED and not wide and (ascent.h[2] * problem.prior.variances[0] > _CONVEX).any():
         status = NOT_CONCAVE
     if status == CONVERGED:
-        # The evidence at the mode: extrapolate over the last step, which is not taken. Its error is of second order.
+        # Extrapolate the evidence over the last step, which is not taken. The error is of second order in the step.
         prior, x = problem.prior, posterior.coordinates
         right, image = prior.residual(ascent.gradient, x), np.empty((1, n))
         step = posterior.solve(right)
@@ -472,7 +475,7 @@ def fixed_cavity(
 def function_found(
     posterior: FunctionPosterior, evidence: float, status: int, derivatives: Callable[[], Derivatives], rung: int = 0
 ) -> Found:
-    """Return the result of a solver that ended with a posterior of one function."""
+    """Return the result of a solver for one function."""
     return Found(
         evidence,
         status,

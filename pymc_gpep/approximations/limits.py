@@ -22,9 +22,9 @@ _PARAMETERS = r"Parameters\n----------\n(.*?)(?:\n\n(?=\S)|\Z)"
 class _Limit(NamedTuple):
     holds: Callable[[Any], bool]
     must: str
-    """What the value must be, in words."""
+    """Text on allowed values, for messages."""
     suggestion: Callable[[Any], str] = lambda _: ""
-    """For the end of a message about a value."""
+    """Function of the value, which returns the end of a message."""
 
 
 type Metadata = dict[str, _Limit]
@@ -46,7 +46,7 @@ def fraction() -> Metadata:
 
 
 def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
-    """Limit of an option to some names; `elsewhere` maps names of other methods to names here."""
+    """Limit of an option to names; `elsewhere` maps names in other methods to these names."""
     others = elsewhere or {}
 
     def suggestion(value: Any) -> str:
@@ -56,14 +56,14 @@ def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
 
 
 def check_limits(options: Any) -> None:
-    """Check the fields of a dataclass that have limits; None is allowed where it is the default.
+    """Check the fields of a dataclass that have limits. None is allowed if it is the default.
 
     Raises
     ------
     ValueError
-        If an option has a value that makes no sense.
+        If the value of an option is outside its limit.
     TypeError
-        If a value cannot be compared with its limit, or must be an integer and is not.
+        If a value has the wrong type: it cannot be compared with its limit, or is not an integer.
     """
     for option in fields(options):
         limit = option.metadata.get(_KEY)
@@ -82,10 +82,10 @@ def check_limits(options: Any) -> None:
 
 
 def documented(kind: type, base: type | None = None) -> str | None:
-    """Return the docstring of a class extended by the options of its base class.
+    """Return the docstring of a class, extended by the documentation of options of its base class.
 
-    Options that it documents itself stay as they are. `base` is the class above, if it is not the first one. None where
-    Python runs without docstrings.
+    Options that the docstring documents are not changed. `base` is the base class, by default the first. None is
+    returned if Python runs without docstrings.
     """
     above, own = (base or kind.__mro__[1]).__doc__, kind.__doc__
     if not above or not own:
@@ -101,7 +101,7 @@ def documented(kind: type, base: type | None = None) -> str | None:
 
 
 def options_of(documentation: str) -> dict[str, str]:
-    """Parameters of a docstring by name, each with its lines."""
+    """Return the entries of parameters in a docstring, by name."""
     found = re.search(_PARAMETERS, cleandoc(documentation), flags=re.DOTALL)
     entries = re.split(r"(?m)^(?=[\w, ]+ : )", found[1])[1:] if found else []
     return {entry.split(" : ")[0]: entry.rstrip() + "\n" for entry in entries}

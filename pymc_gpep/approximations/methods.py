@@ -1,4 +1,4 @@
-"""Table of the approximations by name, and the likelihoods that each of them fits."""
+"""Table of the approximations by name, and of the likelihoods that each approximation supports."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,24 +24,24 @@ COVARIANCE = """\
 k : array (n, n) or (c, n, n)
     Prior covariance of the latent values, shared by the latent functions or one for each.
 """
-"""Documentation of the covariance that a function of arrays takes."""
+"""Documentation of the covariance parameter of a function of arrays."""
 
 
 class ArrayMethod(NamedTuple):
-    """A method as a function of arrays, and its documentation.
+    """Method as a function of arrays, with parts of its documentation.
 
     Attributes
     ----------
     function : function
         Function of prior moments, labels, the name of a likelihood, and options.
     prior : str
-        Parameters of prior moments, as in a docstring.
+        Docstring entries of the parameters for prior moments.
     more : str
-        Parameters after the name of the likelihood.
+        Docstring entries of the parameters after the name of the likelihood.
     arrays : str
         Arguments for an example.
     number : str
-        Name of a number of the solution, for an example.
+        Name of an attribute of the solution, for an example.
     """
 
     function: Callable[..., Any]
@@ -52,14 +52,14 @@ class ArrayMethod(NamedTuple):
 
 
 class FurtherMethod(ABC):
-    """Options, as a dataclass, of a method that has its own plan and no matrix of all rows."""
+    """Options of a method with a separate plan and without a matrix of all rows."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: ClassVar[str]
     by: ClassVar[str]
-    """Words for its way, which follow "by"."""
+    """Text after "by" in messages, such as "active rows"."""
     example: ClassVar[str]
-    """Options for an example, as code."""
+    """Code of options, for an example."""
 
     @classmethod
     @abstractmethod
@@ -96,7 +96,7 @@ def _for_different_likelihoods(one: type[Approximator], other: type[Approximator
 APPROXIMATIONS: Registry[type[Approximator]] = Registry(
     "approximation", _OWN, of=Approximator, together=_for_different_likelihoods
 )
-"""Approximations that work on all rows together; those of one name are for different likelihoods."""
+"""Approximations that work on all rows together. Several approximations with one name support different likelihoods."""
 
 SPARSE_APPROXIMATIONS: Registry[type[SparseApproximation]] = Registry(
     "sparse_approximation", (SparseEP, SparseVI), of=SparseApproximation, apart=[APPROXIMATIONS]
@@ -106,7 +106,7 @@ SPARSE_APPROXIMATIONS: Registry[type[SparseApproximation]] = Registry(
 FURTHER_METHODS: Registry[type[FurtherMethod]] = Registry(
     "method", (), of=FurtherMethod, apart=[APPROXIMATIONS, SPARSE_APPROXIMATIONS]
 )
-"""Methods with plans of their own."""
+"""Methods with separate plans."""
 
 METHODS = APPROXIMATIONS.names
 """Names for `pm.fit(method=...)` of methods that work on all rows together."""
@@ -120,27 +120,27 @@ def approximator(
     others: Collection[str] = (),
     singular: bool = False,
 ) -> Approximator:
-    """Make the approximation that a method uses for a likelihood.
+    """Return the approximation that a method uses for a likelihood.
 
     Parameters
     ----------
     method : str or None
-        Name in `METHODS`, in small letters or capitals; the likelihood's default if None.
+        Name in `METHODS`, in upper or lower case; None stands for the default of the likelihood.
     likelihood : Likelihood
-        Likelihood whose posterior the method is to approximate.
+        Likelihood of the posterior.
     options : dict
         Options of the approximation.
     besides : str
         Text with other options of the caller, for the message about an unknown option.
     others : collection of str
-        Names of these options, for a suggestion.
+        Names of the other options of the caller, for a suggestion.
     singular : bool
-        Whether the prior belongs to a sum, for the message about a method that does not fit.
+        Whether the prior belongs to a sum, for the message about an unsuitable method.
 
     Raises
     ------
     ValueError
-        If the method is unknown, or does not fit the likelihood.
+        If the method is unknown, or does not support the likelihood.
     TypeError
         If an option is not an option of the approximation.
     """
@@ -167,28 +167,28 @@ def approximator(
 
 
 def takes_predictors(method: str) -> bool:
-    """Return whether an approximation of a name takes likelihoods of several linear predictors."""
+    """Return whether a method supports likelihoods of several linear predictors."""
     return any(kind.name == method.lower() and PredictorsDensity in kind.needs for kind in APPROXIMATIONS)
 
 
 def takes_bounds(method: str | None) -> bool:
-    """Return whether an approximation of a name takes priors of effects with a bound; None is the default method."""
+    """Return whether a method supports priors of effects with a bound; None stands for the default method."""
     return any(
         kind.name == (method or kind.name).lower() and kind.needs == (GaussianAverage,) for kind in APPROXIMATIONS
     )
 
 
 def likelihood_named(name: str) -> Likelihood:
-    """Return the likelihood of a name; raise a ValueError if the name is unknown."""
+    """Return the likelihood with this name; raise a ValueError if it is unknown."""
     check_name("likelihood", name, LIKELIHOODS.names)
     return LIKELIHOODS[name]
 
 
 def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, singular: bool = False) -> None:
-    """Raise a ValueError with the methods of `pm.fit` for a likelihood unless this method fits it.
+    """Raise a ValueError unless a method supports a likelihood. The message lists the supporting methods.
 
-    Methods without a matrix of all rows, and methods that invert the prior covariance, are not named for the
-    `singular` prior of a sum.
+    For the `singular` prior of a sum, the message omits methods without a matrix of all rows, and methods that invert
+    the prior covariance.
     """
     if not fits(likelihood):
         names = _names(likelihood, singular)
@@ -199,13 +199,13 @@ def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Like
 
 
 def _names(likelihood: Likelihood, singular: bool) -> list[str]:
-    """Return names of the methods of all rows for a likelihood."""
+    """Return names of the methods that work on all rows and support a likelihood."""
     kinds = [kind for kind in APPROXIMATIONS if kind.approximates(likelihood)]
     return [kind.name for kind in kinds if not (singular and kind.inverts_prior)]
 
 
 def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, names: Iterable[str]) -> str:
-    """Return a message with the likelihoods of a method, and the names of methods for this likelihood."""
+    """Return a message with the likelihoods that a method supports, and the methods for this likelihood."""
     theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
     effects = likelihood.effects
     kept = f" Or keep effects whose priors are not normal at their maximum: hyperparameters={effects}." * bool(effects)

@@ -1,26 +1,27 @@
 """Nested expectation propagation for the multinomial probit (Riihimäki, Jylänki and Vehtari 2013, section 3).
 
 The kernels are in `pymc_gpep.kernels.moments.inner_ep`. A fallback sequence of schemes leads to the fixed point. Its
-last step is EP that cannot cycle: descent on its free energy, with plain EP steps wherever they do no harm. The sites
-of the n(c − 1) factors Φ(g) are exp(β g − α g²/2). EP's fixed points are the stationary points of
+last scheme cannot cycle: it descends on EP's free energy, and uses plain EP steps unless they raise the energy. The
+sites of the n(c − 1) factors Φ(g) are exp(β g − α g²/2). EP's fixed points are the stationary points of
 
     F = KL(q ‖ prior) + Σ E_r[log r − log Φ] + Σ ½ log(2πe z)
 
-over Gaussians q with marginals N(μ, z) and densities r with the same two moments; there F = −log Z (Heskes and Zoeter
-2002; Opper and Winther 2005). The best r given the moments is Φ(g) exp(b g − a g²/2) for one cavity (a, b). The cavity
-is a scalar root, so F is a plain function of the sites, bounded below by zero. The step
+over Gaussians q with marginals N(μ, z) and densities r with the same mean and variance. At these points F = −log Z
+(Heskes and Zoeter 2002; Opper and Winther 2005). Given the moments, the optimal r is Φ(g) exp(b g − a g²/2) with a
+cavity (a, b), which a scalar root search finds. So F is a function of the sites, bounded below by zero. The step
 
     α ← α + t (1/z − a − α),   β ← β + t (μ/z − b − β)
 
-is its natural gradient: downhill for small t, and α stays non-negative for t ≤ 1.
+is its natural gradient: F falls for small t, and α stays nonnegative for t ≤ 1.
 
-An ordinary damped EP step is accepted if it brings the residual to a new low or the energy down. Otherwise the step is
-the safe one, halved until the energy falls. The energy and the best residual cannot fall for ever, so some limit point
-of the iteration is a fixed point. In the end rounding dominates: EP steps are then accepted without a test, with more
-and more damping.
+A damped EP step is accepted if it lowers the smallest residual so far or the energy. Otherwise the natural gradient
+step is taken, halved until the energy falls. The energy and the smallest residual cannot fall for ever, so a limit
+point of the iteration is a fixed point. Near the end, where rounding dominates, EP steps are accepted without a test,
+with increasing damping.
 
-With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If these do not settle, the iteration excludes
-them. With little noise factors are far from Gaussian. EP then starts with more noise, and decreases it step by step.
+With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If the iteration does not converge with them, it
+excludes them. With little noise, factors are far from Gaussian. EP then starts with more noise, and decreases it step
+by step.
 
 EP by quadrature for a softmax (`QEPSoftmax`) has sites that couple the classes (Seeger and Jordan 2004).
 """
@@ -71,7 +72,7 @@ from pymc_gpep.solvers.site_ep import (
 
 
 class CoupledSitePosterior(SitePosterior):
-    """The posterior of several functions under sites that couple them at each point.
+    """Posterior of several functions under sites that couple the functions of a point.
 
     Precisions are Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i from π (c, n), or any blocks (n, c, c).
 
@@ -79,9 +80,9 @@ class CoupledSitePosterior(SitePosterior):
     ----------
     problem : Problem
     reader : callable
-        `reader(labels, sites, precision, location)` writes precisions and locations of sites. It returns the log of the
-        factor that sites leave over, with ½ Σ_i log 1ᵀπ_i, or None for 0. With blocks it also writes `pi` and `nu`,
-        before `precision`.
+        `reader(labels, sites, precision, location)` writes precisions and locations of the Gaussian sites of f. It
+        returns the log of the remaining constant factor, including ½ Σ_i log 1ᵀπ_i, or None for 0. With blocks it also
+        writes `pi` and `nu`, which precede `precision`.
     blocks : bool
         Whether precisions are blocks.
     signed : bool
@@ -90,7 +91,7 @@ class CoupledSitePosterior(SitePosterior):
     Attributes
     ----------
     location : array (c, n)
-        Locations of the sites, relative to the prior mean once sites are taken.
+        Locations of the sites, relative to the prior mean after `take`.
     pi, nu : array (n, c − 1, c − 1), (n, c − 1)
         Precisions and locations of sites of the differences f_y − f_j, with blocks.
     """
@@ -123,7 +124,7 @@ class CoupledSitePosterior(SitePosterior):
         return self._reader(self.problem.labels, sites, *self._written) or 0.0
 
     def _centre(self) -> float:
-        """Make locations relative to the prior mean, ν − Πm. Return the log of the sites at m."""
+        """Replace locations by locations relative to the prior mean, ν − Πm. Return the log of the sites at m."""
         mean = self.problem.mean
         if self.precision.ndim == 2:
             return float(relative_location(mean, self.precision, self.location))
@@ -151,24 +152,25 @@ class CoupledSitePosterior(SitePosterior):
         return self.algebra.gradient(self.weights)
 
 
-_BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites of 0 would pass for a fixed point
+# Largest variance. Its square does not overflow; sites of 0 would look like a fixed point.
+_BEYOND_REASON = 1e150
 
 
 class InnerSitePosterior(CoupledSitePosterior):
-    """The posterior of nested EP, from its inner sites α and β (2, n, c − 1).
+    """Posterior of nested EP, from its inner sites α and β (2, n, c − 1).
 
-    Sites that are all 0 need no factorisation, and the algebra is left as it is.
+    If all sites are 0, the posterior is the prior, and no factorisation is computed.
     """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem, lambda labels, sites, *written: site_parameters(labels, *sites, *written))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`; log ∫ p(f) p(u) ∏ sites, the evidence without the terms of the factors."""
+        """See `ImpliedPosterior`. The number is log ∫ p(f) p(u) ∏ sites, the evidence without terms of factors."""
         variances = self.problem.prior.variances
         if sites.any() or not variances.max() < _BEYOND_REASON:
             return super().take(sites)
-        # A cold start begins at the prior. Its factorisations take as long as for any other sites.
+        # At a cold start the posterior is the prior, and factorisations would take as long as for other sites.
         self._read(sites)
         self.weights[:], self.mean[:] = 0.0, self.problem.mean
         self.cov[:] = variances.T[:, :, None] * np.eye(len(self.mean))
@@ -176,7 +178,7 @@ class InnerSitePosterior(CoupledSitePosterior):
 
     @property
     def in_single_precision(self) -> Self | None:
-        """The same workspace with single-precision matrices in its memory; None if that is impossible."""
+        """The same workspace with single-precision matrices in the same memory; None if it is impossible."""
         other, algebra = copy(self), self.algebra.in_single_precision
         if algebra is None:
             return None
@@ -190,12 +192,12 @@ _ARMIJO = 1e-4
 
 
 class _State:
-    """Sites with marginals of g, matching cavities and EP's new sites, each (2, n, c − 1)."""
+    """Sites with the marginals of g, the matching cavities and EP's updated sites, each (2, n, c − 1)."""
 
     def __init__(self, sites: Array, posterior: InnerSitePosterior, energies: _Energies) -> None:
         self.sites = sites
         self.moments, self.cavities, self.target = np.empty((3, *sites.shape))
-        self.energy = self.cost = self.residual = np.nan  # the cost is EP's −log Z at these sites
+        self.energy = self.cost = self.residual = np.nan  # The cost is EP's −log Z at these sites.
         self.ok, gaussian = posterior.take(sites)
         if self.ok:
             flat_moments(posterior.mean, posterior.cov, posterior.problem.labels, sites, self.moments)
@@ -216,9 +218,9 @@ def energy_descent(
     tolerance: float,
     damping: float,
 ) -> tuple[float, int]:
-    """Go down from `sites` (2, n, c − 1), which are overwritten. Returns evidence and status.
+    """Descend on the energy from `sites` (2, n, c − 1), which are overwritten. Return evidence and status.
 
-    `posterior` is left at the sites returned. `energies` is the kernel of that name of
+    At the end `posterior` has the final sites. `energies` is the kernel with this name of
     `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
     """
     state = _State(sites.copy(), posterior, energies)
@@ -263,33 +265,32 @@ def energy_descent(
         state = trial
         best = min(best, state.residual)
     sites[:] = state.sites
-    posterior.take(sites)  # it may hold a rejected trial
+    posterior.take(sites)  # The posterior may have the sites of a rejected trial.
     return -state.cost, status
 
 
 NESTED_SCHEMES = ("accelerated EP", "accelerated EP with small steps", "energy descent")
-_SMALL = 0.3  # mixing and damping of the second scheme, in units of the first one's
-# Residuals below the first number times the trace of the prior covariance stop falling because of rounding. If they are
-# below the second number as well, the prior variance is not the cause.
+_SMALL = 0.3  # Mixing and damping of the second scheme, relative to the first scheme.
+# Rounding limits residuals to about the first number times the trace of the prior covariance. Residuals below the
+# second number are negligible in any case.
 _ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
 
 
-_FEW = 200  # With fewer points factorisations take little of the time.
-_USELESS = 0.03  # Error of the sites above which the remaining sweeps cannot suffice.
-_REACH = 3.0  # Largest residual after the next sweep, in units of this error, that counts as progress.
-_RATE = 0.4  # Share of the residual that remains after a sweep.
-_UNIMPROVED = 3  # sweeps that may pass without a smaller residual
+_FEW = 200  # Smallest number of points for single precision: below it factorisations take little time.
+_USELESS = 0.03  # Largest rounding error of the sites for single precision.
+_REACH = 3.0  # Residual of the next sweep, in units of this error, below which double precision is used.
+_RATE = 0.4  # Expected ratio of residuals of consecutive sweeps.
+_UNIMPROVED = 3  # Largest number of sweeps without a smaller residual.
 
 
 class SinglePrecision:
-    """Decide before each sweep whether it runs in single precision.
+    """Rule that decides before each sweep whether it runs in single precision.
 
     The first sweep runs in single precision only from a cold start: the distance of another start from the solution is
     unknown. Once residuals are small, all sweeps run in double precision.
 
-    Rounding changes the sites that match the moments of a posterior by up to ε trace K, in units of their marginals.
-    Single precision is used until an iteration is that close to its fixed point, then 64 bits. The final sites and
-    the evidence are computed with 64 bits.
+    In units of the marginals, rounding changes matching sites by up to ε trace K. Once an iteration is that close to
+    its fixed point, double precision is used, also for the final sites and the evidence.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ class SinglePrecision:
         self._patience = _UNIMPROVED
 
     def note(self, evidence: float, residual: float) -> None:
-        """Note the evidence and the residual of the last sweep, NaN where it failed."""
+        """Record the evidence and the residual of the last sweep; NaN if it failed."""
         self._patience = _UNIMPROVED if residual < self._smallest else self._patience - 1
         self._smallest = min(residual, self._smallest)
         closer = self._enough < _RATE * residual < np.inf and self._patience > 0
@@ -335,19 +336,19 @@ class SinglePrecision:
 
 @dataclass(frozen=True)
 class NestedEP(AcceleratedEP):
-    """Full nested EP: between-class coupling kept, tilted moments by inner EP.
+    """Nested EP with couplings between classes, and tilted moments by inner EP.
 
-    `pymc_gpep.solvers.site_ep.site_ep` has the sweep and the iteration; the first sweeps are in single precision. Its
-    fallback sequence has descent on the energy as last scheme.
+    `pymc_gpep.solvers.site_ep.site_ep` runs the iteration, with the first sweeps in single precision. The last scheme
+    of the fallback sequence is descent on EP's free energy.
 
     Parameters
     ----------
     ladder : bool
-        Whether to continue with a fallback sequence if the iteration no longer gets closer. Smaller steps come first,
-        and then a scheme that lowers EP's energy and cannot cycle.
+        Whether to continue with a fallback sequence if the residual no longer falls: first smaller steps, then descent
+        on EP's free energy, which cannot cycle.
     max_inner : int
-        Inner sweeps per outer iteration: 1 is the paper's incremental scheme, a larger number runs inner EP to the
-        tolerance.
+        Largest number of inner sweeps per outer iteration. One sweep is the paper's incremental scheme; with a larger
+        number inner EP runs to its tolerance.
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))
@@ -391,11 +392,11 @@ class NestedEP(AcceleratedEP):
         return posterior.found(ended)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: α and β."""
+        """Return the length of the vector from which a solve starts: α and β."""
         return 2 * n_points * (n_functions - 1)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """The Φ(g_j) of all points: the fixed point is the fixed point of EP with these factors."""
+        """Return the factors Φ(g_j) of all points, of which the solution is EP's fixed point."""
         c, n = solution.mean.shape
         alpha, beta = solution.start.reshape(2, n, c - 1)
         average = solution.likelihood.computation(DifferenceFactors).average
@@ -408,22 +409,22 @@ _MOST, _LEAST = 0.1, 1e-6  # Largest and smallest label noise of the sequence.
 
 @dataclass(frozen=True)
 class NoisyNestedEP(AcceleratedEP):
-    """Nested EP where labels may be noise: the factor of a point is (1 − ε) p + ε / c.
+    """Nested EP with label noise: the factor of a point is (1 − ε) p + ε / c.
 
-    Inner EP integrates the multinomial probit p as in `"nested_ep"` (Riihimäki, Jylänki and Vehtari 2013). A step is
-    the probit of latent values that are many times as large. The moments of the whole factor follow in closed form, and
-    sites match them all. Such a factor is not log-concave: a label that contradicts its neighbours gets a site of
-    negative precision. The evidence is stationary in the sites, and has exact derivatives with respect to ε as well.
-    Time grows with (cn)³ where prior covariances are matrices.
+    Inner EP integrates the multinomial probit p as in `"nested_ep"` (Riihimäki, Jylänki and Vehtari 2013). A step
+    likelihood is a probit of scaled latent values. The moments of the factor follow in closed form, and sites match all
+    of them. Such a factor is not log-concave: a label that contradicts its neighbours gets a site of negative
+    precision. The evidence is stationary in the sites, so its derivatives are exact, also with respect to ε. Time grows
+    with (cn)³ if prior covariances are matrices.
 
     Parameters
     ----------
     ladder : bool
-        Whether to continue with a fallback sequence if the iteration no longer gets closer. The sequence is: plain
-        steps, smaller steps, label noise that starts large and decreases. The last step forbids negative site
-        precisions; its derivatives are approximate.
+        Whether to continue with a fallback sequence if the residual no longer falls: plain steps, smaller steps, then
+        label noise that starts large and decreases. The last scheme excludes negative site precisions, and its
+        derivatives are approximate.
     max_size : int
-        Largest number cn of latent values to accept where prior covariances are matrices.
+        Largest accepted number cn of latent values if prior covariances are matrices.
     """
 
     max_size: int = field(default=1500, metadata=at_least(1))
@@ -463,11 +464,11 @@ class NoisyNestedEP(AcceleratedEP):
         return posterior.found(ended, lambda: slopes)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start, since combinations of matrices may be improper."""
+        """Return the nearest start, since combinations of matrices may be improper."""
         return starts[nearest].copy()
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: sites of the differences of latent values."""
+        """Return the length of the vector from which a solve starts: sites of differences of latent values."""
         return n_points * n_functions * (n_functions - 1)
 
     def too_large(self, n_functions: int, n_points: int) -> str:
@@ -484,24 +485,25 @@ class NoisyNestedEP(AcceleratedEP):
 _FEW_CLASSES, _ENOUGH_NODES = (
     3,
     600,
-)  # Nodes for three classes; errors are 1e-5 under prior standard deviations of 5.
+)  # Numbers of nodes for three classes. Errors are 1e-5 for prior standard deviations of 5.
 
 
 @dataclass(frozen=True)
 class QEPSoftmax(AcceleratedEP):
-    """EP for a softmax with sites of the form of Laplace's method, diag(π) − ππᵀ / 1ᵀπ with any π, at Laplace's cost.
+    """EP for a softmax, with site precisions diag(π) − ππᵀ / 1ᵀπ for any π, at the cost of Laplace's method.
 
-    Tilted moments are integrals over c − 2 dimensions, the rest being in closed form. Sites match the tilted means, and
-    the tilted covariances by constrained projection (Seeger and Jordan 2004, section 4.3). With two and three classes
-    the match is whole, since any coupling is of this form unless its sign is wrong. With more classes it is the nearest
-    match by such sites. The reported derivatives treat sites as constants. With two and three classes they equal
-    derivatives of the evidence; from four classes on they lack the part that the projection leaves out. From eight
-    classes on the quadrature adds an error of one or two percent with 2000 nodes, and half a percent with 20 000.
+    Tilted moments are integrals over c − 2 dimensions; the other dimensions have closed forms. Sites match the tilted
+    means, and approximate the tilted covariances by constrained projection (Seeger and Jordan 2004, section 4.3). With
+    two and three classes the match is exact, unless a coupling has the wrong sign. With more classes it is the best
+    match by sites of this form. Reported derivatives treat sites as constants. With two and three classes they are
+    derivatives of the evidence; with four classes or more they are approximate. With eight classes or more the
+    quadrature adds an error of one or two percent with 2000 nodes, and half a percent with 20 000.
 
     Parameters
     ----------
     nodes : int
-        Most nodes of the quadrature, for each point and sweep. Three classes need no more than 161, or 600 for votes.
+        Largest number of nodes of the quadrature for each point and sweep. Three classes use at most 161 nodes, or 600
+        for votes.
     """
 
     nodes: int = field(default=2000, metadata=at_least(1))

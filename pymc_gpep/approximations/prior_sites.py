@@ -1,8 +1,9 @@
-"""Rows left out of fits with factors of priors. The sites of these factors depend on the rows.
+"""Leave-one-out with prior factors, whose sites change when a row is left out.
 
-The site of a prior p(u) approximates p(u) where the posterior of u lies. If one of few rows is left out, the posterior
-moves. EP then updates the sites of the effects of the row, with all other sites fixed. The density of the row is a
-quotient of evidences, with q₋ the posterior without the sites of the row and of the factors:
+The site of a prior factor p(u) approximates p(u) near the posterior of u. If a row of an effect with few rows is left
+out, the posterior moves. EP then updates the sites of the effects of the row, with all other sites fixed. Let q₋ be the
+posterior without the sites of the row and of these factors. The leave-one-out density of the row is a ratio of
+evidences:
 
     p(y_i | y_-i) = ∫ q₋ p(y_i | f_i) ∏ p(u_k) / ∫ q₋ ∏ p(u_k).
 """
@@ -19,31 +20,31 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
-_MOVES = 0.01  # Relative change of a variance, or squared shift in deviations, above which a site is updated.
+_MOVES = 0.01  # Relative change of a variance, or squared shift in standard deviations, above which a site is updated.
 _MOST = 24  # Largest number of factors that are updated for one row.
 _SWEEPS, _DAMPED, _TOLERANCE = 200, 20, 1e-9
-_FEW = 0.7  # If at most this share of problems has not converged, the sweeps continue with these problems alone.
-_TOGETHER = 800  # Largest numbers of rows and of effects whose covariances are computed together.
+_FEW = 0.7  # Share of unconverged problems below which sweeps drop the converged problems.
+_TOGETHER = 800  # Largest number of rows, or of effects, in a batch of covariances.
 
 
 class Factor(NamedTuple):
-    """Factors of several problems. Each factor depends on a single latent value."""
+    """Factors of several problems; each factor depends on a single latent value."""
 
     likelihood: Likelihood
     labels: Observed
     problem: NDArray[np.intp]
-    """The problem of each factor, (F,)."""
+    """Index of the problem of each factor, (F,)."""
     place: NDArray[np.intp]
-    """Position of its latent value in the problem, (F,)."""
+    """Position of the factor's latent value in the problem, (F,)."""
 
     def of(self, problems: NDArray[np.bool_]) -> "Factor":
-        """Return the factors of some problems, given by a mask."""
+        """Return the factors of the problems in a mask."""
         kept = np.flatnonzero(problems[self.problem])
         problem = np.cumsum(problems)[self.problem[kept]] - 1
         return Factor(self.likelihood.at(kept), self.labels[kept], problem, self.place[kept])
 
     def averages(self, mean: Array, variance: Array) -> Array:
-        """Return terms (5, F) of `GaussianAverage`, with moments (problems, values) of cavities."""
+        """Return the terms (5, F) of `GaussianAverage`, from cavity means and variances (problems, values)."""
         out = np.empty((5, len(self.place)))
         own = (np.ascontiguousarray(each[self.problem, self.place]) for each in (mean, variance))
         kernel = self.likelihood.computation(GaussianAverage).terms
@@ -52,7 +53,7 @@ class Factor(NamedTuple):
 
 
 class LocalEP(NamedTuple):
-    """Sites of B problems, each with d latent values."""
+    """Local EP of B problems, each with d latent values."""
 
     base_mean: Array
     """Means without sites, (B, d)."""
@@ -61,7 +62,7 @@ class LocalEP(NamedTuple):
     precision: Array
     """Precisions of sites, (B, d)."""
     location: Array
-    """ν of sites exp(ν f − ½ τ f²), (B, d)."""
+    """Locations ν of sites exp(ν f − ½ τ f²), (B, d)."""
 
     def moments(self) -> tuple[Array, Array]:
         """Return means (B, d) and covariances (B, d, d) with sites."""
@@ -70,7 +71,7 @@ class LocalEP(NamedTuple):
         return self.base_mean + np.einsum("bij,bj->bi", cov, self.location - self.precision * self.base_mean), cov
 
     def solved(self, factors: Sequence[Factor]) -> tuple["LocalEP", NDArray[np.bool_]]:
-        """Return EP's sites of some factors, and a mask (B,) of problems for which EP converged."""
+        """Run EP on the sites of factors. Return the result, and a mask (B,) of converged problems."""
         own = self._replace(precision=self.precision.copy(), location=self.location.copy())
         active, done = np.arange(len(self.base)), np.zeros(len(self.base), bool)
         found = own._replace(precision=own.precision.copy(), location=own.location.copy())
@@ -101,13 +102,13 @@ class LocalEP(NamedTuple):
             going &= np.isfinite(moved)
             if not going.any():
                 break
-            if going.sum() <= _FEW * len(going):  # Continue with the rest alone.
+            if going.sum() <= _FEW * len(going):  # Continue with unconverged problems only.
                 own, active = LocalEP(*(each[going] for each in own)), active[going]
                 factors = [each.of(going) for each in factors]
         return found, done
 
     def log_evidence(self, factors: Sequence[Factor]) -> Array:
-        """Return EP's log evidences (B,) of some factors by their sites."""
+        """Return EP's log evidences (B,) for factors and their sites."""
         mean, cov = self.moments()
         variance = np.einsum("bii->bi", cov)
         cavity = 1.0 / (1.0 / variance - self.precision)
@@ -119,7 +120,7 @@ class LocalEP(NamedTuple):
                 centre[at][:, None], cavity[at][:, None, None], self.precision[at][:, None], self.location[at][:, None]
             )
             own = factor.averages(centre, cavity)[0] - alone._log_sites(alone.base_mean, alone.base)
-            # A factor with an improper cavity adds log density minus log site at the mean: exact for Gaussian factors.
+            # With an improper cavity, use log density minus log site at the mean, which is exact for Gaussian factors.
             site = self.location[at] * mean[at] - 0.5 * self.precision[at] * mean[at] ** 2
             at_mean = factor.likelihood.log_densities(mean[at][None], factor.labels) - site
             own = np.where(cavity[at] > 0.0, own, at_mean)
@@ -137,14 +138,14 @@ class LocalEP(NamedTuple):
 
 
 class PriorSites:
-    """Sites of factors of priors, updated if rows are left out.
+    """Sites of prior factors, which are updated if rows are left out.
 
     Parameters
     ----------
     solution : Solution
-        Solution of one latent function, with factors of priors among its points.
+        Solution for one latent function, with prior factors among its points.
     posterior : Posterior
-        The posterior of the solution whose sites are left out.
+        Posterior from which sites are left out.
     """
 
     def __init__(self, solution: Any, posterior: Posterior) -> None:
@@ -153,18 +154,18 @@ class PriorSites:
 
     @classmethod
     def of(cls, solution: Any, posterior: Posterior) -> "PriorSites | None":
-        """Return the factors; None if the model has no priors as factors, or if sites are not of single points."""
+        """Return the sites of prior factors; None without such factors, or if sites couple points."""
         if not solution.likelihood.of_prior or not posterior.sites.pointwise:
             return None
         return cls(solution, posterior)
 
     def natural(self, points: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return precisions and locations (m,) of sites."""
+        """Return site precisions and locations (m,) of points."""
         precision = self._posterior.sites.at(points).blocks[:, 0, 0]
         return precision, self._posterior.weights[0, points] + precision * self._posterior.mean[0, points]
 
     def moved(self, points: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return indices (B, K) of the factors to update if a point is left out, padded by −1."""
+        """Return indices (B, K) of the factors that are updated if a point is left out, padded by −1."""
         found = []
         for some in np.array_split(points, max(1, -(-len(points) // _TOGETHER))):
             cross = self._cross(some)
@@ -181,7 +182,7 @@ class PriorSites:
         return whole[:, : max(1, int((whole >= 0).sum(axis=1).max(initial=0)))]
 
     def _cross(self, points: NDArray[np.intp]) -> Array:
-        """Return covariances (m, F) of points with the effects of factors."""
+        """Return posterior covariances (m, F) of points with the effects of prior factors."""
         parts = np.array_split(self.points, max(1, -(-len(self.points) // _TOGETHER)))
         m = len(points)
         found = [self._posterior.covariance_among(np.concatenate([points, own]))[0, :m, 0, m:] for own in parts]
@@ -194,7 +195,7 @@ class PriorSites:
         of: NDArray[np.int64] | None,
         rest: Callable[[NDArray[np.intp]], Sequence[Factor]],
     ) -> LeftOut:
-        """Return leave-one-out moments in which the sites of prior factors are updated for each row left out.
+        """Return leave-one-out moments with sites of prior factors that are updated without each row.
 
         Parameters
         ----------
@@ -203,9 +204,9 @@ class PriorSites:
         alike : array (n,) or None
             Group number of each row; equal rows have the same number.
         of : array (n,) or None
-            The point of each row; rows are points if None.
+            Point of each row; None if each row is a point.
         rest : callable
-            Function that returns, for given rows, factors of the other rows of their points.
+            Function that returns, for rows, the likelihood factors of the other rows at their points.
         """
         own = np.arange(found.rows.start, found.rows.stop)
         _, first, back = np.unique(own if alike is None else alike[own], return_index=True, return_inverse=True)
@@ -232,11 +233,11 @@ class PriorSites:
         Parameters
         ----------
         points : array (B,)
-            The point of each row.
+            Point of each row.
         moved : array (B, K)
             Indices of factors to update, padded by −1.
         rest : sequence of Factor
-            Factors of the other rows at the points. In a problem, the point precedes the effects.
+            Factors of the other rows at the points. In each problem the point precedes the effects.
         """
         solution = self._solution
         base, prior, sites = self._base(points[:, None], moved)
@@ -252,7 +253,7 @@ class PriorSites:
         return np.where(done, found, np.nan), mean[:, 0], cov[:, 0, 0]
 
     def _base(self, rows: NDArray[np.intp], moved: NDArray[np.intp]) -> tuple[LocalEP, Factor, tuple[Array, Array]]:
-        """Return problems of rows (B, m) and factors (B, K) without sites, the factors, and sites (B, m + K)."""
+        """Return problems of rows (B, m) and factors (B, K) with sites of 0, the factors, and sites (B, m + K)."""
         solution, posterior, m = self._solution, self._posterior, rows.shape[1]
         problem, place = np.nonzero(moved >= 0)
         chosen = self.points[moved[problem, place]]
@@ -270,9 +271,9 @@ class PriorSites:
         return LocalEP(centre, outside, nothing, nothing), prior, (precision, location)
 
     def of_group(self, points: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array, Array]:
-        """Return points of the factors to update if some points are left out together, and their new sites.
+        """Return the points of factors that are updated if `points` are left out together, and their new sites.
 
-        Precisions and locations result from EP; if it does not converge, the sites of the fit are returned.
+        Sites are precisions and locations by EP. If EP does not converge, they are the sites of the fit.
         """
         cross = self._cross(points)
         precision, _ = self.natural(points)
@@ -296,5 +297,5 @@ class PriorSites:
 
 
 def _proper(precision: Array, m: int) -> NDArray[np.bool_]:
-    """Return a mask (B, m + K) of sites to begin with: positive precisions only, so that every cavity is proper."""
+    """Return a mask (B, m + K) of sites for the start: positive precisions, which make all cavities proper."""
     return np.asarray((np.arange(precision.shape[1]) >= m) & (precision > 0.0))

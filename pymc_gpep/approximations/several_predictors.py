@@ -1,25 +1,24 @@
 """Laplace's method, EP and KL for rows of several linear predictors, whose curvature may have any sign.
 
-A step of Newton's method uses the exact curvature W. If W gives no posterior, the step uses absolute eigenvalues of W.
-At the mode W is exact. The evidence has the derivatives of `pymc_gpep.solvers.newton`, with
-blocks in place of numbers.
+A Newton step uses the exact curvature W. If the posterior with W is not proper, the step uses absolute eigenvalues of
+W. The final step, at the mode, uses W. The evidence has the derivatives of `pymc_gpep.solvers.newton`, with blocks in
+place of numbers.
 
 The means may be corrected as for one latent function (`pymc_gpep.approximations.laplace`): `smoothed_mean` averages the
 log density over the covariances of the rows.
 
-EP gives a row the marginal N(m, Σ), a site of precision Π and weights b. The cavity of the row has the covariance
-V = (Σ⁻¹ − Π)⁻¹ and the mean m − V b. Tilted moments are computed by quadrature
-(`pymc_gpep.likelihoods.tilted_rows`). With h = log ∫ p(y | f) N(f | μ, V) df, and sites scaled to be 1 at m, the
-evidence is
+In EP a row has the marginal N(m, Σ), a site of precision Π and weights b. The cavity of the row has the covariance V =
+(Σ⁻¹ − Π)⁻¹ and the mean m − V b. Tilted moments are computed by quadrature (`pymc_gpep.likelihoods.tilted_rows`). With
+h = log ∫ p(y | f) N(f | μ, V) df, and sites scaled to be 1 at m, the evidence is
 
     Σ [h + ½ bᵀV b + ½ log|V| − ½ log|Σ|] − ½ log|I + ΠK| − ½ bᵀ(m − m₀).
 
-At the fixed point it is stationary in the sites, and has derivatives at fixed sites. EP begins at Laplace's sites,
-which for a product of predictors are away from its saddle at zero.
+At the fixed point it is stationary in the sites, so derivatives are computed at fixed sites. EP starts from Laplace's
+sites. For a product of predictors these are away from the saddle at zero.
 
-KL has the Gaussian q nearest to the posterior (Opper and Archambeau 2009), by the same sites. The bound is
-Σ E_q[log p(y_i | f_i)] − KL(q ‖ p). At its maximum the sites have the precision −E_q[∇∇ log p] and the force
-E_q[∇ log p] at the mean. Averages are sums over nodes: a product of Gauss–Hermite rules for up to three predictors, and
+KL computes the Gaussian q nearest to the posterior (Opper and Archambeau 2009), with sites of the same form. The bound
+is Σ E_q[log p(y_i | f_i)] − KL(q ‖ p). At its maximum the sites have the precision −E_q[∇∇ log p] and the force E_q[∇
+log p] at the mean. Averages are sums over nodes: a product of Gauss–Hermite rules for up to three predictors, and
 points of a rule of degree 3 for more.
 """
 
@@ -64,21 +63,22 @@ from pymc_gpep.solvers.scalar_bound import accelerated_ascent
 from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.site_ep import SCHEMES, Ended, SitePosterior, largest_change, site_ep
 
-_MOST_STEPS = 50  # Steps to the smoothed means.
-_TOLERANCE = 1e-8  # Largest change of a smoothed mean.
-_LEAST = 1e-3  # Smallest curvature in place of a negative one.
-_ESCAPES, _DIRECTIONS = 20, 8  # Starts away from a saddle of the log posterior, and directions of each.
-_AWAY = 4.0 * 0.5 ** np.arange(12)  # Distances of these starts, in standard normals.
+_MOST_STEPS = 50  # Largest number of steps to the smoothed means.
+_TOLERANCE = 1e-8  # Largest change of a smoothed mean that counts as converged.
+_LEAST = 1e-3  # Smallest curvature; negative curvatures are replaced by it.
+# Largest number of escapes from saddles; number of directions of each.
+_ESCAPES, _DIRECTIONS = 20, 8
+_AWAY = 4.0 * 0.5 ** np.arange(12)  # Distances of trial points from a saddle, in units of standard normals.
 
 
 class _PredictorsAscent(BlockAscent):
-    """The function that Newton's method climbs, of a likelihood whose curvature may have any sign.
+    """Objective of Newton's method, for a likelihood whose curvature may have any sign.
 
     Attributes
     ----------
     exact : bool
-        Whether the curvature that was factorised last is the curvature of the log density. Where its posterior does not
-        exist, its eigenvalues are replaced by their absolute values, so that steps go up.
+        Whether the last factorised curvature is the curvature of the log density. If that posterior is not proper,
+        absolute values replace its eigenvalues, so steps go up.
     """
 
     sees_common = True
@@ -112,7 +112,7 @@ class _PredictorsAscent(BlockAscent):
         return slopes
 
     def away(self, x: Array) -> Array:
-        """Return the highest of some coordinates near a saddle, along its directions of largest negative curvature.
+        """Return the highest of trial coordinates near a saddle, along directions of upward curvature.
 
         A direction is f = K b with W K b = λ b, where λ is less than −1.
         """
@@ -136,7 +136,7 @@ class _PredictorsAscent(BlockAscent):
 
 
 class _AveragedAscent(_PredictorsAscent):
-    """Ascent for the log density averaged over normal latent values with covariances (n, c, c) around f."""
+    """Objective with the log density averaged over normal latent values with covariances (n, c, c) around f."""
 
     def __init__(self, problem: Problem, density: PredictorsDensity, cov: Array) -> None:
         super().__init__(problem, density)
@@ -166,16 +166,16 @@ class _AveragedAscent(_PredictorsAscent):
 
 @lru_cache
 def averaging_rule(k: int, count: int) -> tuple[Array, Array]:
-    """Return nodes (d, k) and weights (d,) of averages over k standard normals, exact for cubic functions at least.
+    """Return nodes (d, k) and weights (d,) of a rule for averages over k standard normals.
 
-    Up to three normals have `count` nodes along each.
+    The rule is exact at least for cubic functions. For up to three normals it has `count` nodes along each.
     """
     if k not in _NODES:
         return math.sqrt(k) * np.concatenate([np.eye(k), -np.eye(k)]), np.full(2 * k, 0.5 / k)
     return normal_rule(count, k)
 
 
-_NODES = {1: 9, 2: 7, 3: 5}  # Nodes along each latent value.
+_NODES = {1: 9, 2: 7, 3: 5}  # Number of nodes along each latent value, by number of latent values.
 
 
 def laplace_predictors(
@@ -187,10 +187,10 @@ def laplace_predictors(
     smoothed_mean: bool,
     tolerance: float,
 ) -> Found:
-    """Laplace approximation of several predictors; `start`, which is overwritten, holds the weights b (c, n).
+    """Run the Laplace approximation. `start` has the weights b (c, n), and is overwritten.
 
-    A search that ends at a saddle of the log posterior, as products of predictors have one at zero, begins again
-    nearby.
+    If a search ends at a saddle of the log posterior, it starts again near the saddle. For example, a product of
+    predictors has a saddle at zero.
     """
     b = start.reshape(problem.mean.shape)
     ascent = _PredictorsAscent(problem, density)
@@ -214,13 +214,13 @@ def laplace_predictors(
 
 @dataclass(frozen=True)
 class LaplacePredictors(NewtonApproximation):
-    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+    """Gaussian with the posterior mode as mean, and the curvature of the log posterior at the mode.
 
     Parameters
     ----------
     smoothed_mean : bool
-        Whether means maximise the log density averaged over Laplace's covariances. They are nearer to the means of a
-        skewed posterior. Variances and evidences stay at the mode.
+        Whether means maximise the log density averaged over Laplace's covariances. Such means are nearer to the means
+        of a skewed posterior. Variances and evidence are computed at the mode.
     """
 
     smoothed_mean: bool = False
@@ -236,14 +236,14 @@ class LaplacePredictors(NewtonApproximation):
         return laplace_predictors(problem, start, history, density=density, **self.settings)
 
 
-_AT_MODE, _FEW = 1e-4, 100  # Tolerance of the mode that a solve from cold begins at, and iterations.
+_AT_MODE, _FEW = 1e-4, 100  # Tolerance and largest number of iterations of the mode from which a cold solve starts.
 _WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
-_AT_A_TIME = 16_384  # Nodes whose derivatives are computed together.
-_CLOSE = 1e-2  # Residual below which the rules of quadratures are compared with larger rules.
+_AT_A_TIME = 16_384  # Number of nodes in a batch of derivatives.
+_CLOSE = 1e-2  # Residual below which quadrature rules are compared with larger rules.
 
 
 class BlockSitePosterior(SitePosterior):
-    """The posterior of k predictors under packed sites (2, n, d), see `pymc_gpep.kernels.moments.predictor_sites`."""
+    """Posterior of k predictors under packed sites (2, n, d), see `pymc_gpep.kernels.moments.predictor_sites`."""
 
     def __init__(self, problem: Problem) -> None:
         (k, n), self._problem, self.least = problem.mean.shape, problem, -np.inf
@@ -253,7 +253,7 @@ class BlockSitePosterior(SitePosterior):
         self._coordinates = np.empty(0)
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`; sites are scaled to be 1 at the posterior mean."""
+        """See `ImpliedPosterior`. Sites are scaled to be 1 at the posterior mean."""
         prior, prior_mean = self._problem.prior, self._problem.mean
         self.precision = np.empty_like(self.precision)
         unpack_sites(sites, self.precision, self._location)
@@ -279,7 +279,7 @@ class BlockSitePosterior(SitePosterior):
 
 
 def sites_at_laplace(problem: Problem, density: PredictorsDensity) -> Array | None:
-    """Return packed sites (2, n, d) at Laplace's mode; None without one."""
+    """Return packed sites (2, n, d) at Laplace's mode; None if the search fails."""
     k, n = problem.mean.shape
     without, history = problem._replace(slopes=False), History(_FEW, watched=False)
     at_mode = laplace_predictors(
@@ -309,11 +309,11 @@ class EPPredictors(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: packed sites, and the number of each row's rule plus 1."""
+        """Return the length of the vector from which a solve starts: packed sites, and rule index + 1 of each row."""
         return n_points * (2 * int(packed_size(n_functions)) + 1)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start, since combinations of blocks may be improper."""
+        """Return the nearest start, since combinations of blocks may be improper."""
         return starts[nearest].copy()
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -325,7 +325,7 @@ class EPPredictors(AcceleratedEP):
         ):
             packed[:] = begin.ravel()
         rows = likelihood.computation(PredictorsNodes).rows(problem.labels, problem.parameters, k)
-        # Rules that were compared with larger rules at other hyperparameters are not compared again.
+        # The start has rules that were compared with larger rules at other hyperparameters: do not repeat it.
         compared = -np.inf if ranks.any() else np.inf
         if ranks.any():
             rows.ranks = ranks.astype(np.intp) - 1
@@ -372,12 +372,12 @@ class EPPredictors(AcceleratedEP):
 
 @dataclass(frozen=True)
 class KLPredictors(AcceleratedBound):
-    """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian.
+    """Gaussian q with the smallest KL(q ‖ posterior). The evidence is the largest lower bound by a Gaussian.
 
     Parameters
     ----------
     order : int
-        Nodes along each predictor, for up to three predictors.
+        Number of quadrature nodes along each predictor, for up to three predictors.
     """
 
     order: int = field(default=12, metadata=at_least(2))
@@ -389,11 +389,11 @@ class KLPredictors(AcceleratedBound):
     follows_parameters: ClassVar[bool] = True
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: packed sites."""
+        """Return the length of the vector from which a solve starts: packed sites."""
         return 2 * n_points * int(packed_size(n_functions))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start, since combinations of blocks may be improper."""
+        """Return the nearest start, since combinations of blocks may be improper."""
         return starts[nearest].copy()
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -431,7 +431,7 @@ class _Averages:
         self._nodes, self._weights = averaging_rule(len(problem.mean), order)
 
     def __call__(self, mean: Array, cov: Array) -> tuple[float, Array, Array]:
-        """Return the sum of averages, their gradients (k, n), and negative averages (n, k, k) of second derivatives."""
+        """Return the sum of averages, their gradients (k, n), and minus average second derivatives (n, k, k)."""
         total, slope, curvature = 0.0, np.empty_like(mean), np.empty_like(cov)
         for rows, f, y, parameters in self._parts(mean, cov):
             value, gradient, hessian = self._density.derivatives(f, y, parameters)
@@ -442,7 +442,7 @@ class _Averages:
         return total, slope, curvature
 
     def parameter_slopes(self, mean: Array, cov: Array) -> Array:
-        """Return derivatives (p, n) of averages in each row of the parameters."""
+        """Return derivatives (p, n) of averages with respect to parameters."""
         out = np.full_like(self._problem.parameters, np.nan)
         if out.size and self._problem.slopes:
             for rows, f, y, parameters in self._parts(mean, cov):
@@ -451,7 +451,7 @@ class _Averages:
         return out
 
     def _parts(self, mean: Array, cov: Array) -> Iterator[tuple[slice, Array, Observed, Array]]:
-        """Yield some rows, with latent values (k, d m), observations and parameters at their nodes."""
+        """Yield slices of m rows, with latent values (k, d m), observations and parameters at their d nodes."""
         d, n = len(self._weights), mean.shape[1]
         root = covariance_root(cov)
         step = max(1, _AT_A_TIME // d)

@@ -1,7 +1,7 @@
-"""Factors of a likelihood for EP with inducing inputs: the contract of a rule, and the rules.
+"""Rules that factorise a likelihood for EP with inducing inputs.
 
-A rule names the factors of a point and the form of their sites. Scalar sites act on the utilities that are compared.
-`Nested` has sites that couple the functions of a point, from inner EP.
+A rule defines the factors of a point and the form of their sites. A scalar site depends on one latent function.
+`Nested` has sites that couple the functions of a point, computed by inner EP.
 """
 
 from abc import ABC, abstractmethod
@@ -28,17 +28,17 @@ class SiteRule(ABC):
     """Rule that factorises the likelihood of a point."""
 
     name: ClassVar[str]
-    """What `sites=` calls it."""
+    """Name of the rule in `sites=`."""
     needs: ClassVar[tuple[type, ...]]
     """Types of the local computations that a likelihood must have."""
     follows_parameters: ClassVar[bool] = False
-    """Whether a likelihood may be given numbers besides latent values, which then are no hyperparameters."""
+    """Whether likelihoods with parameters are supported. The parameters must be numbers, not hyperparameters."""
     exact: ClassVar[bool]
-    """Whether the factors multiply to the likelihood, so that EP's evidence is one of the model."""
+    """Whether the product of the factors is the likelihood, so that EP's evidence approximates the model's."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        """Whether this rule can factorise a likelihood."""
+        """Return whether this rule can factorise a likelihood."""
         follows = cls.follows_parameters or not likelihood.has_parameters
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
@@ -49,22 +49,22 @@ class SiteRule(ABC):
 
     @abstractmethod
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointSites:
-        """Return the likelihood of all points of c functions in the form of the solver."""
+        """Return the sites of all points of c functions, for the solver."""
 
 
 class ScalarSites(SiteRule):
-    """Factors of the likelihood of a point, each with a scalar site for every function that it depends on.
+    """Factors of the likelihood of a point, with a scalar site for each function on which a factor depends.
 
-    A point has d sites. Sites of one factor are on different functions, whose latent values are then independent.
+    A point has d sites. Latent values of different functions are independent under such sites.
     """
 
     @abstractmethod
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
-        """Position of the function of each site among the c functions, (n, d)."""
+        """Return the index of the function of each site, (n, d)."""
 
     @abstractmethod
     def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
-        """Log normalisers and derivatives at B points.
+        """Return log normalisers of tilted distributions and their derivatives at B points.
 
         Parameters
         ----------
@@ -85,18 +85,18 @@ class ScalarSites(SiteRule):
 
 
 class Pairs(ScalarSites):
-    """∏_k Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.
+    """Product of pairwise factors Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.
 
     This is equation 6 of Villacampa-Calvo and Hernández-Lobato (2017), whose f are utilities, latent values with unit
-    noise. The events that y is above k are positively associated, since the noise of y is in all of them. So the
-    product is a lower bound of the probability that they happen together, and over labels it does not sum to 1.
+    noise. The events that utility y exceeds utility k are positively associated, since all depend on the noise of y.
+    Therefore the product is a lower bound of their joint probability, and its sum over labels is below 1.
 
     The factors of the step likelihood are Θ(f_y − f_k), without the label noise, as in the paper.
     """
 
     name: ClassVar[str] = "pairwise"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # their derivatives are omitted
+    follows_parameters: ClassVar[bool] = True  # Derivatives in parameters are omitted.
     exact: ClassVar[bool] = False
 
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ class Pairs(ScalarSites):
 
 
 class WholePoint(ScalarSites):
-    """A single factor, whose log normaliser is one integral, nearly exact."""
+    """A single factor, whose log normaliser is a one-dimensional integral by accurate quadrature."""
 
     name: ClassVar[str] = "quadrature"
     needs: ClassVar[tuple[type, ...]] = (PointFactor,)
@@ -137,9 +137,9 @@ class WholePoint(ScalarSites):
 
 
 class OneFunctionSite(ScalarSites):
-    """With its log normaliser in closed form, or by the quadrature that the likelihood has.
+    """A single factor of one function, with a log normaliser in closed form or by the likelihood's quadrature.
 
-    Observations are whole numbers. Parameters of a likelihood are numbers, the same for all rows of a model.
+    Observations are integers. Parameters of a likelihood are numbers, equal for all rows.
     """
 
     name: ClassVar[str] = "quadrature"
@@ -166,12 +166,12 @@ class OneFunctionSite(ScalarSites):
         return Tilted(terms[0], terms[1][:, None], -terms[2][:, None])
 
 
-_LARGEST = 4000  # Largest matrix that is factorised in each sweep by default.
-_MOST = 6  # Largest number of functions, since there are c² products of matrices.
+_LARGEST = 4000  # Largest size of a matrix that is factorised in each sweep by default.
+_MOST = 6  # Largest number of functions by default, since a sweep takes c² products of matrices.
 
 
 class Nested(SiteRule):
-    """The sites of nested EP (Riihimäki, Jylänki and Vehtari 2013): one site for each point, on all its functions."""
+    """Sites of nested EP (Riihimäki, Jylänki and Vehtari 2013), which couple the functions of a point."""
 
     name: ClassVar[str] = "nested"
     needs: ClassVar[tuple[type, ...]] = (NoisyDifferenceFactors,)
@@ -187,7 +187,7 @@ class Nested(SiteRule):
 
 
 RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs)
-"""All there are, the first choice first; those of one name are for different likelihoods."""
+"""All rules in order of preference. Several rules with one name support different likelihoods."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
 
@@ -198,7 +198,7 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
     Raises
     ------
     ValueError
-        If the likelihood has no rule of this name.
+        If no rule with this name supports the likelihood.
     """
     fitting = _fitting(likelihood)
     if name not in fitting:
@@ -216,7 +216,7 @@ def chosen_rule(likelihood: Likelihood, c: int, size: int) -> str:
     Raises
     ------
     ValueError
-        If the likelihood fits no rule.
+        If no rule supports the likelihood.
     """
     fitting = _fitting(likelihood)
     return next((name for name, rule in fitting.items() if rule.suits(c, size)), next(iter(fitting)))
@@ -226,7 +226,7 @@ def _fitting(likelihood: Likelihood) -> dict[str, type[SiteRule]]:
     fitting = {rule.name: rule for rule in RULES if rule.fits(likelihood)}
     if not fitting:
         raise ValueError(
-            f"EP with inducing inputs has no sites for a {likelihood.name} likelihood. Take a method of all rows, such "
+            f"EP with inducing inputs has no sites for a {likelihood.name} likelihood. Use a method for all rows, such "
             f"as {likelihood.method!r}."
         )
     return fitting

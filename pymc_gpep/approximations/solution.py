@@ -13,7 +13,7 @@ from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 
-_REACH = 4.0  # Length scale of the prediction of starts, in units of the hyperparameters.
+_REACH = 4.0  # Length scale of the Gaussian process that predicts starts, in units of places.
 _NUGGET = 1e-9
 _NEAREST = 16  # Number of solutions that a prediction combines.
 
@@ -25,17 +25,17 @@ class Combines(Protocol):
 
 
 class Neighbours(NamedTuple):
-    """Results of solves at some hyperparameters, in order of time."""
+    """Starts of solves at several places, in order of time."""
 
     places: tuple[Array, ...]
-    """Vectors of one length (d,): hyperparameters, or what else tells problems apart."""
+    """Vectors (d,) that identify problems, such as hyperparameters."""
     starts: tuple[Array, ...]
-    """`Solution.start` at each."""
+    """`Solution.start` at each place."""
     root: Array | None = None
-    """Places are root (d, d) @ units in which starts vary smoothly over a distance of a few; one if not given."""
+    """Matrix (d, d) whose columns are units of distance between places. The default is the identity."""
 
     def joined(self, place: Array, start: Array, limit: int) -> "Neighbours":
-        """The solutions with a new one added; only the last `limit` are kept."""
+        """Return the solutions with a new solution, limited to the last `limit`."""
         return self._replace(places=(*self.places, place)[-limit:], starts=(*self.starts, start)[-limit:])
 
     def predict(self, approximator: Combines, place: Array) -> Array:
@@ -62,7 +62,7 @@ class Neighbours(NamedTuple):
 
 @dataclass(frozen=True)
 class Convergence:
-    """How an iteration ended.
+    """Record of an iteration and its end.
 
     Attributes
     ----------
@@ -71,9 +71,9 @@ class Convergence:
     history : array (iterations, 2)
         Evidence and residual at each iteration.
     tolerance : float
-        Threshold that the residual had to fall below, and for EP the relative change of the evidence.
+        Threshold of the residual, and for EP also of the relative change of the evidence.
     scheme : str
-        Last scheme of the approximation.
+        Last scheme of the fallback sequence that was used.
     """
 
     status: int
@@ -83,7 +83,7 @@ class Convergence:
 
     @property
     def iterations(self) -> int:
-        """Number of posteriors computed."""
+        """Number of computed posteriors."""
         return len(self.history)
 
     @property
@@ -95,8 +95,8 @@ class Convergence:
     def residual(self) -> Array:
         """Distance from the solution at each iteration, (iterations,).
 
-        For EP it is the largest change of a site, in units of the marginal that it acts on. For Laplace and variational
-        Bayes it is the largest slope of the objective, or the largest remaining step.
+        For EP it is the largest change of a site, in units of its marginal. For Laplace and variational Bayes it is the
+        largest slope of the objective, or the largest remaining step.
         """
         return self.history[:, 1]
 
@@ -106,13 +106,13 @@ class Convergence:
         return self.status == CONVERGED
 
     def stored(self, table: xr.Dataset) -> xr.Dataset:
-        """Return the table of a file with this record added."""
+        """Add this record to the dataset of a file."""
         own = table.assign(evidence=("sweep", self.evidence), residual=("sweep", self.residual))
         return own.assign_attrs(status=self.status, scheme=self.scheme, tolerance=self.tolerance)
 
     @classmethod
     def restored(cls, table: xr.Dataset, tolerance: float) -> Self:
-        """Return the record in a table of a file, with the tolerance of the residual."""
+        """Return the record in the dataset of a file, with this tolerance."""
         history = np.stack([table["evidence"].values, table["residual"].values], axis=1)
         return cls(int(table.attrs["status"]), history, tolerance, table.attrs["scheme"])
 
@@ -125,24 +125,24 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Solution:
-    """An approximation to the posterior of the latent values at fixed hyperparameters.
+    """Approximate posterior of the latent values at fixed hyperparameters.
 
     Attributes
     ----------
     evidence : float
-        Approximate log marginal likelihood, NaN where the solver failed.
+        Approximate log marginal likelihood; NaN if the solver failed.
     mean : array (c, n)
         Posterior means of the latent values.
     cov : array (n, c, c)
-        Posterior covariances between the latent values of each point.
+        Posterior covariances between the latent functions at each point.
     labels : array (n,)
         Observations: classes, counted from 0.
     likelihood : Likelihood
-        The likelihood, with the parameters that it takes besides latent values at each point.
+        Likelihood with its parameters at each point.
     posterior : Posterior
-        The joint Gaussian, for prediction and draws.
+        Joint Gaussian posterior, for predictions and draws.
     start : array
-        Where to start the solver at neighbouring hyperparameters.
+        Start for the solver at near hyperparameters.
     convergence : Convergence
     """
 
@@ -162,7 +162,7 @@ class Solution:
 
     @property
     def objective(self) -> float:
-        """The evidence, by which hyperparameters are chosen."""
+        """The evidence, which a search for hyperparameters maximises."""
         return self.evidence
 
     @property
@@ -174,7 +174,7 @@ class Solution:
     def lower_bound(self) -> float:
         """Jensen's lower bound of the log marginal likelihood for this Gaussian q: E_q log p(y | f) − KL(q ‖ prior).
 
-        The bound of `KL` is the largest. It is NaN if the likelihood has no average of its log density.
+        The bound of `KL` is the largest. The bound is NaN if the likelihood has no averages of its log density.
 
         References
         ----------
@@ -190,12 +190,12 @@ class Solution:
 
 
 class Correction(NamedTuple):
-    """A more accurate method for predictive probabilities than averages over the Gaussian."""
+    """Correction of predictive probabilities, which are otherwise averages over the Gaussian."""
 
     corrects: str
-    """Approximation whose predictions it corrects, in words for messages."""
+    """Text for messages: approximation whose predictions are corrected."""
     probabilities: Callable[[Solution, Array, Array, Array], Array]
     """Function that returns probabilities of classes (m, classes) from a solution and prior moments at m new points.
 
-    These moments are covariances with the points of the data (1 or c, m, n), variances (1 or c, m) and means (c, m).
+    The moments are covariances with the points of the data (1 or c, m, n), variances (1 or c, m) and means (c, m).
     """

@@ -1,4 +1,4 @@
-"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), and the base of such approximations."""
+"""EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), and a base class for such approximations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -26,41 +26,41 @@ from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
 
 class Number(Enum):
-    """Kind of the objective, with its description as value."""
+    """Kind of an objective. The value is a text with a place for the number."""
 
     EVIDENCE = "log evidence {:.4f} (of the model with inducing inputs)"
-    """An approximation of the log marginal likelihood of the model with the FITC prior."""
+    """Approximate log marginal likelihood of the model with the FITC prior."""
     BOUND = "lower bound {:.4f} of the log evidence"
-    """Not above the log marginal likelihood of the model, with all its latent values or with the FITC prior."""
+    """Lower bound of the log marginal likelihood of the model, or of the model with the FITC prior."""
     OBJECTIVE = "objective {:.4f} (no evidence, and not to be compared with one)"
-    """A number by which hyperparameters are chosen, and no more."""
+    """Objective that has no other meaning than to be maximised."""
 
     def text(self, value: float) -> str:
-        """Description of a value of this kind."""
+        """Return the text for a value."""
         return self.value.format(value)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseSolution:
-    """The approximate posterior of latent functions, given by inducing values, at fixed hyperparameters.
+    """Approximate posterior of inducing values at fixed hyperparameters.
 
     Attributes
     ----------
     evidence : float
-        Number by which hyperparameters are chosen, NaN where the solve failed.
+        Objective of the search for hyperparameters; NaN if the solve failed.
     number : Number
-        Kind of `evidence`: an approximation of the log evidence, a lower bound of it, or neither.
+        Kind of `evidence`: approximate log evidence, lower bound, or another objective.
     posterior : InducingPosterior or None
-        None where a covariance had no Cholesky factor.
+        None if a covariance had no Cholesky factor.
     labels : array (n,)
     likelihood : Likelihood
     start : array
-        Where to start the solver at neighbouring hyperparameters.
+        Start for the solver at near hyperparameters.
     convergence : Convergence
     floored : int
-        Number of sites that match only the mean of their tilted distribution, which is wider than their cavity. With
-        sites that match its variance as well EP did not converge. The number is 0 for log-concave likelihoods. Where it
-        is not 0 the derivatives of the evidence are approximate.
+        Number of sites with precision 0, which match only the mean of a tilted distribution that is wider than its
+        cavity. With negative precisions EP did not converge. The number is 0 for log-concave likelihoods. If it is not
+        0, derivatives of the evidence are approximate.
     """
 
     evidence: float
@@ -74,7 +74,7 @@ class SparseSolution:
 
     @property
     def objective(self) -> float:
-        """The number by which hyperparameters and inducing inputs are chosen."""
+        """Number that a search for hyperparameters and inducing inputs maximises."""
         return self.evidence
 
     @property
@@ -94,26 +94,26 @@ class SparseSolution:
 
 
 class SitesOfRows(NamedTuple):
-    """The sites of all rows, with their rule and prior."""
+    """Sites of all rows, with the objects that a solver needs."""
 
     points: PointSites
     sweeps: SiteSweeps[Any, Any]
-    """The sweeps of the points, on these features."""
+    """Sweeps over the points, with these features."""
     features: RowFeatures
     team: Team
     likelihood: Likelihood
 
 
 class Solved(NamedTuple):
-    """A solution, with the features of all rows for its derivatives."""
+    """Solution with the features of all rows, for derivatives of the evidence."""
 
     solution: SparseSolution
     points: PointSites
     features: RowFeatures | None
-    """None where a covariance had no Cholesky factor."""
+    """Features of all rows; None if a covariance had no Cholesky factor."""
 
     def bars(self) -> Iterator[Bars]:
-        """Yield derivatives of the evidence in prior moments at fixed sites, block by block.
+        """Yield derivatives of the evidence with respect to prior moments, in blocks, at fixed sites.
 
         At a fixed point these are the derivatives of the evidence.
         """
@@ -126,7 +126,7 @@ class Solved(NamedTuple):
 
 
 class Iterated(NamedTuple):
-    """How an iteration ended; its sites were updated in place."""
+    """Result of an iteration, which updated its sites in place."""
 
     evidence: float
     status: int
@@ -135,7 +135,7 @@ class Iterated(NamedTuple):
 
 
 class InducedArrays:
-    """A prior at fixed hyperparameters, as arrays.
+    """Prior at fixed hyperparameters, as arrays.
 
     Parameters
     ----------
@@ -187,18 +187,18 @@ class InducedArrays:
             raise ValueError(f"variance must not be negative, but {negative} of its values are.")
 
     def inducing(self) -> Array:
-        """Prior covariance of the inducing values, (q, M, M)."""
+        """Return the prior covariance of the inducing values, (q, M, M)."""
         return self._inducing
 
     def block(self, rows: slice) -> Block:
-        """Moments of some of the rows."""
+        """Return the moments of a slice of rows."""
         cross, variance, mean, effects = self._block
         return Block(cross[:, :, rows], variance[:, rows], mean[:, rows], effects[:, :, rows])
 
 
 @dataclass(frozen=True)
 class SparseApproximation(ABC):
-    """An approximation with inducing inputs and its options: a function from prior moments and labels to a solution.
+    """Approximation with inducing inputs, and its options. It computes a solution from prior moments and labels.
 
     Parameters
     ----------
@@ -207,12 +207,13 @@ class SparseApproximation(ABC):
     max_iterations : int
         Limit on iterations.
     depth : int
-        Past steps that Anderson acceleration combines.
+        Number of past steps that Anderson acceleration combines.
     mixing : float
-        Part of the combined residual that an accelerated step takes.
+        Fraction of the combined residual in an accelerated step, in (0, 1].
     jitter : float
-        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
-        hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+        Number that is added to the diagonal of the covariance of the inducing values, relative to the mean of the
+        diagonal. If the matrix has no Cholesky factor, for example because inducing inputs coincide, it is raised a
+        hundredfold, up to twice.
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())
@@ -222,11 +223,11 @@ class SparseApproximation(ABC):
     jitter: float = field(default=1e-6, metadata=positive())
 
     name: ClassVar[str]
-    """What `pm.fit(method=...)` calls it."""
+    """Name of the method in `pm.fit(method=...)`."""
     title: ClassVar[str] = "EP"
-    """What messages call it."""
+    """Name of the method in messages."""
     first_scheme: ClassVar[str]
-    """Name of the first scheme of its solver."""
+    """Name of the first scheme of the solver."""
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = documented(cls)
@@ -237,7 +238,7 @@ class SparseApproximation(ABC):
     @classmethod
     @abstractmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether it has sites for a likelihood."""
+        """Return whether the approximation has sites for a likelihood."""
 
     @abstractmethod
     def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
@@ -251,16 +252,16 @@ class SparseApproximation(ABC):
 
     @property
     def chosen(self) -> str:
-        """Return the chosen option for a message, after a comma; empty without a choice."""
+        """Text of the chosen option for a message, after a comma; empty without a choice."""
         return ""
 
     @abstractmethod
     def number(self, likelihood: Likelihood, c: int, size: int) -> Number:
-        """Kind of number that the approximation computes, arguments as of `named`."""
+        """Return the kind of the objective; arguments as for `named`."""
 
     @abstractmethod
     def point_sites(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int, size: int) -> PointSites:
-        """The sites of all points; a ValueError if the likelihood has none."""
+        """Return the sites of all points, or raise a ValueError if the likelihood is not supported."""
 
     def begin(  # noqa: B027 - there is nothing to do as a rule
         self, features: RowFeatures, team: Team, sites: Array, labels: NDArray[np.int64], likelihood: Likelihood
@@ -273,10 +274,10 @@ class SparseApproximation(ABC):
 
     @abstractmethod
     def one_sweep(self) -> "SparseApproximation":
-        """Run a single sweep from `start`, and return the objective and updated sites."""
+        """Return an approximation that runs a single sweep from `start`."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Combine starts of neighbouring problems, see `Approximator.between`."""
+        """Combine starts of near problems, see `Approximator.between`."""
         return sites_between(starts, weights, nearest)
 
     def solve(
@@ -292,18 +293,18 @@ class SparseApproximation(ABC):
         Parameters
         ----------
         prior : InducedPrior
-            For example `InducedArrays`.
+            Prior moments, for example `InducedArrays`.
         labels : array (n,)
             Observations: classes, counted from 0.
         start : array, optional
-            `SparseSolution.start` of a neighbouring problem; a cold start if not given.
+            `SparseSolution.start` of a near problem. The default is a cold start.
         likelihood : Likelihood, optional
-            The multinomial probit if not given.
+            The default is the multinomial probit.
 
         Raises
         ------
         ValueError
-            If labels are not classes, the start has another size, or the likelihood has no such sites.
+            If labels are not classes, the start has another size, or the likelihood is not supported.
         """
         return self.solved(prior, labels, start, likelihood=likelihood).solution
 
@@ -315,7 +316,7 @@ class SparseApproximation(ABC):
         *,
         likelihood: Likelihood | None = None,
     ) -> Solved:
-        """Approximate the posterior for derivatives of the evidence; arguments as of `solve`."""
+        """Approximate the posterior, with the features for derivatives of the evidence; arguments as for `solve`."""
         likelihood = likelihood or MultinomialProbitLikelihood()
         with np.errstate(all="ignore"):
             covariance = prior.inducing()
@@ -351,14 +352,14 @@ class SparseApproximation(ABC):
         return Solved(solution, points, features)
 
     def left_out(self, prior: InducedPrior, solution: SparseSolution) -> Iterator[LeftOut]:
-        """Yield latent values of all points, part by part, each given the sites of all other points.
+        """Yield leave-one-out moments of all points in parts: each point given the sites of the other points.
 
         Parameters
         ----------
         prior : InducedPrior
             Prior of the solution.
         solution : SparseSolution
-            Solution that has a posterior and sites.
+            Solution with a posterior and sites.
         """
         posterior = solution.posterior
         assert posterior is not None
@@ -374,35 +375,38 @@ def sweep_of(sweeps: SiteSweeps[Any, Any]) -> Sweep:
     return site_sweep(sweeps, SiteSweeps.update)
 
 
-_ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # names of sites in the IVM
-_SHORT = 0.4  # length of steps with negative site precisions, relative to other steps
+# Names of sites in the IVM, and their names here.
+_ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}
+_SHORT = 0.4  # Length of steps with negative site precisions, relative to other steps.
 
 
 @dataclass(frozen=True)
 class SparseEP(SparseApproximation):
-    """EP whose sites act on a few inducing values, given which latent values are independent (FITC).
+    """EP with inducing values, given which latent values are independent (FITC).
 
-    For n points, c functions and M inducing inputs each, an iteration takes O(c n M²), or O(c² n M² + c³ M³) with
-    `sites="nested"`. No matrix has two axes over points. The posterior leaves the functions independent otherwise.
+    For n points, c functions and M inducing inputs of each, an iteration takes O(c n M²). With `sites="nested"` it
+    takes O(c² n M² + c³ M³); with other sites the functions are independent in the posterior. No matrix has two axes
+    over points.
 
-    `pm.fit` has further options, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data` and
-    `client`, and more with `batch_size`. See the page "Options of methods for many rows" of the documentation.
+    `pm.fit` has further options, such as `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`, `client`
+    and `batch_size`. See the page "Options of methods for many rows" of the documentation.
 
     Parameters
     ----------
     sites : {"nested", "quadrature", "pairwise"}, optional
         Factorisation of the likelihood of a point. The default is `"nested"` for three functions or more with up to
-        4000 inducing inputs together, and `"quadrature"` otherwise. `"nested"`: a single factor, with sites that couple
-        the functions of a point; with all points as inducing inputs the method is then `"nested_ep"`. `"quadrature"`: a
-        single factor as well, with independent sites; with all points it is `"qiep"`, or `"ep"` for a likelihood of one
-        function. `"pairwise"`: the paper's product over the other classes. Its evidence is a lower bound factor by
-        factor, and cannot be compared with other methods.
+        4000 inducing inputs together, and `"quadrature"` otherwise. `"nested"` uses a single factor, with sites that
+        couple the functions of a point; with all points as inducing inputs the result equals `"nested_ep"`.
+        `"quadrature"` uses a single factor with independent sites; with all points the result equals `"qiep"`, or
+        `"ep"` for a likelihood of one function. `"pairwise"` uses the paper's product over the other classes. Each of
+        its factors is a lower bound, so its evidence cannot be compared with other methods.
     depth : int
-        Past steps that Anderson acceleration combines, each as long as two starts; 0 is plain damped EP.
+        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. A step takes the memory of two
+        starts.
     damping : float
-        Part of the full update that a plain step takes, in (0, 1].
+        Fraction of the full update in a plain step, in (0, 1].
     ladder : bool
-        Whether to continue with plain and ever smaller steps if the iteration no longer gets closer.
+        Whether to continue with plain and smaller steps if the residual no longer falls (fallback sequence).
     """
 
     sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES, elsewhere=_ELSEWHERE))
@@ -429,7 +433,7 @@ class SparseEP(SparseApproximation):
         return replace(self, max_iterations=1, depth=0, ladder=False)
 
     def rule(self, likelihood: Likelihood, c: int, size: int) -> SiteRule:
-        """Return the rule that factorises a likelihood; raise a ValueError without a rule."""
+        """Return the rule that factorises a likelihood, or raise a ValueError if it is not supported."""
         return site_rule(self.sites or chosen_rule(likelihood, c, size), likelihood)
 
     def number(self, likelihood: Likelihood, c: int, size: int) -> Number:
@@ -442,7 +446,7 @@ class SparseEP(SparseApproximation):
         """Run the fallback sequence, and continue with negative site precisions if the moments need them."""
         wider = of.points.widening()
         wide = None if wider is None else sweep_of(wider.sweeps(of.features, of.team))
-        if wide is not None and (sites[0] < 0.0).any():  # the start came from a neighbour with negative precisions
+        if wide is not None and (sites[0] < 0.0).any():  # The start has negative precisions from a near solution.
             widened = self._widen(wide, sites, history)
             if widened is not None:
                 return Iterated(widened, CONVERGED, SCHEMES[0])
@@ -462,7 +466,7 @@ class SparseEP(SparseApproximation):
         return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 
     def _widen(self, sweep: Sweep, sites: Array, history: History) -> float | None:
-        """Iterate from sites close to the end, with short steps; return None with unchanged sites after a failure."""
+        """Iterate with negative precisions from sites near the end. Return None if it fails."""
         steps = Steps(
             self.tolerance, self.depth, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
         )
@@ -475,7 +479,7 @@ class SparseEP(SparseApproximation):
 
 
 def _at_the_floor(sweep: Sweep, sites: Array) -> int:
-    """Number of sites whose precision is set to 0."""
+    """Return the number of sites whose precision is limited to 0."""
     target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
     sweep(sites.copy(), target, scale)
     return int((target[0] <= 0.0).sum())

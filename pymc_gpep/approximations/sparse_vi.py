@@ -1,4 +1,4 @@
-"""Variational inference with inducing inputs, by averages of log likelihoods over independent normal latent values."""
+"""Variational inference with inducing inputs, with averages of log likelihoods over independent latent values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -45,23 +45,23 @@ def _terms(likelihood: Likelihood) -> Terms | None:
 
 
 def has_point_averages(likelihood: Likelihood) -> bool:
-    """Whether a likelihood has averages of its logarithm over independent latent values."""
+    """Return whether a likelihood has averages of its logarithm over independent latent values."""
     return _terms(likelihood) is not None
 
 
 def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointAverages:
-    """The averages of the log likelihoods of all points of c functions.
+    """Return the averages of the log likelihoods of all points of c functions.
 
     Raises
     ------
     ValueError
-        If the likelihood offers no such averages.
+        If the likelihood does not have such averages.
     """
     terms = _terms(likelihood)
     if terms is None:
         raise ValueError(
             f"A {likelihood.name} likelihood has no average of its logarithm under several independent latent values, "
-            f"which a variational bound needs. Take another method, such as {likelihood.method!r}."
+            f"which a variational bound needs. Use another method, such as {likelihood.method!r}."
         )
     if likelihood.offers(PointAverage):
         check_label_noise(likelihood)
@@ -72,11 +72,11 @@ def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) ->
 
 
 def check_label_noise(likelihood: Likelihood) -> None:
-    """Raise a ValueError if a likelihood that may have label noise has none, so that the average is −∞."""
+    """Raise a ValueError if the label noise of a likelihood is 0 and its average logarithm is −∞."""
     if likelihood.has_parameters and (likelihood.parameters <= 0.0).any():
         raise ValueError(
             f"A variational bound of a {likelihood.name} likelihood needs label noise, but epsilon is 0: the average "
-            'logarithm of a step is −∞. Give it a small one, such as epsilon=1e-3, or use method="sparse_ep".'
+            'logarithm of a step is −∞. Use a small epsilon, such as epsilon=1e-3, or method="sparse_ep".'
         )
 
 
@@ -85,38 +85,38 @@ _SHORT = 0.4  # Length of a natural gradient step.
 _LENGTHS = 0.5 ** np.arange(10)  # Lengths tried for a single step.
 _PATIENCE = 60  # Largest number of short sweeps without progress.
 _BEFORE = SparseEP(sites="quadrature", tolerance=1e-2, max_iterations=30)
-"""What a bound of several maxima is begun by. Its sites are of a point's functions, as those of the bound."""
+"""EP whose result is the start for a bound with several maxima. Its sites have the form of the bound's sites."""
 
 
 @dataclass(frozen=True)
 class SparseVI(SparseApproximation):
-    """The Gaussian of a few inducing values that is best under a lower bound of the log evidence.
+    """Gaussian of inducing values that maximises a lower bound of the log evidence.
 
     The bound is E_q[log p(y | f)] − KL(q(u) ‖ p(u)), with the exact prior of the latent values given the inducing
-    values u. It is a bound for the model with all its latent values (Hensman, Matthews and Ghahramani 2015), and an
+    values u. It is a bound for the model with all latent values (Hensman, Matthews and Ghahramani 2015), and an
     additional inducing input never lowers its maximum. For `gpep.RobustMax`, and for `gpep.MultinomialProbit` with
-    label noise, log p(y | f) is averaged in closed form but for one integral (Villacampa-Calvo and Hernández-Lobato
-    2017, equations 14 to 17). Without label noise it is averaged by the bound of Girolami and Rogers (2006). With all
-    points as inducing inputs the method is then `"vb"`. With likelihoods of one function that method is `"kl"`.
+    label noise, the average of log p(y | f) takes a one-dimensional integral (Villacampa-Calvo and Hernández-Lobato
+    2017, equations 14 to 17). Without label noise it is replaced by the bound of Girolami and Rogers (2006); with all
+    points as inducing inputs the result then equals `"vb"`. For likelihoods of one function it then equals `"kl"`.
 
-    Steps are along the natural gradient, accelerated, and never downwards. Where the bound is that of a step with label
-    noise its maximum can take hundreds of them. `pm.fit` with `update="inner"`, one step for each step of the
-    hyperparameters, gets further in the same time.
+    Steps follow the natural gradient, are accelerated, and never lower the bound. For a step likelihood with label
+    noise a solve can take hundreds of steps. `pm.fit` with `update="inner"`, which takes one step for each step of the
+    hyperparameters, is then faster.
 
-    Label noise gives the bound several maxima, since labels treated as noise have no slope. Without a start, steps
-    begin at the result of a few sweeps of EP with the exact factor. On the data of Villacampa-Calvo and
-    Hernández-Lobato (2017) the maximum is higher from there than from the prior, by 500 on Satellite. It is reached in
-    a third of the steps.
+    With label noise the bound has several maxima, since labels that are treated as noise have no slope. Without a
+    start, steps begin at the result of a few sweeps of EP with the exact factor. On the data of Villacampa-Calvo and
+    Hernández-Lobato (2017) the maximum is higher than from the prior, by 500 on Satellite. It is reached in a third of
+    the steps.
 
-    `pm.fit` has more options than these, as `"sparse_ep"` has.
+    `pm.fit` has the further options of `"sparse_ep"`.
 
     Parameters
     ----------
     tolerance : float
         Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
-        The bound is accurate to about the square of the tolerance.
+        The error of the bound is about the square of the tolerance.
     depth : int
-        Past steps that Anderson acceleration combines; 0 is the plain iteration.
+        Number of past steps that Anderson acceleration combines; 0 is the plain iteration.
     """
 
     depth: int = field(default=6, metadata=at_least(0))
@@ -168,7 +168,7 @@ class SparseVI(SparseApproximation):
         )
         if status == CONVERGED or not np.isfinite(bound):
             return Iterated(bound, status, self.first_scheme)
-        # Near the maximum the bound is flat to rounding, so that steps are judged by the residual.
+        # Near the maximum, rounding hides changes of the bound, so steps are judged by the residual.
         steps = Steps(self.tolerance, self.depth, _SHORT * self.mixing, _SHORT, np.inf, least_precision=-np.inf)
         moved = sites.copy()
         last, status = iterate(SitesInMemory(sweep, moved, self.depth), history, steps, patience=_PATIENCE)
@@ -180,7 +180,7 @@ class SparseVI(SparseApproximation):
 
 @dataclass(frozen=True)
 class _OneStep(SparseVI):
-    """One step along the natural gradient, halved until the bound, computed after the step, does not fall."""
+    """A single step along the natural gradient, halved until the bound after the step does not fall."""
 
     first_scheme: ClassVar[str] = "a step"
 

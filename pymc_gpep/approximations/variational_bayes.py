@@ -1,8 +1,8 @@
 """Variational Bayes for the multinomial probit, q(f) q(v) with utilities v (Girolami and Rogers 2006, section 4.3).
 
-The augmented model: f_k ~ N(m_k, K_k), v_ik = f_ik + noise of variance 1, y_i the class of the largest utility. For
-q(f) with means f̃ and covariances S_k, and any q(v), log p(y) is at least E_q[log p(y, v, f) − log q(v) − log q(f)].
-This bound is
+In the augmented model f_k ~ N(m_k, K_k), v_ik = f_ik + noise of variance 1, and y_i is the class of the largest
+utility. For q(f) with means f̃ and covariances S_k, and any q(v), log p(y) is at least E_q[log p(y, v, f) − log q(v) −
+log q(f)]. This bound is
 
     E_q(v)[Σ_i log p(y_i | v_i) N(v_i | f̃_i, I) − log q(v)] − ½ Σ_k tr S_k − Σ_k KL(N(f̃_k, S_k) ‖ N(m_k, K_k)),
 
@@ -17,13 +17,13 @@ So f̃ is the mode of the posterior of f, and the bound is concave in it. The me
 
     f̃ ← m + K (K + I)⁻¹ (ṽ − m),   or   b ← b + (K + I)⁻¹ r,   r = ∂ log p / ∂f̃ − b,
 
-the ascent that takes W = −∂² log p / ∂f̃² for its upper limit I. It never lowers the bound, but takes thousands of
-steps where W is small, at large prior variances. Here every iteration is a Newton step instead, its linear system
-solved with a limited number of products with K. A fixed-point step of the quadratic model follows: it settles the part
-that K does not see. The step is halved until the bound rises. The solver factorises K + I alone, once.
+an ascent in which the upper limit I replaces W = −∂² log p / ∂f̃². It never lowers the bound, but takes thousands of
+steps if W is small, at large prior variances. Therefore each iteration here is a Newton step, whose linear system is
+solved with a limited number of products with K. A fixed-point step of the quadratic model follows, for components on
+which K has little effect. The step is halved until the bound rises. The solver factorises only K + I, once.
 
-The residual is the larger of max |r| and √(rᵀ (W + K⁻¹)⁻¹ r). The latter is the distance of f̃ from the optimum in
-units of the posterior as the curvature has it. It is √2 times the root of the bound that is still lacking.
+The residual is the larger of max |r| and √(rᵀ (W + K⁻¹)⁻¹ r). The latter is the distance of f̃ from the optimum, in
+units of the posterior with the present curvature. Half its square is the expected rise of the bound.
 
 At the optimum d bound / dK_k = ½ (b_k b_kᵀ − (K_k + I)⁻¹) and d bound / dm_k = b_k.
 """
@@ -51,10 +51,11 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
-_REDUCTION = 0.1  # Reduction of the residual of a linear system; near the optimum the root of the gradient.
+# Relative residual at which a linear system is solved; near the optimum the root of the gradient.
+_REDUCTION = 0.1
 _HALVINGS = 30
-_SUFFICIENT = 1e-4  # Smallest accepted share of the rise predicted by the slope.
-_ROUNDING = 1e-12  # Steps are judged by the slope if the bound changes by less than this fraction.
+_SUFFICIENT = 1e-4  # Smallest accepted rise of the bound, relative to the rise predicted by the slope.
+_ROUNDING = 1e-12  # Relative change of the bound below which steps are judged by the slope.
 
 
 def variational_bayes(
@@ -66,9 +67,9 @@ def variational_bayes(
     tolerance: float,
     max_products: int,
 ) -> Found:
-    """Variational Bayes.
+    """Run variational Bayes.
 
-    `start`, which is overwritten, holds b (c, n); `terms` is the kernel of
+    `start` has b (c, n), and is overwritten. `terms` is the kernel of
     `pymc_gpep.likelihoods.local_computations.UtilityBound`; `max_products` limits the products with K in one iteration.
     """
     k, prior_mean, team = problem.k, problem.mean, problem.team
@@ -107,9 +108,9 @@ def _ascend(
     b: Array,
     history: History,
 ) -> tuple[float, int]:
-    """Raise the bound from b (c, n) and f = m + K b, which are overwritten.
+    """Maximise the bound from b (c, n) and f = m + K b, which are overwritten. Return bound and status.
 
-    `constant` is the part of the bound that does not depend on f. Returns bound and status.
+    `constant` is the part of the bound that does not depend on f.
     """
     k, prior_mean, y = problem.k, problem.mean, problem.labels
     c, n = f.shape
@@ -134,7 +135,7 @@ def _ascend(
         old_f, old_b, old_value = f.copy(), b.copy(), value
         length = 1.0
         for _ in range(_HALVINGS):
-            # Add up steps, which shrink: computing K b at once would lose digits if K is large.
+            # Steps shrink, so their sum is accurate; K b would lose digits if K is large.
             f[:] = old_f + length * d
             b[:] = old_b + length * pull
             value = terms(y, f, b, prior_mean, r, w)
@@ -156,16 +157,16 @@ def _ascend(
 
 @dataclass(frozen=True)
 class VariationalBayes(Approximator):
-    """Factorised posterior q(f) q(v) of latent values and utilities v; the evidence is a lower bound.
+    """Factorised posterior q(f) q(v) of latent values f and utilities v. The evidence is a lower bound.
 
-    The posterior means are the mode of the posterior of the latent values, which Newton's method finds. On iris and
-    wine it needs 3 to 25 steps for any prior variance (up to e¹²) and length scale. Classes are independent under q(f),
-    with covariance K (K + I)⁻¹, so that one factorisation for each distinct prior covariance suffices.
+    The posterior means are the mode of the posterior of the latent values, computed by Newton's method. On iris and
+    wine it takes 3 to 25 steps for any length scale and prior variances up to e¹². Classes are independent under q(f),
+    with covariance K (K + I)⁻¹, so each distinct prior covariance is factorised once.
 
     Parameters
     ----------
     tolerance : float
-        Tolerance of the largest change of a mean utility, and of the distance of the means from the optimum in units of
+        Tolerance on the largest change of a mean utility, and on the distance of the means from the optimum in units of
         the posterior.
     max_iterations : int
         Limit on Newton steps.
@@ -179,7 +180,7 @@ class VariationalBayes(Approximator):
 
     name: ClassVar[str] = "vb"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # BlockCurvature gives the response
+    needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # `BlockCurvature` is for the response.
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
     bounds: ClassVar[bool] = True
 
@@ -188,13 +189,13 @@ class VariationalBayes(Approximator):
         return variational_bayes(problem, start, history, terms=bound.terms, **self.settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from."""
+        """Return the length of the vector from which a solve starts."""
         return n_functions * n_points
 
     def bound(self, posterior: Posterior, labels: NDArray[np.int64], likelihood: Likelihood) -> tuple[float, Array]:
-        """The bound with q(f) a posterior whose sites have precision 1, and mean utilities (c, n) under the best q(v).
+        """Return the bound for a posterior q(f) with site precisions 1, and mean utilities (c, n) under the best q(v).
 
-        The posterior with these utilities as observations with unit noise is the paper's next posterior (4.6).
+        The next posterior of the paper's iteration (4.6) has these utilities as observations with unit noise.
         """
         mean, weights = (np.ascontiguousarray(each) for each in (posterior.mean, posterior.weights))
         c, n = mean.shape
@@ -204,5 +205,5 @@ class VariationalBayes(Approximator):
         return float(value) - 0.5 * posterior.log_determinant, mean + slope + weights
 
     def response(self, solution: Solution) -> Posterior:
-        """Laplace's posterior: the means are the mode of the posterior of the latent values."""
+        """Return Laplace's posterior, since the means are the mode of the posterior of the latent values."""
         return curvature_response(solution)
