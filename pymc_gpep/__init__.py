@@ -1,7 +1,7 @@
 """Gaussian latent models in PyMC: accurate approximations to the posterior, on the model's own graph.
 
-Importing the package adds its methods to `pm.fit`. All other modules are imported when first used. The compiled parts
-need numba, which takes longer to import than all of this package; PyMC itself imports it late as well.
+Importing the package adds its methods to `pm.fit`. All other modules are imported at their first use: compiled kernels
+need numba, whose import takes longer than the import of all of this package. PyMC also delays this import.
 """
 
 import sys

@@ -12,7 +12,7 @@ _NAMED = 5  # Largest number of rows, variables or levels that a message names.
 
 
 def check_whole(name: str, value: Any, least: int | None = 0) -> None:
-    """Raise a TypeError unless an argument of this name is a whole number, a ValueError if it is less than `least`."""
+    """Raise a TypeError unless the argument `name` is a whole number, and a ValueError if it is less than `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):  # bool is an Integral in Python
         raise TypeError(f"{name} must be a whole number, but is {value!r}.")
     if least is not None and value < least:
@@ -20,20 +20,20 @@ def check_whole(name: str, value: Any, least: int | None = 0) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-    """Raise a TypeError unless an argument of this name is a number."""
+    """Raise a TypeError unless the argument `name` is a number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, but is {value!r}.")
 
 
 def check_switches(**switches: Any) -> None:
-    """Raise a TypeError unless arguments of these names are True or False."""
+    """Raise a TypeError unless each of these arguments is True or False."""
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name} must be True or False, but is {value!r}.")
 
 
 def as_names(option: str, value: Any) -> tuple[str, ...]:
-    """Return the names that an option lists; a string is a single name, and None an empty list."""
+    """Return the names in the value of an option. A string is a single name; None means no names."""
     names = (value,) if isinstance(value, str) else () if value is None else value
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{option} must be a list of names, but is {value!r}.")
@@ -41,7 +41,7 @@ def as_names(option: str, value: Any) -> tuple[str, ...]:
 
 
 def check_name(option: str, value: Any, known: Iterable[str], of: str = "") -> None:
-    """Raise a ValueError unless an option has one of the known names.
+    """Raise a ValueError unless the value of an option is a valid name.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def check_name(option: str, value: Any, known: Iterable[str], of: str = "") -> N
 
 
 def did_you_mean(names: Iterable[Any], known: Iterable[Any]) -> str:
-    """Return "did you mean" and the valid names closest to the unknown names, for a message; empty without any."""
+    """Return the words "Did you mean" and the closest valid names, for a message; empty if no valid name is close."""
     there = sorted({each for each in known if isinstance(each, str)})
     meant = (_nearest(name.lower(), there) for name in names if isinstance(name, str))
     found = dict.fromkeys(repr(each) for one in meant for each in one)

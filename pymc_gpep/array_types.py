@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 type Array = NDArray[np.float64]
-"""Numbers in double precision; shapes stand in docstrings."""
+"""Array of numbers in double precision. Docstrings state its shape."""
 
 type Observed = NDArray[Any]
-"""Observations: classes and counts as int64, other numbers as float64, as the likelihood says."""
+"""Observations of a likelihood: classes and counts as int64, other numbers as float64."""

@@ -1,6 +1,7 @@
 """Methods of `pm.fit` as functions of arrays: one function for each method, with all its likelihoods.
 
-Each function is made of the approximations of that name, whose options are its keyword arguments.
+Each function selects an approximation by the method's name and the likelihood. Options of the approximation are keyword
+arguments of the function.
 """
 
 import inspect
@@ -37,14 +38,14 @@ __all__ = ["ep", "kl", "laplace", "nested_ep", "qep", "sparse_ep", "sparse_vi", 
 
 _INDUCING = """\
 inducing : array (M, M) or (c, M, M)
-    Prior covariance of the inducing values, shared by the latent functions or one for each.
+    Prior covariance of the inducing values, one for all latent functions, or one for each.
 cross : array (M, n) or (c, M, n)
     Prior covariance between inducing values and latent values.
 variance : array (n,) or (c, n)
     Prior variance of the latent values.
 """
 _OBSERVED = """\
-mean : array (c, n), or (n,) of one function
+mean : array (c, n), or (n,) for one latent function
     Prior mean of the latent values.
 labels : array (n,)
     Observations. Classes are counted from 0.
@@ -53,13 +54,13 @@ likelihood : {{{likelihoods}}}
 """
 _START = """\
 start : array, optional
-    `start` of the solution of a neighbouring problem. A solve begins cold without it.
+    `start` of the solution of a similar problem. Without it, the solver begins at its default sites.
 """
 _PARAMETERS = """\
 parameters : array (p, n), optional
-    Numbers that the likelihood takes at each point besides latent values. Rows are:
-    {rows}. An offset is the logarithm of an exposure. Bounds lower and upper are where
-    observations are censored, infinite where they are not.
+    Parameters of the likelihood at each point, in addition to latent values. The rows are:
+    {rows}. An offset is the logarithm of an exposure. The bounds lower and upper
+    are those of a censored observation; they are infinite for an uncensored one.
 """
 _RAISES = """\
 Raises
@@ -73,7 +74,7 @@ TypeError
 
 
 def _on_dense(name: str) -> Callable[..., Solution]:
-    """Return the method with this name, on a prior covariance, as a function of arrays."""
+    """Return a function of arrays for the method `name` with a prior covariance matrix."""
 
     def method(
         k: ArrayLike,
@@ -99,7 +100,7 @@ def _on_dense(name: str) -> Callable[..., Solution]:
 
 
 def _on_inducing(name: str) -> Callable[..., SparseSolution]:
-    """Return the method with this name, on inducing inputs, as a function of arrays."""
+    """Return a function of arrays for the method `name` with inducing inputs."""
     kind = SPARSE_APPROXIMATIONS[name]
 
     def method(
@@ -125,21 +126,21 @@ def _on_inducing(name: str) -> Callable[..., SparseSolution]:
 
 
 def _further(name: str) -> Callable[..., Any]:
-    """Return the method with this name in `FURTHER_METHODS` as a function of arrays."""
+    """Return a function of arrays for the method `name` of `FURTHER_METHODS`."""
     kind = FURTHER_METHODS[name]
     function, prior, more, arrays, number = kind.on_arrays()
     return _documented(function, name, [kind], prior, more, arrays, number)
 
 
 def _bound(likelihood: Likelihood, parameters: ArrayLike | None, labels: ArrayLike, c: int, n: int) -> Likelihood:
-    """Return the likelihood with its parameters at n points, after checks of parameters and labels for c functions."""
+    """Check parameters and labels for c latent functions at n points. Return the likelihood with these parameters."""
     found = likelihood.given(likelihood.checked_parameters(parameters, n))
     found.check_parameters(found.check(labels, c, n), "labels")
     return found
 
 
 def _docstring(kind: type) -> str:
-    """Return the docstring of a class; empty if it is the signature that Python writes for a dataclass."""
+    """Return the docstring of a class; empty if it is the signature that Python generates for a dataclass."""
     written = inspect.getdoc(kind) or ""
     return "" if written.startswith(f"{kind.__name__}(") else written
 
@@ -150,7 +151,7 @@ type _Kind = type[Approximator | SparseApproximation | FurtherMethod]
 def _documented[F: Callable[..., Any]](
     method: F, name: str, kinds: Sequence[_Kind], prior: str, more: str, arrays: str, number: str
 ) -> F:
-    """Return the function with the documentation and options of its approximations."""
+    """Return the function with a signature and a docstring made from its approximations."""
     theirs = {kind: [each.name for each in LIKELIHOODS if kind.approximates(each)] for kind in kinds}
     words: list[str] = []
     options: dict[str, str] = {}
@@ -192,7 +193,7 @@ _MAKERS = ((APPROXIMATIONS, _on_dense), (SPARSE_APPROXIMATIONS, _on_inducing), (
 
 @cache
 def _made(name: str, _tables: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return the function of a method's name, made once for the present tables."""
+    """Return the function of a method. It is cached for the current contents of the tables."""
     return next(maker(name) for table, maker in _MAKERS if name in table.names)
 
 
@@ -208,7 +209,7 @@ def __dir__() -> list[str]:
     return sorted(Names(APPROXIMATIONS, SPARSE_APPROXIMATIONS, FURTHER_METHODS))
 
 
-if TYPE_CHECKING:  # they are made on demand
+if TYPE_CHECKING:  # These functions are made on demand by `__getattr__`.
     nested_ep: Callable[..., Solution]
     qep: Callable[..., Solution]
     ep: Callable[..., Solution]

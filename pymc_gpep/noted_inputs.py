@@ -1,4 +1,4 @@
-"""Records of the input arrays of `pm.gp.Latent.prior`, attached to the constants of its graph with their columns."""
+"""Records of the input arrays of `pm.gp.Latent.prior`, attached to constants of its graph."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from pymc_gpep.array_types import Array
 
 
 class NotedInputs(NamedTuple):
-    """Inputs of a prior, and the columns of the inputs that a constant of a graph holds."""
+    """Inputs of a prior, and the columns of these inputs that a constant of the graph contains."""
 
     array: Array
     """The inputs (n, d)."""
     columns: tuple[int, ...] | None
-    """Columns of the inputs that the constant holds; None if its values show them, or if they are unknown."""
+    """Columns of the inputs that the constant contains; None if they are unknown, or evident from its values."""
 
 
 def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], Any]] = ()) -> None:
-    """Attach a record to each constant behind the latent values f with an entry for each point: its array and columns.
+    """Attach a record of the inputs to each constant of the graph of f with an entry for each point.
 
-    PyTensor keeps the record through copies of a graph. Inputs that are a variable of the graph need no record.
-    If columns of the array are equal at all points, the functions of inputs that made f are called with other
-    inputs. This shows the order in which they select columns.
+    PyTensor copies the record with the graph. Inputs that are a variable of the graph need no record. If two columns of
+    the inputs are equal, the covariance and mean functions are called with distinct columns. The call shows which
+    columns they select, and in which order.
     """
     array = inputs.data if isinstance(inputs, Constant) else inputs
     if isinstance(array, Variable) or np.ndim(array) != 2:
@@ -42,7 +42,7 @@ def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], An
 
 
 def noted_inputs(leaf: Variable) -> NotedInputs | None:
-    """Return the inputs whose columns a constant holds; None without a record."""
+    """Return the record of a constant; None if it has no record."""
     return getattr(leaf.tag, _NOTE, None)
 
 
@@ -54,9 +54,9 @@ def renew_note(leaf: Constant, former: Any) -> None:
 
 
 def own_arrays(made: Any) -> None:
-    """Replace the arrays of covariance and mean functions by copies, so that later changes of arrays have no effect.
+    """Replace the arrays of covariance and mean functions by copies, which later changes do not affect.
 
-    Sums and products contain further functions.
+    The functions within sums and products are changed as well.
     """
     for name, value in list(vars(made).items()):
         several = isinstance(value, list | tuple)
@@ -79,9 +79,9 @@ def _over_points(variables: Any, points: int) -> list[Constant]:
 
 
 def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> list[tuple[int, ...]]:
-    """Return the columns of the inputs that functions turn into constants, found by a call with distinct columns.
+    """Return the columns of the inputs that functions turn into constants, from a call with inputs of distinct columns.
 
-    The rows of column j are the binary digits of j, which every numeric type can hold.
+    In this call, the rows of column j are the binary digits of j, which every numeric type can represent.
     """
     n, d = array.shape
     numbers = np.arange(d)

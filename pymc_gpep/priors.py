@@ -7,40 +7,42 @@ import pymc as pm
 from numpy.typing import ArrayLike
 from pytensor.tensor.variable import TensorVariable
 
-_SPREAD_OF_SCALE = 1.5  # standard deviation of the log of a length scale: nine tenths within a factor of 12
-_MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude, in units of the probit's noise
+# Standard deviation of the log length scale. Nine tenths of the prior mass are within a factor of 12 of the median.
+_SPREAD_OF_SCALE = 1.5
+# Mean and standard deviation of the log magnitude, where the probit noise has the standard deviation 1.
+_MAGNITUDE = 1.0, 1.5
 
 
 def default_priors(
     X: ArrayLike, *, ard: bool = False, names: tuple[str, str] = ("ls", "eta"), **kwargs: Any
 ) -> tuple[TensorVariable, TensorVariable]:
-    """Add weakly informative priors of length scale and magnitude to the model of the context, fitted to the inputs.
+    """Add weakly informative priors of length scale and magnitude to the current model, scaled by the inputs.
 
-    Both are `pm.LogNormal`, as one could write oneself. The median of a length scale is the typical distance between
-    points, as the root of the mean square, over √2. For d standardised inputs it is √d. With a length scale for each
-    input it is the standard deviation of that input times √d. The median of the magnitude is e, where the noise of the
-    probit is 1. Nine tenths of the mass are within a factor of 12 of the medians. The page on priors says how they do.
+    Both priors are `pm.LogNormal`. The median of a length scale is the root mean square distance between points,
+    divided by √2. For d standardised inputs it is √d. With `ard` it is the standard deviation of each input, times √d.
+    The median of the magnitude is e, where the probit noise has the standard deviation 1. Nine tenths of the prior mass
+    are within a factor of 12 of the medians. The page on priors shows results.
 
     Parameters
     ----------
     X : array (n, d)
-        Inputs to learn from, standardised or not; a data frame as well.
+        Training inputs, standardised or not; also a data frame.
     ard : bool
-        Whether each input has a length scale of its own. If not, inputs should be standardised or have a common unit.
+        Whether each input has a separate length scale. If not, standardise the inputs, or use a common unit.
     names : (str, str)
-        Names of the length scale and of the magnitude, for models that have several of them.
+        Names of the length scale and of the magnitude. A model with several processes needs different names.
     **kwargs
-        Arguments of the length scale, such as `dims`.
+        Arguments of the prior of the length scale, such as `dims`.
 
     Returns
     -------
     (TensorVariable, TensorVariable)
-        Length scale, a scalar or (d,), and magnitude, the standard deviation of the latent functions.
+        Length scale, a scalar or (d,), and magnitude: the standard deviation of the latent functions.
 
     Raises
     ------
     TypeError
-        If there is no model.
+        If no model is current.
     ValueError
         If `X` is not (points, inputs), has values that are not finite, or does not vary.
 

@@ -7,29 +7,29 @@ from typing import Any
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-_PATIENCE = 1.0  # seconds after the first piece before anything is shown
-_QUIET = 5.0  # seconds between lines of text
+_PATIENCE = 1.0  # Delay in seconds, after the first piece of work, before the bar appears.
+_QUIET = 5.0  # Seconds between two lines of text.
 
 
 def progress_bar(shown: bool, within: bool = False) -> CustomProgress:
-    """Return a bar for pieces of work that take long each; a context. A bar within a fit leaves no line behind."""
+    """Return a progress bar, a context manager. A bar within a fit leaves no line on the screen."""
     console = Console(theme=default_progress_theme)
     moves = console.is_terminal or console.is_jupyter
     return CustomProgress(console=console, transient=within, disable=not shown or (within and not moves))
 
 
 class RowProgress:
-    """Display of the finished share of work on rows, and of the remaining time; a context.
+    """Display of the finished share of work on rows, and of the remaining time; a context manager.
 
-    The first piece of the work includes compilation, so it counts neither for the remaining time nor for the delay
-    before the bar appears. An interrupt (Ctrl-C) is raised again with the number of finished rows.
+    The first piece of the work includes compilation. So it is left out of the estimate of the remaining time, and of
+    the delay before the bar appears. An interrupt (Ctrl-C) is raised again with the finished share in percent.
 
     Parameters
     ----------
     what : str
         Name of the work, such as "Predicting".
     total : int
-        Number of rows, once for each node of hyperparameters.
+        Number of rows, times the number of hyperparameter nodes.
     shown : bool
     """
 
@@ -41,7 +41,7 @@ class RowProgress:
         self._bar = CustomProgress(console=console, disable=not (shown and moves))
         self._task = self._bar.add_task(what, total=total)
         self._done = 0
-        self._first: tuple[int, float] | None = None  # rows of the first piece, and when they were done
+        self._first: tuple[int, float] | None = None  # Rows of the first piece, and its finish time.
         self._next = 0.0
 
     def __enter__(self) -> "RowProgress":

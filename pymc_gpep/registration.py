@@ -1,9 +1,10 @@
-"""Changes that importing the package makes to PyMC; nothing else touches its names.
+"""Changes to PyMC when the package is imported; no other module changes names of PyMC.
 
-`pm.fit` learns the names of the approximations, and logs the method that fits a model if it is called without one.
-`pm.sample` logs the step that suits the Gaussian processes of a model, and does not assign it. `pm.gp.Latent.prior`
-copies the array of its inputs, and notes it. A covariance function selects columns before a graph exists, so that the
-graph lacks the array and the order of its columns. PyTensor is told where to find JAX support.
+`pm.fit` accepts the names of the approximations. If it is called without a method, it logs the recommended method.
+`pm.sample` logs the recommended step method for models with Gaussian processes, and does not assign it.
+`pm.gp.Latent.prior` copies the array of its inputs, and attaches a record of it to the graph. The record is needed
+because covariance functions select columns before a graph exists. PyTensor learns which module has the JAX
+implementations.
 """
 
 import functools
@@ -26,14 +27,14 @@ from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
 
 def patch() -> None:
-    """Patch PyMC's functions to use the package; a second call does nothing."""
+    """Replace functions of PyMC by wrappers of this package; a second call does nothing."""
     _replace((pymc.variational.inference, pymc.variational, pm), "fit", _fit)
     _replace((pm.gp.Latent,), "prior", _prior)
     _replace((pymc.sampling.mcmc, pymc.sampling, pm), "sample", _sample)
 
 
 def _replace(places: Sequence[Any], name: str, wrapper: Callable[[Any, inspect.Signature], Any]) -> None:
-    """Replace a function of PyMC by a wrapper in all modules, unless it is already wrapped."""
+    """Replace a function of PyMC by a wrapper in each place, unless it is wrapped already."""
     original = getattr(places[0], name)
     if getattr(original, "_pymc_gpep", False):
         return
@@ -45,14 +46,14 @@ def _replace(places: Sequence[Any], name: str, wrapper: Callable[[Any, inspect.S
 
 
 def advise(advice: Callable[[pm.Model | None], None], model: pm.Model | None) -> None:
-    """Log advice before a call of PyMC. Errors while the model is read are ignored."""
+    """Log advice before a call of PyMC. Errors that arise while the model is read are ignored."""
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         advice(model)
 
 
 def _sample(original: Any, signature: inspect.Signature) -> Any:
-    """Return `pm.sample`, which logs the step method for a model if the call names no step and no sampler."""
+    """Return a `pm.sample` that first logs the recommended step method, if the call names no step and no sampler."""
 
     def sample(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
@@ -67,10 +68,10 @@ def _sample(original: Any, signature: inspect.Signature) -> Any:
 
 
 def _prior(original: Any, signature: inspect.Signature) -> Any:
-    """Return `pm.gp.Latent.prior`, which copies the array of its inputs, and notes it."""
+    """Return a `pm.gp.Latent.prior` that copies the array of its inputs, and records it."""
 
     def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
-        # A fit predicts by the process itself: it must not see later changes of these arrays.
+        # A fit evaluates the process itself when it predicts. Later changes of these arrays must not affect it.
         arguments = signature.bind(self, *args, **kwargs).arguments
         if isinstance(arguments.get("X"), np.ndarray):
             arguments["X"] = arguments["X"].copy()
@@ -85,10 +86,11 @@ def _prior(original: Any, signature: inspect.Signature) -> Any:
 
 
 def _fit(original: Any, signature: inspect.Signature) -> Any:
-    """Return `pm.fit` extended by the names of the approximations.
+    """Return a `pm.fit` that also accepts the names of the approximations.
 
-    `pm.fit` takes an `Inference` in place of a name. The wrapper creates it for methods of this package and passes
-    other calls on. A call without a method runs ADVI, as PyMC does, after a line that names the method of this package.
+    `pm.fit` accepts an `Inference` in place of a name. The wrapper creates it for methods of this package, and passes
+    all other calls on. A call without a method runs ADVI, as in PyMC; before it, a line is logged that recommends a
+    method of this package.
     """
 
     def fit(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +137,7 @@ def _fit(original: Any, signature: inspect.Signature) -> Any:
         of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
         options |= {each: others.pop(each) for each in set(others) - of_fit}
         if options.get("batch_size", 0) is None:
-            del options["batch_size"]  # the same as leaving it out
+            del options["batch_size"]  # No batch size: the same as leaving the option out.
         with without_traces():
             arguments["method"] = GPInference(name, arguments.get("model"), **options)
         return original(**arguments, **others)

@@ -1,8 +1,8 @@
 """Tables of approximations, likelihoods, plots and so on, which `register` extends.
 
-A table has the package's own entries first, then added entries in the order in which they were registered. An entry may
-be given as its path, "module:name". The path is imported when the table is first read, so that `import pymc_gpep` does
-not wait for it.
+A table contains the package's own entries first, then added entries in the order of registration. An entry may be
+registered by its path, "module:name". The path is imported when the table is first read, so that `import pymc_gpep`
+stays fast.
 """
 
 import os
@@ -31,14 +31,14 @@ TABLES = {
     "diagnostic": "diagnostics",
     "plot": "plots",
 }
-"""Table → the module that makes it."""
+"""Table → the module that creates it."""
 
 OF_PM_FIT = ("auto", "advi", "fullrank_advi", "svgd", "asvgd")
-"""Names for `pm.fit(method=...)` that stand for no entry of a table."""
+"""Names for `pm.fit(method=...)` that belong to PyMC or select a method, so that no entry may use them."""
 
-_waiting: dict[str, list[str]] = {}  # Paths of entries by table, until their modules are imported.
+_waiting: dict[str, list[str]] = {}  # Paths of entries that are not yet imported, by table.
 _importing: set[tuple[int, str, str]] = set()  # Thread, table and path of each import under way.
-_LOCK = Lock()  # Held while a list changes, never during an import: a module may register entries of its own.
+_LOCK = Lock()  # Held while a list changes, and never during an import: the imported module may register entries.
 
 
 def register(table: str, *entries: Any) -> None:
@@ -111,23 +111,23 @@ class Registry[T](Collection[T]):
     Parameters
     ----------
     table : str
-        One of `TABLES`.
+        Name of the table, a key of `TABLES`.
     own : iterable
         Entries of this package.
     of : type, optional
-        Type of all entries, or their base class where `classes`; functions and classes if not given.
+        Type of all entries, or their base class if `classes`. By default entries are functions and classes.
     classes : bool
         Whether entries are classes.
     named : str
-        Attribute with the name of an entry.
+        Attribute that contains the name of an entry.
     together : function of two entries, optional
-        Whether two entries may have the same name.
+        Returns whether two entries may have the same name.
     apart : sequence of Registry
-        Tables of other methods of `pm.fit`: an entry has none of their names.
+        Tables of other methods of `pm.fit`. Names of entries must differ from all names in these tables.
     check : function of an entry, optional
         Function that raises a TypeError for an invalid entry.
     check_read : function of an entry, optional
-        Function that returns a warning about an added entry when the table is read; else an empty string.
+        Function that returns a warning about an added entry when the table is read; empty without a warning.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Registry[T](Collection[T]):
 
     @property
     def names(self) -> Names:
-        """The current names."""
+        """The current names of the entries."""
         return Names(self)
 
     def name_of(self, entry: T) -> str:
@@ -163,7 +163,7 @@ class Registry[T](Collection[T]):
         """Add an entry; see `register`."""
         self._check(entry)
         for table in (self, *self._apart):
-            table._all(final=False)  # A failed path stays: it may be the caller's.
+            table._all(final=False)  # A path whose import fails stays registered: it may belong to the caller.
         self._append(entry)
 
     def _append(self, entry: T) -> None:
@@ -176,7 +176,7 @@ class Registry[T](Collection[T]):
                     return
 
     def _with(self, entry: T, entries: tuple[T, ...]) -> tuple[T, ...]:
-        """Return the entries with a new entry, or with a redefined entry in place of the old."""
+        """Return the entries with a new entry added, or with a redefined entry in place of its former definition."""
         name = self.name_of(entry)
         for i, other in enumerate(entries):
             if self.name_of(other) != name or self._together(entry, other):
@@ -191,11 +191,11 @@ class Registry[T](Collection[T]):
         return (*entries, entry)
 
     def face(self, module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-        """Return `__getattr__` and `__dir__` of a module that offers added entries and its own names."""
+        """Return `__getattr__` and `__dir__` for a module that offers the added entries as attributes."""
 
         def attribute(name: str) -> Any:
             if name.startswith("__") or name not in self.names:
-                own = import_module(module)  # Python suggests a close attribute of it
+                own = import_module(module)  # Python suggests a close attribute of this module.
                 raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=own)
             return self[name]
 
@@ -211,7 +211,7 @@ class Registry[T](Collection[T]):
             raise TypeError(f"register({self.table!r}, ...) takes {kind}, but {entry!r} is not one.")
         self._check_own(entry)
         if isinstance(entry, tuple):
-            return  # Its name consists of checked names.
+            return  # Its name is composed of names that were checked.
         own = entry if hasattr(entry, "__qualname__") else type(entry)
         name = getattr(entry, self._named, None)
         if not isinstance(name, str):
@@ -239,7 +239,10 @@ class Registry[T](Collection[T]):
         )
 
     def _all(self, final: bool = True) -> tuple[T, ...]:
-        """Entries, after the import of waiting ones. If `final`, a path that fails is left out with a warning."""
+        """Return the entries, after the import of registered paths.
+
+        If `final`, a failed path is removed with a warning.
+        """
         tried: set[str] = set()
         while new := [path for path in tuple(_waiting.get(self.table, ())) if path not in tried]:
             tried.add(new[0])
@@ -251,7 +254,7 @@ class Registry[T](Collection[T]):
         return self._entries
 
     def _import(self, path: str, final: bool) -> None:
-        """Add the entry of a path, unless this thread is importing it already."""
+        """Import a path and add its entry, unless this thread is already importing it."""
         here = get_ident(), self.table, path
         if here in _importing:
             return
@@ -264,13 +267,13 @@ class Registry[T](Collection[T]):
             self._append(entry)
         except Exception as error:  # A third-party module may raise any exception.
             if not final or "partially initialized" in str(error):
-                return  # The module itself reads the table while Python imports it.
+                return  # The path is in a module that reads the table while Python imports it.
             failure = error
         finally:
             _importing.discard(here)
         with _LOCK:
             if path not in _waiting[self.table]:
-                return  # Another thread was faster.
+                return  # Another thread added the entry first.
             _waiting[self.table].remove(path)
         if failure is not None:
             _warn(
@@ -298,7 +301,7 @@ _made: dict[str, Registry[Any]] = {}
 
 
 def _source(entry: Any) -> str:
-    """Module and name of an entry, or of its class; for a tuple, of its members."""
+    """Return module and name of an entry, or of its class; for a tuple, of its members."""
     if isinstance(entry, tuple):
         of = (_source(x) if hasattr(x, "__qualname__") or isinstance(x, tuple) else repr(x) for x in entry)
         return f"{type(entry).__name__}({', '.join(of)})"
@@ -307,12 +310,15 @@ def _source(entry: Any) -> str:
 
 
 def _warn(message: str) -> None:
-    """Warn at a line outside of the package. Kernels import this module without PyMC: `user_warnings` imports it."""
+    """Warn at the innermost line outside the package.
+
+    Kernels import this module without PyMC, which `user_warnings` imports.
+    """
     warnings.warn(message, skip_file_prefixes=(os.path.dirname(__file__) + os.sep,))
 
 
 def _check_class(kind: type, base: type) -> None:
-    """Raise a TypeError if a class lacks an attribute or a method, or sets an option that its `__init__` ignores."""
+    """Raise a TypeError if a class lacks an attribute or a method, or sets an option that its `__init__` overrides."""
     declared = (n for each in kind.__mro__ for n, hint in get_annotations(each).items() if "ClassVar" in str(hint))
     absent = {n for n in declared if not hasattr(kind, n)} | getattr(kind, "__abstractmethods__", frozenset())
     if absent:

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, however deep in the package they arise."""
+"""Warnings that point at a line of the user's code."""
 
 import contextlib
 import os
@@ -10,10 +10,11 @@ import pymc as pm
 _NOT_THE_USER = (
     str(Path(__file__).parent) + os.sep,
     str(Path(pm.__file__).parent) + os.sep,
-    str(Path(contextlib.__file__).with_suffix("")),  # decorators' frames; a full path is not its own prefix here
+    # Frames of decorators. The full path is not a prefix of itself here.
+    str(Path(contextlib.__file__).with_suffix("")),
 )
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the innermost line that is neither this package's nor PyMC's."""
+    """Warn at the innermost line outside this package and PyMC."""
     warnings.warn(message, category, skip_file_prefixes=_NOT_THE_USER)

@@ -1,9 +1,10 @@
 """The proof that a variable of a graph is affine in other variables, operation by operation.
 
-A derivative that looks constant proves nothing: `abs`, `switch` and saturated links have one almost everywhere.
+The proof uses the operations of the graph. A derivative that looks constant proves nothing: the derivatives of `abs`,
+`switch` and saturated links are constant almost everywhere.
 
-`Lifted` moves elementwise operations behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`.
-So the argument of a link is found at the rows of the data. `Lifted` also merges axes of rows.
+`Lifted` moves elementwise functions behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`. So
+readers find the argument of a link at the rows of the data. `Lifted` also merges axes of rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ from pytensor.tensor.variable import TensorVariable
 
 
 def is_elementwise(variable: Variable, scalar_op: type) -> bool:
-    """Whether a variable is the result of an elementwise operation, such as `pytensor.scalar.basic.Add`."""
+    """Return whether a variable is the result of this elementwise operation, as `pytensor.scalar.basic.Add`."""
     node = variable.owner
     return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
@@ -54,15 +55,15 @@ _NOTHING: Sources = frozenset()
 
 
 class NotAffineError(Exception):
-    """An operation is not affine in the sources.
+    """An operation is not affine in the sources that it depends on.
 
     Attributes
     ----------
     node : Apply
         The operation.
     sides : list of frozenset of Variable
-        The operation is affine in the sources of one side if the sources of all other sides are fixed. If there is a
-        single side, its sources must be fixed.
+        Groups of sources. If there are several groups, the operation is affine in one group for fixed values of the
+        other groups. If there is a single group, it is affine only for fixed values of all its sources.
     """
 
     def __init__(self, node: Apply, sides: Iterable[Sources]) -> None:
@@ -72,12 +73,12 @@ class NotAffineError(Exception):
 
 
 class Affinity:
-    """The sources behind variables, and the proof that variables are affine in them.
+    """Sources that variables depend on, and a proof that variables are affine in their sources.
 
     Parameters
     ----------
     sources : frozenset of Variable
-        The variables of the affine functions. Graphs are not followed beyond them.
+        Variables that the graphs should be affine in. The graphs of the sources themselves are not read.
     known : mapping, optional
         Variables → the sources that they depend on, if computed before.
     """
@@ -87,12 +88,12 @@ class Affinity:
         self._known: dict[Variable, Sources] = dict(known or {})
 
     def behind(self, variable: Variable) -> Sources:
-        """Return the sources whose values, not only whose shapes, a variable depends on.
+        """Return the sources that a variable depends on by their values, and not only by their shapes.
 
         Raises
         ------
         NotAffineError
-            If it is not affine in them.
+            If the variable is not affine in its sources.
         """
         pending = [variable]
         while pending:
@@ -102,7 +103,7 @@ class Affinity:
             elif last in self.sources:
                 self._known[last] = frozenset([last])
             elif last.owner is None or isinstance(last.owner.op, Shape | Shape_i):
-                self._known[last] = _NOTHING  # shapes do not depend on values
+                self._known[last] = _NOTHING  # Shapes do not depend on the values of sources.
             elif missing := [v for v in last.owner.inputs if v not in self._known]:
                 pending.extend(missing)
             else:
@@ -111,7 +112,7 @@ class Affinity:
         return self._known[variable]
 
     def reached(self, variables: Iterable[Variable]) -> Sources:
-        """Return the sources behind any of some variables, affine or not."""
+        """Return the sources that variables depend on, whether affinely or not."""
         return self.sources.intersection(ancestors(list(variables), blockers=self.sources))
 
 
@@ -120,7 +121,7 @@ def _union(given: Iterable[Sources]) -> Sources:
 
 
 def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
-    """Return the sources of operations jointly linear in some inputs, if all other inputs are free of sources."""
+    """Return the sources of an operation that is jointly linear in the inputs `places` and constant otherwise."""
     others = _union(each for i, each in enumerate(given) if i not in places)
     here = _union(given[i] for i in places)
     if others:
@@ -129,7 +130,7 @@ def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
 
 
 def _one_factor(node: Apply, given: list[Sources]) -> Sources:
-    """Return the sources of operations that are linear in each input, if a single input depends on sources."""
+    """Return the sources of an operation that is linear in each input; at most a single input may depend on sources."""
     sides = [each for each in given if each]
     if len(sides) < 2:
         return sides[0]
@@ -140,7 +141,7 @@ def _one_factor(node: Apply, given: list[Sources]) -> Sources:
 
 @singledispatch
 def _through(op: Op, node: Apply, given: list[Sources]) -> Sources:
-    """Return the sources of an output, from the sources of each input."""
+    """Return the sources of the result of an operation, from the sources of each of its inputs."""
     raise NotAffineError(node, [_union(given)])
 
 
@@ -235,14 +236,14 @@ _MOVES = (DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape, Subtensor, Adv
 
 
 class Lifted:
-    """Graphs in which functions that are not affine in some variables come after selections and changes of shape.
+    """Graphs with selections and changes of shape moved inside functions that are not affine in the sources.
 
     Parameters
     ----------
     sources : frozenset of Variable
-        The variables. Graphs are not followed beyond them, and affine functions of them are left as they are.
+        Variables whose graphs are not read. Affine functions of the sources do not change.
     shape_of : callable
-        Returns the lengths of the axes of a variable, None for unknown lengths.
+        Function that returns the lengths of the axes of a variable, with None for an unknown length.
     """
 
     def __init__(
@@ -255,13 +256,13 @@ class Lifted:
         self._moved: dict[tuple[Op, Variable], list[tuple[list[Variable], TensorVariable]]] = {}
 
     def __call__(self, variable: TensorVariable) -> TensorVariable:
-        """Return a graph of the same values; the variable itself if there is nothing to move."""
+        """Return a graph with the same values; the variable itself if nothing can be moved."""
         if variable not in self._made:
             self._made[variable] = self._lift(variable)
         return cast(TensorVariable, self._made[variable])
 
     def affine(self, variable: Variable) -> bool:
-        """Return whether a variable is affine in the sources, or does not depend on them."""
+        """Return whether a variable is affine in the sources, or independent of them."""
         try:
             self._affinity.behind(variable)
         except NotAffineError:
@@ -275,7 +276,7 @@ class Lifted:
         if isinstance(node.op, _MOVES):
             first = self(node.inputs[0])
             source = _bare(first)
-            one = all(source.type.broadcastable)  # all readers accept a number with further axes
+            one = all(source.type.broadcastable)  # A scalar may have further axes.
             if not one and isinstance(source.owner and source.owner.op, Elemwise) and len(source.owner.outputs) == 1:
                 return self._behind(source, node, variable.ndim)
             return variable if first is node.inputs[0] else self._move(node, first)
@@ -294,7 +295,7 @@ class Lifted:
         return made[0] if isinstance(node.op, ViewOp) else cast(TensorVariable, node.op(*made))
 
     def softmax(self, variable: TensorVariable) -> TensorVariable:
-        """Return softmax(x[rows]) for softmax(x)[rows]; else the variable."""
+        """Return the graph softmax(x[rows]) for softmax(x)[rows]; the variable itself for other graphs."""
         node = variable.owner
         if node is None or not isinstance(node.op, Subtensor | AdvancedSubtensor):
             return variable
@@ -306,7 +307,7 @@ class Lifted:
         return cast(TensorVariable, op(self._move(node, cast(TensorVariable, source.owner.inputs[0]))))
 
     def _inside(self, variable: TensorVariable) -> TensorVariable:
-        """Return an operand of a moved function, with −x or 2 x moved as well, so that readers find x."""
+        """Lift an operand of a moved function. Selections are also moved inside −x and 2 x, so that readers find x."""
         node = variable.owner
         if node is None or not isinstance(node.op, _MOVES) or not self.affine(variable):
             return self(variable)
@@ -316,7 +317,7 @@ class Lifted:
         return self._behind(source, node, variable.ndim)
 
     def _of_one(self, variable: Variable) -> bool:
-        """Return whether a variable is an elementwise function of one variable and of numbers, such as −x or 2 x."""
+        """Return whether a variable is an elementwise function of one variable and constants, such as −x or 2 x."""
         node = variable.owner
         if node is None or variable in self._sources:
             return False
@@ -327,14 +328,17 @@ class Lifted:
         return sum(any(not isinstance(leaf, Constant) for leaf in graph_inputs([each])) for each in node.inputs) == 1
 
     def _behind(self, source: TensorVariable, node: Apply, ndim: int) -> TensorVariable:
-        """Return an elementwise operation whose operands are moved as `node` moves its result."""
+        """Return the elementwise operation of `source` on operands that are moved as `node` moves `source`."""
         shape = self._shape_of(source)
         lengths = [source.shape[i] if length is None else length for i, length in enumerate(shape)]
         spread = [_moved(each, source, lengths, partial(self._move, node), ndim) for each in source.owner.inputs]
         return cast(TensorVariable, source.owner.op(*map(self._inside, spread)))
 
     def _move(self, node: Apply, source: TensorVariable) -> TensorVariable:
-        """Return a variable moved as `node` moves its input. Equal moves return the same variable, for comparisons."""
+        """Return `source` moved as `node` moves its input.
+
+        Equal moves return the same variable, so that `is` compares them.
+        """
         how, known = node.inputs[1:], self._moved.setdefault((node.op, source), [])
         for other, made in known:
             if equal_computations(how, other):
@@ -344,7 +348,7 @@ class Lifted:
         return own
 
     def _joined(self, node: Apply, parts: Sequence[TensorVariable]) -> TensorVariable | None:
-        """Return f(join(a, b)) for join(f(a), f(b)); None for other parts."""
+        """Return f(join(a, b)) for join(f(a), f(b)); None for other inputs of the join."""
         bare = [_bare(each) for each in parts]
         nodes = [each.owner for each in bare]
         first, *others = nodes
@@ -356,7 +360,7 @@ class Lifted:
         return cast(TensorVariable, first.op(self(inner)))
 
     def rows(self, variable: TensorVariable, shape: Sequence[Any], core: int = 0) -> TensorVariable:
-        """Return a lifted graph with its axes of rows merged into one.
+        """Return a lifted graph whose axes of rows are merged into one axis.
 
         Parameters
         ----------
@@ -364,14 +368,14 @@ class Lifted:
         shape : sequence
             Lengths of the axes of rows, to which the variable broadcasts.
         core : int
-            Number of the variable's last axes that are not axes of rows.
+            Number of trailing axes of the variable that are not axes of rows.
 
         Returns
         -------
         TensorVariable
-            Rows in the first axis, which has length 1 if all rows have the same value.
+            Graph with rows in the first axis. This axis has length 1 if all rows have the same value.
         """
-        key = variable, core, len(shape)  # a variable keeps one result, which readers compare by identity
+        key = variable, core, len(shape)  # Each variable has one result, since readers compare results by identity.
         if key not in self._rows:
             self._rows[key] = self._merged(variable, shape, core)
         return self._rows[key]
@@ -392,7 +396,7 @@ class Lifted:
         return cast(TensorVariable, variable.reshape((length, *_lengths(variable, range(batch, variable.ndim)))))
 
     def _through(self, variable: TensorVariable, shape: Sequence[Any], core: int) -> TensorVariable | None:
-        """Return an operation on the rows of its inputs; None if it stays unchanged."""
+        """Return an operation applied to the merged rows of its inputs; None if it cannot be moved."""
         node, batch = variable.owner, len(shape)
         if node is None or (core == 0 and self.affine(variable) and not self._of_one(variable)):
             return None
@@ -426,7 +430,7 @@ class Lifted:
 
 
 def _bare(variable: TensorVariable) -> TensorVariable:
-    """Return a variable without names of the model that were given to it, and without checks of parameters."""
+    """Return a variable without the views that give it a name in the model, and without checks of parameters."""
     while variable.owner is not None and isinstance(variable.owner.op, ViewOp | CheckAndRaise):
         variable = cast(TensorVariable, variable.owner.inputs[0])
     return variable
@@ -439,7 +443,7 @@ def _moved(
     move: Callable[[TensorVariable], TensorVariable],
     ndim: int,
 ) -> TensorVariable:
-    """Return an operand of an elementwise operation, moved like its result, the variable `like`."""
+    """Return an operand of an elementwise operation after the move of its result, the variable `like`."""
     if all(operand.type.broadcastable):
         return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
     if operand.type.broadcastable == like.type.broadcastable:
@@ -452,7 +456,7 @@ def _lengths(variable: TensorVariable, axes: Sequence[int]) -> list[Any]:
 
 
 def _full(variable: TensorVariable, lengths: Sequence[Any], axes: int) -> TensorVariable:
-    """Return a variable broadcast to the given lengths of its first axes."""
+    """Return a variable broadcast to these lengths along its first axes."""
     if not any(variable.type.broadcastable[:axes]):
         return variable
     return cast(TensorVariable, pt.alloc(variable, *lengths))

@@ -1,12 +1,12 @@
-"""Graphs of the same structure: rewritten once in a process, with arrays as variables, or stacked.
+"""Graphs of the same structure: rewritten once in a process, with arrays replaced by variables, or stacked.
 
-Rewriting takes nine tenths of the time in which a function is made. Models of one kind have graphs of one structure,
+Rewriting a graph takes nine tenths of the time to make its function. Models of one kind have graphs of one structure,
 for any data. Examples are folds of a cross-validation, and fits of one model by several methods.
 
-Constants are in double precision, and copied from the user's arrays. PyMC accepts arrays of any type, and PyTensor
-computes in the smallest type that holds their values. A covariance of single-precision inputs with a length scale of 1
-has single precision. Sums of small integers overflow, and a product of booleans is a boolean. PyTensor does not copy
-the array of a constant, so that later changes of the array would change the model.
+Constants are in double precision, and are copies of the user's arrays. PyMC accepts arrays of any type, and PyTensor
+computes in the smallest type that represents their values. So a covariance of single-precision inputs with length scale
+1 would have single precision. Sums of small integers would overflow. PyTensor does not copy the array of a constant, so
+later changes of the array would change the model.
 """
 
 from collections import OrderedDict
@@ -44,23 +44,24 @@ from scipy.sparse import issparse
 
 from pymc_gpep.noted_inputs import renew_note
 
-_MOST_GRAPHS, _MOST_BYTES = 128, 200_000  # Largest number of stored graphs, and bytes of constants of each.
-_NO_REWRITES = SequentialGraphRewriter()  # a mode without rewrites keeps only the rewrites of its linker
+# Largest number of stored graphs, and largest size of the constants of a graph in bytes.
+_MOST_GRAPHS, _MOST_BYTES = 128, 200_000
+_NO_REWRITES = SequentialGraphRewriter()  # A mode without rewrites still has the rewrites of its linker.
 
 
 class _Structure(NamedTuple):
-    """Structure that alike graphs share: operations and types without values."""
+    """The structure of a graph: its operations and types, without the values of its leaves."""
 
     key: Any
-    """Operations, types and constants, which can be compared and hashed."""
+    """Operations, types and constants, as a hashable value."""
     leaves: list[Variable]
-    """Inputs, then shared variables in the order of a traversal."""
+    """Inputs, then shared variables, in the order of a traversal."""
     ops: list[Op]
-    """Operations with `stands_for`, which equal operations may replace, in the order of a traversal."""
+    """Operations with an attribute `stands_for`, in the order of a traversal. Equal operations may replace them."""
 
 
 class _Rewritten(NamedTuple):
-    """A rewritten graph, whose leaves hold no values."""
+    """A rewritten graph whose leaves have no values."""
 
     leaves: list[Variable]
     outputs: list[Variable]
@@ -72,22 +73,21 @@ _one_at_a_time = Lock()
 
 
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
-    """Return a function of a graph. If a graph with the same structure was rewritten before, its result is reused.
+    """Return a function of a graph. The rewritten form of an earlier graph with the same structure is reused.
 
-    An operation may have an attribute `stands_for` with everything except types that rewriting depends on. Operations
-    with equal attributes are interchangeable.
+    An operation may have an attribute `stands_for`: a value with everything that rewriting depends on, types excepted.
+    Operations with equal values are interchangeable.
 
     Parameters
     ----------
     make : function
-        Function that rewrites the graph, and makes the function. The function may have further outputs, computed from
-        `outputs`.
+        Rewrites the graph and makes its function. The function may have further outputs, computed from `outputs`.
     inputs : sequence of Variable
     outputs : sequence of Variable or Variable
     mode : Mode
-        Mode that rewrites and links the graph. Results are reused only for the same query of rewrites.
+        Mode that rewrites and links the graph. A rewritten form is reused only for a mode with the same rewrites.
     *how : hashable
-        Further values that rewriting depends on.
+        Further values that the rewritten form depends on.
 
     Returns
     -------
@@ -120,9 +120,10 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
 
 
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
-    """Return the structure of a graph; None if it draws random numbers, is large, or has parts without comparison.
+    """Return the structure of a graph.
 
-    Graphs within it that hold arrays are not compared either.
+    None if the graph draws random numbers, is large, or has parts that cannot be compared, such as inner graphs that
+    hold arrays.
     """
     places: dict[Variable, int] = {v: i for i, v in enumerate(inputs)}
     leaves, ops = list(inputs), list[Op]()
@@ -162,7 +163,7 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
 
 
 def _holds_arrays(op: HasInnerGraph) -> bool:
-    """Whether a graph within the graph has an array, which its owner may change in place."""
+    """Return whether an inner graph holds an array, which its owner may change in place."""
     for each in ancestors(op.inner_outputs):
         if isinstance(each, Constant) and any(array.ndim for array in _arrays(each.data)):
             return True
@@ -173,17 +174,17 @@ def _holds_arrays(op: HasInnerGraph) -> bool:
 
 
 def _arrays(data: Any) -> list[Any]:
-    """Arrays that a constant holds."""
+    """Return the arrays that a constant contains."""
     if issparse(data):
         return [data.data, data.indices, data.indptr]
     return [data] if isinstance(data, np.ndarray) else []
 
 
 def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
-    """Return the part of a key that distinguishes constants.
+    """Return a hashable value that distinguishes constants.
 
-    Arrays are copied: the caller may change them in place. PyTensor's signatures do not copy them, and treat sparse
-    matrices as equal that differ by a millionth.
+    It contains copies of arrays, which the caller may change in place. PyTensor's signatures do not copy arrays, and
+    are equal for sparse matrices that differ by a millionth.
     """
     if not arrays:
         return constant.signature()
@@ -191,9 +192,9 @@ def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
 
 
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
-    """Return the rewritten graph of a function, with separate leaves.
+    """Return the rewritten graph of a function, with new leaves.
 
-    None if the function has updates, or if rewriting folded an operation that other constants would change.
+    None if the function has updates, or if rewriting evaluated an operation on constants that may change.
     """
     maker = made.maker
     still = [node for node in maker.fgraph.apply_nodes if hasattr(node.op, "stands_for")]
@@ -213,7 +214,7 @@ def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
 def _moved(
     graph: _Rewritten, leaves: Sequence[Variable], ops: Sequence[Op], constants: Mapping[Any, Variable] | None = None
 ) -> list[Variable]:
-    """Return outputs of the same graph with other leaves, operations and constants."""
+    """Return the outputs of a graph after its leaves, operations and constants are replaced."""
     now: dict[Variable, Variable] = {**(constants or {}), **dict(zip(graph.leaves, leaves, strict=True))}
     op_now = dict(zip(graph.ops, ops, strict=True))
     for node in io_toposort(graph.leaves, graph.outputs):
@@ -223,16 +224,16 @@ def _moved(
     return [now.get(each, each) for each in graph.outputs]
 
 
-# Largest constant (entries of an array or axis) that stays part of the graph.
+# Largest integer, and largest number of entries of an array, that stay constants of a graph.
 _LARGEST = 16
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
-    """Replace arrays that are constants of a graph, and lengths of axes, by shared variables with the same values.
+    """Replace constant arrays of a graph, and lengths of axes, by shared variables with the same values.
 
-    A function that contains arrays as constants cannot be reused for other data, and takes longer to make than a fit.
-    With shared variables it can be reused for the next data set, such as a fold or a bootstrap sample. The number of
-    rows may differ, since long axes have no static length in the graph. Sparse matrices stay constants.
+    A function with constant arrays cannot be reused for other data, and takes longer to make than a fit. With shared
+    variables it can be reused for the next data set, such as a fold or a bootstrap sample. The number of rows may
+    differ, since long axes have no static length. Sparse matrices stay constants.
     """
     now: dict[Any, Any] = {}
 
@@ -252,7 +253,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
     for node in io_toposort([], outputs):
         if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
-            if number.type.dtype == "int64" and number.data > _LARGEST:  # derivatives contain such lengths
+            if number.type.dtype == "int64" and number.data > _LARGEST:  # Derivatives contain such lengths.
                 now[node.outputs[0]] = length(number.data)
             continue
         lengths = range(*_lengths(node).indices(len(node.inputs)))
@@ -264,12 +265,12 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
 
 def _lengths(node: Apply) -> slice:
-    """Return the inputs of an operation that are lengths of axes, or integers that may be shared variables."""
+    """Return the slice of the inputs of an operation that are lengths of axes, or may be shared integers."""
     op = node.op
     if isinstance(op, Alloc | SpecifyShape):
         return slice(1, None)  # The first input is the array.
     if isinstance(op, Eye):
-        return slice(2)  # The third input is the number of a diagonal.
+        return slice(2)  # The third input is the number of the diagonal.
     if isinstance(op, MakeVector) and op.dtype == "int64":
         return slice(None)
     return slice(0)
@@ -277,7 +278,7 @@ def _lengths(node: Apply) -> slice:
 
 @lru_cache(1000)
 def _without_lengths(kind: Any) -> Any:
-    """Return the type with unknown lengths for all long axes."""
+    """Return the type with long axes of unknown length."""
     if not isinstance(kind, TensorType):
         return kind
     return kind.clone(shape=tuple(None if s is not None and s > _LARGEST else s for s in kind.shape))
@@ -286,16 +287,16 @@ def _without_lengths(kind: Any) -> Any:
 def stacked(
     graphs: Sequence[Sequence[TensorVariable]], along: Mapping[Variable, TensorVariable]
 ) -> list[TensorVariable]:
-    """Return each output of c graphs as one variable with a leading axis (c, ...).
+    """Return each output of c graphs as one variable with a leading axis, (c, ...).
 
-    If the graphs are the same expressions of other variables or constants, an expression is built once, from stacked
-    leaves. Otherwise there are c expressions.
+    If the graphs are the same expression of different leaves, the expression is built once, from stacked leaves.
+    Otherwise the c outputs are stacked.
 
     Parameters
     ----------
-    graphs : sequence of sequence of TensorVariable
+    The same outputs of each of the c graphs.
         The same outputs of each graph.
-    along : dict
+    Variables that occur in all graphs → their values in each graph, (c, ...).
         Variables of all graphs → their replacements in each graph, (c, ...).
     """
     count = len(graphs)
@@ -317,9 +318,9 @@ def stacked(
 def differences(
     graphs: Sequence[Sequence[TensorVariable]], along: set[Variable]
 ) -> dict[Variable, tuple[Variable, ...]] | None:
-    """Return variables of the first graph → their counterparts in the other graphs; None if structures differ.
+    """Return variables of the first graph → their counterparts in the other graphs; None if the structures differ.
 
-    `along` has variables that are replaced in all graphs.
+    The variables `along` occur in all graphs and are replaced later.
     """
     found: dict[Variable, tuple[Variable, ...]] = {}
     same: set[Variable] = set()
@@ -349,7 +350,7 @@ def differences(
 
     if not all(alike(outputs) for outputs in zip(*graphs, strict=True)):
         return None
-    # A replaced variable must not be shared by all graphs, nor depend on another replaced variable.
+    # A variable with counterparts may not depend on a variable in `along`, and no equal variable may depend on it.
     for first in found:
         below = set(ancestors([first]))
         if along & below or any(first in ancestors([each]) for each in same):
@@ -358,7 +359,7 @@ def differences(
 
 
 def _stack(leaves: Sequence[TensorVariable]) -> TensorVariable:
-    """Return leaves stacked into one variable; elements of one vector are sliced together."""
+    """Return leaves stacked into one variable. Entries of one vector become a slice of the vector."""
     owners = [each.owner for each in leaves]
     if all(owner is not None and isinstance(owner.op, Subtensor) and owner.op.idx_list == (0,) for owner in owners):
         vectors, places = zip(*(owner.inputs for owner in owners), strict=True)
@@ -397,7 +398,7 @@ _FIRST_NUMBERS = (Alloc, Reshape, SpecifyShape, Subtensor, AdvancedSubtensor)
 """Operations whose inputs after the first are shapes or indices."""
 
 
-# Largest distance of an input from an integer that it is rounded to.
+# Largest distance from an integer at which an input counts as this integer.
 _DISTANCE_TO_INTEGER = 1e-6
 _ONLY_WHOLE = CheckAndRaise(
     ValueError,
@@ -409,13 +410,13 @@ _ONLY_WHOLE = CheckAndRaise(
 def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Variable]) -> list[TensorVariable]:
     """Return the same expressions with numeric data and constants in double precision.
 
-    Indices, shapes and operations on bits do not change.
+    Indices, shapes and bitwise operations do not change.
 
     Parameters
     ----------
     outputs : sequence of TensorVariable
     stop : collection of Variable
-        Random variables of the model, behind which nothing changes.
+        Random variables of the model, whose graphs do not change.
     """
     return [cast(TensorVariable, each) for each in _promoted_graph(outputs, stop, {})]
 
@@ -423,7 +424,7 @@ def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Vari
 def _promoted_graph(
     outputs: Sequence[Variable], stop: Collection[Variable], made: dict[Variable, Variable]
 ) -> list[Variable]:
-    """Return the same expressions with each variable replaced by its entry in `made`."""
+    """Return the same expressions with the variables in `made` replaced. New replacements are added to `made`."""
 
     def new(variable: Variable) -> Variable:
         if variable not in made:
@@ -439,30 +440,36 @@ def _promoted_graph(
 
 
 def _remade(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
-    """Return the outputs of an operation on inputs of other types."""
+    """Return the outputs of an operation for inputs of new types."""
     if isinstance(op, CAReduce):
         return [reduced(op, inputs[0])]
     if isinstance(op, AllocDiag):
         return [alloc_diag(inputs[0], op.offset, op.axis1, op.axis2)]
-    if isinstance(op, OpFromGraph):  # The inner graph has the types of the original inputs.
+    if isinstance(op, OpFromGraph):  # The inner graph was built for the types of the original inputs.
         return _promoted_graph(op.inner_outputs, (), dict(zip(op.inner_inputs, inputs, strict=True)))
     return op.make_node(*inputs).outputs
 
 
 def reduced(op: CAReduce, values: Variable) -> TensorVariable:
-    """Return a reduction such as a sum for inputs of another type, since PyTensor fixes its output type."""
+    """Return a reduction, such as a sum, for an input of a new type.
+
+    PyTensor fixes the output type of the operation itself.
+    """
     free = op.clone()
     free.dtype = free.acc_dtype = None
     return cast(TensorVariable, free(values))
 
 
 def is_bitwise(node: Apply) -> bool:
-    """Whether a node operates on the bits of integers or booleans."""
+    """Return whether a node operates on the bits of integers or booleans."""
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, BinaryBitOp | UnaryBitOp)
 
 
 def whole(made: TensorVariable, dtype: str) -> TensorVariable:
-    """Return numbers cast to an integer or boolean type; raise an error unless they are integers."""
+    """Return numbers rounded and cast to an integer or boolean type.
+
+    The graph raises an error unless they are integers.
+    """
     if made.dtype == dtype:
         return made
     rounded = pt.round(made)
@@ -471,7 +478,7 @@ def whole(made: TensorVariable, dtype: str) -> TensorVariable:
 
 
 def _numbers(node: Apply) -> list[bool]:
-    """Return for each input of a node whether it is a number to compute with."""
+    """Return for each input of a node whether it is numeric, and not an index or a shape."""
     count = len(node.inputs)
     if isinstance(node.op, Join) or (isinstance(node.op, _ALL_NUMBERS) and not is_bitwise(node)):
         return [True] * count
@@ -479,7 +486,7 @@ def _numbers(node: Apply) -> list[bool]:
 
 
 def _promoted(variable: Variable) -> Variable:
-    """Return data or a constant in double precision; scalar integers stay, since they are counts and exponents."""
+    """Return a leaf in double precision. Scalar integers do not change, since they are counts or exponents."""
     if not isinstance(variable, TensorVariable | SharedVariable | Constant) or not hasattr(variable.type, "dtype"):
         return variable
     low = variable.type.dtype in ("float16", "float32")
@@ -494,12 +501,12 @@ _OWN = "pymc_gpep_own"
 
 
 def own_constants_of_model(model: pm.Model) -> None:
-    """Replace the arrays of a model's constants by copies, once."""
+    """Replace the arrays of a model's constants by copies, unless they are copies already."""
     own_constants([*model.basic_RVs, *model.potentials, *model.deterministics, *model.rvs_to_values.values()])
 
 
 def own_constants(variables: Iterable[Variable]) -> None:
-    """Replace the arrays of constants behind variables by copies, once."""
+    """Replace the arrays of constants in the graphs of variables by copies, unless they are copies already."""
     for each in _constants(list(variables), set()):
         if (isinstance(each.data, np.ndarray) or issparse(each.data)) and not getattr(each.tag, _OWN, False):
             former, each.data = each.data, each.data.copy()
@@ -508,7 +515,7 @@ def own_constants(variables: Iterable[Variable]) -> None:
 
 
 def _constants(variables: list[Variable], seen: set[int]) -> Iterator[Constant]:
-    """Yield constants, including constants within operations that contain graphs."""
+    """Yield the constants in the graphs of variables, inner graphs included."""
     for each in ancestors(variables):
         if isinstance(each, Constant):
             yield each

@@ -1,4 +1,4 @@
-"""The error for a model that cannot be read, and how its messages name variables."""
+"""The error for a model that cannot be read, and the form of variables in its messages."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from pytensor.tensor.random.op import RNGConsumerOp
 
 
 class StructureError(ValueError):
-    """The model cannot be read.
+    """The package cannot read the model.
 
     Examples
     --------
@@ -19,7 +19,7 @@ class StructureError(ValueError):
 
 
 class NotProcessesAloneError(StructureError):
-    """Latent functions are not Gaussian processes at the points of their priors; they may be sums."""
+    """Latent functions are not Gaussian processes at the points of their priors, but may be sums of effects."""
 
 
 def describe(variable: Variable) -> str:
@@ -38,5 +38,5 @@ def distribution(variable: Variable) -> str:
 
 
 def listing(variables: Iterable[Variable]) -> str:
-    """Return the descriptions of variables, separated by commas, or "none"."""
+    """Return descriptions of variables, separated by commas; "none" without variables."""
     return ", ".join(describe(variable) for variable in variables) or "none"

@@ -1,13 +1,14 @@
 """PyTensor graphs evaluated in plain Python, one operation after the other, or compiled by a backend.
 
-A graph of a model has hundreds of operations on a few numbers. PyTensor's checks make each of them ten times as slow as
-NumPy. Here static shapes are not checked again, and no operation writes into an existing array. Each operation is a
-pass over an array. So rewrites join operations, and a sum of matrix products takes one pass.
+A graph of a model has hundreds of operations on a few numbers. With PyTensor's checks, each operation takes ten times
+as long as in NumPy. Here static shapes are not checked again, and no operation writes into an existing array. Each
+operation reads its arrays once, so rewrites join operations. For example, a sum of matrix products becomes a single
+product.
 
-Machine code for a graph takes ten seconds or more to compile, once for each model and shape. For a step of a fit batch
-by batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
-matrices thousands of times. Machine code would save a few milliseconds each time. Functions that a sampler of PyMC
-calls thousands of times are compiled, as PyMC does it.
+Machine code for a graph takes ten seconds or more to compile, for each model and shape. For a step of a fit batch by
+batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
+matrices thousands of times. Machine code would save a few milliseconds of each evaluation. Functions that a sampler of
+PyMC calls thousands of times are compiled, as in PyMC.
 """
 
 import math
@@ -54,12 +55,12 @@ from pymc_gpep.graphs.private_names import check_broadcast
 
 
 class Ufunc(Op):
-    """An elementwise operation as a single NumPy function, or as a sum or product of several operands.
+    """An elementwise operation as a call of one NumPy function, or as a sum or product of several operands.
 
     Parameters
     ----------
     elemwise : Elemwise
-        Operation with such a function, not in place.
+        An elementwise operation that NumPy has as a function, and that does not work in place.
     """
 
     __props__ = ("elemwise",)
@@ -76,14 +77,14 @@ class Ufunc(Op):
         return Apply(self, made.inputs, [made.outputs[0].type()])
 
     def function(self, operands: int, dtype: str) -> Callable[..., Any]:
-        """Return functions that compute arrays of a type from a number of operands."""
+        """Return a function that computes an array of this dtype from a number of operands."""
         called = _called(self.elemwise, operands)
         if isinstance(called, np.ufunc) and dtype in ("float64", "bool"):
             return called
         return lambda *values: np.asarray(called(*values), dtype)
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        """Compute the result once."""
+        """Compute the result for one node of a graph."""
         with np.errstate(all="ignore"):
             found = _called(self.elemwise, len(inputs))(*inputs)
         output_storage[0][0] = np.asarray(found, node.outputs[0].dtype)
@@ -95,7 +96,8 @@ class Ufunc(Op):
         function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
         cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
         done = [False] if compute_map is None else compute_map[node.outputs[0]]
-        # PyTensor broadcasts only axes with static length 1, so an axis of unknown length must match.
+        # PyTensor broadcasts an axis only if its static length is 1. So the lengths of axes of unknown length must be
+        # equal.
         unknown = [cell for cell, each in zip(cells, node.inputs, strict=True) if None in each.type.shape]
         unknown = unknown if len(cells) > 1 else []
 
@@ -115,11 +117,11 @@ class Ufunc(Op):
 
 @node_rewriter([Elemwise])
 def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Return an elementwise operation as a function of NumPy, if NumPy has the operation with the same types."""
+    """Replace an elementwise operation by a function of NumPy, if NumPy has the operation for these types."""
     op = node.op
     if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
         return None
-    # If an operand has double precision, NumPy promotes all operands, as PyTensor does.
+    # If an operand has double precision, NumPy converts all operands to it, as PyTensor does.
     types = {each.dtype for each in node.inputs}
     truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Sub)
     cast = isinstance(op.scalar_op, Cast)
@@ -129,7 +131,7 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _has_function(op: Elemwise, operands: int) -> bool:
-    """Whether a NumPy function exists that returns a new array."""
+    """Return whether NumPy has a function for an operation that returns a new array."""
     if isinstance(op.scalar_op, Cast) or type(op.scalar_op) in _SPECIAL:
         return True
     name, most, results = op.nfunc_spec or ("", 0, 0)
@@ -164,7 +166,7 @@ _SPECIAL: dict[type, Callable[..., Any]] = {
     Softplus: lambda x: np.logaddexp(0.0, x),
     TriGamma: _trigamma,
 }
-"""Operations for which PyTensor would call Python for each number."""
+"""Vectorised functions for operations that PyTensor computes by a Python call for each number."""
 
 
 def _called(op: Elemwise, operands: int) -> Callable[..., Any]:
@@ -176,14 +178,14 @@ def _called(op: Elemwise, operands: int) -> Callable[..., Any]:
     return function if operands == op.nfunc_spec[1] else lambda *values: reduce(function, values)
 
 
-_MOST_OPERANDS = 31  # Largest number of operands of a NumPy function.
+_MOST_OPERANDS = 31  # Largest number of operands that NumPy's functions accept.
 
 
 @node_rewriter([Elemwise])
 def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Clip by minimum and maximum, which are vectorised; `Clip` calls Python for each number.
+    """Replace a clip by minimum and maximum, which are vectorised. PyTensor's `Clip` calls Python for each number.
 
-    An infinite bound, as for distances, is skipped.
+    An infinite bound, for example of distances, has no operation.
     """
     if not isinstance(node.op.scalar_op, Clip):
         return None
@@ -197,7 +199,7 @@ def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace (x ≥ a) ∧ (x ≤ ∞), part of the derivative of `Clip`, by x ≥ a. Both are false if x is NaN."""
+    """Replace (x ≥ a) ∧ (x ≤ ∞), a part of the derivative of `Clip`, by x ≥ a. Both are false if x is NaN."""
     if not isinstance(node.op.scalar_op, AND):
         return None
     for this, other in (node.inputs, node.inputs[::-1]):
@@ -208,7 +210,7 @@ def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | No
 
 @node_rewriter([Elemwise])
 def _products_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """A C + B C as (A + B) C."""
+    """Replace A C + B C by (A + B) C."""
     if not isinstance(node.op.scalar_op, Add):
         return None
     products: dict[tuple[Any, Variable], list[Variable]] = defaultdict(list)
@@ -226,7 +228,7 @@ def _products_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """a C + b C as (a + b) C, a and b numbers for whole rows of C."""
+    """Replace a C + b C by (a + b) C, where a and b have one number for each row of C."""
     if not isinstance(node.op.scalar_op, Add) or node.outputs[0].type.ndim < 2:
         return None
     multiples: dict[tuple[Variable, ...], list[Variable]] = defaultdict(list)
@@ -247,9 +249,9 @@ def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Compute sums and products of several arrays, beginning with arrays smaller than the result.
+    """Combine the operands of a sum or product that are smaller than the result before its other operands.
 
-    The number of arrays is at most the number that NumPy's functions take.
+    No operation has more arrays than NumPy's functions accept.
     """
     if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
         return None
@@ -264,7 +266,7 @@ def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _of_all(op: Any, operands: Sequence[Variable]) -> Variable:
-    """Return a sum or product of operands, as many at a time as a NumPy function accepts."""
+    """Return a sum or product of operands, in groups as large as NumPy's functions accept."""
     while len(operands) > 1:
         operands = [
             op(*few) if len(few) > 1 else few[0]
@@ -278,11 +280,11 @@ def _is_constant(variable: Variable, value: float) -> bool:
 
 
 def _compares(variable: Variable, how: type, bound: float | None = None) -> bool:
-    """Whether a variable is a comparison of this kind, with a constant bound if one is given."""
+    """Return whether a variable is a comparison of this type, with this constant bound unless it is None."""
     return is_elementwise(variable, how) and (bound is None or _is_constant(variable.owner.inputs[1], bound))
 
 
-# Each rewrite has its own rewriter: a rewriter of two cannot be pickled.
+# Each rewrite has a separate rewriter: a rewriter of two rewrites cannot be pickled.
 NUMPY_REWRITES: list[tuple[GraphRewriter, float]] = [
     (dfs_rewriter(each), 49.0 + 0.1 * place)
     for place, each in enumerate(
@@ -310,42 +312,45 @@ _OF_ASSUMPTIONS = (
 
 INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
-    # Keep the rewrites that make graphs stable and small, so that values equal compiled values up to rounding. Leave
-    # out fusion, which gains nothing here, and operations in place, which make an array and copy it. Leave out rewrites
-    # by assumptions: they are slow, and models have few products of diagonal or orthogonal matrices. Leave out the
-    # search for sums that are simpler when multiplied out: it takes half of the rewriting and finds few.
+    # Keep the rewrites that make graphs stable and small, so that values equal the values of compiled graphs up to
+    # rounding. Leave out fusion, which saves no time here, and in-place operations, which create an array and copy it.
+    # Leave out rewrites by assumptions: they are slow, and models have few products of diagonal or orthogonal matrices.
+    # Leave out the search for sums that are simpler when multiplied out: it takes half of the rewriting and rarely
+    # succeeds.
     RewriteDatabaseQuery(
         include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS, *_MULTIPLIED_OUT]
     ),
 ).register(*NUMPY_REWRITES)
 
 
-# The C library returns the memory of freed arrays to the system, above a threshold that follows the largest of them.
-# The system then clears the pages again at each evaluation, for a tenth to a fifth of the time of a fit of some hundred
-# rows. So allocate and free the largest array that raises the threshold, 32 MB. Unwritten, it takes no memory.
+# The C library returns the memory of freed arrays to the system if they are larger than a threshold. The threshold
+# grows with the largest freed array. The system clears returned pages at each evaluation, which takes 10 to 20 % of a
+# fit of a few hundred rows. So allocate and free the largest array that raises the threshold, 32 MB. It is never
+# written, so it takes no memory.
 np.empty(2**25 - 2**13, dtype=np.uint8)
 
 
 def without_c_compiler() -> Any:
-    """Prevent PyTensor from compiling C code while an interpreted graph is made.
+    """Prevent PyTensor from compiling C code while the function of an interpreted graph is made; a context manager.
 
-    PyTensor would compile the inner graphs of distributions in C, which takes a second for each operation.
+    PyTensor would compile inner graphs of distributions in C, which takes a second for each operation.
     """
     return pytensor.config.change_flags(cxx="")
 
 
 def without_traces() -> Any:
-    """Make variables without a stack trace of the code that made them, which takes a quarter of the time.
+    """Make variables without a stack trace of the code that made them; a context manager.
 
-    PyTensor's messages then do not name a line, so this is only for graphs of the package.
+    The traces take a quarter of the time. Without them messages of PyTensor name no line, so it is only used for graphs
+    of the package.
     """
     return pytensor.config.change_flags(traceback__limit=0)
 
 
 class GraphFunction:
-    """A function of a model's graph; a class, so that it can be pickled.
+    """A function of a model's graph, as a class that can be pickled.
 
-    NumPy would warn of overflow at hyperparameters far out; compiled code and this function do not warn.
+    Overflow at extreme hyperparameters does not raise NumPy's warnings, as in compiled code.
     """
 
     def __init__(self, function: Any, *, settled: bool = False) -> None:
@@ -354,18 +359,18 @@ class GraphFunction:
             _settle(function)
 
     def copy(self) -> "GraphFunction":
-        """Return a copy for another thread, since a function stores the values of an evaluation."""
+        """Return a copy for another thread, since a function stores the values of its last evaluation."""
         return GraphFunction(self._function.copy(), settled=self._settled)
 
     def settled(self) -> "GraphFunction":
-        """Return the same function with operations on data computed once.
+        """Return the same function, which computes operations on data alone only once.
 
         Shared variables of the graph must keep their values.
         """
         return GraphFunction(self._function, settled=True)
 
     def seed(self, seed: int) -> None:
-        """Seed the random variables that are drawn."""
+        """Seed the random variables that the function draws."""
         reseed_rngs([v for v in self._function.get_shared() if isinstance(v.type, RandomType)], seed)
 
     def __call__(self, *values: Any) -> Any:
@@ -374,9 +379,9 @@ class GraphFunction:
 
 
 def _settle(function: Any) -> None:
-    """Run the operations of an interpreted function that depend on none of its arguments, and leave them out of calls.
+    """Run operations of an interpreted function that do not depend on its arguments, and remove them from calls.
 
-    Operations whose results the function returns stay, since a caller may change the returned array.
+    Operations that compute a returned array stay, since a caller may change this array.
     """
     vm, maker = function.vm, function.maker
     if not isinstance(vm, Loop):
@@ -409,7 +414,7 @@ def graph_function(
     further: Callable[[], Sequence[Variable]] | None = None,
     **kwargs: Any,
 ) -> GraphFunction:
-    """Make a function of variables of a model's graph.
+    """Return a function of variables in a model's graph.
 
     Parameters
     ----------
@@ -420,17 +425,17 @@ def graph_function(
     trust_input : bool
         Whether to skip checks of the arguments' types.
     draws : bool
-        Whether random variables that are not given are drawn at each call.
+        Whether random variables are drawn at each call, unless they are arguments.
     further : function, optional
-        Function from `outputs`, a sequence, to further outputs such as derivatives. It is not called if an alike graph
-        was rewritten before.
+        Function of the sequence `outputs` that returns further outputs, such as derivatives. It is not called if a
+        graph of the same structure was rewritten before.
     **kwargs
-        For `pytensor.function`. Without a `mode` the graph is interpreted.
+        Arguments of `pytensor.function`. Without a `mode` the graph is interpreted.
 
     Raises
     ------
     StructureError
-        If a random variable would be drawn without `draws`.
+        If a random variable would be drawn, and `draws` is false.
     """
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore"} | kwargs
 
@@ -451,7 +456,7 @@ def graph_function(
 
 
 def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
-    """Return the interpreted function of any graph; unused inputs are allowed."""
+    """Return the interpreted function of a graph; unused inputs are allowed."""
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore", "allow_input_downcast": True}
     make = partial(pytensor.function, list(inputs), list(outputs), **settings)
     with without_c_compiler():
@@ -459,9 +464,9 @@ def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
 
 
 def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | None = None) -> list[NDArray[Any]]:
-    """Compute variables from the values of other variables anywhere in the graph.
+    """Compute variables, given values of other variables in their graphs.
 
-    A StructureError is raised if they depend on random variables that are not given.
+    A StructureError is raised if the result depends on random variables without a given value.
     """
     if all(isinstance(each, Constant) for each in outputs):
         return [np.asarray(each.data) for each in outputs]
@@ -472,7 +477,7 @@ def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | No
 
 
 def refuse_draws(function: Any) -> None:
-    """Raise a StructureError if a function of PyTensor draws random variables: its calls would differ."""
+    """Raise a StructureError if a compiled function draws random variables, so that calls would differ."""
     drawn = [
         output
         for node in function.maker.fgraph.toposort()
@@ -493,7 +498,7 @@ _initial: WeakKeyDictionary[pm.Model, dict[Any, tuple[list[Any], list[Variable]]
 
 
 def _initial_values(model: pm.Model, rvs: Sequence[TensorVariable], strategies: Mapping[Any, Any]) -> list[Variable]:
-    """Return graphs of PyMC's initial values. They are stored for each model, since making them is slow."""
+    """Return graphs of PyMC's initial values. They are cached for each model, since making them is slow."""
     made_of = [*strategies.keys(), *strategies.values(), *model.rvs_to_transforms.values()]
     kept = _initial.setdefault(model, {})
     before, values = kept.get(tuple(rvs), ([], []))
@@ -514,18 +519,18 @@ def initial_point(
     seed: int = 0,
     rvs: Sequence[TensorVariable] | None = None,
 ) -> PointType:
-    """Return PyMC's initial values of value variables, by name.
+    """Return the initial values that PyMC gives to value variables, by name.
 
     Parameters
     ----------
     model : pm.Model
     overrides : dict, optional
-        Initial values by name of the variable or of its value variable.
+        Initial values by the name of a variable, or of its value variable.
     seed : int
-        Seed of variables whose initial value is a draw.
+        Seed for initial values that are random draws.
     rvs : sequence of TensorVariable, optional
-        Free variables whose values are returned, with all free variables that they depend on. The default is all free
-        variables.
+        Free variables whose values are returned, together with the free variables that they depend on. The default is
+        all free variables.
 
     Returns
     -------
@@ -542,16 +547,16 @@ def initial_point(
     return dict(zip(names, evaluate(values), strict=True))
 
 
-# Standard deviation of the unconstrained values of a nearby point about the initial point.
+# Standard deviation of a nearby point about the initial point, in unconstrained coordinates.
 _NEARBY = 0.3
-# Seed of random values at which graphs are compared.
+# Seed of the random values at which graphs are compared.
 SEED = 1
-# Largest relative difference that counts as rounding, between two evaluations of the same quantity by its graph.
+# Largest relative difference between two evaluations of the same quantity that counts as rounding.
 EVALUATION_TOLERANCE = 1e-8
 
 
 class AtPoint:
-    """A function whose first arguments are taken from a point by name; a class, so that it can be pickled."""
+    """A function whose first arguments are the values of a point with these names, as a class that can be pickled."""
 
     def __init__(self, function: GraphFunction, names: Sequence[str]) -> None:
         self._function, self._names = function, names
@@ -560,20 +565,20 @@ class AtPoint:
         return self._function(*(np.asarray(point[name]) for name in self._names), *values)
 
     def seed(self, seed: int) -> None:
-        """Seed the random variables that are drawn."""
+        """Seed the random variables that the function draws."""
         self._function.seed(seed)
 
 
 class ModelFunctions:
-    """Functions of hyperparameters of a model, with its data as given.
+    """Compiler for functions of a model's hyperparameters, with data of the model replaced.
 
     Parameters
     ----------
     model : pm.Model
     hyperparameters : sequence of TensorVariable
-        Free variables of the model. Functions read the values of their value variables from a point.
+        Free variables of the model. Functions read their value variables from a point.
     data : mapping, optional
-        Data of the model → their replacements.
+        Data of the model → their replacements in all functions.
 
     Attributes
     ----------
@@ -591,8 +596,8 @@ class ModelFunctions:
         self.names = [str(v.name) for v in self.values]
 
     def known(self, outputs: Sequence[Variable], replaced: Mapping[Variable, Variable] | None = None) -> list[Any]:
-        """Return expressions in terms of value variables, with data and further variables `replaced`."""
-        # Replace in this order: replacing data first would copy random variables that depend on them.
+        """Return expressions in terms of value variables, with the data and the variables `replaced` replaced."""
+        # Replace random variables first: replacing data first would copy the random variables that depend on them.
         found = self.model.replace_rvs_by_values(list(outputs)) if outputs else []
         others = {**self._data, **(replaced or {})}
         return graph_replace(found, others, strict=False) if found and others else found
@@ -604,24 +609,24 @@ class ModelFunctions:
         replaced: Mapping[Variable, Variable] | None = None,
         shared: bool = False,
     ) -> AtPoint:
-        """Return a function of a point and of `inputs`; `shared` applies `arrays_as_shared` to its graph."""
+        """Return a function of a point and of `inputs`. With `shared`, `arrays_as_shared` is applied to its graph."""
         known = self.known(outputs, replaced)
         known = arrays_as_shared(known) if shared else known
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point, at which only coefficients that are always 0 are 0."""
+        """Return a random point near the initial point, where a coefficient is 0 only if it is always 0."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 
 
 def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the keyword arguments of `pytensor.function` for a backend, including `compile_kwargs`.
+    """Return the keyword arguments of `pytensor.function` for a backend, with `compile_kwargs` added.
 
     Raises
     ------
     ValueError
-        If the backend does not exist, or if `compile_kwargs` also have a `mode`.
+        If the backend is unknown, or if `compile_kwargs` contain a `mode` in addition.
     ModuleNotFoundError
         If the backend is JAX, and JAX is not installed.
     """
@@ -637,12 +642,12 @@ def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) 
 
 
 def check_installed(compile_kwargs: dict[str, Any]) -> None:
-    """Check that the compiler of a mode is installed.
+    """Raise an error if the compiler of a mode is not installed.
 
     Parameters
     ----------
     compile_kwargs : dict
-        For `pytensor.function`.
+        Keyword arguments of `pytensor.function`.
 
     Raises
     ------
@@ -657,5 +662,5 @@ def check_installed(compile_kwargs: dict[str, Any]) -> None:
 
 
 def runs_in_jax(compile_kwargs: Mapping[str, Any]) -> bool:
-    """Whether functions compiled with these arguments of `pytensor.function` run in JAX."""
+    """Return whether functions that are compiled with these arguments of `pytensor.function` run in JAX."""
     return isinstance(get_mode(compile_kwargs.get("mode")).linker, JAXLinker)

@@ -1,6 +1,6 @@
-"""Private names of PyMC and PyTensor without public counterparts, under names of this package.
+"""Private names of PyMC and PyTensor without public counterparts, under public names of this package.
 
-Private names of numba are in `pymc_gpep.kernels.compile`, and names of PyMC's groups in `pymc_gpep.fits.fit`.
+`pymc_gpep.kernels.compile` has the private names of numba, and `pymc_gpep.fits.fit` the names of PyMC's groups.
 """
 
 import pymc as pm
@@ -11,9 +11,9 @@ from pytensor.tensor.elemwise import Elemwise
 __all__ = ["check_broadcast", "log_density", "share_dims", "support_point"]
 
 check_broadcast = Elemwise._check_runtime_broadcast
-"""Raise a ValueError where an operation on arrays would stretch an axis that is not known to have length 1."""
+"""Raise a ValueError if an elementwise operation would broadcast an axis whose static length is not 1."""
 
 
 def share_dims(model: pm.Model, other: pm.Model) -> None:
-    """Let two models share their dims, so that coordinates set in either are set in both."""
+    """Let two models share their dims, so that setting coordinates of either model sets them in both."""
     model._coords, model._dim_lengths = other._coords, other._dim_lengths

@@ -1,4 +1,4 @@
-"""Proof that the value of a row depends on the data of that row alone, from the graph or by samples."""
+"""Proof that the values of a row depend on the data of that row alone, from the graph or from samples."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -21,17 +21,17 @@ from pymc_gpep.graphs.errors import listing
 from pymc_gpep.graphs.interpreted import EVALUATION_TOLERANCE, SEED, ModelFunctions, graph_function
 from pymc_gpep.graphs.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, MixedRowsError, Role, Walk, named
 
-# Number of rows that are compared alone and among other rows.
+# Number of fitted rows whose values are computed alone and with companion rows.
 _COMPARED = 6
-# Number of copies of a row, if the row alone cannot be computed.
+# Number of copies of a row that are computed together, if a single row cannot be computed.
 _COPIES = 5
 # Largest number of companion rows.
 _COMPANIONS = 200
-# Factors that make companion rows of extreme values.
+# Factors by which companion rows of extreme values exceed the data.
 _EXTREMES = (3.0, 1e2, 1e4)
-# Largest relative difference between values of single precision that count as equal.
+# Largest relative difference between equal values in single precision.
 _SINGLE = 1e-4
-# Largest absolute difference between values that count as equal.
+# Largest absolute difference between equal values.
 _NEAR_ZERO = 1e-13
 
 _AS_THEY_ARE = (DimShuffle, Elemwise, Reshape, SpecifyShape)
@@ -71,29 +71,29 @@ def check_rows_apart(
     processes: Collection[str] = (),
     stop: Sequence[Variable] = (),
 ) -> None:
-    """Refuse values of rows that depend on the data of other rows.
+    """Raise an error if values of rows depend on the data of other rows.
 
     Parameters
     ----------
     what : str
-        Name of the values in messages, in the plural.
+        Name of the values in messages, a plural.
     output : TensorVariable
         Values of rows.
     axis : int or None
-        Its axis over rows; None if all rows have the same values.
+        Axis of the output over rows; None if all rows have the same values.
     rows : mapping
-        Data over rows in the graph, with their values at the fitted rows, (n, ...).
+        Variables of the graph with data over rows → their values at the fitted rows, (n, ...).
     function : callable
-        Makes a function of the given variables of `rows` that returns values of the output.
+        Function of some variables of `rows` that returns a function from their values to the values of the output.
     processes : collection of str
-        Names of the variables of `rows` that are values of Gaussian processes.
+        Names of the variables in `rows` that are values of Gaussian processes.
     stop : sequence of Variable
         Random variables of the model.
 
     Raises
     ------
     ValueError
-        If the graph computes a number of all rows together, or if samples show that other rows change a value.
+        If the graph computes a number from all rows together, or if values change when other rows change.
     """
     behind = set(ancestors([output]))
     own = {variable: values for variable, values in rows.items() if variable in behind}
@@ -115,27 +115,27 @@ def check_entries_apart(
     function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
     stop: Sequence[Variable] = (),
 ) -> None:
-    """Refuse entries of an array that depend on data of entries at other positions along an axis.
+    """Raise an error if entries of an array depend on data of entries at other positions along an axis.
 
     Parameters
     ----------
     what : str
-        Name of the entries in messages, in the plural.
+        Name of the entries in messages, a plural.
     output : TensorVariable
         A parameter of the distribution of the entries.
     axis : int
-        An axis of the parameter.
+        Axis of the parameter.
     new : mapping
         Data of the model → new values.
     function : callable
-        Function that returns the parameter at other values.
+        Function that returns the parameter at new values.
     stop : sequence of Variable
         Random variables of the model.
 
     Raises
     ------
     ValueError
-        If the graph combines all entries into one number, or if values at one position change other entries.
+        If the graph computes one number from all entries, or if new values at one position change other entries.
     """
     if output.type.broadcastable[axis] or not (behind := set(new).intersection(ancestors([output]))):
         return
@@ -151,7 +151,7 @@ def check_entries_apart(
     if found and why is None:
         return
     if not _may_be_shorter(new, axis, function):
-        return  # Effects have a value at each position, so new data have all positions.
+        return  # Effects have one value at each position, so new data must have all positions.
     if isinstance(why, MixedRowsError):
         raise dependent_rows(what, why, [why.source])
     for variable in behind:
@@ -164,7 +164,7 @@ def _may_be_shorter(
     axis: int,
     function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
 ) -> bool:
-    """Return whether an output has fewer positions along an axis if data have fewer."""
+    """Return whether an output has fewer positions along an axis if its data have fewer positions."""
     length = function(new).shape[axis]
     which = [(variable, own) for variable, each in new.items() for own, size in enumerate(each.shape) if size == length]
     for some in (which, *([each] for each in which)):
@@ -185,9 +185,9 @@ def _confined(
     axis: int,
     function: Callable[[Mapping[TensorVariable, NDArray[Any]]], Array],
 ) -> bool:
-    """Return whether values at a position of an array change entries of the output at this position alone.
+    """Return whether new values at a position of an array change entries of the output only at this position.
 
-    Arrays whose length along the axis differs from the output's may change all entries.
+    An array with another length along the axis than the output may change all entries.
     """
     values, before = new[variable], function(new)
     length = before.shape[axis]
@@ -207,18 +207,18 @@ def _confined(
 def dependent_rows(
     what: str, why: CannotSplitError, of: Sequence[Variable], processes: Collection[str] = ()
 ) -> ValueError:
-    """Return the error for values of rows that depend on other rows of some variables.
+    """Return the error for values of rows that depend on other rows.
 
     Parameters
     ----------
     what : str
-        Name of the values, in the plural.
+        Name of the values, a plural.
     why : CannotSplitError
-        The obstacle to a proof.
+        The reason why the proof failed.
     of : sequence of Variable
-        The variables.
+        Variables whose other rows the values depend on.
     processes : collection of str
-        Names of variables that are values of Gaussian processes.
+        Names of the variables that are values of Gaussian processes.
     """
     name = next((str(v.name) for v in of if v.name in processes), str(of[0].name))
     advice = _OF_PROCESSES if name in processes else _OF_DATA
@@ -234,20 +234,20 @@ def at_point(
     output: TensorVariable,
     others: Mapping[TensorVariable, Any] | None = None,
 ) -> Callable[[Sequence[TensorVariable]], Callable[..., Any]]:
-    """Return a factory of functions of data over rows, given values of the value variables and of other data."""
+    """Return `function` of `check_rows_apart` at a point, given values of other data."""
     given = [*functions.values, *(others or {})]
     values = [*(point[name] for name in functions.names), *(others or {}).values()]
     return lambda rows: partial(graph_function(functions.model, [*given, *rows], output), *values)
 
 
 class _RowData:
-    """Data over rows as points of a graph that is only read."""
+    """Points of a walk that only reads the graph: data over rows stand for themselves."""
 
     def __init__(self, rows: Collection[Variable]) -> None:
         self._rows = set(rows)
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
-        """Return data over rows; refuse an array of the fit with an entry for each row."""
+        """Return data over rows. Raise an error for other arrays of the fit with an entry for each row."""
         if data not in self._rows:
             raise CannotSplitError(f"depends on {named(data)} at each row")
         assert isinstance(data, TensorVariable)
@@ -259,7 +259,7 @@ class _RowData:
 
 
 class _Proof(Walk):
-    """A walk that accepts numbers computed from the number of rows."""
+    """A walk that rejects numbers computed from the number of rows."""
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:
         super()._unchanged(variable)
@@ -271,7 +271,7 @@ class _Proof(Walk):
 def _unproven(
     output: TensorVariable, axis: int | None, rows: Collection[Variable], stop: Sequence[Variable]
 ) -> CannotSplitError | None:
-    """Return why the graph does not prove that rows are independent; None if the graph proves it."""
+    """Return the reason why the graph does not prove that rows are independent; None if it proves that."""
     count = pt.lscalar()
     walk = _Proof(_RowData(rows), {ROWS: count, COLUMNS: count}, pt.zeros((1, 1)), stop)
     one = output.type.broadcastable
@@ -285,7 +285,7 @@ def _unproven(
 
 
 def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list[TensorVariable]:
-    """Return data whose values, not only their shapes, are used."""
+    """Return the data whose values, and not only shapes, the output depends on."""
     pending: list[Variable] = [output]
     behind: set[Variable] = set()
     while pending:
@@ -299,7 +299,7 @@ def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list
 
 
 def _operation(why: CannotSplitError) -> str:
-    """Return the operation that mixes rows, for a message; empty if it is unknown."""
+    """Return the name of the operation that mixes rows, for a message; empty if it is unknown."""
     if not isinstance(why, MixedRowsError):
         name = str(why).rpartition(" ")[2]
         return f" ({_OPERATIONS[name]})" if name in _OPERATIONS else ""
@@ -317,14 +317,14 @@ def _operation(why: CannotSplitError) -> str:
 
 
 def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDArray[Any]]) -> bool:
-    """Return whether additional rows change the values of some of the fitted rows."""
+    """Return whether additional rows change the values of fitted rows."""
     rng = np.random.default_rng(SEED)
     n = len(rows[0])
     own = rng.permutation(n)[:_COMPARED]
     same = _SINGLE if any(values.dtype in (np.float32, np.float16) for values in rows) else EVALUATION_TOLERANCE
 
     def at(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> Array | None:
-        """Values (m, ...) at fitted rows and at rows of extreme values; None where they cannot be computed."""
+        """Return values (m, ...) at fitted rows, computed with extreme rows; None if they cannot be computed."""
         arrays = [
             np.concatenate([values[places], *(np.asarray(each[i], values.dtype)[None] for each in extremes)])
             for i, values in enumerate(rows)
@@ -343,25 +343,26 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
             alone = at(np.array([place]))
             alone = at(np.repeat(place, _COPIES)) if alone is None else alone
         except IndexError:
-            return True  # A row is selected by its position.
+            return True  # The graph selects a row by its position.
         if alone is None:
-            return False  # Further data are missing: the prediction raises an error.
+            return False  # Further data are missing, for which the prediction raises an error.
         found.append(alone[:1])
     expected = np.concatenate(found)
-    size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)  # Largest size of each entry of a row.
+    # Largest absolute value of each entry of a row.
+    size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)
 
     def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
-        """Whether values at the compared rows differ from expected values when extreme rows are added."""
+        """Return whether additional extreme rows change values at the compared rows."""
         try:
             found = at(places, extremes)
-        except IndexError:  # An extreme value is used as an index.
+        except IndexError:  # The graph uses an extreme value as an index.
             return False
         if found is None:
             return False
         where = {int(place): i for i, place in enumerate(own)}
         pairs = [(i, where[int(place)]) for i, place in enumerate(places) if int(place) in where]
         if extremes and not np.isfinite(found[len(places) :]).all():
-            return False  # 0 × ∞ (diagonal matrix) would spread to other rows
+            return False  # The product 0 × ∞ of a diagonal matrix would spread to other rows.
         here, there = (list(each) for each in zip(*pairs, strict=True))
         return not np.allclose(found[here], expected[there], rtol=0.0, atol=same * size + _NEAR_ZERO, equal_nan=True)
 
@@ -376,7 +377,10 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
 
 
 def _extreme(values: NDArray[Any], factor: float) -> NDArray[Any]:
-    """Return a row beyond all other rows; for integers, which may be an index, their largest or smallest values."""
+    """Return a row with values beyond all rows.
+
+    Integers may be indices, so they become the largest or smallest index.
+    """
     highest, lowest = values.max(axis=0), values.min(axis=0)
     if values.dtype.kind != "f":
         return np.asarray(highest if factor > 0.0 else lowest)

@@ -1,9 +1,10 @@
-"""A graph with axes over the points of the data, as the same graph over other points.
+"""The graph of a result over the points of the data, rebuilt as the same graph over other points.
 
-The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. For a block of it,
-each operation determines the axes of its inputs over rows and over columns. The walk ends at X, which is replaced by
-the inputs of the rows or of the columns. No intermediate array has more points than the block. The walk goes from the
-result to the data, so a part that no operation needs over points does not change.
+The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. For a block of this
+matrix, the walk goes from the result to the data. At each operation, the axes of the result over rows and over columns
+determine these axes of its inputs. The walk ends at X, which is replaced by the inputs of the rows, or of the columns.
+No intermediate array has more points than the block. A part of the graph that no operation needs over points does not
+change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from pymc_gpep.graphs.alike_graphs import is_bitwise, reduced, whole
 
 
 class Role(Enum):
-    """The points that an axis runs over."""
+    """The points that an axis of a variable runs over."""
 
     ROWS = 0
     COLUMNS = 1
@@ -39,25 +40,25 @@ class Role(Enum):
 ROWS, COLUMNS = Role.ROWS, Role.COLUMNS
 
 type Roles = tuple[Role | None, ...]
-"""Role of each axis of a variable; None for an axis that does not change."""
+"""Role of each axis of a variable; None for an axis that is not over points."""
 
 
 class RowPoints(Protocol):
-    """Variables that replace data (n, ...) at the points of rows, or of columns."""
+    """Replacements for data (n, ...) at the points of the rows, or of the columns."""
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
-        """Return the data at these points."""
+        """Return the data at the points of this role."""
 
     def holds(self, variable: Variable) -> bool:
         """Return whether a variable is data over points."""
 
 
 class CannotSplitError(Exception):
-    """The graph cannot be built over other points. The text names the obstacle: "goes through Cholesky"."""
+    """The graph cannot be rebuilt over other points. The message names the obstacle, as in "goes through Cholesky"."""
 
 
 class MixedRowsError(CannotSplitError):
-    """The graph contains a number that depends on all points together.
+    """The graph contains a number that is computed from all points together.
 
     Parameters
     ----------
@@ -73,17 +74,17 @@ class MixedRowsError(CannotSplitError):
 
 
 class Walk:
-    """Rebuild variables over other points.
+    """Function that rebuilds variables over other points.
 
     Parameters
     ----------
     points : RowPoints
     lengths : dict of Role to variable
-        Numbers of rows and columns.
+        Numbers of rows and of columns.
     same : TensorVariable, shape (rows, columns)
-        Matrix with 1 if row and column are the same point, else 0.
+        Matrix with 1 where row and column are the same point, else 0.
     stop : collection of Variable
-        Random variables of the model, whose graphs are not followed.
+        Random variables of the model, whose graphs are not read.
     """
 
     def __init__(
@@ -100,12 +101,12 @@ class Walk:
         self._made: dict[tuple[Variable, Roles], TensorVariable] = {}
 
     def __call__(self, variable: Variable, roles: Sequence[Role | None]) -> TensorVariable:
-        """The variable with its axes over rows and columns.
+        """Return the variable with axes over rows and columns.
 
         Raises
         ------
         CannotSplitError
-            If it cannot be built.
+            If the variable cannot be rebuilt.
         """
         key = variable, tuple(roles)
         if key not in self._made:
@@ -129,9 +130,9 @@ class Walk:
         return made
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:
-        """Return a variable without an axis over points, unchanged.
+        """Return a variable that has no axis over points.
 
-        It may be computed from the number of points, but not from their values.
+        It may be computed from the number of points, but not from data over points.
         """
         shapes = {v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
         for source in ancestors([variable], blockers=self._stop | shapes):
@@ -141,24 +142,24 @@ class Walk:
 
 
 class Leaves:
-    """Points that only record the requested data, for a first walk."""
+    """Points that record which data a walk requests, for a first walk."""
 
     def __init__(self) -> None:
         self.found: dict[Variable, None] = {}
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
-        """Return the data themselves."""
+        """Return the data unchanged."""
         self.found[data] = None
         return cast(TensorVariable, data)
 
     def holds(self, variable: Variable) -> bool:
-        """Return False, since no variable is registered."""
+        """Return False: no variable counts as data over points."""
         return False
 
 
 @singledispatch
 def through(op: Op, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """The result of an operation over other points; None if the operation has no rule."""
+    """Return the result of an operation over other points; None if the operation has no rule."""
     return None
 
 
@@ -180,7 +181,7 @@ def _(op: Elemwise, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | N
 
 
 def _filled(node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
-    """Values broadcast to the shape of another variable. The values of that variable have no effect."""
+    """Return values broadcast to the shape of another variable, whose values have no effect."""
     shape_of, values = node.inputs
     made = walk(values, _where_long(values, roles))
     shape = [
@@ -237,7 +238,7 @@ def _(op: CAReduce, node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
 
 @through.register
 def _(op: Reshape, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """Turn a vector into a column or a row, and back."""
+    """Rebuild a reshape of a vector to a column or a row, or back."""
     source = node.inputs[0]
     (before, after) = (_long(variable) for variable in (source, node.outputs[0]))
     if len(before) != 1 or len(after) != 1:
@@ -262,7 +263,7 @@ def _(op: Join, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
 @through.register(Subtensor)
 @through.register(AdvancedSubtensor)
 def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """Select along axes other than points, or select entries of a table without such an axis by points."""
+    """Rebuild a selection along axes that are not over points, or of entries of a table by indices over points."""
     source, *tensors = node.inputs
     indices = list(indices_from_subtensor(tensors, op.idx_list))
     arrays = [index for index in indices if isinstance(index, Variable) and index.type.ndim]
@@ -275,7 +276,7 @@ def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) 
         try:
             table = walk(source, [None] * source.type.ndim)
         except MixedRowsError:
-            return None  # each row may select among its own entries
+            return None  # Each row may select among its own entries.
         return table[tuple(whole(walk(index, _where_long(index, roles)), index.type.dtype) for index in arrays)]
     left = list(roles)
     inner: list[Role | None] = []
@@ -314,7 +315,7 @@ def _where_same(roles: Roles, walk: Walk) -> TensorVariable:
 
 
 def _where_long(operand: Variable, roles: Sequence[Role | None]) -> Roles:
-    """Roles of the first axes of an operand; axes of length 1 broadcast."""
+    """Return the roles of the first axes of an operand. Axes of length 1 have no role, since they broadcast."""
     return tuple(None if one else role for role, one in zip(roles, operand.type.broadcastable, strict=False))
 
 

@@ -1,4 +1,4 @@
-"""The record of rows that a file of a fit stores in place of them."""
+"""The record that the file of a fit stores in place of its rows."""
 
 import hashlib
 from typing import NamedTuple
@@ -8,11 +8,11 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows
 
-_LOOKED_AT = 16  # Number of rows in a fingerprint.
+_LOOKED_AT = 16  # Number of rows in a checksum.
 
 
 def fingerprint(rows: Rows) -> str:
-    """Return a checksum of the number of rows, and of a few rows with their labels, the first and the last included."""
+    """Return a checksum of the number of rows, and of a sample of rows that includes the first and the last row."""
     found = hashlib.sha256(f"{rows.n_rows}, {rows.n_inputs}".encode())
     for row in np.unique(np.linspace(0, rows.n_rows - 1, _LOOKED_AT).astype(np.int64)):
         here = slice(int(row), int(row) + 1)
@@ -22,9 +22,9 @@ def fingerprint(rows: Rows) -> str:
 
 
 class FormerRows(NamedTuple):
-    """Record of the rows of a fit that its file does not contain.
+    """Record of the rows of a fit, whose values the file of the fit does not contain.
 
-    `checksum` is their `fingerprint`, `name` their former location.
+    `checksum` is the `fingerprint` of the rows, `name` their former location.
     """
 
     n_rows: int
@@ -34,14 +34,14 @@ class FormerRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> "FormerRows":
-        """Return the record of some rows, without the rows."""
+        """Return the record of rows."""
         if isinstance(rows, cls):
             return rows
         return cls(rows.n_rows, rows.n_inputs, fingerprint(rows), getattr(rows, "name", ""))
 
     @property
     def chunk(self) -> int:
-        """Number of rows of a chunk; these rows cannot be read."""
+        """Number of rows of a chunk. It has no use, since the rows cannot be read."""
         return 1
 
     def inputs(self, rows: slice) -> Array:

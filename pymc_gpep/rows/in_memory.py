@@ -1,4 +1,4 @@
-"""Rows that are arrays in memory, some rows of other rows, and rows without their last columns."""
+"""Rows that are arrays in memory, ranges of other rows, and rows without their last columns."""
 
 import hashlib
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.rows.rows import Rows, check_finite, whole_labels
 
 _COPIED = 2**28  # Largest number of bytes of inputs that are copied.
-_LOOKED_AT = 64  # Rows of larger inputs whose values are compared each time.
+_LOOKED_AT = 64  # Number of rows in the checksum of inputs that are not copied.
 
 
 class InMemory:
-    """Inputs and labels as arrays.
+    """Inputs and labels in memory.
 
-    They are copies, so that later changes of the arrays do not change a fit. Inputs of more than 256 MiB are not
-    copied. If such inputs change later, reading them raises an error.
+    The arrays are copied, so that later changes of the arrays do not change a fit. Inputs of more than 256 MiB are not
+    copied; if they change later, reading them raises an error.
 
     Parameters
     ----------
     inputs : array (n, d)
-        A data frame has names of columns as well.
+        Inputs. The columns of a data frame keep their names.
     labels : array (n,)
 
     Attributes
@@ -67,16 +67,16 @@ class InMemory:
 
     @property
     def chunk(self) -> int:
-        """All rows: they are in memory."""
+        """Number of rows in a chunk: all rows, since they are in memory."""
         return self.n_rows
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, d), a view.
+        """Return inputs (B, d), a view.
 
         Raises
         ------
         ValueError
-            If the array that was given has changed since.
+            If the array of inputs has changed since it was passed.
         """
         if self._checksum is not None and self._values() != self._checksum:
             raise ValueError(
@@ -86,12 +86,12 @@ class InMemory:
         return self._inputs[rows]
 
     def _values(self) -> bytes:
-        """Return a checksum of some rows, the first and the last included."""
+        """Return a checksum of a sample of rows that includes the first and the last row."""
         some = np.linspace(0, self.n_rows - 1, min(_LOOKED_AT, self.n_rows)).astype(np.int64)
         return hashlib.sha256(self._inputs[some].tobytes()).digest()
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations of the rows, (B,), a view."""
+        """Return labels (B,), a view."""
         return self._labels[rows]
 
 
@@ -104,8 +104,8 @@ class FirstColumns:
     n_inputs : int
         Number of columns to keep.
     check : function
-        Function of inputs (B, d) with all columns, and the number of the first row. It raises a `RowError` for a row
-        that cannot be used. All inputs are given to it as they are read.
+        Function of inputs (B, d) with all columns, and of the number of the first row. It is called for all inputs that
+        are read, and raises a `RowError` for an invalid row.
     """
 
     def __init__(self, rows: Rows, n_inputs: int, check: Callable[[Array, int], None]) -> None:
@@ -114,26 +114,26 @@ class FirstColumns:
         self.n_rows, self.chunk = rows.n_rows, rows.chunk
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, n_inputs)."""
+        """Return inputs (B, n_inputs)."""
         found = self._rows.inputs(rows)
         self._check(found, rows.start + int(getattr(self._rows, "first", 0)))
         return found[:, : self.n_inputs]
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations of the rows, (B,)."""
+        """Return labels (B,)."""
         return self._rows.labels(rows)
 
 
 class RowRange:
-    """Consecutive rows of other rows.
+    """A range of consecutive rows.
 
     Parameters
     ----------
     rows : Rows
     between : slice
-        Range of the rows, start to stop.
+        The range, from start to stop.
     first : int, optional
-        Number of its first row in messages, if not the first of `between`.
+        Number of the first row in messages; by default the start of the range.
     """
 
     def __init__(self, rows: Rows, between: slice, first: int | None = None) -> None:
@@ -146,16 +146,16 @@ class RowRange:
         self.label_name = str(getattr(rows, "label_name", ""))
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, d)."""
+        """Return inputs (B, d)."""
         return self._rows.inputs(slice(self._start + rows.start, self._start + rows.stop))
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations of the rows, (B,)."""
+        """Return labels (B,)."""
         return self._rows.labels(slice(self._start + rows.start, self._start + rows.stop))
 
 
 def rows_between(rows: Rows, between: slice) -> RowRange:
-    """Return some rows without references to the remaining rows: rows in memory are copied."""
+    """Return a range of rows. Rows in memory are copied, so that the result holds no reference to other rows."""
     if not isinstance(rows, InMemory):
         return RowRange(rows, between)
     own = InMemory(rows.inputs(between).copy(), rows.labels(between).copy())

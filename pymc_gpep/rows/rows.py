@@ -1,4 +1,4 @@
-"""The contract of rows that a fit reads in small batches or chunks, and errors that name a row."""
+"""The protocol of rows that a fit reads in small batches or chunks, and errors that name a row."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -11,14 +11,14 @@ from pymc_gpep.array_types import Array
 
 
 class RowError(ValueError):
-    """A row that cannot be used, found while rows are read.
+    """A row is invalid. The error is raised while rows are read.
 
     Attributes
     ----------
     row : int
         Number of the row, counted from 0.
     fit : Fit or None
-        Fit as far as it was learned when the row was met; None if nothing was learned.
+        The fit before the step that read this row; None before the first step.
 
     Examples
     --------
@@ -36,7 +36,7 @@ class RowError(ValueError):
 
 
 def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, name: str = "") -> None:
-    """Raise a RowError if inputs (B, d) are not finite, of rows that are counted from `begin` on."""
+    """Raise a RowError if inputs (B, d) are not finite. `begin` is the number of their first row."""
     bad = ~np.isfinite(inputs)
     if bad.any():
         row, at = np.argwhere(bad)[0]
@@ -50,7 +50,7 @@ def check_finite(inputs: Array, columns: Sequence[str] = (), begin: int = 0, nam
 
 
 def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArray[np.int64]:
-    """Return labels (B,) as whole numbers, for rows with numbers from `begin` on.
+    """Return labels (B,) as integers. `begin` is the number of the first row.
 
     Raises
     ------
@@ -77,8 +77,8 @@ def whole_labels(labels: NDArray[Any], begin: int = 0, name: str = "") -> NDArra
 class Rows(Protocol):
     """Inputs and labels of n rows, read by slices.
 
-    Code that takes them in another order reads whole chunks, rows [i · chunk, (i + 1) · chunk), and reorders these in
-    memory. So whole chunks are read often, other slices rarely.
+    Code that needs rows in another order reads whole chunks, rows [i · chunk, (i + 1) · chunk), and reorders them in
+    memory. Reading a whole chunk is the common case.
     """
 
     @property
@@ -87,30 +87,33 @@ class Rows(Protocol):
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs, d."""
+        """Number of columns of the inputs, d."""
 
     @property
     def chunk(self) -> int:
-        """Number of rows that are cheap to read together, and fit into memory several times; n if all rows do."""
+        """Number of rows that storage reads together cheaply.
+
+        Several chunks fit into memory. It is n if all rows are in memory.
+        """
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, d) of rows start to stop, step 1. They must not be modified."""
+        """Return inputs (B, d) of rows start to stop, with step 1. The caller must not modify them."""
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations of the rows, (B,)."""
+        """Return labels (B,) of rows start to stop, with step 1."""
 
 
 def chunks(rows: Rows) -> Iterator[slice]:
-    """The chunks of some rows, in their order."""
+    """Yield the slices of the chunks, in order."""
     n, size = rows.n_rows, rows.chunk
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def column_deviations(rows: Rows) -> Array:
-    """Standard deviations of the columns of the inputs (d,), in one pass.
+    """Return the standard deviation of each column of the inputs (d,), in one pass over the rows.
 
-    Means and sums of squares are joined as in Chan, Golub and LeVeque (1983, Am. Stat. 37): means far from 0 lose no
-    digits.
+    Means and sums of squares of chunks are combined as in Chan, Golub and LeVeque (1983, Am. Stat. 37). So means far
+    from 0 lose no digits.
     """
     count, mean, squares = 0, np.zeros(rows.n_inputs), np.zeros(rows.n_inputs)
     for chunk in chunks(rows):
@@ -125,17 +128,17 @@ def column_deviations(rows: Rows) -> Array:
 
 
 def sample_inputs(rows: Rows, count: int, rng: np.random.Generator) -> Array:
-    """Return inputs (count, d) of rows drawn without replacement; all rows in order if `count` is not smaller."""
+    """Return inputs (count, d) of rows drawn without replacement; all rows in order if `count` ≥ n."""
     return inputs_at(rows, sample_numbers(rows.n_rows, count, rng))
 
 
 def sample_numbers(n: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the indices of the sampled rows among n, (count,) or (n,)."""
+    """Return indices (count,) drawn from n rows without replacement; all n indices if `count` ≥ n."""
     return np.arange(n) if count >= n else rng.choice(n, count, replace=False)
 
 
 def inputs_at(rows: Rows, wanted: NDArray[np.int64]) -> Array:
-    """Inputs of some rows, in the order of their indices."""
+    """Return the inputs of the rows with these indices, in the order of the indices."""
     found = np.empty((len(wanted), rows.n_inputs))
     order = np.argsort(wanted)
     ends = np.searchsorted(wanted[order], [chunk.stop for chunk in chunks(rows)])

@@ -1,4 +1,4 @@
-"""`gpep.open_rows`: rows of data that a user passes. Storage is HDF5, Dask, memory maps, Parquet, Zarr."""
+"""`gpep.open_rows`, and the storage that it reads: HDF5, Dask, memory maps, Parquet, Zarr."""
 
 import mmap
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from pymc_gpep.rows.rows import Rows, check_finite, whole_labels
 
 
 class ArrayLike:
-    """Any object with shape, dtype and slices.
+    """Any array-like object with shape, dtype and slices.
 
     Parameters
     ----------
     array : object
         Object with `shape` and `dtype`, whose slices of rows convert to NumPy arrays. If it has `chunks`, a length for
-        each axis as in h5py, rows of a chunk are read together.
+        each axis as in h5py, the rows of a chunk are read together.
     """
 
     def __init__(self, array: Any) -> None:
@@ -36,16 +36,16 @@ class ArrayLike:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """Return None for an array without shape, dtype or slices."""
+        """Return the array in this form; None for an object without shape, dtype or slices."""
         known = all(hasattr(array, name) for name in ("shape", "dtype", "__getitem__"))
         return cls(array) if known else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """The values of rows start to stop."""
+        """Return the values of rows start to stop."""
         return np.asarray(self._array[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A dataset of h5py is reopened after unpickling, since it cannot be sent to another process."""
+        """Reduce to the constructor. A dataset of h5py cannot be pickled, so its file is opened again."""
         if type(self._array).__module__.startswith("h5py."):
             return _open_again, (type(self._array.file), self._array.file.filename, self._array.name)
         return type(self), (self._array,)
@@ -61,12 +61,12 @@ def _name(array: Any) -> str:
 
 
 class DaskArray:
-    """A `dask.array.Array`, read by its chunks.
+    """A `dask.array.Array`, read chunk by chunk.
 
     Raises
     ------
     ValueError
-        If its number of rows is unknown.
+        If the number of rows is unknown.
     """
 
     def __init__(self, array: Any) -> None:
@@ -82,19 +82,23 @@ class DaskArray:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """Return None for an array that is not Dask's."""
+        """Return the array in this form; None for an array of another library."""
         kind = type(array)
         return cls(array) if kind.__module__.startswith("dask.array") and hasattr(array, "dask") else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Return the values of rows start to stop, computed in this thread, which may belong to a Dask worker."""
+        """Return the values of rows start to stop.
+
+        They are computed in this thread, which may belong to a Dask worker.
+        """
         return np.asarray(self._array[rows].compute(scheduler="synchronous"))
 
 
 class MemoryMap(NamedTuple):
-    """Positions of the rows of a memory map in its file.
+    """Position of a memory map in its file.
 
-    Rows are read from the file, and not through the map: pages of a map stay in memory until another process needs it.
+    Rows are read from the file and not through the map. The system keeps pages of a map in memory until another process
+    needs the memory.
     """
 
     name: str
@@ -106,7 +110,7 @@ class MemoryMap(NamedTuple):
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """Return the map of a file; None for a map with unsaved changes or other strides."""
+        """Return the array in this form; None for a map with unsaved changes or with other strides."""
         if not isinstance(array, np.memmap) or not array.flags.c_contiguous or array.mode == "c":
             return None
         filename, mapped = array.filename, getattr(array, "_mmap", None)
@@ -117,7 +121,7 @@ class MemoryMap(NamedTuple):
         return cls(str(Path(filename).resolve()), array.shape, array.dtype, int(offset))
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """The values of rows start to stop."""
+        """Return the values of rows start to stop."""
         columns = self.shape[1:]
         width = int(np.prod(columns, dtype=np.int64))
         start = self.offset + rows.start * width * self.dtype.itemsize
@@ -129,12 +133,12 @@ class MemoryMap(NamedTuple):
 
 
 def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
-    """Return the files of a data set: a file, or the files of a folder in the order of their names.
+    """Return the files of a data set: the file itself, or the files of a folder in the order of their names.
 
     Raises
     ------
     FileNotFoundError
-        If the path has no Parquet file.
+        If the path is not a Parquet file and contains none.
     """
     at = Path(path).resolve()
     files = sorted(str(file) for file in at.rglob("*.parquet")) if at.is_dir() else [str(at)]
@@ -144,7 +148,7 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
 
 
 def column_names(files: Sequence[str]) -> list[str]:
-    """Return names of the columns of the first file; raise a ValueError if it is not a Parquet file."""
+    """Return the names of the columns of the first file. Raise a ValueError if it is not a Parquet file."""
     return list(_open(files[0]).schema_arrow.names)
 
 
@@ -156,7 +160,7 @@ class ParquetColumns:
     files : sequence of str
     columns : sequence of str
     flat : bool
-        Whether a single column is an array (n,) and not (n, 1).
+        Whether a single column is read as an array (n,) in place of (n, 1).
     """
 
     def __init__(self, files: Sequence[str], columns: Sequence[str], flat: bool = False) -> None:
@@ -180,7 +184,7 @@ class ParquetColumns:
         return {}
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """The values of rows start to stop."""
+        """Return the values of rows start to stop."""
         first, last = np.searchsorted(self._ends, [rows.start, rows.stop - 1], side="right")
         parts = []
         for at in range(first, last + 1):
@@ -193,7 +197,7 @@ class ParquetColumns:
     def _group(self, at: int) -> NDArray[Any]:
         place, group, _ = self._groups[at]
         if place not in self._opened:
-            self._opened.clear()  # one open file at a time
+            self._opened.clear()  # Keep at most one file open.
             self._opened[place] = _open(self._files[place])
         table = self._opened[place].read_row_group(group, columns=list(self.columns))
         return np.column_stack([self._numbers(table, name) for name in self.columns])
@@ -233,7 +237,7 @@ def _open(file: str) -> Any:
 
 
 class ZarrArray:
-    """A `zarr.Array`, read by its chunks, or its shards where it has them."""
+    """A `zarr.Array`, read by its shards, or by its chunks without shards."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -243,12 +247,12 @@ class ZarrArray:
 
     @classmethod
     def of(cls, array: Any) -> Self | None:
-        """Return None for an array that is not Zarr's."""
+        """Return the array in this form; None for an array of another library."""
         kind = type(array)
         return cls(array) if kind.__module__.split(".")[0] == "zarr" and kind.__name__ == "Array" else None
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """The values of rows start to stop."""
+        """Return the values of rows start to stop."""
         return np.asarray(self._array[rows])
 
 
@@ -259,7 +263,8 @@ ENTRIES = 250_000
 class StoredArrays(Protocol):
     """An array (n,) or (n, d) that is read by slices of its rows.
 
-    Each kind of storage has a file of its own. Other processes can read the rows only if a pickle contains their place.
+    Each kind of storage has a separate class. Other processes can read the rows only if a pickle contains their
+    location.
     """
 
     @property
@@ -268,25 +273,25 @@ class StoredArrays(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n,) or (n, d)."""
+        """Shape (n,) or (n, d)."""
 
     @property
     def chunk(self) -> int:
         """Number of rows that storage reads together; 1 if reading a slice costs no more than its rows."""
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """The values of rows start to stop, step 1."""
+        """Return the values of rows start to stop, with step 1."""
 
 
 class StoredKind(Protocol):
-    """A kind of arrays that are not in memory."""
+    """A kind of storage."""
 
     def of(self, array: Any) -> StoredArrays | None:
         """Return an array in this form; None for an array of another kind."""
 
 
 def rows_together(stored: int, columns: int) -> int:
-    """Return the number of rows to read at a time, a multiple of the stored chunks."""
+    """Return the number of rows in one read, a multiple of the rows that are stored together."""
     return stored * max(1, ENTRIES // (stored * max(columns, 1)))
 
 
@@ -303,8 +308,8 @@ class StoredRows:
     Raises
     ------
     ValueError
-        If shapes do not agree, or if there are no rows. Reading raises a `RowError` where inputs are not finite or
-        labels are not whole numbers.
+        If shapes do not agree, or if there are no rows. Reading rows raises a `RowError` if inputs are not
+        finite or labels are not whole numbers.
     """
 
     def __init__(self, inputs: StoredArrays, labels: StoredArrays) -> None:
@@ -328,13 +333,13 @@ class StoredRows:
         return tuple(getattr(self._inputs.stored, "columns", ()))
 
     def inputs(self, rows: slice) -> Array:
-        """Inputs (B, d) of rows start to stop."""
+        """Return inputs (B, d) of rows start to stop."""
         values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)
         check_finite(values, self.columns, rows.start, self.name)
         return values
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """Observations of the rows, (B,)."""
+        """Return labels (B,) of rows start to stop."""
         return whole_labels(self._labels.read(rows), rows.start, self.label_name)
 
     @property
@@ -344,7 +349,7 @@ class StoredRows:
 
 
 class _ByChunks:
-    """Reader that stores the last chunk, since smaller reads would read it repeatedly."""
+    """Reader that keeps the last chunk in memory, since small reads would read it repeatedly."""
 
     def __init__(self, stored: StoredArrays) -> None:
         self.stored = stored
@@ -377,7 +382,10 @@ def _is_whole(rows: slice, step: int, n: int) -> bool:
 
 
 def _together(inputs: StoredArrays, labels: StoredArrays) -> int:
-    """Return a number of rows in whole chunks of both; chunks of the inputs alone if this number is too large."""
+    """Return a number of rows that fills whole chunks of inputs and labels.
+
+    If it is too large, return the chunk of the inputs.
+    """
     both = lcm(inputs.chunk, labels.chunk)
     return both if both * inputs.shape[1] <= ENTRIES else inputs.chunk
 
@@ -388,34 +396,35 @@ STORED: tuple[StoredKind, ...] = (
     DaskArray,
     ArrayLike,
 )
-"""Kinds of arrays that are not in memory. The first that takes an array reads it."""
+"""Kinds of storage. The first kind that accepts an array reads it."""
 
 
 def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None = None) -> Rows:
-    """Rows that are read block by block.
+    """Open rows of data, which a fit reads block by block.
 
     Parameters
     ----------
     data : pair of array_like, or path, or Rows
-        Inputs (n, d) and labels (n,). Each is an array of NumPy, in memory or mapped, of Zarr, Dask or h5py. Other
-        objects with `shape`, `dtype` and slices are accepted, and paths of NumPy files, `"X.npy"`, which are mapped.
-        For Parquet, `data` is the path of a file or of a folder of files. It may also be a pair of such a path and the
-        name of the column of labels.
+        Inputs (n, d) and labels (n,). Each is a NumPy array, in memory or mapped, or an array of Zarr, Dask or h5py. It
+        may also be another object with `shape`, `dtype` and slices, or the path of a NumPy file, `"X.npy"`, which is
+        mapped. For Parquet, `data` is the path of a file or of a folder of files. It may also be a pair of such a path
+        and the column of labels.
     label : str, optional
         Name of the column of labels, for Parquet.
     columns : sequence of str, optional
-        Names of the columns of inputs, for Parquet; all columns but the label if not given.
+        Names of the columns of inputs, for Parquet. The default is all columns except the labels.
 
     Returns
     -------
     Rows
+        Rows for `pm.fit(..., data=rows)`.
 
     Raises
     ------
     TypeError
-        If `data` has another type.
+        If `data` has an unsupported type.
     FileNotFoundError
-        If a path has no file.
+        If a path does not exist.
     ValueError
         If shapes do not agree, or if there are no rows. If a file is not a Parquet file, or lacks a column. Reading a
         row whose inputs are not finite, or whose label is not a whole number, raises a `RowError`.
@@ -447,7 +456,7 @@ def open_rows(data: Any, label: str | None = None, columns: Sequence[str] | None
 
 
 def _stored(array: Any) -> StoredArrays | None:
-    """Return None for arrays in memory."""
+    """Return the array in its kind of storage; None for arrays in memory."""
     if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         return None
     return next((found for kind in STORED if (found := kind.of(array)) is not None), None)

@@ -19,7 +19,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "matern32": pm.gp.cov.Matern32,
     "matern52": pm.gp.cov.Matern52,
 }
-"""Names of covariance functions of a distance in length scales."""
+"""Names of stationary covariance functions."""
 
 _SPREAD_OF_SCALE = 1.5  # Standard deviation of the log of a length scale, as in `default_priors`.
 _MAGNITUDE = 1.0, 1.5  # Mean and standard deviation of the log magnitude, as in `default_priors`.
@@ -27,17 +27,17 @@ _MAGNITUDE = 1.0, 1.5  # Mean and standard deviation of the log magnitude, as in
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table, as `gpep.columns` reads them.
+    """The columns of a table, as `gpep.columns` returns them.
 
-    A column of numbers or booleans becomes a standardised input. A category becomes indicator inputs (0 or 1), which
-    share one length scale. All pairs of categories have the same distance.
+    A column of numbers or booleans becomes one standardised input. A column of categories becomes indicator inputs (0
+    or 1), which share one length scale, so that all pairs of categories have the same distance.
 
     Attributes
     ----------
     columns : tuple of Column
-        Columns of the training rows.
+        The columns, with the constants that encode them.
     X : array (n, d)
-        Inputs at the training rows.
+        Inputs of the training rows.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Columns:
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Position of the column of each of the d inputs, (d,)."""
+        """Number of the column that each of the d inputs belongs to, (d,)."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     def encode(self, table: Any) -> Array:
@@ -70,8 +70,8 @@ class Columns:
         Parameters
         ----------
         table : DataFrame, dict of str to array, or array (m, columns)
-            Columns of a frame are found by their names, in any order; further columns are ignored. Columns of an array
-            are found by their positions.
+            New rows. Columns of a frame are matched by name, and further columns are ignored. Columns of an array are
+            matched by position.
 
         Returns
         -------
@@ -80,7 +80,7 @@ class Columns:
         Raises
         ------
         ValueError
-            If a column is missing, or has values that are missing, infinite or unseen categories.
+            If a column is missing; if a value is missing, infinite or an unseen category.
         TypeError
             If the type of a column differs from training.
         """
@@ -93,7 +93,7 @@ class Columns:
         return self.encoded([given[name] for name in self.names])
 
     def encoded(self, table: Sequence[Values]) -> Array:
-        """Return inputs (m, d) of columns in the order of training."""
+        """Return inputs (m, d) for columns in the order of training."""
         blocks = [column.encode(values) for column, values in zip(self.columns, table, strict=True)]
         return np.concatenate(blocks, axis=1)
 
@@ -106,25 +106,28 @@ class Columns:
         names: tuple[str, str] = ("ls", "eta"),
         magnitude: tuple[float, float] = _MAGNITUDE,
     ) -> Any:
-        """Add priors of length scales and of a magnitude to the model of the context. Return a covariance function.
+        """Add priors of length scales and magnitude to the current model. Return a covariance function with these.
 
-        Columns of numbers share one length scale; with `ard` each column has a separate one. A column of categories
-        always has a separate length scale. Rows of different categories have the distance √2/ls, and with `"rbf"` the
-        factor exp(−1/ls²). Length scales are log-normal with the median √p, for p columns, and the magnitude with the
-        median e. With `linear` a linear function of the inputs is added; the deviation of its slopes is named `slope`.
+        Columns of numbers share one length scale; with `ard` each has a separate length scale. A column of categories
+        always has a separate length scale ls. Rows of two different categories have the distance √2/ls, for which the
+        factor of `"rbf"` is exp(−1/ls²). Length scales are log-normal with the median √p, for p columns. The magnitude
+        is log-normal with the median e. With `linear` a linear function of the inputs is added; the standard deviation
+        of its slopes is the variable `slope`.
 
         Parameters
         ----------
         kernel : {"rbf", "matern32", "matern52"}
         ard : bool
-            Whether each column has a separate length scale. The dim is `column`, if the model has this dim.
+            Whether each column has a separate length scale. The variable has the dim `column` if the model has this
+            dim.
         linear : bool
-            Whether latent functions have a linear part in addition to the part of this kernel.
+            Whether latent functions have a linear part in addition.
         names : (str, str)
-            Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
+            Names of the length scale and of the magnitude. Without `ard`, the name of the length scales of categories
+            ends in `_category`.
         magnitude : (float, float)
-            Mean and standard deviation of the log of the magnitude. The linear part has the same prior magnitude in
-            rows whose numbers are all one standard deviation from their mean.
+            Mean and standard deviation of the log magnitude. The linear part has the same prior magnitude in rows whose
+            numbers are one standard deviation from their means.
 
         Returns
         -------
@@ -134,9 +137,9 @@ class Columns:
         Raises
         ------
         TypeError
-            If there is no model context.
+            If no model is current.
         ValueError
-            If the kernel does not exist.
+            If the kernel is unknown.
 
         Examples
         --------
@@ -158,7 +161,7 @@ class Columns:
         return covariance + slope**2 * pm.gp.cov.Linear(d, c=np.zeros(d))
 
     def _length_scales(self, name: str, ard: bool) -> Any:
-        """Return the length scale of each column, (p,), or a common length scale."""
+        """Return the length scale of each column, (p,), or a length scale for all columns."""
         prior = {"mu": np.log(len(self.columns)) / 2, "sigma": _SPREAD_OF_SCALE}
         known = "column" in pm.modelcontext(None).coords
         if ard:
@@ -174,14 +177,14 @@ class Columns:
         return pt.concatenate([pm.LogNormal(name, **prior)[None], of_categories])[where]
 
     def length_scales(self, hyperparameters: Any, names: tuple[str, str] = ("ls", "eta")) -> Array:
-        """Return the length scale of each column, (p,), from the hyperparameters of a fit.
+        """Return the length scale of each column, (p,), from the hyperparameters of a fit to a model with `covariance`.
 
         The length scale of a constant column of numbers is infinite.
 
         Raises
         ------
         ValueError
-            If `covariance` did not make the hyperparameters.
+            If the hyperparameters do not include the length scales of `covariance`.
         """
         name, category = names[0], np.array([isinstance(column, CategoryColumn) for column in self.columns])
         known = {key: np.asarray(hyperparameters[key]) for key in (name, f"{name}_category") if key in hyperparameters}

@@ -1,4 +1,4 @@
-"""A column of numbers as a smooth term: a straight line, and deviations from it with a learned penalty."""
+"""A column of numbers as a smooth term: a straight line, and deviations from the line with a learned penalty."""
 
 from typing import Any
 
@@ -12,44 +12,44 @@ from scipy.linalg import cholesky, solve_triangular
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 
-_FEWEST = 3  # Smallest number of knots: two knots define a line.
-# Smallest distance of knots, relative to the range. If knots are nearer, values within this distance count as one.
+_FEWEST = 3  # Smallest number of knots: two knots define only a line.
+# Smallest distance of distinct values, relative to the range. Nearer values count as one value.
 _GAP = 1e-6
 
 
 def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
-    """Make the columns of a penalised cubic regression spline, like mgcv's `s(x, bs="cr")`.
+    """Return the columns of a penalised cubic regression spline, as in mgcv's `s(x, bs="cr")`.
 
     A smooth term is `line * slope + bends @ bend`, with `bend = pm.Normal("bend", 0, s, shape=k - 2)`. The scale s
-    controls smoothness: as s goes to 0 the curve becomes a straight line. The penalty ∫ f''(x)² dx of a natural cubic
-    spline f is the sum of squares of its coefficients `bend`, times a constant.
+    controls the smoothness: as s goes to 0, the curve becomes a straight line. For a natural cubic spline f, the
+    penalty ∫ f''(x)² dx is a constant times the sum of squares of `bend`.
 
-    Columns sum to zero over the rows of `x`; the model needs an intercept for the level of the curve. At these rows
-    `bends` are orthogonal to `line`. They are scaled so that s is the standard deviation of the curve about its line:
-    the root of the mean square over these rows.
+    Each column sums to zero over the rows of `x`, so the model needs an intercept for the level of the curve. At these
+    rows `bends` are orthogonal to `line`. They are scaled so that s is the standard deviation of the curve about its
+    line, as a root mean square over the rows.
 
     Parameters
     ----------
     x : array (n,) or TensorVariable (n,)
-        Values of a covariate. With `x = pm.Data("x", values)` columns are graphs of these data, and
+        Values of a covariate. If `x = pm.Data("x", values)`, the columns are graphs of these data, and
         `fit.predict(data={"x": new})` returns the curve at new values. Knots, means and scales are computed once, from
         the values at the call.
     k : int
-        Number of knots, at quantiles of the distinct values. It is also the number of coefficients with the intercept.
-        If k is large enough, smoothness depends on the penalty and not on k.
+        Number of knots, which lie at quantiles of the distinct values. It equals the number of coefficients, the
+        intercept included. If k is large enough, the smoothness depends on the penalty and hardly on k.
 
     Returns
     -------
     (array (n,), array (n, k − 2))
-        Line, which is the standardised x, and bends; graphs if `x` is a graph. Beyond the outer knots, curves continue
-        as straight lines.
+        `line`, the standardised x, and `bends`; they are graphs if `x` is a graph. Beyond the outer knots, curves
+        continue as straight lines.
 
     Raises
     ------
     TypeError
-        If `x` is not numeric, or depends on a random variable; if k is not a whole number.
+        If `x` is not numeric, or depends on a random variable. If k is not a whole number.
     ValueError
-        If `x` is not one column, is not finite, or has fewer than k distinct values; if k is less than 3.
+        If `x` is not one column, is not finite, or has fewer than k distinct values. If k is less than 3.
 
     References
     ----------
@@ -75,7 +75,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     gap = _GAP * np.ptp(distinct)
     if (
         gap > 0.0 and np.diff(np.quantile(distinct, along_range)).min() < gap
-    ):  # One value of each interval of this length.
+    ):  # One value from each interval of the length `gap`.
         distinct = distinct[np.unique(np.floor((distinct - distinct[0]) / gap), return_index=True)[1]]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
@@ -96,7 +96,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
 
 
 def _values(x: Any) -> Array:
-    """Return the values of a column in double precision. Raise an error for an invalid column."""
+    """Check a column. Return its values in double precision."""
     if isinstance(x, TensorVariable):
         if random := rvs_in_graph(x):
             raise TypeError(f"x must be data, but depends on the random variable {min(map(str, random))!r}.")
@@ -114,10 +114,10 @@ def _values(x: Any) -> Array:
 
 
 def _weights(knots: Array) -> Array:
-    """Return coefficients (k, k − 2) of |x − knot|³ in splines whose penalty is a sum of squares.
+    """Return coefficients (k, k − 2) of |x − knot|³ in a basis of splines whose penalty is the sum of squares.
 
-    Second derivatives γ at the inner knots have the penalty γᵀRγ, where R has three diagonals. The third derivative
-    jumps at a knot by the second divided difference of γ there.
+    Second derivatives γ at the inner knots have the penalty γᵀRγ, where R is tridiagonal. The jump of the third
+    derivative at a knot is the second divided difference of γ at this knot.
     """
     gaps = np.diff(knots)
     jumps = np.diff(np.diff(np.eye(knots.size), axis=0) / gaps[:, None], axis=0).T

@@ -1,4 +1,4 @@
-"""Data frames of pandas and polars, and arrays, as columns."""
+"""Data frames of pandas or polars, and arrays, as a list of columns."""
 
 import datetime
 import warnings
@@ -23,9 +23,9 @@ class Values(NamedTuple):
     ----------
     name : str
     numbers : array (n,) or None
-        Numbers, NaN for a missing number; None in a column of categories.
+        Numbers, NaN for a missing number; None if the column is categorical.
     categories : array (n,) of object or None
-        Labels, None for a missing label; None in a column of numbers.
+        Labels, None for a missing label; None if the column is numeric.
     """
 
     name: str
@@ -45,21 +45,22 @@ def is_frame(table: Any) -> bool:
 
 
 def read_table(table: Any) -> list[Values]:
-    """Return the columns of a table.
+    """Return the columns of a table as a list.
 
-    Numbers and booleans become numbers; strings and categories of pandas or polars become categories.
+    Columns of numbers and booleans are numeric. Columns of strings, and categorical columns of pandas or polars, are
+    categorical.
 
     Parameters
     ----------
     table : DataFrame, dict of str to array, or array (n, d)
-        Columns of an array are called `x0`, `x1` and so on.
+        Columns of an array get the names `x0`, `x1` and so on.
 
     Raises
     ------
     TypeError
         If a column has values that are neither numbers nor strings.
     ValueError
-        If an array does not have two axes, or two columns have the same name.
+        If an array does not have two axes, or if two columns have the same name.
     """
     if isinstance(table, Mapping):
         table = pd.DataFrame(dict(table))
@@ -79,7 +80,10 @@ def _refuse_repeated(names: list[str]) -> None:
 
 
 def _of_series(name: str, series: Any) -> Values:
-    """Return a column of a frame. It is categorical if its dtype is categorical, also for numeric categories."""
+    """Return a column of a frame.
+
+    The column is categorical if its dtype is categorical, even if the categories are numbers.
+    """
     kind = str(series.dtype)
     if kind.startswith(("category", "Categorical", "Enum")):
         return Values(name, None, _labels(name, series.to_numpy()))
@@ -118,7 +122,7 @@ def _times(name: str, kind: str) -> TypeError:
 
 
 def _refused(name: str, values: NDArray[Any]) -> TypeError:
-    """Return the error for a column of objects that are neither all numbers nor all strings."""
+    """Return the error for a column that mixes numbers, strings or other objects."""
     given = [(row, value) for row, value in enumerate(values) if not _is_missing(value)]
     others = [(row, value) for row, value in given if not isinstance(value, int | float | np.number | np.bool_)]
     row, other = next(((row, value) for row, value in others if not isinstance(value, str | bytes)), others[0])
@@ -153,18 +157,19 @@ type Missing = Literal["error", "impute"]
 type Unseen = Literal["error", "new"]
 
 _SEVERAL = 20  # Smallest number of rows for a warning about many categories.
-_NEARLY = 0.9  # Ratio of categories to rows above which a column counts as row names.
+_NEARLY = 0.9  # Ratio of categories to rows above which a column probably contains row names.
 
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """A column as inputs of a Gaussian process.
+    """Encoding of a column as inputs of a Gaussian process.
 
     Attributes
     ----------
     name : str
     missing : {"error", "impute"}
-        "error" refuses missing values. "impute" uses the mean of the training rows, or a category for missing values.
+        With "error" missing values raise an error. With "impute" they become the mean of the training rows, or a
+        separate category.
     """
 
     name: str
@@ -177,14 +182,14 @@ class Column(ABC):
 
     @abstractmethod
     def encode(self, values: Values) -> Array:
-        """Return inputs (n, width) of rows.
+        """Return inputs (n, width) of rows with these values.
 
         Raises
         ------
         ValueError
-            If a value is infinite; if a missing value or an unseen category is refused.
+            If a value is infinite. If a value is missing or an unseen category, and these are errors.
         TypeError
-            If values are categories and training rows were numbers, or numbers and training rows were categories.
+            If the column changes from numbers to categories, or from categories to numbers.
         """
 
     def _refuse_missing(self, absent: Any) -> None:
@@ -198,12 +203,12 @@ class Column(ABC):
 
 @dataclass(frozen=True)
 class NumberColumn(Column):
-    """A column of numbers, or of booleans: one standardised input.
+    """A column of numbers or booleans: one standardised input.
 
     Attributes
     ----------
     mean, deviation : float
-        Mean and standard deviation of the training rows. A constant column has the deviation 0, and the input 0 at all
+        Mean and standard deviation of the training rows. A constant column has the deviation 0; its input is 0 in all
         rows.
     """
 
@@ -229,16 +234,16 @@ class NumberColumn(Column):
 
 @dataclass(frozen=True)
 class CategoryColumn(Column):
-    """A column of categories: an indicator input (0 or 1) for each level, and an input for new levels.
+    """A column of categories: an indicator input (0 or 1) for each category, and one for new categories.
 
-    Rows of different levels are all at the same distance from each other, √2.
+    Any two rows of different categories have the distance √2.
 
     Attributes
     ----------
     levels : tuple
-        Categories of the training rows, in order. None is the last if missing values form a category.
+        Categories of the training rows, sorted. The last is None if missing values form a category.
     unseen : {"error", "new"}
-        Whether unseen categories raise an error, or share one additional level.
+        Whether unseen categories raise an error, or share one additional category.
     """
 
     levels: tuple[Any, ...]
@@ -252,7 +257,7 @@ class CategoryColumn(Column):
         labels = values.categories
         if labels is None:
             assert values.numbers is not None
-            # A column of only missing values may have any type.
+            # A column without any present value may have any type.
             strings = all(isinstance(level, str) for level in self.levels if level is not None)
             if strings and not np.isnan(values.numbers).all():
                 raise TypeError(f"Column {self.name!r} has numbers, and had categories in training.")
@@ -272,12 +277,12 @@ class CategoryColumn(Column):
 
 
 def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
-    """Return a column from training rows.
+    """Return the encoding of a column that training rows define.
 
     Raises
     ------
     ValueError
-        If a number is infinite; if all values are missing; if a missing value is refused.
+        If a number is infinite; if all values are missing; if a value is missing, and this is an error.
     """
     if values.numbers is not None:
         _refuse_infinite(values.name, values.numbers)
@@ -291,7 +296,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         levels = tuple(dict.fromkeys(labels))
         try:
             levels = tuple(sorted(levels))
-        except TypeError:  # Values have several types.
+        except TypeError:  # The labels have several types, which do not compare.
             levels = tuple(sorted(levels, key=str))
         if len(labels) >= _SEVERAL and len(levels) > _NEARLY * len(labels):
             warnings.warn(
@@ -314,18 +319,18 @@ def _refuse_infinite(name: str, numbers: Array) -> None:
 
 
 def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:
-    """Return numbers divided by a power of two, so that squares are in range, and the exponent of the power.
+    """Return numbers scaled by a power of two so that their squares neither overflow nor underflow, and its exponent.
 
-    With an `axis` each column has a separate power. Nothing is rounded.
+    With an `axis` each column has a separate power. The scaling is exact.
     """
     _, exponent = np.frexp(np.abs(numbers).max(axis=axis))
     return np.ldexp(numbers, -exponent), exponent
 
 
 def mean_and_deviation(numbers: Array) -> tuple[float, float]:
-    """Return mean and standard deviation of numbers (n,) of any size, whose squares may be out of range.
+    """Return mean and standard deviation of numbers (n,), whose squares may overflow or underflow.
 
-    If all numbers are equal, the deviation is 0 without rounding errors.
+    If all numbers are equal, the deviation is exactly 0.
     """
     scaled, exponent = of_size_one(numbers)
     deviation = scaled.std() if np.ptp(scaled) > 0.0 else 0.0
