@@ -1,18 +1,17 @@
-"""The `pm.gp.Latent` prior behind a variable of a model, and how latent values enter the argument of a likelihood.
+"""The `pm.gp.Latent` prior of latent values in a model, and the position of latent values in the likelihood's argument.
 
-PyMC keeps no record of the Gaussian processes of a model, only the variables that `pm.gp.Latent.prior` made:
+PyMC keeps no record of a model's Gaussian processes, only the variables that `pm.gp.Latent.prior` created:
 
 - `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`.
 
 - `reparameterize=False`: a free `f ~ MvNormal(mean, cov)`, with a leading axis if there are several outputs.
 
-Both are recognised by these expressions, never by the names of the variables. In a model that PyMC has rebuilt
-(`pm.do`, `model.copy`), the expression itself replaces the Deterministic.
+Both are recognised by these expressions and not by names of variables. In a model that PyMC has rebuilt (`pm.do`,
+`model.copy`), the Deterministic is the expression itself.
 
 Between the priors and the likelihood only operations that move entries are allowed: transposing, stacking, indexing,
-reshaping. The reader replaces the latent values by the numbers of their cells and evaluates the model's operations
-(`read_assembly`). The resulting numbers show which latent function feeds which class. No combination of such operations
-needs code of its own.
+reshaping. `read_assembly` replaces each latent value by its number and evaluates the model's operations. The resulting
+numbers show the latent function of each class. So no operation needs separate code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,25 +45,25 @@ from pymc_gpep.likelihoods.local_likelihood import A_ROW_FOR_EACH_VOTE
 
 @dataclass(frozen=True, eq=False)
 class LatentGP:
-    """One Gaussian process prior of a model: independent functions, its outputs, that share a covariance.
+    """A Gaussian process prior of a model. Its outputs are independent functions with the same covariance.
 
-    All expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them
-    expressions of its value variables.
+    All expressions depend on the random variables of the model. `model.replace_rvs_by_values` replaces these by value
+    variables.
 
     Attributes
     ----------
     f : TensorVariable, shape (n,) or (outputs, n)
-        Variable of the model that holds the latent values: a Deterministic if `rotated`, else a random variable.
+        Variable of the model with the latent values: a Deterministic if `rotated`, else a random variable.
     free : TensorVariable, shape of f
         The free random variable: standard normal if `rotated`, else `f` itself.
     rotated : bool
-        Whether f = mean + cholesky(cov) @ free, that is, `reparameterize=True`.
+        Whether f = mean + cholesky(cov) @ free, the form of `reparameterize=True`.
     mean : TensorVariable, shape (n,) or (outputs, n)
-        Prior mean, a function of hyperparameters; as it stands in the prior it need only broadcast to this shape.
+        Prior mean, a function of hyperparameters. In the model its shape may be any that broadcasts to this shape.
     cov : TensorVariable, shape (n, n)
         Prior covariance of each output with PyMC's jitter on the diagonal, a function of hyperparameters.
     classes : tuple of int
-        Index of the function (class) of each output; empty until the whole model is read.
+        Index of the latent function (class) of each output; empty before the whole model is read.
     """
 
     f: TensorVariable
@@ -76,29 +75,29 @@ class LatentGP:
 
     @property
     def rows(self) -> Any:
-        """Index of these latent values along all functions: a list, or one number where `f` has no axis for it."""
+        """Index of these latent values among all functions: a list, or an integer if `f` has no axis of functions."""
         return list(self.classes) if self.f.ndim == 2 else self.classes[0]
 
 
 def read_latent(variable: Variable, model: pm.Model) -> LatentGP | None:
-    """Return the prior whose latent values `variable` holds, or None if it does not hold values of a single prior."""
+    """Return the prior whose latent values a variable contains; None if the variable is not the values of one prior."""
     if not isinstance(variable, TensorVariable):
         return None
     return _read_centred(variable, model) or _read_rotated(variable, model)
 
 
 def latents_among(variables: Iterable[Variable], model: pm.Model) -> list[LatentGP]:
-    """Return the Gaussian process priors whose latent values are among the given variables."""
+    """Return the Gaussian process priors whose latent values are among these variables."""
     return [latent for variable in variables if (latent := read_latent(variable, model)) is not None]
 
 
 def is_process(latent: LatentGP) -> bool:
-    """Whether a prior comes from `pm.gp.Latent`, not `pm.MvNormal`: its covariance has a term `jitter * eye`."""
+    """Return whether a prior is from `pm.gp.Latent`, not `pm.MvNormal`: its covariance has a term `jitter * eye`."""
     return any(_is_jitter(term) for term in _operands(latent.cov, Add))
 
 
 def refuse_common_variables(latents: Sequence[LatentGP]) -> None:
-    """Raise a StructureError if two priors are made of one free variable."""
+    """Raise a StructureError if two priors have the same free variable."""
     if len({latent.free for latent in latents}) < len(latents):
         raise StructureError(
             f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
@@ -107,13 +106,13 @@ def refuse_common_variables(latents: Sequence[LatentGP]) -> None:
 
 
 def without_jitter(latent: LatentGP) -> TensorVariable:
-    """The prior covariance without jitter, as computed by the covariance function, of a prior that `is_process`."""
+    """Return the prior covariance of a process as computed by its covariance function, without jitter."""
     terms = _operands(latent.cov, Add)
     return terms[0] if len(terms) == 2 and _is_jitter(terms[1]) else latent.cov
 
 
 def jitter_of(latent: LatentGP) -> float:
-    """Return the jitter that `pm.gp.Latent` added to the diagonal of the prior covariance; 0 if it added no jitter.
+    """Return the jitter that `pm.gp.Latent` added to the diagonal of the prior covariance; 0 without jitter.
 
     Raises
     ------
@@ -143,7 +142,7 @@ def _read_centred(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
         return None
     mean, cov = cast(list[TensorVariable], node.op.dist_params(node))
     matrix, axes = _moved_axes(cov)
-    if axes == ("x", 0, 1):  # PyMC pads the parameters' axes
+    if axes == ("x", 0, 1):  # PyMC adds leading axes to parameters.
         cov = matrix
     if cov.ndim != 2 or variable.ndim > 2:
         return None
@@ -154,7 +153,7 @@ def _read_rotated(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
     node = variable.owner
     if node is None or variable not in model.deterministics:
         return None
-    # A model that PyMC has rebuilt, as pm.do does, has the expression itself as its Deterministic.
+    # After pm.do and similar functions, the Deterministic of the model is the expression itself.
     terms = _operands(node.inputs[0] if isinstance(node.op, ViewOp) else variable, Add)
     if len(terms) != 2:
         return None
@@ -166,13 +165,13 @@ def _read_rotated(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
 
 
 def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return (v, K) of `(cholesky(K) @ v.T).T`, where v has one axis or two."""
+    """Return (v, K) of `(cholesky(K) @ v.T).T` for v with one or two axes; None for other expressions."""
     product, outer = _moved_axes(variable)
     if product.owner is None or not isinstance(product.owner.op, Dot):
         return None
     factor, operand = product.owner.inputs
     free, inner = _moved_axes(operand)
-    # Two axes are transposed before and after. A vector becomes a column before, and a vector again after.
+    # A matrix is transposed before and after the product. A vector becomes a column before it, and a vector after it.
     if (free.ndim, inner, outer) not in ((2, (1, 0), (1, 0)), (1, (0, "x"), (0,))):
         return None
     if factor.owner is None:
@@ -182,14 +181,14 @@ def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVari
 
 
 def _moved_axes(variable: TensorVariable) -> tuple[TensorVariable, tuple[int | str, ...]]:
-    """Return the input of a DimShuffle, and its order of axes; without a DimShuffle the variable itself."""
+    """Return the input of a DimShuffle and its order of axes. Other variables are returned with their axes in order."""
     if variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         return variable.owner.inputs[0], variable.owner.op.new_order
     return variable, tuple(range(variable.ndim))
 
 
 def _operands(variable: TensorVariable, scalar_op: type) -> list[TensorVariable]:
-    """Return the operands if the variable is an elementwise sum or product, else none."""
+    """Return the operands of an elementwise sum or product; an empty list for other variables."""
     return cast(list[TensorVariable], variable.owner.inputs) if is_elementwise(variable, scalar_op) else []
 
 
@@ -207,14 +206,14 @@ _SUCH_LABELS = "Such labels are pm.Categorical(logit_p=f.T), gpep.MultinomialPro
 
 
 def as_it_is(model: pm.Model) -> str:
-    """A sentence that says how a model can be sampled without being read."""
+    """Return a sentence for messages: how to sample a model that the package cannot read."""
     processes = map(is_process, latents_among([*model.free_RVs, *model.deterministics], model))
     step = "step=gpep.samplers.GuidedHMC()" if any(processes) else ""
     return f"The model as it is can be sampled by pm.sample({step})."
 
 
 def instead_of_likelihood(variable: Variable) -> str:
-    """Return advice for a replacement of an observed variable; an empty string without a similar likelihood."""
+    """Return advice for replacing an observed variable; empty without a similar likelihood."""
     match distribution(variable):
         case "DirichletMultinomial":
             return f"Where votes are more spread out add pm.Normal for each row and class to f. {A_ROW_FOR_EACH_VOTE}"
@@ -243,7 +242,7 @@ _SELECTING = (DimShuffle, ViewOp, Subtensor, AdvancedSubtensor, Reshape, Specify
 
 
 class Dims(NamedTuple):
-    """Names that the model gives to the axes of a (classes, points) array, and to the classes."""
+    """Dims that the model gives to the axes of a (classes, points) array, and labels of the classes."""
 
     class_dim: str | None = None
     point_dim: str | None = None
@@ -251,7 +250,7 @@ class Dims(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """The latent priors behind an argument of shape (points, classes), and the class of each of their outputs."""
+    """Latent priors in an argument of shape (points, classes), and the class of each of their outputs."""
 
     latents: tuple[LatentGP, ...]
     classes: tuple[tuple[int, ...], ...]
@@ -260,12 +259,12 @@ class Assembly(NamedTuple):
 
 
 def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: pm.Model) -> Assembly:
-    """Find the priors behind the argument of a likelihood and the class that each of their outputs feeds.
+    """Return the priors in the argument of a likelihood, and the class of each of their outputs.
 
     Parameters
     ----------
     argument : TensorVariable, shape (n, c)
-        The argument of the likelihood; the class axis is the last.
+        The argument of the likelihood; its last axis is the class.
     likelihood : TensorVariable
         The likelihood's random variable, for messages.
     model : pm.Model
@@ -273,10 +272,10 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
     Raises
     ------
     NotProcessesAloneError
-        If something else than a rearrangement of latent values reaches the likelihood, or if not all their points do in
-        their order.
+        If the argument is not a rearrangement of latent values, or if it does not contain all points of the priors in
+        order.
     StructureError
-        If the argument is not one function for each class.
+        If the argument does not have one latent function for each class.
     """
     latents, named = _walk(argument, likelihood, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
@@ -310,7 +309,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
 def _walk(
     argument: TensorVariable, likelihood: TensorVariable, model: pm.Model
 ) -> tuple[list[LatentGP], list[TensorVariable]]:
-    """Follow the argument back to the priors; return them and the variables with named axes met on the way."""
+    """Return the priors in a likelihood's argument, and the variables with dims between them and the argument."""
     latents: list[LatentGP] = []
     named: list[TensorVariable] = []
     pending = [argument]
@@ -336,7 +335,7 @@ def _walk(
 
 
 def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVariable, model: pm.Model) -> None:
-    """Refuse indices and shapes that depend on the values, not only the shapes, of random variables."""
+    """Raise an error if indices and shapes depend on values, and not only on shapes, of random variables."""
     shapes = [v for v in ancestors(how) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
     random = [v for v in ancestors(how, blockers=shapes) if v in model.basic_RVs]
     if random:
@@ -349,7 +348,7 @@ def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVa
 def _functions_of_classes(
     codes: NDArray[np.int64], n: int, likelihood: TensorVariable, model: pm.Model
 ) -> NDArray[np.int64]:
-    """Return the number of the function that feeds each class, given the cells of the argument, (n, c)."""
+    """Return the latent function of each class, from the numbers of the latent values in the argument, (n, c)."""
     name = repr(likelihood.name)
     if _is_points_by_functions(codes, n):
         return codes[0] // n
@@ -379,14 +378,17 @@ def _functions_of_classes(
 
 
 def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:
-    """Whether axis 0 runs over all points in their order and each column is one function."""
+    """Return whether axis 0 runs over all points in order, and each column contains one function."""
     return len(codes) == n and bool((codes == codes[0] // n * n + np.arange(n)[:, None]).all())
 
 
 def _check_one_function_per_class(
     functions: NDArray[np.int64], latents: Sequence[LatentGP], ends: Sequence[int], likelihood: TensorVariable
 ) -> None:
-    """Refuse functions that feed no class, or several; `ends` are cumulative numbers of functions of the priors."""
+    """Raise an error if a function feeds no class or several.
+
+    `ends` are cumulative numbers of functions of the priors.
+    """
     for function, used in enumerate(np.bincount(functions, minlength=ends[-1])):
         if used == 1:
             continue
@@ -405,9 +407,9 @@ def _check_one_function_per_class(
 def _read_dims(
     codes: Mapping[TensorVariable, NDArray[np.int64]], class_of: Mapping[int, int], n: int, model: pm.Model
 ) -> Dims:
-    """Return the names of the axes of the first variable, from the likelihood backwards, that holds all classes.
+    """Return the dims of the first variable before the likelihood that contains all classes.
 
-    Without this variable the class axis has no name. Names may be missing, or each class may have its own variable.
+    Dims may be missing. If each class has a separate variable, the class axis has no name.
     """
     point_dim = None
     for variable, code in codes.items():
@@ -424,7 +426,7 @@ def _read_dims(
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
-    """Return a user's `pm.gp.Latent`, or a sequence of them, as a tuple; None stays None.
+    """Return a `pm.gp.Latent`, or a sequence of them, as a tuple; None for None.
 
     Raises
     ------
@@ -442,7 +444,7 @@ def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
 
 
 def refuse_what_was_made(model: pm.Model) -> None:
-    """Raise a StructureError that describes a model if the package made it from a classifier."""
+    """Raise a StructureError if the package made the model from a classifier."""
     made: str | None = getattr(model, "made_from_a_classifier", None)
     if made is not None:
         raise StructureError(made)

@@ -1,4 +1,4 @@
-"""The contracts of a prior of latent functions: the prior, its integrated variables, its sampled values."""
+"""Protocols for a prior of latent functions: the prior itself, its integrated variables, and values for samplers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from pymc_gpep.solvers.inducing import row_blocks
 
 
 def known_data(model: pm.Model, expressions: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
-    """Return data of the model that expressions of its random variables depend on, by name."""
+    """Return the data of the model that expressions depend on, by name."""
     behind = set(ancestors(model.replace_rvs_by_values(list(expressions)))) if expressions else set()
     return {str(v.name): v for v in model.data_vars if v in behind and isinstance(v, SharedVariable)}
 
 
 class PosteriorFunctions(Protocol):
-    """Latent functions at one point of the hyperparameters, for moments of variables."""
+    """Latent functions at one point of the hyperparameters, for posterior moments of variables."""
 
     def whitened(self) -> tuple[Array, Array]:
         """Return means and variances of the standard normals, (c, q)."""
@@ -42,22 +42,22 @@ class PosteriorFunctions(Protocol):
         """Return means and variances (c, n) of the latent values."""
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """Return the covariance (c, ·, c, ·) of standard normals for functions that are `rotated`, else of values."""
+        """Return the covariance (c, ·, c, ·) of standard normals for `rotated` functions, else of latent values."""
 
 
 class Joint:
-    """A Gaussian of several variables: mean + Σ slopes · z, z with a covariance.
+    """Joint Gaussian of several variables: mean + Σ slopes · z + noise, where z has a covariance.
 
     Parameters
     ----------
-    means : dict of str to array
+    Means by name, each in the shape of the variable.
         Means by name, in the shape of the variable.
     slopes : mapping of str to array (q, ...)
         Slopes by name.
-    cov : array (q, q), or an operator that multiplies columns (q, s)
+    Covariance of z, as a matrix or as an operator on columns.
         Covariance of z.
     noise : mapping of str to array, optional
-        Variances of independent noise of each entry.
+        Variances of independent noise by name, one for each entry.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Joint:
         return len(self._cov)
 
     def columns(self, name: str, some: slice = slice(None)) -> Array:
-        """Return the slopes of a variable, (q, size), or of some of its entries."""
+        """Return the slopes (q, size) of a variable, or of a slice of its entries."""
         return self._slopes[name].reshape(len(self._cov), -1)[:, some]
 
     def combined(self, name: str, weights: Array) -> Array:
-        """Return the slopes (q,) of the sum of a variable times weights."""
+        """Return the slopes (q,) of the sum of a variable's entries times weights."""
         return np.asarray(self.columns(name) @ weights.ravel())
 
     def moved(self, columns: Array) -> Array:
-        """Return the covariance (q, s) of z with variables of slopes (q, s)."""
+        """Return the covariance (q, s) of z with variables that have the slopes (q, s)."""
         return np.asarray(self._cov @ columns)
 
     def covariance(self, columns: Array) -> Array:
-        """Return the covariance (s, s) of variables with slopes (q, s)."""
+        """Return the covariance (s, s) of variables that have the slopes (q, s)."""
         return np.asarray(columns.T @ self.moved(columns))
 
     def variances(self) -> dict[str, Array]:
-        """Return variances by name."""
+        """Return the variances of all entries, by name of variable."""
         found = {}
         for name, slopes in self._slopes.items():
             flat = self.columns(name)
@@ -103,11 +103,11 @@ class Joint:
 
 
 class IntegratedVariables(ABC):
-    """The free variables that were integrated, as functions of latent values f and of standard normals z."""
+    """Free variables that are integrated out, as functions of latent values f and of standard normals z."""
 
     @abstractmethod
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
-        """Return draws (s, ...) of value variables, and of a prior's variables, by name.
+        """Return draws (s, ...) of value variables, and of variables in the prior, by name.
 
         Parameters
         ----------
@@ -116,52 +116,53 @@ class IntegratedVariables(ABC):
         f : array (s, c, n)
             Latent values.
         z : array (s, c, q)
-            The standard normals behind them.
+            Standard normals from which the latent values are computed.
         """
 
     @abstractmethod
     def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return posterior means and variances by name of value variable."""
+        """Return posterior means and variances, by name of value variable."""
 
     @abstractmethod
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """Return the covariance (size, size) of a flat vector in which each value variable has its place."""
+        """Return the covariance (size, size) of a flat vector. `places` has the slice of each value variable in it."""
 
     @abstractmethod
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        """Return the function that computes the joint posterior of some variables of the model.
+        """Return a function for the joint posterior of variables of the model.
 
         Raises
         ------
         ValueError
-            If a variable is not affine in integrated variables, or not in the model.
+            If a variable is not in the model, or is not affine in integrated variables.
         """
 
     @abstractmethod
     def at_new_rows(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
-        """Return the function for the posterior of variables at new inputs and data, and their row axes.
+        """Return a function for the posterior of variables at new inputs and data.
 
-        The result has variances of entries, but no joint covariance.
+        The function also returns the axis of the rows of each variable. Its `Joint` has variances of entries, but no
+        joint covariance.
 
         Raises
         ------
         ValueError
-            See `affine`; also if a variable cannot be computed at the new rows.
+            If `affine` raises it, or if a variable cannot be computed at the new rows.
         """
 
     @abstractmethod
     def latent_values(self, values: Mapping[str, Array]) -> Array:
-        """Return latent values (s, c, n) of draws (s, ...) of variables by name."""
+        """Return latent values (s, c, n) for draws (s, ...) of variables by name."""
 
 
 class SampledValues(ABC):
-    """The values that samplers move in place of integrated variables, at given hyperparameters.
+    """Values x that samplers move in place of integrated variables, at given hyperparameters.
 
-    They are an array x with a Gaussian prior: latent values if these have a density, else their standard normals.
+    The prior of x is Gaussian. If latent values have a density, x are latent values; else x are their standard normals.
 
     Attributes
     ----------
@@ -177,85 +178,85 @@ class SampledValues(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """Variables that replace an integrated variable → the user's variable."""
+        """Variables that may stand for an integrated variable → the user's variable."""
 
     @property
     @abstractmethod
     def moments(self) -> list[TensorVariable]:
-        """Expressions of the random variables of the model that make the prior."""
+        """Expressions from which the prior is made, in terms of the model's random variables."""
 
     @abstractmethod
     def prior(self, *moments: Array) -> Sampled:
-        """Return the prior, given values of `moments`."""
+        """Return the prior for these values of `moments`."""
 
     @abstractmethod
     def parts(self) -> list[TensorVariable]:
-        """Return new symbols for the parts of x from which the likelihood is computed without covariance factors."""
+        """Return new symbols for parts of x. The likelihood is computed from the parts without a covariance factor."""
 
     @abstractmethod
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return expressions in terms of these symbols in place of integrated variables.
+        """Return expressions in which these symbols replace integrated variables.
 
         Raises
         ------
         StructureError
-            If an expression depends on a variable other than through latent values.
+            If an expression depends on an integrated variable other than through latent values.
         """
 
     @abstractmethod
     def parts_of(self, x: Array, prior: Sampled) -> list[Array]:
-        """Return values of the parts of x."""
+        """Return the values of the parts, given x."""
 
     @abstractmethod
     def slope_of(self, slopes: Sequence[Array], prior: Sampled) -> Array:
-        """Return the derivative in x of a function with these derivatives in parts of x."""
+        """Return the derivative of a function with respect to x, given its derivatives with respect to the parts."""
 
     @abstractmethod
     def by_white(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
-        """Return expressions in terms of standard normals z, in the shape of x, and of hyperparameters."""
+        """Return expressions in terms of hyperparameters and of standard normals z, which have the shape of x."""
 
     @abstractmethod
     def from_point(self, point: PointType, prior: Sampled, rng: np.random.Generator) -> Array:
-        """Return the x of a point of the model; values that the point does not determine are drawn."""
+        """Return x at a point of the model. Entries of x that the point does not determine are drawn."""
 
     @abstractmethod
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
-        """Return values of the integrated variables by the names of their value variables.
+        """Return the values of integrated variables, by name of value variable.
 
         Parameters
         ----------
         point : dict
-            Values of the value variables of the hyperparameters, at which the prior was computed.
+            Values of the value variables of the hyperparameters, for which the prior was computed.
         x : array
         prior : DensePrior or NormalsPrior
         """
 
 
 class RowsOfNormals(NamedTuple):
-    """Latent functions at m rows, f = m + J z + e, with the standard normals z of a model."""
+    """Latent functions at m rows, f = m + J z + e, by the standard normals z of a model."""
 
     rows: Coefficients
     """J, (cm, q)."""
     residual_covariance: Array
-    """Covariance (m, c, c) of e between the functions of each row; e is independent of all rows of the model."""
+    """Covariance (m, c, c) of e at each row. The e of a row is independent of all other rows."""
     mean: Array
     """m, (c, m)."""
 
     @classmethod
     def exact(cls, rows: Coefficients, mean: Array) -> "RowsOfNormals":
-        """Return rows without e."""
+        """Return rows with e = 0."""
         return cls(rows, np.zeros((mean.shape[1], len(mean), len(mean))), mean)
 
 
 class EffectRows(Protocol):
-    """Effects at rows of a table whose first columns are the inputs of the processes."""
+    """Effects at rows of a table. The first columns of the table are the inputs of the processes."""
 
     n_effects: int
     """Number of standard normals, p."""
 
     @property
     def takes(self) -> list[str]:
-        """Names of data of the model that define new rows."""
+        """Return the names of the data of the model that define new rows."""
 
     @property
     def columns(self) -> list[str]:
@@ -265,20 +266,20 @@ class EffectRows(Protocol):
         """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
 
     def table(self) -> Array:
-        """Return the table (n, columns) of the model's own rows."""
+        """Return the table (n, columns) of the model's rows."""
 
     def new_rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike]) -> Array:
-        """Return the table (m, columns) of new rows, from inputs of the processes and data of the model by name."""
+        """Return the table (m, columns) of new rows, given inputs of the processes and data of the model by name."""
 
     def check(self, x: Array, first: int = 0) -> None:
-        """Refuse rows of a table with levels outside the model; row numbers begin at `first`."""
+        """Raise an error if rows of a table have levels outside the model. The number of the first row is `first`."""
 
     def check_names(self, given: Sequence[str]) -> None:
-        """Refuse column names of a table if the name of model data is at another position."""
+        """Raise an error if a name of model data is at another position among the column names of a table."""
 
 
 class PriorAtNewRows(ABC):
-    """Prior moments of latent functions at new rows, as a function of the hyperparameters.
+    """Prior moments of latent functions at new rows, as a function of hyperparameters.
 
     Attributes
     ----------
@@ -290,20 +291,20 @@ class PriorAtNewRows(ABC):
 
     @abstractmethod
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """Return new rows, which have a length and slices, from inputs or from data by name.
+        """Return new rows from inputs, or from data by name. They have a length, and can be sliced.
 
-        With `new_levels`, data may have levels outside the model.
+        If `new_levels`, data may have levels that are not in the model.
 
         Raises
         ------
         ValueError
-            If the inputs or data do not match the model.
+            If inputs or data do not match the model.
         TypeError
-            If neither inputs nor data are given.
+            If both inputs and data are missing.
         """
 
     def missing_rows(self) -> Any:
-        """Return the rows of the model with missing responses, in the form of `rows`.
+        """Return the rows of the model whose response is missing, in the form of `rows`.
 
         Raises
         ------
@@ -314,68 +315,67 @@ class PriorAtNewRows(ABC):
 
     @abstractmethod
     def __call__(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
-        """Return moments at m new rows, given values of the value variables.
+        """Return prior moments at m new rows for a point with values of the value variables.
 
-        Covariance with the rows of the model (1 or c, m, n), variance (1 or c, m) and mean (c, m).
+        The covariance with the rows of the model is (1 or c, m, n), the variance (1 or c, m), the mean (c, m).
         """
 
     def of_new_levels(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array | None:
-        """Return covariances (c, m, s) of new levels, by placeholders, with points (s,); None without new levels."""
+        """Return prior covariances (c, m, s) of new levels with points (s,); None without new levels."""
         return None
 
     def between(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array:
-        """Return prior covariances (1 or c, m, s) with points (s,), for effects that are independent a priori."""
+        """Return prior covariances (1 or c, m, s) of new rows with points (s,), for independent effects."""
         return self(point, x)[0][:, :, points]
 
     @property
     @abstractmethod
     def inputs(self) -> Array:
-        """Inputs of the model, (n, d)."""
+        """Inputs of the model's points, (n, d)."""
 
     def by_normals(self, point: PointType, x: Any) -> RowsOfNormals:
-        """Return latent functions at m new rows by the standard normals of the model, given value variables.
+        """Return latent functions at m new rows by the standard normals of the model.
 
         Raises
         ------
         TypeError
-            If latent functions are not made of few standard normals.
+            If the prior does not express latent functions by few standard normals.
         """
         raise TypeError(f"{type(self).__name__} cannot express its rows by standard normals. Predict by moments.")
 
     def at(self, point: PointType, x: Any, by_normals: bool) -> tuple[Any, Array, Array]:
-        """Return m new rows in the form that a prior needs: by standard normals, or by moments."""
+        """Return m new rows in the form that a prior uses: by standard normals, or by moments."""
         return self.by_normals(point, x) if by_normals else self(point, x)
 
     def draws(
         self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
     ) -> Iterator[tuple[slice, Array]]:
-        """Yield draws (count, c, B) at new rows, part by part, given draws f (count, c, n) at the data and their z."""
+        """Yield draws (count, c, B) at blocks of new rows, given draws f (count, c, n) at the data and their z."""
         for rows in row_blocks(len(x), f.shape[1] * max(prior.size, len(f))):
             yield rows, prior.draw_at(rng, f, z, *self.at(point, x[rows], prior.by_normals))
 
 
 class LatentPrior(ABC):
-    """The prior of c latent functions at n points, as a function of hyperparameters.
+    """Prior of c latent functions at n points, as a function of hyperparameters.
 
-    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
-    of its value variables. They follow changes of the data (`pm.set_data`). The counts of points and functions do not.
+    Expressions depend on the random variables of the model. `model.replace_rvs_by_values` replaces these by value
+    variables. Expressions follow changes of the data (`pm.set_data`), but the numbers of points and functions do not.
 
     Attributes
     ----------
     model : pm.Model
     n_points : int
-        n.
+        Number of points, n.
     n_functions : int
-        c.
+        Number of latent functions, c.
     latents : tuple of LatentGP
-        The Gaussian processes of the latent functions. A StructureError is raised if the functions are not only
-        processes.
+        Gaussian processes of the latent functions. Reading it raises a StructureError if a function is not a process.
     processes : tuple of LatentGP
-        The Gaussian processes among integrated variables.
+        Gaussian processes among the integrated variables.
     recipes : mapping of TensorVariable to Recipe
-        Integrated variables outside of Gaussian processes, with their recipes from standard normals.
+        Integrated variables that are not Gaussian processes → their recipes.
     kept : mapping of TensorVariable to str
-        Gaussian variables that stay hyperparameters, and why.
+        Gaussian variables that stay hyperparameters → the reason.
     """
 
     model: pm.Model
@@ -386,10 +386,10 @@ class LatentPrior(ABC):
     recipes: Mapping[TensorVariable, Recipe]
     kept: Mapping[TensorVariable, str]
     samples_values: ClassVar[bool] = True
-    """Whether samplers move latent values, and not the standard normals behind them."""
+    """Whether samplers move latent values; if not, they move the standard normals of these."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return itself: it never changes, and its expressions belong to the model."""
+        """Return the prior itself: it never changes, and its expressions belong to the model."""
         return self
 
     @property
@@ -400,13 +400,16 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def held(self) -> tuple[TensorVariable, ...]:
-        """Deterministics with values of Gaussian processes. Draws contain the values, so no graph computes them."""
+        """Deterministics that are values of Gaussian processes.
+
+        Draws include their values, so no graph computes them.
+        """
 
     @cached_property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """All free random variables that the model had when it was read, and that are not integrated.
+        """Free random variables that the model had when it was read, and that are not integrated out.
 
-        Responses that are missing do not count.
+        Missing responses are excluded.
         """
         others = {*self.integrated, *unobserved_responses(self.model)}
         return tuple(rv for rv in self.model.free_RVs if rv not in others)
@@ -414,7 +417,7 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """The argument of the likelihood, and means of integrated variables unless themselves integrated."""
+        """Argument of the likelihood, unless it consists of latent values, and means of integrated variables."""
 
     @property
     @abstractmethod
@@ -423,7 +426,7 @@ class LatentPrior(ABC):
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """Reasons why variables stay hyperparameters, by name, in the order of the model."""
+        """Reasons why Gaussian variables stay hyperparameters, by name, in the order of the model."""
         behind = set(ancestors(list(self.predictor), blockers=self.sources))
         found = {}
         for rv in self.hyperparameters:
@@ -436,119 +439,119 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def inputs(self) -> list[str]:
-        """Names of the data (`pm.Data`) that the covariances are computed from."""
+        """Names of the data (`pm.Data`) from which covariances are computed."""
 
     @abstractmethod
     def covariance(self) -> TensorVariable:
-        """Return the prior covariance, (n, n) if all functions share it, else (c, n, n) in their order."""
+        """Return the prior covariance: (n, n) if all functions share it, else (c, n, n)."""
 
     def covariances(self) -> TensorVariable:
-        """Return `covariance` as matrices of functions, (1, n, n) if all share one, else (c, n, n)."""
+        """Return the prior covariance with an axis of functions: (1, n, n) if functions share it, else (c, n, n)."""
         return pt.atleast_3d(self.covariance(), left=True)
 
     @abstractmethod
     def mean(self) -> TensorVariable:
-        """Return the prior mean, (c, n) in the order of the functions."""
+        """Return the prior mean, (c, n)."""
 
     @abstractmethod
     def latent_values(self) -> TensorVariable:
-        """Return the latent values, (c, n) in the order of the functions."""
+        """Return the latent values, (c, n)."""
 
     @property
     def flat(self) -> tuple[int, ...]:
-        """Positions of coefficients with a flat prior among the standard normals of the latent functions."""
+        """Positions of standard normals whose prior is flat instead."""
         return ()
 
     @property
     def bounded_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated uniform variables whose bounds are taken to be without effect."""
+        """Integrated uniform variables whose bounds are ignored."""
         return ()
 
     @property
     def arrays(self) -> Mapping[Any, Callable[[], TensorVariable]]:
-        """Types of priors and the makers of their arrays, the most suitable for the problem's size first.
+        """Types of priors → functions that return their arrays, in the order of preference for the problem's size.
 
-        An array has three axes. Each approximation uses the first type that it supports. All support `DensePrior`,
-        which flat priors do not have.
+        An array has three axes. An approximation uses the first type that it supports. Every approximation supports
+        `DensePrior`, which is missing for flat priors.
         """
         return {DensePrior: self.covariances}
 
     @cached_property
     def made(self) -> dict[str, Any]:
-        """Cache of objects derived from the prior, by name."""
+        """Cache of objects that are computed from the prior, by name."""
         return {}
 
     def bound(
         self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]
     ) -> tuple[Any, TensorVariable] | None:
-        """Return the maker of priors of a type in `arrays`, bound to the data, and the array that it takes.
+        """Return the function that makes priors of a type in `arrays` with these data, and the array that it takes.
 
-        None if the data do not determine any part of the prior.
+        None if no part of the prior is determined by the data.
         """
         return None
 
     @property
     def n_normals(self) -> int:
-        """Number of standard normals of the latent functions, q."""
+        """Number of standard normals of all latent functions, q."""
         return self.n_functions * self.n_points
 
     def roots(self) -> TensorVariable | None:
         """Return J (c, n, q) of f = m + J z with independent standard normals z.
 
-        None if J is the Cholesky factor of the covariance, which its users compute.
+        None if J is the Cholesky factor of the covariance, which callers compute.
         """
         return None
 
     def supported(self) -> TensorVariable | None:
-        """Return whether the model's density of integrated variables is positive, True or False.
+        """Return a graph: whether the model's density of integrated variables is positive.
 
-        None if it is positive for all hyperparameters with a proper covariance.
+        None if the density is positive for all hyperparameters with a proper covariance.
         """
         return None
 
     @abstractmethod
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
-        """Return integrated variables as functions of latent functions, with the given data of the model."""
+        """Return the integrated variables as functions of latent functions, with these data of the model."""
 
     @abstractmethod
     def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
-        """Return the values that samplers move for the integrated variables, with the given data of the model."""
+        """Return the values that samplers move, with these data of the model."""
 
     @abstractmethod
     def at_new_rows(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> PriorAtNewRows:
-        """Return the prior at new rows, with the given data of the model and Gaussian processes.
+        """Return the prior at new rows, with these data of the model and these Gaussian processes.
 
         Raises
         ------
         ValueError
             If `gps` are not the processes of the latent values.
         StructureError
-            If `gps` are missing, and the graph of the model does not determine the prior at new inputs.
+            If `gps` is None, and the graph of the model does not determine the prior at new inputs.
         """
 
     def effect_rows(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "EffectRows | None":
-        """Return the effects in addition to the processes at any rows, with inputs (n, d) and data of the model.
+        """Return the effects that are added to the processes, at rows with inputs (n, d) and data of the model.
 
-        None if the latent functions are only processes.
+        None if the latent functions are processes without effects.
         """
         return None
 
     @property
     def effects(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables outside of Gaussian processes."""
+        """Integrated variables that are not Gaussian processes."""
         return tuple(self.recipes)
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables without separate values in a posterior, so that fits return no moments."""
+        """Integrated variables that a posterior does not represent separately. Fits return no moments of them."""
         return ()
 
     @property
     def singular(self) -> bool:
-        """Whether covariances of latent values may be singular, as for few effects."""
+        """Whether covariances of latent values may be singular, for example with few effects."""
         return False
 
     @property
     def described(self) -> str:
-        """Sentences that name integrated variables and kept variables; empty if only latent values are integrated."""
+        """Sentences about integrated variables and hyperparameters; empty if only latent values are integrated out."""
         return " ".join(self.reasons.values())

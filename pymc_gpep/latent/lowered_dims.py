@@ -1,7 +1,8 @@
-"""Models of `pymc.dims` as the same models of ordinary variables, and observed variables with missing responses.
+"""Conversion of `pymc.dims` models to models of ordinary variables, and observed variables with missing responses.
 
-With missing responses PyMC declares three variables. An observed variable has the rows with a response, a free one the
-other rows, and a Deterministic all rows. The parameters of each are the parameters of all rows, cut to its own rows.
+PyMC declares three variables if responses are missing. An observed variable has the rows with a response, a free
+variable the other rows, and a Deterministic all rows. The parameters of the first two are selected from the parameters
+of all rows.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -46,21 +47,21 @@ _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": tr
 
 
 def lower_dims(model: pm.Model) -> pm.Model:
-    """Return a model of `pymc.dims` as the same model of ordinary variables, with the same names, dims and data.
+    """Return a model of `pymc.dims` as a model of ordinary variables, with the same names, dims and data.
 
-    `pm.fit`, `gpep.marginalize` and most other functions do so by themselves. Step methods of this package sample the
-    model that is returned.
+    `pm.fit`, `gpep.marginalize` and most other functions call it themselves. Step methods of this package need the
+    converted model.
 
     Returns
     -------
     pm.Model
-        The model itself if none of its variables is made by `pymc.dims`. Otherwise a new model whose data and coords
-        follow `model`: `pm.set_data` on either changes both. Variables added to `model` later are not in it.
+        The model itself if no variable is from `pymc.dims`. Otherwise a new model that shares data and coords with
+        `model`: `pm.set_data` on either changes both. Variables that are added to `model` later are missing in it.
 
     Raises
     ------
     StructureError
-        If a variable has a transform that ordinary variables do not have, or core dims before other dims.
+        If a variable has a transform that is not available for ordinary variables, or core dims before other dims.
 
     Examples
     --------
@@ -75,7 +76,7 @@ def lower_dims(model: pm.Model) -> pm.Model:
 
 
 def variables_of(model: pm.Model) -> list[Variable]:
-    """Return the named variables, observed values and graphs of initial values of a model; see `rebuilt`."""
+    """Return named variables, observed values and graphs of initial values of a model, for `rebuilt`."""
     begun = [value for value in model.rvs_to_initial_values.values() if isinstance(value, Variable)]
     return [*model.named_vars.values(), *(model.rvs_to_values[rv] for rv in model.observed_RVs), *begun]
 
@@ -88,25 +89,25 @@ def rebuilt(
     plain: Collection[Variable] = (),
     kinds: Mapping[Variable, str] | None = None,
 ) -> pm.Model:
-    """Return a copy of a model with its variables replaced; names, dims and data are the same.
+    """Return a copy of a model with some variables replaced. Names, dims and data stay the same.
 
     Parameters
     ----------
     model : pm.Model
     found : dict of Variable to TensorVariable
-        Named variables, observed values and graphs of initial values of the model, with their replacements.
+        Named variables, observed values and graphs of initial values of the model → their replacements.
     added : dict of TensorVariable to TensorVariable, optional
-        Variables of the model, and a new free variable in front of each.
+        Variables of the model → a new free variable that is declared before each.
     flat : collection of Variable, optional
-        Variables of the model whose replacements have other axes, and so no dims.
+        Variables of the model whose replacements have different axes, and so no dims.
     plain : collection of Variable, optional
-        Free variables of the model whose replacements have neither transform nor initial value.
+        Free variables of the model whose replacements have no transform and no initial value.
     kinds : dict of Variable to str, optional
-        Variables of another kind in the new model: "free_RVs" or "deterministics".
+        Variables of the model → their kind in the new model, "free_RVs" or "deterministics", if it changes.
     """
     lists = "free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"
     kinds = {v: kind for kind in lists for v in getattr(model, kind)} | dict(kinds or {})
-    made = pm.Model(model=None)  # not nested in an outer model
+    made = pm.Model(model=None)  # Do not nest it in the current model.
     share_dims(made, model)
     for variable in model.named_vars.values():
         own, dims = found[variable], None if variable in flat else model.named_vars_to_dims.get(variable.name)
@@ -132,7 +133,7 @@ def rebuilt(
 
 
 def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list[TensorVariable]:
-    """Return variables without the operations of `pymc.dims`; shared parts stay shared."""
+    """Return variables without the operations of `pymc.dims`. Common parts of their graphs stay common."""
     graph = FunctionGraph(outputs=list(variables), clone=True, copy_inputs=False)
     optdb.query("+lower_xtensor").rewrite(graph)
     known: dict[Variable, TensorVariable] = {}
@@ -147,7 +148,7 @@ def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list
         return known[variable]
 
     def _tensor(variable: Variable) -> TensorVariable:
-        if isinstance(variable, XTensorSharedVariable):  # both have one container
+        if isinstance(variable, XTensorSharedVariable):  # Both variables share one container.
             kind = TensorType(variable.type.dtype, variable.type.shape)
             return TensorSharedVariable(kind, None, None, container=variable.container, name=variable.name)
         if isinstance(variable, Constant):
@@ -174,7 +175,7 @@ def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list
 
 
 def _in_order(variable: TensorVariable, name: str) -> TensorVariable | None:
-    """Return a random variable with the axes of its declaration; None if the axes are in order already."""
+    """Return a random variable with its axes in the declared order; None if they already are."""
     node = variable.owner
     if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Clip):
         return _censored(*node.inputs)
@@ -196,20 +197,20 @@ def _in_order(variable: TensorVariable, name: str) -> TensorVariable | None:
 
 
 def _censored(variable: TensorVariable, lower: TensorVariable, upper: TensorVariable) -> TensorVariable:
-    """Return PyMC's distribution of a clipped variable."""
+    """Return PyMC's censored distribution for a clipped variable."""
     bounds = [None if each is variable else each for each in (lower, upper)]
     return cast(TensorVariable, pm.Censored.dist(variable, lower=bounds[0], upper=bounds[1]))
 
 
 def _value(observed: TensorVariable) -> TensorVariable:
-    """Return observed values, as a constant unless they are data that may change."""
+    """Return observed values: a constant, unless they are data that may change."""
     if any(isinstance(each, SharedVariable) for each in ancestors([observed])):
         return observed
     return cast(TensorVariable, pt.constant(evaluate([observed])[0], dtype=observed.dtype))
 
 
 def _transform(transform: Transform | None, dims: tuple[str, ...], name: str) -> Transform | None:
-    """Return the transform of ordinary variables that equals a transform of `pymc.dims`."""
+    """Return the transform for ordinary variables that equals a transform of `pymc.dims`."""
     if transform is None or not isinstance(transform, DimTransform | transforms.ChainedTransform):
         return transform
     if isinstance(transform, transforms.ChainedTransform):
@@ -230,7 +231,7 @@ def _transform(transform: Transform | None, dims: tuple[str, ...], name: str) ->
 
 
 def _bound(bound: Any, dims: tuple[str, ...]) -> Any:
-    """Return a bound with the given dims as axes; None if it is infinite."""
+    """Return a bound with these dims as axes; None if it is infinite."""
     values = bound.data
     if np.isinf(values).all():
         return None
@@ -241,18 +242,18 @@ def _bound(bound: Any, dims: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class MissingResponses:
-    """A variable of which PyMC observes some rows.
+    """An observed variable whose responses are missing in some rows.
 
     Attributes
     ----------
     name : str
         Name given by the user.
     observed, unobserved : TensorVariable
-        Random variables of the rows with a response, and of the rows without.
+        Random variables of the rows with a response, and of the rows without a response.
     mask : array of bool
-        Mask of entries without a response, in the shape of the observed array.
+        Mask of entries without a response, in the shape of the observations.
     whole : TensorVariable
-        The random variable of all rows, or of one row if all rows have the same parameters.
+        Random variable of all rows, or of a single row if all rows have the same parameters.
     """
 
     name: str
@@ -263,26 +264,26 @@ class MissingResponses:
 
     @property
     def missing(self) -> NDArray[np.bool_]:
-        """Mask of rows without a response."""
+        """Mask of the rows without a response."""
         return self.mask.ravel()
 
     @property
     def n_rows(self) -> int:
-        """Number of rows, with a response or without."""
+        """Number of rows, including rows without a response."""
         return len(self.missing)
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Positions of the rows without a response."""
+        """Indices of the rows without a response."""
         return np.flatnonzero(self.missing)
 
     @property
     def fitted(self) -> NDArray[np.int64]:
-        """Positions of the rows with a response."""
+        """Indices of the rows with a response."""
         return np.flatnonzero(~self.missing)
 
     def read(self, likelihood: Likelihood, latents: frozenset[Variable]) -> Reading | None:
-        """Return the reading of the observed rows by a likelihood; None if another distribution was observed."""
+        """Return a likelihood's reading of the observed rows; None if the likelihood is of another distribution."""
         found = likelihood.read(self.whole, latents)
         if found is None:
             return None
@@ -294,18 +295,18 @@ class MissingResponses:
         return Reading(argument, parameters, everywhere=found, likelihood=found.likelihood, names=found.names)
 
     def drawn(self) -> TensorVariable:
-        """Return a copy of the unobserved variable outside the model, which can be drawn."""
+        """Return a copy of the unobserved variable that is not part of the model, for draws."""
         node = self.unobserved.owner
         made: TensorVariable = node.clone().outputs[node.outputs.index(self.unobserved)]
         return made
 
     def check(self, model: pm.Model) -> None:
-        """Refuse models with terms that depend on missing responses, or without any response.
+        """Raise an error if a term of the model depends on missing responses, or if all responses are missing.
 
         Raises
         ------
         StructureError
-            The message names them.
+            If the model has such terms, or no response.
         """
         if self.missing.all():
             raise StructureError(missing_labels(self.missing, f"Values of {self.name!r}"))
@@ -319,14 +320,14 @@ class MissingResponses:
 
 
 def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]:
-    """Find the observed variables with missing responses, by the variable of the rows with a response."""
+    """Return the observed variables with missing responses, by the variable of the rows with a response."""
     found = {}
     observed = {rv.name: rv for rv in model.observed_RVs}
     for rv in model.free_RVs:
         name = rv.name.removesuffix("_unobserved")
         if name == rv.name or f"{name}_observed" not in observed or name not in model.named_vars:
             continue
-        # PyMC places the unobserved values by a mask. For a single value the shape is specified before.
+        # PyMC inserts the unobserved values by a mask. It first fixes the shape of a single value.
         behind = list(ancestors([model[name]]))
         nodes = [each.owner for each in behind if each.owner]
         alike = {rv, *(node.outputs[0] for node in nodes if isinstance(node.op, SpecifyShape) and rv in node.inputs)}
@@ -346,10 +347,14 @@ def unobserved_responses(model: pm.Model) -> frozenset[TensorVariable]:
 
 
 def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> TensorVariable:
-    """Return the variable of all rows, given the variable of some; the same variable if parameters have no rows."""
+    """Return the variable of all rows, given the variable of the observed rows.
+
+    It is the same if parameters have no rows.
+    """
     node = observed.owner
     op = node.op
-    if isinstance(op, PartialObservedRV):  # for mixtures and similar distributions of several random variables
+    # PyMC uses it for mixtures, and other distributions of several random variables.
+    if isinstance(op, PartialObservedRV):
         inner = node.inputs[0].owner
         whole = inner.clone().outputs[inner.outputs.index(node.inputs[0])]
         whole.name = name
@@ -366,7 +371,7 @@ def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> Tens
 
 
 def _uncut(parameter: Variable, mask: NDArray[np.bool_]) -> Variable:
-    """Return a parameter before the selection of its rows, which may all select the first row."""
+    """Return a parameter before its rows were selected."""
     node = parameter.owner
     if node is None:
         return parameter

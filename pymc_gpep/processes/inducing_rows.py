@@ -1,7 +1,7 @@
-"""Rows of the standard normals of inducing values, and standard deviations of residuals, as one PyTensor operation.
+"""Coefficients of rows by the standard normals of inducing values, and residual standard deviations, as one operation.
 
-Values of a process at rows x are W v + r e with the normals v of inducing values u = L v. The covariance of u is L Lᵀ.
-With the covariance k(x, z) and the prior variance κ of rows
+Values of a process at rows x are W v + r e, with the standard normals v of inducing values u = L v. The covariance of u
+is L Lᵀ. With the covariance k(x, z) and the prior variances κ at the rows,
 
     W = k(x, z) L⁻ᵀ,   r² = κ − Σ_j W_j².
 
@@ -37,16 +37,16 @@ from pymc_gpep.solvers.inducing import InducingWhitening, whitening
 from pymc_gpep.solvers.step_algebra import InducingMoments, Profile, RowMoments, StationaryBlocks
 
 JITTER = 1e-6
-"""Number added to the diagonal of the covariance of inducing values, relative to the mean of the diagonal."""
-# Smallest variance of a residual, in units of the prior variance. Smaller residuals have no derivative.
+"""Jitter added to the diagonal of the covariance of inducing values, relative to the mean of the diagonal."""
+# Smallest residual variance, relative to the prior variance. The derivative of a smaller variance is 0.
 _LEAST = 1e-12
 
 
-_NUMBERS = 400_000  # Entries of a block, 3 MB: several passes over them stay in a processor's cache.
+_NUMBERS = 400_000  # Number of entries in a block, 3 MB. It fits into a processor's cache.
 
 
 class _Numbers:
-    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`: the given scales (d,), variance and noise of a row."""
+    """Functions of no parameters that return constant scales (d,), variance and noise, as `ScaleFunctions` does."""
 
     def __init__(self, *given: Array) -> None:
         self._given = given
@@ -60,7 +60,10 @@ class _Numbers:
 
 
 class _Written:
-    """Moments of a covariance v φ(r²) in closed form. Leaves are its scales (d,), v, and the noise of a row."""
+    """Moments of a covariance v φ(r²) in closed form.
+
+    Leaves are its scales (d,), v, and the noise variance of a row.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -70,7 +73,7 @@ class _Written:
 
 
 class _ByGraphs:
-    """Moments of any covariance by the graphs of the model, in terms of their leaves."""
+    """Moments of any covariance, computed by graphs of the model in terms of their leaves."""
 
     def __init__(
         self,
@@ -84,12 +87,18 @@ class _ByGraphs:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Functions of leaves, z and x: covariances of inducing values; covariances with rows, and their variances."""
+        """Functions of leaves, z and x.
+
+        The first returns the covariance of inducing values, the second that with rows and variances.
+        """
         return [interpreted(*part) for part in self._parts]
 
     @cached_property
     def slopes(self) -> list[Any]:
-        """Functions of these inputs and of derivatives in the results, that return derivatives in leaves and z."""
+        """Functions of the same inputs and of derivatives with respect to the results.
+
+        They return derivatives in leaves and z.
+        """
         made = []
         for inputs, graphs in self._parts:
             bars = [each.type() for each in graphs]
@@ -104,7 +113,7 @@ class _ByGraphs:
 
 
 class _GraphMoments:
-    """See `InducingMoments`."""
+    """Moments at given leaves and inducing inputs, see `InducingMoments`."""
 
     def __init__(self, by: _ByGraphs, given: Sequence[Array]) -> None:
         self._by, self._given, self._x = by, list(given), np.empty((0, 0))
@@ -125,42 +134,43 @@ class _GraphMoments:
 
 
 class InducingRows(Op):
-    """(W | r) (n, M + 1) as a function of leaves, inducing inputs z (M, d) and inputs x (n, d), computed by blocks.
+    """The matrix (W | r) (n, M + 1) as a function of leaves, inducing inputs z (M, d) and inputs x (n, d).
 
-    No other array has an axis over all rows. Entries are NaN if the covariance of inducing values has no factor.
+    It is computed by blocks: no other array has an axis over all rows. Entries are NaN if the covariance of inducing
+    values cannot be factorised.
 
     Parameters
     ----------
     moments : object
-        Its method `at` takes values of the leaves and z, and returns the `InducingMoments` of one function.
+        Object whose method `at` takes values of the leaves and z, and returns the `InducingMoments` of one function.
     """
 
     def __init__(self, moments: _Written | _ByGraphs) -> None:
         self.moments = moments
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the operation to leaves, inducing inputs (M, d) and inputs (n, d)."""
+        """Return the node for leaves, inducing inputs (M, d) and inputs (n, d)."""
         made = [pt.as_tensor_variable(each) for each in inputs]
         return Apply(self, made, [pt.dmatrix("inducing_rows")])
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """Inputs of rows are data without derivatives."""
+        """Return which inputs have derivatives: all except the inputs of the rows, which are data."""
         return [*([True] for _ in node.inputs[:-1]), [False]]
 
     def blocks(self, n: int, m: int) -> Iterator[slice]:
-        """Slices of n rows with m numbers each."""
+        """Return slices of n rows with m entries each."""
         step = max(1, _NUMBERS // m)
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
     def whitened(self, inputs: Sequence[Any]) -> tuple[InducingMoments, InducingWhitening, Array] | None:
-        """Return moments, the factor L of the covariance of inducing values, and L⁻¹; None if it has no factor."""
+        """Return moments, the factor L of the covariance of inducing values, and L⁻¹; None without a factor."""
         *leaves, z, _ = inputs
         moments = self.moments.at(leaves, z)
         white = whitening(moments.covariances[0][None], JITTER)
         return None if white is None else (moments, white, dtrtri(white.factor[0], lower=1)[0])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Evaluate."""
+        """Compute (W | r)."""
         x, found, m = inputs[-1], self.whitened(inputs), len(inputs[-2])
         out = np.empty((len(x), m + 1))
         if found is None:
@@ -178,12 +188,12 @@ class InducingRows(Op):
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        """Cotangents of leaves and inducing inputs."""
+        """Return the derivatives with respect to leaves and inducing inputs."""
         return [*_InducingRowsPullback(self)(*inputs, outputs[0], cotangents[0], return_list=True), disconnected_type()]
 
 
 class _InducingRowsPullback(Op):
-    """Derivatives in the leaves and inducing inputs of `InducingRows` from derivatives in its output."""
+    """Derivatives of `InducingRows` in leaves and inducing inputs, as a function of derivatives in (W | r)."""
 
     __props__ = ("rows",)
 
@@ -191,12 +201,12 @@ class _InducingRowsPullback(Op):
         self.rows = rows
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the operation to inputs and output of the rows, and derivatives in the output."""
+        """Return the node for inputs and output of `InducingRows`, and derivatives with respect to the output."""
         given = [pt.as_tensor_variable(each) for each in inputs]
         return Apply(self, given, [each.type() for each in given[:-3]])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Evaluate."""
+        """Compute the derivatives."""
         *given, out, bar = inputs
         *wanted, x = given
         found, m = self.rows.whitened(given), out.shape[1] - 1
@@ -228,7 +238,7 @@ def inducing_rows(
     x: TensorVariable,
     data: Mapping[Variable, Variable],
 ) -> TensorVariable:
-    """Return (W | r) (n, M + 1) of a process at inputs x (n, d), with inducing inputs z (M, d).
+    """Return the graph of (W | r) (n, M + 1) for a process at inputs x (n, d), with inducing inputs z (M, d).
 
     Parameters
     ----------
@@ -242,7 +252,7 @@ def inducing_rows(
     Raises
     ------
     StructureError
-        If inputs depend on random variables.
+        If inputs depend on random variables of the model.
     """
     model, shape = prior.model, z.shape
     stop, of = set(model.basic_RVs), ModelFunctions(model, prior.hyperparameters, data)
@@ -271,12 +281,12 @@ def inducing_rows(
 
 
 class InducedProcess(CrossCovariance):
-    """A process at new inputs, by the normals of its inducing values.
+    """A process at new inputs, by the standard normals of its inducing values.
 
     Parameters
     ----------
     prior : LatentPrior
-        The process without effects.
+        Prior of the process, without effects.
     gps : sequence of pm.gp.Latent or None
     data : mapping
         Data of the model → constants with the values of the fit.

@@ -1,8 +1,8 @@
-"""Nearest neighbours of places of a process, and the regression on neighbours as a PyTensor operation.
+"""Nearest neighbours of places, and the regressions of a process on its values at neighbours as an operation.
 
-Inputs are multiplied by the scales of the covariance, if correlations fall with the distances of the products.
-Otherwise neighbours are the places with the largest correlations. Neighbours do not change while hyperparameters move,
-since the log evidence would jump.
+If correlations decrease with the distance between inputs times the scales of the covariance, neighbours are nearest by
+this distance. Otherwise they are the places with the largest correlations. Neighbours are constant during a search over
+hyperparameters: if they changed, the log evidence would jump.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,25 +29,25 @@ from pymc_gpep.processes.processes import functions_of
 from pymc_gpep.processes.stationary import input_scales
 from pymc_gpep.solvers.neighbour_precision import NeighbourSets, PlaceTree, regressions_of
 
-_PAIRS = 40_000  # Number of pairs of places in a block, whose arrays fit in a processor's cache.
-_CORRELATIONS = 4_000_000  # Largest number of correlations of a block.
+_PAIRS = 40_000  # Number of pairs of places in a block. The arrays of a block fit into a processor's cache.
+_CORRELATIONS = 4_000_000  # Largest number of correlations in a block.
 _SAMPLE = 60  # Number of places whose correlations are compared with distances.
-_NOT_FALLING = 1e-6  # Largest rise of a correlation with distance that counts as rounding.
+_NOT_FALLING = 1e-6  # Largest increase of a correlation with distance that counts as rounding.
 
 
 def _symbols(columns: int) -> list[TensorVariable]:
-    """Return symbols for two arrays of places, (s, columns) each."""
+    """Return symbols for two arrays of places, each (s, columns)."""
     return [pt.tensor(name, dtype="float64", shape=(None, columns)) for name in ("a", "b")]
 
 
 def pair_covariance(
     model: pm.Model, functions: ProcessFunctions, a: TensorVariable, b: TensorVariable
 ) -> TensorVariable:
-    """Return the covariance (s,) of places a with places b, (s, d) each."""
+    """Return the covariance (s,) of each place in a (s, d) with the place at the same position in b (s, d)."""
     row, column = (pt.tensor(dtype="float64", shape=(1, a.type.shape[1])) for _ in range(2))
     one = functions.covariance(row, column)
     stop = set(model.basic_RVs)
-    # Keep random variables themselves: PyTensor would copy them, and a copy is not the model's.
+    # Replace random variables by themselves: PyTensor would copy them, and copies do not belong to the model.
     kept = {variable: variable for variable in ancestors([one], blockers=stop) if variable in stop}
     each = vectorize_graph(one, {**kept, row: a[:, None], column: b[:, None]})
     found: TensorVariable = pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
@@ -55,16 +55,16 @@ def pair_covariance(
 
 
 class NeighbourRegressions(Op):
-    """Coefficients b (p, m), residual variances d (p,) and prior variances (p,), flat, by hyperparameters.
+    """Coefficients b (p, m), residual variances d (p,) and prior variances (p,) as one flat vector, by hyperparameters.
 
     Parameters
     ----------
     model : pm.Model
     functions : ProcessFunctions
     jitter : float
-        Number added to variances of places in the regressions, but not to the returned prior variances.
+        Jitter added to the variances of places in the regressions, but not to the returned prior variances.
     places : array (p, d)
-        Inputs in the order of the sets.
+        Inputs of the places, in the order of the sets.
     sets : NeighbourSets
     """
 
@@ -82,7 +82,7 @@ class NeighbourRegressions(Op):
         self._jitter, self._places, self._sets = jitter, places, sets
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the operation to hyperparameters."""
+        """Return the node for hyperparameters."""
         return Apply(self, [pt.as_tensor_variable(each) for each in inputs], [pt.dvector("neighbour_regressions")])
 
     @cached_property
@@ -100,7 +100,7 @@ class NeighbourRegressions(Op):
         return self._places[self._sets.first[some]], self._places[self._sets.second[some]]
 
     def entries(self, leaves: Sequence[Array]) -> tuple[Array, Array]:
-        """Return covariances of the pairs of the sets, and prior variances (p,)."""
+        """Return the covariances of all pairs in the sets, and prior variances (p,)."""
         of_pairs, of_places = self._functions
         found, p = np.empty(len(self._sets.first)), self._sets.size
         variances = np.asarray(of_places(*leaves, self._places)[0])
@@ -110,7 +110,7 @@ class NeighbourRegressions(Op):
         return found, variances
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Evaluate."""
+        """Compute the coefficients and variances."""
         entries, variances = self.entries(inputs)
         b, d = self._sets.regressions(entries)
         output_storage[0][0] = np.concatenate([b.ravel(), d, variances])
@@ -118,7 +118,7 @@ class NeighbourRegressions(Op):
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
-        """Cotangents of the hyperparameters."""
+        """Return the derivatives with respect to the hyperparameters."""
         return list(_NeighbourPullback(self)(*inputs, outputs[0], cotangents[0], return_list=True))
 
     @cached_property
@@ -131,7 +131,7 @@ class NeighbourRegressions(Op):
         return made[0], made[1]
 
     def pulled(self, leaves: Sequence[Array], out: Array, bar: Array) -> list[Array]:
-        """Return derivatives in the hyperparameters, from derivatives in the output."""
+        """Return derivatives with respect to hyperparameters, given derivatives `bar` with respect to the output."""
         p, m = self._sets.cells.shape
         entries, _ = self.entries(leaves)
         b, of_b, of_d = out[: p * m].reshape(p, m), bar[: p * m].reshape(p, m), bar[p * m : -p]
@@ -145,7 +145,7 @@ class NeighbourRegressions(Op):
 
 
 class _NeighbourPullback(Op):
-    """Derivatives in the hyperparameters of `NeighbourRegressions` from derivatives in its output."""
+    """Derivatives of `NeighbourRegressions` with respect to hyperparameters, given derivatives in its output."""
 
     __props__ = ("of",)
 
@@ -153,12 +153,12 @@ class _NeighbourPullback(Op):
         self.of = of
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply the operation to inputs and output of the regressions, and derivatives in the output."""
+        """Return the node for inputs and output of the regressions, and derivatives with respect to the output."""
         given = [pt.as_tensor_variable(each) for each in inputs]
         return Apply(self, given, [each.type() for each in given[:-2]])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
-        """Evaluate."""
+        """Compute the derivatives."""
         *leaves, out, bar = inputs
         found = self.of.pulled(leaves, out, np.ascontiguousarray(bar))
         for storage, value, variable in zip(output_storage, found, node.outputs, strict=True):
@@ -171,9 +171,9 @@ class NeighbourChoice:
     Parameters
     ----------
     prior : LatentPrior
-        The process without effects.
+        Prior of the process, without effects.
     columns : int
-        Number of columns of its inputs.
+        Number of columns of the inputs.
     data : mapping
         Data of the model → constants with the values of the fit.
     """
@@ -189,7 +189,7 @@ class NeighbourChoice:
         self._scales = None if scales is None else self._at([scales])
 
     def scales(self, point: PointType, x: Array) -> Array | None:
-        """Return factors (d,) of inputs in distances; None if correlations do not fall with such distances."""
+        """Return scales (d,) of the inputs; None if correlations do not decrease with scaled distances."""
         if self._scales is None:
             return None
         (scales,) = self._scales(point)
@@ -205,9 +205,9 @@ class NeighbourChoice:
         return np.asarray(scales) if falls else None
 
     def centre(self, point: PointType, x: Array) -> Array:
-        """Return the mean (d,) of places, or 0 if covariances depend on more than distances.
+        """Return an offset (d,) to subtract from places: their mean; 0 if covariances depend on more than distances.
 
-        Distances of inputs with a large offset, such as metres of a map, would lose digits.
+        Without it, distances of inputs with a large offset, such as metres on a map, would lose digits.
         """
         middle: Array = x.mean(axis=0)
         return middle if self.scales(point, x - middle) is not None else np.zeros_like(middle)
@@ -217,18 +217,18 @@ class NeighbourChoice:
         return np.asarray(cov), np.asarray(variance)
 
     def order(self, point: PointType, x: Array) -> NDArray[np.int64]:
-        """Return the order (p,) in which each place of x (p, d) is the farthest from all earlier places."""
+        """Return an order (p,) of places x (p, d): each place has the largest distance to the earlier places."""
         scales, spread = self.scales(point, x), x.std(axis=0)
         moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
         return PlaceTree(moved).maximin()
 
     def sets(self, point: PointType, x: Array, m: int) -> tuple[NDArray[np.int64], NeighbourSets]:
-        """Return an order (p,) of different places x (p, d), and the m nearest earlier places of each place."""
+        """Return an order (p,) of distinct places x (p, d), and the m nearest earlier places of each."""
         order, count = self.order(point, x), min(m, max(len(x) - 1, 1))
         return order, NeighbourSets.chosen(self.earlier(point, x[order], x[order], count, np.arange(len(x))))
 
     def earlier(self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the m nearest places (s, m) to each place of x (s, d), among the first `before` (s,) candidates."""
+        """Return indices (s, m) of the m nearest places to each x (s, d), among the first `before` (s,) places."""
         scales = self.scales(point, known)
         if scales is None:
             return self._by_correlation(point, x, known, m, before)
@@ -237,7 +237,7 @@ class NeighbourChoice:
     def _by_correlation(
         self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the places with the largest correlations, block by block, see `earlier`."""
+        """Return the m places with the largest correlations, see `earlier`; computed block by block."""
         found = np.zeros((len(x), m), np.int64)
         spread = np.sqrt(self._covariance(point, known, known[:1])[1])
         step = max(1, _CORRELATIONS // len(known))
@@ -255,10 +255,10 @@ class NeighbourChoice:
         return self._at([pair_covariance(self._model, self._functions, *self._symbols)], self._symbols)
 
     def cliques(self, point: PointType, x: Array, known: Array, sets: NeighbourSets) -> tuple[NDArray[np.int64], ...]:
-        """Return a place of the data with its neighbours (s, m + 1) for each new place (s, d), and their number (s,).
+        """Return for each new place (s, d) a set of places of the data (s, m + 1), and its size (s,).
 
-        Posterior covariances of such places are entries of the selected inverse. The place is chosen among the nearest
-        places: its set, the place and its neighbours, contains the most of the nearest places.
+        A set consists of a place and its neighbours: only covariances within such sets are in the selected inverse. The
+        chosen set contains the most of the nearest places.
         """
         count = min(sets.cells.shape[1] + 1, len(known))
         near = self.earlier(point, x, known, count, np.full(len(x), len(known)))
@@ -273,7 +273,7 @@ class NeighbourChoice:
     def regressions(
         self, point: PointType, places: Array, jitter: float, cells: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> tuple[Array, Array]:
-        """Return b (s, m) and d (s,) of the last s places of (p, d), given their neighbours (s, m) among all places."""
+        """Return b (s, m) and d (s,) of the last s places of (p, d), given indices (s, m) of their neighbours."""
         b, d, of = np.empty(cells.shape), np.empty(len(cells)), np.arange(len(places) - len(cells), len(places))
         variance = self._covariance(point, places, places[:1])[1] + jitter
         one, other = np.tril_indices(cells.shape[1] + 1)
@@ -285,5 +285,5 @@ class NeighbourChoice:
             entries[:, one == other] = variance[near]
             slots = np.arange(entries.size).reshape(entries.shape)
             b[rows], d[rows] = regressions_of(entries.ravel(), slots, counts[rows], cells.shape[1])
-        # At a place of the data the residual variance is 0 up to rounding.
+        # At a place of the data the residual variance is 0, apart from rounding.
         return b, np.where(np.isnan(d), 0.0, np.maximum(d - jitter, 0.0))

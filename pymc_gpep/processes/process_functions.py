@@ -1,7 +1,7 @@
 """Covariance and mean of a Gaussian process at any inputs, as graphs.
 
-PyMC keeps no record of a `pm.gp.Latent`. The model contains only the covariance at its inputs. The same graph over new
-inputs is the covariance at new inputs.
+PyMC keeps no record of a `pm.gp.Latent`. The model contains only the graph of the covariance at its inputs. This graph,
+rebuilt over new inputs, is the covariance at the new inputs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.noted_inputs import NotedInputs, noted_inputs, some_columns_alike
 
 AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
-"""Operations that change at most the shape of inputs."""
+"""Operations that at most change the shape of inputs."""
 
 
 class ProcessFunctions(Protocol):
@@ -39,7 +39,7 @@ class ProcessFunctions(Protocol):
     """Inputs of the model, (n, d)."""
 
     def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
-        """Return the covariance (a, b) between different points: without terms of the diagonal alone, such as noise."""
+        """Return the covariance (a, b) between distinct points, without terms of the diagonal such as noise."""
 
     def variance(self, a: TensorVariable) -> TensorVariable:
         """Return the prior variance of points, (a,)."""
@@ -49,7 +49,7 @@ class ProcessFunctions(Protocol):
 
 
 class OfMaker:
-    """A prior by the covariance and mean functions of a `pm.gp.Latent`."""
+    """A prior from the covariance and mean functions of a `pm.gp.Latent`."""
 
     def __init__(self, gp: pm.gp.Latent) -> None:
         self._gp = gp
@@ -64,12 +64,15 @@ class OfMaker:
         return self._of(partial(self._gp.cov_func, diag=True), a)
 
     def mean(self, a: TensorVariable) -> TensorVariable:
-        # A mean function may squeeze a single column, as `pm.gp.mean.Linear` does for one coefficient.
+        # A mean function may drop the axis of a single column, as `pm.gp.mean.Linear` does for one coefficient.
         columns = self.inputs.type.shape[1]
         return self._of(self._gp.mean_func, a if columns is None else pt.specify_shape(a, (None, columns)))
 
     def _of(self, function: Callable[..., TensorVariable], *inputs: TensorVariable) -> TensorVariable:
-        """Apply a function to inputs as floats; if it uses inputs as indices, in the type of the model's inputs."""
+        """Apply a function to inputs as floats.
+
+        If it uses inputs as indices, apply it to inputs of the model's dtype.
+        """
         try:
             return pt.as_tensor_variable(function(*inputs))
         except (TypeError, IndexError, NotImplementedError):
@@ -79,7 +82,7 @@ class OfMaker:
 
 
 class OfGraph:
-    """A prior by its graph in the model."""
+    """A prior from its graph in the model."""
 
     def __init__(self, latent: LatentGP, columns: "_Columns", stop: Sequence[Variable]) -> None:
         self._covariance = without_jitter(latent)
@@ -96,7 +99,7 @@ class OfGraph:
         row = pt.tensor("row", dtype=a.dtype, shape=(1, None))
         column = pt.tensor("column", dtype=a.dtype, shape=(1, None))
         one = self._walk(row, column, pt.ones((1, 1)))(self._covariance, (ROWS, COLUMNS))
-        # Keep random variables themselves: PyTensor would copy them, and a copy is not the model's.
+        # Replace random variables by themselves: PyTensor would copy them, and copies do not belong to the model.
         kept = {variable: variable for variable in ancestors([one], blockers=self._stop) if variable in self._stop}
         each = vectorize_graph(one, {**kept, row: a[:, None], column: a[:, None]})
         return pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
@@ -111,19 +114,18 @@ class OfGraph:
 
 
 class _Columns:
-    """Inputs whose columns are the data of graphs, with the columns of each data variable.
+    """Data in the graph of a prior as columns of its inputs.
 
     Parameters
     ----------
     found : iterable of Variable
-        Data over points. The inputs are the array given to `pm.gp.Latent.prior` if all data are its columns. Otherwise
-        they are the first array that contains all columns.
+        Data over points. The inputs are the array that `pm.gp.Latent.prior` was given, if all data are columns of it.
+        Otherwise they are the first data that contain all columns.
 
     Raises
     ------
     CannotSplitError
-        If there are no data over points, if they are not columns of one array, or if the order of its columns is
-        unknown.
+        If no data are over points. If the data are not columns of one array, or if the order of its columns is unknown.
     """
 
     def __init__(self, found: Iterable[Variable]) -> None:
@@ -133,7 +135,7 @@ class _Columns:
         known: dict[Variable, tuple[int, ...] | None] = {}
         if not isinstance(leaves[0], SharedVariable):
             noted = noted_inputs(leaves[0])
-            # A constant with a name was data: freeze_dims_and_data replaces data by constants.
+            # A constant with a name was data before `freeze_dims_and_data`.
             if noted is None and leaves[0].name is None and _width(leaves[0]) > 1:
                 raise CannotSplitError(
                     f"has the inputs as an array of {_width(leaves[0])} columns, whose order the model may have "
@@ -171,7 +173,7 @@ class _Columns:
         return variable is self._base or variable in self._of
 
     def at(self, leaf: Variable, x: TensorVariable) -> TensorVariable:
-        """Return data of the graph at new inputs."""
+        """Return data of the graph at new inputs x."""
         columns = self._of.get(leaf, self._all)
         if leaf.type.ndim == 1:
             return x[:, columns[0]]
@@ -179,7 +181,7 @@ class _Columns:
 
 
 class _At:
-    """Data at the inputs of rows and of columns."""
+    """Points of a `Walk`: data at the inputs of the rows and of the columns."""
 
     def __init__(self, columns: _Columns, inputs: Mapping[Role, TensorVariable]) -> None:
         self._columns = columns
@@ -193,19 +195,19 @@ class _At:
 
 
 def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] | None) -> list[ProcessFunctions]:
-    """Return each prior of a model as functions of inputs.
+    """Return the priors of a model as functions of inputs.
 
     Parameters
     ----------
     prior : LatentPrior
     gps : dict of LatentGP to pm.gp.Latent, optional
-        The processes of the priors; if not given the priors are read from the model's graph.
+        Process of each prior. By default the priors are read from the graph of the model.
 
     Raises
     ------
     StructureError
-        If the graph of a prior cannot be built over new inputs. With `gps` it is also raised if the model computes its
-        inputs. The inputs of the graph then differ from the inputs of a `pm.gp.Latent`.
+        If the graph of a prior cannot be rebuilt over new inputs. With `gps` also if the model computes inputs from
+        data, since new inputs then have a different form than inputs of the `pm.gp.Latent`.
     """
     if gps is not None:
         for latent, gp in gps.items():
@@ -241,7 +243,7 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
 
 
 def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent) -> None:
-    """Raise a StructureError if new inputs have different forms with and without a gp."""
+    """Raise a StructureError if new inputs would have different forms with and without `gp`."""
     moved = gp.X
     while isinstance(moved, Variable) and moved.owner is not None and isinstance(moved.owner.op, AS_THEY_ARE):
         moved = moved.owner.inputs[0]
@@ -259,14 +261,14 @@ def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent)
 
 
 def _is_in_order(noted: NotedInputs) -> bool:
-    """Whether data with the values of all inputs have their columns in order."""
+    """Return whether data with the values of all inputs have the columns in order."""
     if noted.columns is None:
         return not some_columns_alike(noted.array)
     return noted.columns == tuple(range(noted.array.shape[1]))
 
 
 def _columns_noted(leaves: Iterable[Variable], array: Array) -> dict[Variable, tuple[int, ...] | None]:
-    """Return the noted columns of the inputs `array` for each data constant in the graph."""
+    """Return for each constant of the graph its recorded columns of the inputs `array`."""
     noted = {leaf: noted_inputs(leaf) for leaf in leaves}
     return {leaf: own.columns for leaf, own in noted.items() if own is not None and np.array_equal(own.array, array)}
 
@@ -276,7 +278,7 @@ def _width(leaf: Variable) -> int:
 
 
 def _values(leaf: Variable) -> Array:
-    """Data over points as columns, (n, d)."""
+    """Return data over points as a matrix (n, d)."""
     array = np.asarray(_data(leaf), dtype=np.float64)
     return array[:, None] if array.ndim == 1 else array
 
@@ -287,14 +289,14 @@ def _data(leaf: Variable) -> Array:
 
 
 class MovedSum:
-    """Expressions over new rows, in terms of values of the model's processes at these rows.
+    """Expressions over new rows, in terms of symbols for the values of processes at these rows.
 
-    Constants that are columns of the inputs become these columns of new inputs. Data of the model do not change.
+    Constants that are columns of the inputs are replaced by columns of the new inputs. Data of the model do not change.
 
     Parameters
     ----------
     inputs : array (n, d)
-        The inputs of all processes.
+        Inputs of all processes.
     processes : sequence of LatentGP
     stop : sequence of Variable
         Random variables of the model.
@@ -304,7 +306,7 @@ class MovedSum:
     Attributes
     ----------
     values : dict of TensorVariable to TensorVariable
-        Values of each process at the new inputs, by its latent values.
+        Latent values of each process → symbol for its values at the new inputs.
     """
 
     def __init__(
@@ -341,11 +343,11 @@ class MovedSum:
         return whole or variable in self._there
 
     def is_of(self, variable: Variable, f: TensorVariable) -> bool:
-        """Return whether a variable, as a message of the walk names it, belongs to the values f of a process."""
+        """Return whether a variable that a message of the walk names belongs to the values f of a process."""
         return variable in ancestors([self._leaves[f]])
 
     def _columns(self, leaf: Constant) -> TensorVariable:
-        """Return the columns of the new inputs for a constant that consists of columns of the model's inputs."""
+        """Return columns of the new inputs for a constant that consists of columns of the model's inputs."""
         array = np.asarray(leaf.data, dtype=np.float64)
         if array.shape == self._inputs.shape and np.array_equal(array, self._inputs):
             return self._x
@@ -363,7 +365,7 @@ class MovedSum:
         return self._x[:, columns[0]] if array.ndim == 1 else self._x[:, columns]
 
     def moved(self, expression: TensorVariable, axis: int) -> TensorVariable:
-        """Return an expression whose axis over points runs over the new points.
+        """Return an expression whose axis over points now runs over the new points.
 
         Raises
         ------
@@ -375,7 +377,7 @@ class MovedSum:
         return self._walk(own, [ROWS if i == axis and not one[i] else None for i in range(own.ndim)])
 
     def mean(self, latent: LatentGP, maker: pm.gp.Latent | None) -> TensorVariable:
-        """Return the mean of a process at the new inputs, by its graph, or else by the mean function of its maker."""
+        """Return the mean of a process at the new inputs, by its graph or else by the mean function of its maker."""
         try:
             return self.moved(latent.mean, latent.mean.ndim - 1)
         except CannotSplitError:
@@ -391,7 +393,7 @@ class MovedSum:
     def with_values(
         self, expression: TensorVariable, values: Mapping[TensorVariable, TensorVariable]
     ) -> TensorVariable:
-        """Replace symbols of processes by their values at new rows, which may depend on values of other processes."""
+        """Replace the symbols of processes by values at new rows, which may depend on symbols of further processes."""
         there = {self.values[f]: value.astype(f.dtype) for f, value in values.items()}
         while not set(there).isdisjoint(ancestors([expression])):
             (expression,) = graph_replace([expression], there, strict=False)

@@ -1,4 +1,4 @@
-"""The Gaussian processes of a model: their prior, also at new inputs, their variables, and values for samplers."""
+"""Gaussian processes of a model: prior moments at the data and at new inputs, variables, values for samplers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +51,7 @@ from pymc_gpep.recipes import Recipe
 
 
 def new_inputs(x: ArrayLike | None, columns: int) -> Array:
-    """Check that new inputs have the number of columns of the model's inputs; return them as (m, columns)."""
+    """Return new inputs as (m, columns). Raise an error if their number of columns differs from the model's inputs."""
     if x is None:
         raise TypeError("predict needs new inputs: predict(Xnew), or predict(gp, Xnew).")
     try:
@@ -78,7 +78,7 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
 
 
 def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
-    """Return the data that are the inputs of a process, up to type and axes; None for computed inputs."""
+    """Return the data that are the inputs of a process, apart from dtype and axes; None for computed inputs."""
     while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
         inputs = inputs.owner.inputs[0]
     return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
@@ -87,7 +87,7 @@ def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
 def inputs_by_name(
     x: ArrayLike | None, new: Mapping[str, ArrayLike], variable: SharedVariable | None, columns: int
 ) -> Array:
-    """Check new inputs (m, columns) that are given as an array, or by the name of their data in the model."""
+    """Return new inputs (m, columns) that are given as an array, or by the name of their data in the model."""
     if variable is None or variable.name not in new:
         return new_inputs(x, columns)
     if x is not None:
@@ -119,7 +119,7 @@ def match_priors(prior: LatentPrior, gps: Sequence[pm.gp.Latent]) -> list[tuple[
 
 
 def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list[tuple[LatentGP, ProcessFunctions]]:
-    """Return each prior of the model with its covariance and mean functions; from the model's graph if `gps` is None.
+    """Return each prior of the model with its covariance and mean functions, from `gps` or from the graph.
 
     Raises
     ------
@@ -130,14 +130,14 @@ def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list
     """
     makers = None if gps is None else dict(match_priors(prior, gps))
     found = list(zip(prior.latents, process_functions(prior, makers), strict=True))
-    if makers is not None:  # graphs can be split by rows, a maker's functions cannot
+    if makers is not None:  # A graph is split by rows, but functions of a `pm.gp.Latent` may combine rows.
         for _, functions in found:
             _check_apart(prior.model, functions)
     return found
 
 
 def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
-    """Raise an error if moments at an input depend on the other inputs."""
+    """Raise an error if moments at an input depend on other inputs."""
     x, inputs = pt.dmatrix("X"), functions.inputs
     moments = functions.covariance(x, inputs), functions.covariance(inputs, x), functions.variance(x), functions.mean(x)
     axes = 0, 1, 0, moments[3].ndim - 1
@@ -154,15 +154,15 @@ def _check_apart(model: pm.Model, functions: ProcessFunctions) -> None:
 class CrossCovariance(PriorAtNewRows):
     """Prior moments of Gaussian processes at new inputs, compiled once.
 
-    Covariance functions come from `gps`, or from the graph of the model if `gps` is None. The data are the data of the
-    fit. A call takes the values of the hyperparameters and inputs (m, d). It returns the prior covariance with the
-    inputs of the model (1 or c, m, n), the prior variance (1 or c, m) and the prior mean (c, m). The mean is 0 unless
-    `means` is True. With `first`, the n inputs of the model are the inputs of these rows.
+    Covariance functions come from `gps`, or from the graph of the model if `gps` is None. Data have the values of the
+    fit. A call takes values of the hyperparameters and inputs (m, d). It returns the prior covariance with the inputs
+    of the model (1 or c, m, n), the prior variance (1 or c, m) and the prior mean (c, m). The mean is 0 unless `means`
+    is True. If `first` is given, the n inputs are the model's inputs at these rows.
 
     Attributes
     ----------
     where : TensorVariable
-        Inputs (n, d) in the model.
+        Inputs of the model, (n, d).
     """
 
     def __init__(
@@ -207,19 +207,19 @@ class CrossCovariance(PriorAtNewRows):
         return np.asarray(evaluate([self._inputs])[0], dtype=np.float64)
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
-        """Evaluate at the inputs `x` (m, d)."""
+        """Return moments at the inputs `x` (m, d)."""
         return tuple(np.asarray(out) for out in self._function(point, x))  # type: ignore[return-value]  # three of them
 
 
 class ProcessVariables(IntegratedVariables):
-    """Latent values of Gaussian processes, and standard normals from which latent values are computed.
+    """Latent values of Gaussian processes, and the standard normals from which they are computed.
 
     Parameters
     ----------
     latents : sequence of LatentGP
     shape : tuple of int
         Numbers of functions and rows, (c, n).
-    first : array (g,), optional
+    First row of each point of the prior. By default each row is a point.
         The first row of each point of the prior. Without it, each row is a point.
     """
 
@@ -289,12 +289,12 @@ class ProcessVariables(IntegratedVariables):
 
 
 class ProcessValues(SampledValues):
-    """x is the latent values f (c, n), for models with latent values and for models with their rotation.
+    """Latent values f (c, n) as the values that samplers move, for both forms of the prior in PyMC.
 
     Parameters
     ----------
     processes : LatentPrior
-        The prior of latent functions that are Gaussian processes.
+        Prior whose latent functions are Gaussian processes.
     """
 
     data: Mapping[Variable, Variable] = MappingProxyType({})
@@ -367,14 +367,14 @@ class ProcessValues(SampledValues):
 class GPModel(LatentPrior):
     """Latent functions that are Gaussian processes, all at the same number of points.
 
-    It has all attributes of `LatentPrior`, and these.
+    It has all attributes of `LatentPrior`, in addition to:
 
     Attributes
     ----------
     latents : tuple of LatentGP
-        The priors, each with the functions of its outputs.
+        The priors, each with the functions that its outputs are.
     kept : dict of TensorVariable to str
-        Gaussian variables of means that stay hyperparameters → the reason.
+        Gaussian variables in means that stay hyperparameters → the reason.
     """
 
     model: pm.Model
@@ -384,12 +384,12 @@ class GPModel(LatentPrior):
 
     @property
     def prior(self) -> Self:
-        """The prior of the latent functions: this object."""
+        """The prior of the latent functions, which is this object."""
         return self
 
     @property
     def recipes(self) -> Mapping[TensorVariable, Recipe]:  # type: ignore[override]
-        """See `LatentPrior`: processes alone have none."""
+        """Empty: processes have no recipes."""
         return {}
 
     @property
@@ -401,7 +401,7 @@ class GPModel(LatentPrior):
         return frozenset(latent.f for latent in self.latents)
 
     @property
-    def n_functions(self) -> int:  # type: ignore[override]  # it is counted
+    def n_functions(self) -> int:  # type: ignore[override]  # computed here
         return sum(len(latent.classes) for latent in self.latents)
 
     @property
@@ -432,7 +432,7 @@ class GPModel(LatentPrior):
 
     @cached_property
     def shared(self) -> bool:
-        """Whether all functions have the same prior covariance as a graph; equal values alone do not count."""
+        """Whether the prior covariances of all functions are the same graph; equal values do not suffice."""
         first, *others = (latent.cov for latent in self.latents)
         return all(equal_computations([first], [other]) for other in others)
 
@@ -448,7 +448,7 @@ class GPModel(LatentPrior):
         return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
 
     def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
-        """Sort lists of outputs of each prior into the order of the functions."""
+        """Return the outputs of all priors in the order of the functions, given a list of outputs for each prior."""
         by_function = {
             k: row
             for latent, of_outputs in zip(self.latents, listed, strict=True)
@@ -459,14 +459,14 @@ class GPModel(LatentPrior):
 
 @dataclass(frozen=True, eq=False)
 class GroupedProcesses(GPModel):
-    """Processes at the first rows of groups with the same inputs.
+    """Processes at the first row of each group of rows with the same inputs.
 
     Attributes
     ----------
     whole : GPModel
         The processes at all rows.
     first : array (g,)
-        The first row of each group.
+        Index of the first row of each group.
     """
 
     whole: GPModel = field(kw_only=True)
@@ -490,17 +490,17 @@ class GroupedProcesses(GPModel):
 
 
 def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
-    """Split a variable with the shape of a prior's latent values into its outputs."""
+    """Return the outputs of a variable that has the shape of a prior's latent values."""
     return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
 
 
 def read_processes(model: pm.Model) -> GPModel:
-    """Read the latent values of a model with `pm.gp.Latent` priors.
+    """Return the latent functions of a model with `pm.gp.Latent` priors.
 
     Raises
     ------
     StructureError
-        If there are no priors of processes, or if they differ in their number of points, share a variable or depend on
+        If no prior is a Gaussian process. If priors have different numbers of points, share a variable or depend on
         each other.
     """
     refuse_what_was_made(model)
@@ -531,12 +531,12 @@ def read_processes(model: pm.Model) -> GPModel:
 
 
 def processes_or(error: StructureError, model: pm.Model) -> GPModel:
-    """Read the latent values of Gaussian processes of a model; raise the given error if it has none.
+    """Return the latent functions of a model with Gaussian processes. Raise `error` if the model has no process.
 
     Raises
     ------
     StructureError
-        The given error, if the model has no Gaussian process.
+        The argument `error`.
     """
     try:
         return read_processes(model)
@@ -545,7 +545,7 @@ def processes_or(error: StructureError, model: pm.Model) -> GPModel:
 
 
 def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
-    """Raise a StructureError if priors depend on latent values, are not Gaussian, or share their free variable."""
+    """Raise a StructureError if priors depend on latent values, have a transform, or share their free variable."""
     own = {latent.free for latent in latents}
     refuse_common_variables(latents)
     for latent in latents:
@@ -569,7 +569,7 @@ def with_functions(
 ) -> LatentGP:
     """Return a prior with the functions of its outputs, and a mean in the shape of its latent values.
 
-    Mean and covariance are then in double precision, down to random variables and to variables in `stop`.
+    Mean and covariance are converted to double precision, except random variables and the variables in `stop`.
     """
     mean, cov = in_double_precision([latent.mean, latent.cov], [*model.basic_RVs, *stop])
     n = shape_tuple(cov)[0]

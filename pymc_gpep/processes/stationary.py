@@ -1,19 +1,18 @@
-"""Stationary covariances in graphs: length scales moved outside of products, and the profile of scaled distances.
+"""Stationary covariances in graphs: length scales moved out of products, and the profile over scaled distances.
 
-Covariance functions of PyMC divide inputs by length scales and then compute distances. If a length scale is a scalar,
-`scales_outside` divides the distances of the inputs instead. This avoids an array of points × columns for each function
-and for each derivative in a length scale.
+Covariance functions of PyMC divide inputs by length scales and then compute distances. For a scalar length scale,
+`scales_outside` divides distances instead. This saves an array of points × columns for each function, and for each
+derivative with respect to a length scale.
 
-Squared distances are clipped at 0, since rounding may make them negative. The derivative of a clipped number is 0.
-Derivatives of the terms of a squared distance cancel between a point and itself if all or none are clipped. XLA
-computes the distance anew for each term, and may round it to either side of 0. So the derivative ignores the clip,
-which is right for any distance.
+PyMC clips squared distances at 0, since rounding may make them negative. The derivative of a clipped number is 0.
+Between a point and itself, the derivatives of the terms of a squared distance cancel if all terms are clipped, or none.
+XLA computes the distance separately for each term, so rounding may clip only a part of them. So the derivative ignores
+the clip, which is correct at any distance.
 
 `stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ in `PROFILES`, plus noise of each row.
-The variance v, the scales s (d,) and the variance of the noise are graphs of the hyperparameters. A step over a batch
-uses written formulas for such a covariance. Scales are read from the product of inputs in the distances. A comparison
-of values then shows whether the covariance has a profile of the table. The points have distances of all sizes, for
-several values of the hyperparameters.
+The variance v, the scales s (d,) and the noise variance are graphs of the hyperparameters. For such a covariance, a
+step over a batch uses closed formulas. Scales are read from the product of inputs in the distances. The profile is then
+found by comparison of values, at points with distances of all sizes and for several values of the hyperparameters.
 """
 
 from collections.abc import Sequence
@@ -43,14 +42,14 @@ from pymc_gpep.solvers.step_algebra import PROFILES, Profile
 
 
 def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return graphs of the same values, with numbers that multiply inputs taken out of sums over columns.
+    """Return graphs with the same values in which numbers that multiply inputs are moved out of sums over columns.
 
-    Their derivatives are the same as well, but without the clip of squared distances.
+    Derivatives are also the same, except that they ignore the clip of squared distances.
 
     Parameters
     ----------
     graphs : sequence of TensorVariable
-        Graphs of covariances and means with a static number of input columns.
+        Graphs of covariances and means. The number of columns of the inputs must be static.
 
     Returns
     -------
@@ -66,7 +65,7 @@ def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
 
 @node_rewriter([AdvancedSubtensor])
 def _all_columns(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace `x[:, [0, 1, ..., d - 1]]`, by which a covariance function selects its columns, by x."""
+    """Replace `x[:, [0, 1, ..., d - 1]]`, the columns that a covariance function selects, by x."""
     x, *indices = node.inputs
     if x.type.ndim != 2 or node.op.idx_list != (slice(None), 0) or not isinstance(indices[0], Constant):
         return None
@@ -98,7 +97,7 @@ def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _slope_without_clip(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Return a squared distance r² + r'² − 2 x·x' clipped at 0, with the derivative of the distance without clip."""
+    """Replace the derivative of a squared distance r² + r'² − 2 x·x' clipped at 0 by that without the clip."""
     if not isinstance(node.op.scalar_op, Clip):
         return None
     square, least, most = node.inputs
@@ -110,7 +109,7 @@ def _slope_without_clip(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _is_cross_term(term: Variable) -> bool:
-    """Whether a term is −2 x·x', times other numbers."""
+    """Return whether a term is −2 x·x' times numbers."""
     factors, left = [], [term]
     while left:
         each = left.pop()
@@ -123,13 +122,13 @@ def _is_cross_term(term: Variable) -> bool:
 
 
 def _is_number(variable: Variable, value: float) -> bool:
-    """Whether all elements of a variable are the constant `value`."""
+    """Return whether all elements of a variable are the constant `value`."""
     found = get_underlying_scalar_constant_value(variable, raise_not_constant=False)
     return not isinstance(found, Variable) and bool(found == value)
 
 
 def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
-    """Return a matrix as a matrix and its scalar factors, (1, 1) each."""
+    """Return a matrix as the product of a matrix and scalar factors of shape (1, 1)."""
     node = matrix.owner
     if node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
         base, scales = _scaled(node.inputs[0])
@@ -141,22 +140,22 @@ def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
     return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
 
 
-_SPREADS = 0.01, 0.3, 1.0, 3.0  # Spreads of points, in length scales over √(2d).
-_POINTS = 8  # Number of points for each spread.
-# Largest relative difference of equal covariances: PyMC adds 1e-12 to squared distances before it takes their root.
+_SPREADS = 0.01, 0.3, 1.0, 3.0  # Spreads of the points for comparison, in length scales divided by √(2d).
+_POINTS = 8  # Number of points with each spread.
+# Largest relative difference of equal covariances. PyMC adds 1e-12 to squared distances before the square root.
 _TOLERANCE = 3e-6
 
 
 class Stationary(NamedTuple):
-    """A covariance v φ(r²), and variance, scales and noise as graphs of the hyperparameters."""
+    """A covariance v φ(r²) plus noise. Variance, scales and noise are graphs of the hyperparameters."""
 
     profile: Profile
     scales: TensorVariable
-    """s, (d,)."""
+    """Scales s, (d,)."""
     variance: TensorVariable
-    """v φ(0), a number."""
+    """Variance v φ(0), a scalar."""
     noise: TensorVariable
-    """Variance of the noise of a row, a number."""
+    """Noise variance of a row, a scalar."""
 
 
 def stationary(
@@ -167,18 +166,18 @@ def stationary(
     x: TensorVariable,
     points: Sequence[Sequence[Array]],
 ) -> Stationary | None:
-    """Return the form of a covariance with a prior mean of 0; None if the covariance is not recognised.
+    """Return the form of a covariance whose prior mean is 0; None if it is not recognised.
 
     Parameters
     ----------
     model : pm.Model
     values : sequence of Variable
-        The hyperparameters.
+        Symbols of the hyperparameters.
     graphs : sequence of TensorVariable
         Results of `moment_graphs` for inputs z (M, d) and x (B, d) with a static number of columns.
     z, x : TensorVariable
     points : sequence of sequence of array
-        Values of the hyperparameters for the comparison, in the order of `values`.
+        Values of the hyperparameters for the comparison, each in the order of `values`.
     """
     inducing, cross, own, mean = graphs
     columns = z.type.shape[1]
@@ -213,12 +212,12 @@ def stationary(
         return None
     if noisy:
         return Stationary(possible[0], scales, variance, of_row - variance)
-    # Use the variance at a row: between inducing values PyMC adds 1e-12 to distances.
+    # Use the variance at a row: between inducing values, PyMC adds 1e-12 to distances.
     return Stationary(possible[0], scales, of_row, pt.zeros(()))
 
 
 def input_scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
-    """Return the s (d,) that multiply the inputs z in a covariance's only product of inputs."""
+    """Return the scales s (d,) that multiply z in the only product of inputs in a covariance; None if unknown."""
     products = [each for each in ancestors([cross]) if each.owner is not None and isinstance(each.owner.op, Dot)]
     of_inputs = [each for each in products if z in ancestors([each]) and x in ancestors([each])]
     if len(of_inputs) != 1:
@@ -236,7 +235,7 @@ def input_scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) ->
 
 
 def _columns_taken(scaled: Variable, z: Variable) -> Array | None:
-    """Return the columns of z in a matrix that is z, or some of its columns, times a factor independent of z."""
+    """Return the columns of z in a matrix that is z, or columns of z, times a factor independent of z; else None."""
     if scaled is z:
         return np.arange(z.type.shape[1])
     node: Any = scaled.owner

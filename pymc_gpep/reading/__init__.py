@@ -1,10 +1,10 @@
-"""The reader of PyMC models. It returns the classifier of a model, or raises an error.
+"""The reader of PyMC models. It returns the classifier of a model, or raises an error with a remedy.
 
-integrated: Gaussian variables that are integrated, and explanation of a prior without a density
-classifier: a model that was read (prior, likelihood, observations), and its likelihood at new rows
-rewritten_models: models rewritten before they are read: marginalised processes, potentials, series
-likelihood_search: search of the observed variables for likelihoods, and observed arrays as rows
-local_scales: effects with scales of their own, as normal effects and rows of priors
+integrated: Gaussian variables that are integrated out, and the cause of a prior without a density
+classifier: a model after reading (prior, likelihood, observations), and its likelihood at new rows
+rewritten_models: models that are rewritten before reading: marginalised processes, potentials, series
+likelihood_search: search for likelihoods among the observed variables, and observed arrays as rows
+local_scales: effects with local scales, as normal effects and rows of priors
 prior_rows: priors of effects that are not normal, as observed variables
 model_reading: reading of a whole model
 """

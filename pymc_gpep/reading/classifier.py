@@ -1,4 +1,4 @@
-"""A model that was read: the prior of its latent functions, its likelihood, its observations."""
+"""A model after reading: the prior of its latent functions, its likelihood, its observations."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,22 +37,28 @@ from pymc_gpep.sums.row_groups import RowGroups
 from pymc_gpep.univariate.prior_factor import SUFFIX, is_factor
 
 POTENTIAL = "Potential"
-"""Name of the distribution of observed variables that were potentials."""
+"""Name of the distribution of an observed variable that was a potential in the user's model."""
 
 
 MARGINAL = "marginal"
-"""Tag of entries of vectors: the distribution of each entry alone, and the number of axes of a vector."""
+"""Tag of the entries of vectors.
+
+It contains the marginal distribution of the entries, and the number of axes of a vector.
+"""
 
 
 class ObservedAxes(NamedTuple):
-    """The axes of rows of an observed array."""
+    """The axes of rows of an observed array, and the array's distribution."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     array: TensorVariable
-    """The random variable of all entries."""
+    """Random variable of all entries."""
     vectors: int = 0
-    """Number of last axes along which noise is correlated, so that `array` has the distribution of each entry alone."""
+    """Number of last axes along which noise is correlated.
+
+    If positive, `array` has the marginal distribution of entries.
+    """
 
     @property
     def noise(self) -> set[Variable]:
@@ -65,45 +71,45 @@ class ObservedAxes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GPClassifier:
-    """A model that was read: latent functions with a Gaussian prior, and observations given these functions.
+    """A model after reading: latent functions with a Gaussian prior, and observations given these functions.
 
-    Latent functions are in the order in which the likelihood takes them.
+    Latent functions are in the order of the likelihood's argument.
 
     Attributes
     ----------
     prior : LatentPrior
-        The prior of the latent functions.
+        Prior of the latent functions.
     likelihood_model : Likelihood
-        The likelihood of the observations.
+        Likelihood of the observations.
     observed : tuple of TensorVariable, shape (n,)
-        The observed random variable, or several variables whose rows stand one after another.
-    labels : TensorVariable, shape (n,), or (n, c) where there is a number for each class
-        Observations: a constant, or the shared variable of `pm.Data`; for several variables, their joined numbers.
+        Observed random variable, or several whose rows follow one another.
+    labels : TensorVariable, shape (n,), or (n, c) with a number for each class
+        Observations: a constant, or the shared variable of `pm.Data`. The values of several variables are joined.
     parameters : TensorVariable, shape (p, n)
-        Parameters of the likelihood in addition to latent values, as functions of hyperparameters; p is often 0.
+        Parameters of the likelihood in addition to latent values, as functions of hyperparameters; p may be 0.
     given : TensorVariable, shape (p, rows) or (p, 1), or None
-        The same parameters at all rows of the model, as functions of its data; None without parameters.
+        The same parameters for all rows of the model, as functions of its data; None if p is 0.
     class_dim, point_dim : str or None
         Names of the axes, if the model names them (`dims`).
     class_labels : tuple or None
-        Coordinates of `class_dim`, in the order of the classes 0..c-1.
+        Coordinates of `class_dim`, in the order of the classes 0, ..., c − 1.
     coords : dict of str to tuple or None
-        Coordinates of the model when this was read. Later `pm.set_data(..., coords=)` does not change them.
+        Coordinates of the model when it was read. A later `pm.set_data(..., coords=)` does not change them.
     asked : tuple of str
-        Names of Gaussian variables that stay hyperparameters at the user's request.
+        Names of Gaussian variables that are hyperparameters by the user's request.
     missing : MissingResponses or None
-        Rows without a response, if any. The points are then the rows with a response.
+        Rows without a response; None if all rows have one. Points are the rows with a response.
     rows : slice
-        Positions of its rows among all rows of the prior.
+        Range of this variable's rows among all rows of the prior.
     argument : TensorVariable or None
-        The argument of the likelihood at all rows of the data; None for several observed variables.
+        Argument of the likelihood for all rows of the data; None for several observed variables.
     parts : tuple of GPClassifier
-        The classifiers of several observed variables; empty for a single variable.
+        Classifiers of several observed variables; empty for a single variable.
     axes : ObservedAxes or None
-        Axes of rows of an observed array. Its rows stand in the order of memory.
+        Axes of rows of an observed array, whose rows are in the order of memory; None without axes.
     groups : RowGroups or None
-        Groups of rows with the same latent value. Their first rows are the points of the prior. None if the prior
-        has all rows.
+        Groups of rows with the same latent value, whose first rows are the points of the prior. None if each row is a
+        point.
 
     Examples
     --------
@@ -131,7 +137,7 @@ class GPClassifier:
     groups: RowGroups | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the classifier itself, since it does not change and its expressions belong to the model."""
+        """Return the classifier itself: it never changes, and its expressions belong to the model."""
         return self
 
     @property
@@ -159,7 +165,7 @@ class GPClassifier:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of the data, rows without a response included."""
+        """Number of rows of the data, including rows without a response."""
         return self.rows.stop - self.rows.start if self.missing is None else self.missing.n_rows
 
     @property
@@ -169,38 +175,39 @@ class GPClassifier:
 
     @property
     def is_prior(self) -> bool:
-        """Whether rows are the factors of a prior, and not observations."""
+        """Whether rows are factors of a prior instead of observations."""
         return is_factor(self.observed[0])
 
     @property
     def effects_by_factors(self) -> list[str]:
-        """Names of the effects whose priors are factors, in the order of these rows."""
+        """Names of the effects whose priors are factors, in the order of the factors' rows."""
         return [str(part.observed[0].name).removesuffix(SUFFIX) for part in self.parts if part.is_prior]
 
     @property
     def seen(self) -> slice:
-        """Positions of the observed rows, which stand before factors of priors."""
+        """Range of the observed rows, which precede the factors of priors."""
         return slice(0, max(part.rows.stop for part in self.each) - self.each[0].rows.start)
 
     @property
     def response(self) -> str:
-        """Name of the observed variable in the model; names of several are joined."""
+        """Name of the observed variable in the model. Several names are joined."""
         if self.parts:
             return "_and_".join(part.response for part in self.each)
         return str(self.observed[0].name) if self.missing is None else self.missing.name
 
     @property
     def unobserved(self) -> list[TensorVariable]:
-        """Random variables of responses that are missing."""
+        """Random variables of missing responses."""
         return [part.missing.unobserved for part in self.each if part.missing is not None]
 
     def part(self, response: str | None, asks: str) -> "GPClassifier":
-        """Return the classifier of an observed variable, with the joint prior at the rows of the variable.
+        """Return the classifier of an observed variable, with the joint prior at its rows.
 
         Raises
         ------
         ValueError
-            If no variable has this name, or if there are several and the name is None. `asks` names the caller.
+            If no variable has this name. If the name is None, and there are several variables. `asks` is the caller's
+            name.
         """
         found = [each for each in self.each if response in (None, each.response)]
         if response is None and len(found) > 1:
@@ -222,33 +229,34 @@ class GPClassifier:
         return replace(own, prior=prior, groups=self.groups)
 
     def responses_of_points(self) -> NDArray[np.str_] | None:
-        """Return the name of the observed variable at each point (n,), if the model has several."""
+        """Return the name of the observed variable of each point, (n,); None for a single variable."""
         if len(self.each) == 1:
             return None
         return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.each])
 
     def coords_of_points(self) -> NDArray[Any] | None:
-        """Return the coordinates (n,) of the points in the model."""
+        """Return the coordinates of the points in the model, (n,); None without coordinates."""
         labels = self.coords.get(self.point_dim) if self.point_dim else None
         if labels is None:
             return None
         return np.asarray(labels) if self.missing is None else np.asarray(labels)[self.missing.fitted]
 
     def in_axes[T: (xr.Dataset, xr.DataArray)](self, found: T, dim: str) -> T:
-        """Return results at the rows that were fitted in the shape of the observed array, NaN without a response.
+        """Return results for fitted rows in the shape of the observed array, with NaN for entries without a response.
 
         Parameters
         ----------
         found : Dataset or DataArray
         dim : str
-            Dim of rows, which the dims of the array replace. Results of several observed variables keep this dim.
+            Dim of rows, which is replaced by the dims of the array. Results of several observed variables keep this
+            dim.
         """
         if self.axes is None or dim not in found.dims:
             return found
         dims, shape = self.axes.dims, self.axes.shape
         if not dims:
             return found.isel({dim: 0}, drop=True)
-        rows = "rows of an array"  # a dim of the array may have the name of the dim of rows
+        rows = "rows of an array"  # A dim of the array may have the same name as the dim of rows.
         whole = found.drop_vars(dim, errors="ignore").rename({dim: rows})
         if self.missing is not None:
             whole = whole.assign_coords({rows: self.missing.fitted}).reindex({rows: range(self.n_rows)}).drop_vars(rows)
@@ -290,15 +298,16 @@ class GPClassifier:
 
     @property
     def learned_parameters(self) -> list[TensorVariable]:
-        """Hyperparameters that parameters of the likelihood depend on."""
+        """Hyperparameters from which parameters of the likelihood are computed."""
         behind = set(ancestors([self.parameters]))
         return [each for each in self.hyperparameters if each in behind]
 
     @cached_property
     def reasons(self) -> dict[str, str]:
-        """Reasons why variables are not integrated, by name, from the prior and from further likelihood parameters.
+        """Reasons why variables are hyperparameters, by name.
 
-        Thresholds are left out: they have an order or no density.
+        They are variables of the prior, and of parameters of the likelihood. Thresholds are left out: they are ordered
+        or have no density.
         """
         found = self.prior.reasons
         for rv in self.learned_parameters:
@@ -314,22 +323,22 @@ class GPClassifier:
 
     @property
     def n_classes(self) -> int:
-        """Number of classes that a label may be."""
+        """Number of classes."""
         return self.likelihood_model.n_classes(self.n_functions)
 
     @property
     def observes_classes(self) -> bool:
-        """Whether an observation is a class."""
+        """Whether observations are classes."""
         return self.likelihood_model.observes_classes(self.n_functions)
 
     @property
     def class_names(self) -> list[object]:
-        """Return the names of the classes: the labels of the model, or numbers."""
+        """Return the names of the classes: the model's labels, or numbers."""
         return list(self.class_labels or range(self.n_classes))
 
     @property
     def function_dims(self) -> tuple[str, ...]:
-        """Name of the axis of latent functions; empty if a point has one function and no axis of functions."""
+        """Dim of the latent functions; empty if points have one function, and no axis of functions."""
         return (self.class_dim or "class",) if self.likelihood_model.function_axis else ()
 
     @property
@@ -339,7 +348,7 @@ class GPClassifier:
 
 
 type ReadModel = GPClassifier | GPModel
-"""A model as it was read: with its likelihood, or by its Gaussian processes alone."""
+"""A model after reading: with its likelihood, or only its Gaussian processes."""
 
 
 def at_new_rows(
@@ -350,16 +359,16 @@ def at_new_rows(
     takes: Collection[str],
     positions: NDArray[np.int64] | None = None,
 ) -> "tuple[Any, LikelihoodAtNewRows]":
-    """Return new rows of latent functions, and the likelihood at these rows.
+    """Return new rows of the latent functions, and the likelihood at these rows.
 
-    A single row is repeated if the given data of likelihood parameters have several rows.
+    If data of likelihood parameters have several rows, a single row of the latent functions is repeated.
     """
     x = repeated(rows, rows_of_parameters(classifier, new))
     return x, LikelihoodAtNewRows(classifier, len(x), data, new, takes, positions)
 
 
 def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | None) -> int:
-    """Return the number of new rows in the given data of likelihood parameters; 1 without such data."""
+    """Return the number of new rows in the data of likelihood parameters; 1 without such data."""
     if classifier.given is None or not new:
         return 1
     behind = _behind(classifier, {})
@@ -368,34 +377,34 @@ def rows_of_parameters(classifier: GPClassifier, new: Mapping[str, ArrayLike] | 
 
 
 def _behind(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> DataBehind:
-    """Return the data that parameters of the likelihood depend on."""
+    """Return the data from which parameters of the likelihood are computed."""
     outputs = [] if classifier.given is None else [classifier.given]
     return DataBehind(classifier.model, outputs, known_data(classifier.model, outputs), data, classifier.n_rows)
 
 
 class LikelihoodAtNewRows:
-    """The likelihood at m new points, as a function of the hyperparameters.
+    """The likelihood at m new rows, as a function of the hyperparameters.
 
-    Its parameters are the expressions of the model, evaluated with new data.
+    Its parameters are expressions of the model, evaluated for new data.
 
     Parameters
     ----------
     classifier : GPClassifier
     n_points : int
-        m.
+        Number of new rows, m.
     data : dict
-        Data of the model → replacements, as `frozen_data` returns them. Other data keep their present values.
+        Data of the model → their replacements, from `frozen_data`. All other data have their current values.
     new : dict of str to array_like, optional
-        Data at the new points by name, with a row for each point, or one number for all points.
+        Data of the new rows by name, with a number for each row, or one number for all rows.
     others : collection of str
-        Names of data that latent functions depend on. `new` may contain these names.
+        Names of the data that latent functions depend on, which `new` may also contain.
     positions : array (m,), optional
-        Positions of the points among the rows of the model, if the points are rows of the model.
+        Indices of the new rows among the rows of the model, if they are rows of the model.
 
     Raises
     ------
     ValueError
-        If `new` has data that the likelihood does not depend on, or values of a wrong shape.
+        If `new` has data that the likelihood does not depend on, or values of the wrong shape.
     """
 
     def __init__(
@@ -431,26 +440,26 @@ class LikelihoodAtNewRows:
         self._values, there = x.values(self._rows or n_points), behind.symbols(x.names)
         self._apart = behind.apart(there, x)
         self._functions = ModelFunctions(classifier.model, classifier.hyperparameters, behind.replaced(there))
-        # The first call checks that rows do not depend on each other.
+        # The first call checks that rows are independent.
         self._unchecked = [each for each in (classifier.given, classifier.unbounded) if each is not None]
         made = [self._functions([each], list(there.values())) for each in self._unchecked]
         self._function, self._unbounded = made[0], made[1] if len(made) > 1 else None
 
     def _check_apart(self, output: TensorVariable, point: PointType) -> None:
-        """Refuse parameters of rows that depend on other rows."""
+        """Raise an error if parameters of a row depend on other rows."""
         rows, others = self._apart
         (known,) = self._functions.known([output])
         by_rows = at_point(self._functions, point, known, others)
         check_rows_apart(f"Parameters of the likelihood of {self._name!r}", known, 1, rows, by_rows)
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
-        """Return the likelihood at the new points, given values of the value variables.
+        """Return the likelihood at the new rows, for values of the value variables.
 
         Raises
         ------
         ValueError
-            If parameters of the likelihood differ between points and are missing at the new points. It is raised as
-            well if the parameters are invalid, or contradict the observations (m,).
+            If parameters of the likelihood differ between rows and are not given for the new rows. If parameters are
+            invalid, or contradict the observations (m,).
         """
         if not self._likelihood.has_parameters:
             return self._likelihood
@@ -460,7 +469,7 @@ class LikelihoodAtNewRows:
         try:
             parameters = self._parameters(self._function, point)
         except ValueError:
-            # Bounds do not restrict an unseen observation.
+            # Censoring bounds do not restrict a future observation.
             if self._unbounded is None or observed is not None:
                 raise
             parameters = self._parameters(self._unbounded, point)
@@ -472,7 +481,7 @@ class LikelihoodAtNewRows:
         return likelihood
 
     def _parameters(self, function: Callable[..., Any], point: PointType) -> Array:
-        """Return parameters (p, m) at the new points, perhaps with extra rows at the end, or (p, 1) for all points."""
+        """Return parameters (p, m) at the new rows, or (p, 1) for all rows. There may be additional rows at the end."""
         try:
             (parameters,) = function(point, *self._values)
         except (ValueError, IndexError, AssertionError) as error:
@@ -501,12 +510,12 @@ def _listing(names: Iterable[str]) -> str:
 
 
 def as_given(labels: Variable) -> Variable:
-    """Return labels before PyMC's cast to whole numbers, if the graph contains the cast."""
+    """Return labels before PyMC casts them to integers."""
     return labels.owner.inputs[0] if is_elementwise(labels, Cast) else labels
 
 
 def check_labels(likelihood: Likelihood, rv: TensorVariable, labels: Variable, n_functions: int, n_points: int) -> None:
-    """Refuse a number of latent functions or observations that a likelihood does not accept."""
+    """Raise an error if a likelihood does not accept the number of latent functions, or the observations."""
     try:
         likelihood.check_functions(n_functions)
     except ValueError as error:
@@ -523,7 +532,7 @@ def check_labels(likelihood: Likelihood, rv: TensorVariable, labels: Variable, n
 
 
 def check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None:
-    """Refuse vectors of counts that do not sum to the totals of the model."""
+    """Raise an error if vectors of counts do not sum to the totals in the model."""
     if reading.totals is None:
         return
     totals, values = evaluate([reading.totals, labels])
@@ -540,7 +549,7 @@ def check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None
 def check_parameters(
     likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: Observed
 ) -> None:
-    """Refuse parameters that a likelihood does not accept. Functions of hyperparameters are checked at each point."""
+    """Raise an error if a likelihood does not accept its parameters. Only constant parameters are checked here."""
     try:
         likelihood.given(parameters).check_parameters(labels, repr(rv.name))
     except ValueError as error:
@@ -548,7 +557,7 @@ def check_parameters(
 
 
 def check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
-    """Refuse missing values of variables outside the likelihood, and terms that depend on missing responses."""
+    """Raise an error for missing data outside the response, and for terms that depend on missing responses."""
     for each in own:
         each.check(model)
     for other in missing_responses(model).values():

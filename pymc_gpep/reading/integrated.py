@@ -1,4 +1,4 @@
-"""The Gaussian variables of a model that are integrated, and explanations of a prior without a density."""
+"""The Gaussian variables of a model that are integrated out, and the cause of a prior without a density."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,19 +35,19 @@ from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 
 @dataclass
 class Gaussians:
-    """The Gaussian variables of a model that may be integrated, in the order of the graph.
+    """The Gaussian variables of a model that may be integrated out, in the order of the graph.
 
     Attributes
     ----------
     model : pm.Model
     processes : dict of TensorVariable to LatentGP
-        Gaussian processes by their latent values.
+        Latent values → their Gaussian process.
     recipes : dict of TensorVariable to Recipe
-        Recipes of the other Gaussian variables that may still be integrated.
+        Recipes of other Gaussian variables that may still be integrated out.
     kept : dict of TensorVariable to str
-        Gaussian variables that stay hyperparameters, and why.
+        Gaussian variables that are hyperparameters → the reason.
     missing : frozenset of TensorVariable
-        Missing responses, which are neither integrated nor hyperparameters.
+        Missing responses. They are neither integrated out nor hyperparameters.
     """
 
     model: pm.Model
@@ -58,11 +58,11 @@ class Gaussians:
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """Gaussian processes and other variables that may be integrated."""
+        """Gaussian variables that may be integrated out, and values of Gaussian processes."""
         return frozenset([*self.processes, *self.recipes])
 
     def keep(self, variables: Iterable[Variable], why: str) -> bool:
-        """Make variables hyperparameters. Return whether any of the variables was to be integrated."""
+        """Make variables hyperparameters. Return whether this changed any variable."""
         found = [v for v in self.recipes if v in set(variables)]
         for variable in found:
             del self.recipes[variable]
@@ -72,24 +72,24 @@ class Gaussians:
     def settle(
         self, read: Callable[[Collection[Variable]], Reading | None], observed: Sequence[TensorVariable]
     ) -> Reading:
-        """Make variables hyperparameters until the argument of the likelihood is affine in the remaining variables.
+        """Make variables hyperparameters until the likelihood's argument is affine in the remaining variables.
 
         Parameters
         ----------
         read : callable
-            Reads the likelihood, given the variables that may be integrated.
+            Function that reads the likelihood, given the variables that may be integrated out.
         observed : sequence of TensorVariable
-            The observed variable, or several variables whose likelihoods are read together.
+            The observed variable, or several that are read together.
 
         Returns
         -------
         Reading
-            Afterwards `processes` and `recipes` hold exactly the variables of the argument.
+            The reading. Afterwards `processes` and `recipes` contain exactly the Gaussian variables of the argument.
 
         Raises
         ------
         StructureError
-            If no variable is left to integrate, or if the choice between two variables is open.
+            If no variable remains, or if it is ambiguous which of two variables should be integrated out.
         """
         open_choices: list[tuple[str, str]] = []
         known = dict(self.recipes), dict(self.kept)
@@ -127,7 +127,7 @@ class Gaussians:
     def _refuse_nested(
         self, used: Collection[Variable], argument: TensorVariable, observed: Sequence[TensorVariable]
     ) -> None:
-        """Refuse Gaussian processes in covariances and scales, and two processes of one free variable."""
+        """Raise an error if a covariance or scale depends on a process, or if processes share a free variable."""
         processes = Affinity(frozenset(self.processes))
         for variable in used:
             own = variable in self.processes
@@ -150,7 +150,7 @@ class Gaussians:
             )
 
     def _behind(self, argument: TensorVariable) -> set[Variable]:
-        """Return the integrated variables that an argument depends on, directly or through means."""
+        """Return the integrated variables that an argument depends on, also through means."""
         affinity = Affinity(self.sources)
         found: set[Variable] = set()
         pending = [*affinity.behind(argument)]
@@ -165,12 +165,12 @@ class Gaussians:
         return found
 
     def _keep_what_others_need(self, observed: Sequence[TensorVariable]) -> None:
-        """Make variables hyperparameters if another term than the argument and means depends on them."""
+        """Make variables hyperparameters if a term other than the argument and means depends on them."""
         while any(self.keep(found, why) for found, why in self._needed(observed)):
             pass
 
     def _needed(self, observed: Sequence[TensorVariable]) -> Iterable[tuple[frozenset[Variable], str]]:
-        """Yield variables that another term than the argument and means depends on, each set with a reason."""
+        """Yield sets of variables on which a term other than the argument and means depends, with the reason."""
         model = self.model
         affinity = Affinity(self.sources)
         for latent in self.processes.values():
@@ -186,10 +186,10 @@ class Gaussians:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
-        """Make the variables with the fewest entries hyperparameters so that an operation is affine in the rest.
+        """Make the variables with the fewest entries hyperparameters, so that an operation is affine in the rest.
 
-        If two sides have the same number of entries, the first side is chosen, and the choice is open. Return a
-        description and the name of each variable of an open choice.
+        If two sides of the operation have the same number of entries, the first is chosen, and the choice is ambiguous.
+        For an ambiguous choice, return a description and the name of each variable.
         """
         sides = [side for side in error.sides if side.isdisjoint(self.processes)]
         sizes = [sum(self.recipes[v].size for v in side) for side in sides]
@@ -202,7 +202,7 @@ class Gaussians:
                 f"{as_it_is(self.model)}"
             )
         flat = [side for side in sides if all(self.recipes[v].flat for v in side)]
-        if len(flat) == 1:  # a factor with a flat prior is a hyperparameter, such as an item's slope
+        if len(flat) == 1:  # A factor with a flat prior, such as the slope of an item, is a hyperparameter.
             sides, sizes = flat, [0]
         least = sides[sizes.index(min(sizes))]
         others = [v for side in error.sides if side is not least for v in side]
@@ -213,7 +213,7 @@ class Gaussians:
         return [(what, str(variable.name)) for variable in least] if is_open else []
 
     def _refuse_open(self, choices: Sequence[tuple[str, str]], observed: Sequence[TensorVariable]) -> None:
-        """Refuse operations of variables with the same number of entries, and name the variables to keep."""
+        """Raise an error for ambiguous choices, with the names of the variables to choose from."""
         operations = " and ".join(dict.fromkeys(operation for operation, _ in choices))
         names = list(dict.fromkeys(name for _, name in choices))
         raise StructureError(
@@ -226,7 +226,7 @@ class Gaussians:
         return f"Name the variables that stay hyperparameters: pm.fit(..., hyperparameters=[{name!r}])."
 
     def _nothing(self, observed: Sequence[TensorVariable], *arguments: TensorVariable) -> str:
-        """Return the reason why nothing is left to integrate."""
+        """Return the reason why no variable remains to be integrated out."""
         behind = [v for v in ancestors(list(arguments)) if v in self.model.free_RVs]
         whys = [(v, self.kept[v]) for v in behind if v in self.kept]
         kept = "; ".join(f"{describe(v)} stays a hyperparameter, since {why}" for v, why in whys)
@@ -240,22 +240,22 @@ class Gaussians:
 
 
 def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussians:
-    """Find the Gaussian variables of a model.
+    """Return the Gaussian variables of a model.
 
     Parameters
     ----------
     model : pm.Model
     hyperparameters : sequence of str
-        Names of variables that are not to be integrated. The name of a process is the name of its values or of its
-        standard normals.
+        Names of variables that are not integrated out. A process may be named by its values, or by its standard
+        normals.
 
     Raises
     ------
     StructureError
-        If no free variable has this name, or if PyMC's density of a variable is wrong.
+        If a name is not of a free variable, or if PyMC's density of a variable is wrong.
     """
     for variable in model.free_RVs:
-        # PyMC's density lacks a power of sigma. In a sum this variable would be a hyperparameter.
+        # PyMC's density lacks a power of sigma. As a hyperparameter the variable would have this wrong density.
         if isinstance(variable.owner.op, ICARRV) and is_random(parameters(variable)[1]):
             raise StructureError(why_no_recipes([variable], model))
     latents = [
@@ -283,7 +283,7 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
 
 
 def _words(error: NotAffineError) -> str:
-    """Return the name of an operation for a message."""
+    """Return the name of an operation, for a message."""
     op = error.node.op
     match op:
         case Elemwise(scalar_op=Mul()):
@@ -295,20 +295,20 @@ def _words(error: NotAffineError) -> str:
     return f"the operation {name!r}{walk}"
 
 
-# A negative eigenvalue below this fraction of the largest is an error of rounding.
+# A negative eigenvalue below this fraction of the largest counts as rounding.
 _EIGENVALUE_ROUNDING = 1e-6
-# Largest matrix whose eigenvalues are computed for a message.
+# Largest size of a matrix whose eigenvalues are computed for a message.
 _LARGEST = 2000
-# Smallest relative error of squared distances that a message names, and that causes a warning.
+# Relative errors of squared distances from which on a message names the inputs, and a warning is given.
 _NAMED, LOST = 1e-9, 1e-7
 _EPSILON = float(np.finfo(np.float64).eps)
-_CONSTANT = 1e-13  # relative spread of a column below which it is constant
+_CONSTANT = 1e-13  # Relative spread of a column below which it counts as constant.
 
 
 def why_improper(
     prior: LatentPrior, point: PointType, covariance: Callable[[], tuple[Array, object]] | None = None
 ) -> str:
-    """Return the cause of a prior without a density, with the code that mends it; empty if no cause is found.
+    """Return the cause of a prior without a density, and the code that repairs it; empty if no cause is found.
 
     Parameters
     ----------
@@ -316,8 +316,8 @@ def why_improper(
     point : dict
         Values of the model's value variables.
     covariance : callable, optional
-        Returns the prior covariance (c, n, n) of some rows at this point, and a second value, which is ignored.
-        Gaussian processes are checked if it is given.
+        Function that returns the prior covariance (c, n, n) of rows at this point, and a second value, which is
+        ignored. If it is given, Gaussian processes are checked.
     """
     processes = {latent.free for latent in prior.processes}
     for variable in prior.integrated:
@@ -346,23 +346,23 @@ def why_improper(
 
 
 def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
-    """Return the inputs whose offset makes squared distances inaccurate, and their remedy; empty without such inputs.
+    """Return a message on inputs whose offset makes squared distances inaccurate; empty without such inputs.
 
-    PyMC computes |a − b|² as |a|² + |b|² − 2 aᵀb. The relative error of a distance of one standard deviation is about
+    PyMC computes |a − b|² as |a|² + |b|² − 2 aᵀb. For a distance of one standard deviation, the relative error is about
     ε (max |x| / sd)².
 
     Parameters
     ----------
     processes : iterable of LatentGP
     least : float
-        Smallest relative error that counts.
+        Smallest relative error that is reported.
     """
     for latent in processes:
         length = next((each for each in latent.cov.type.shape if each is not None), None)
         for _, array in columns_by_row(latent.cov, length):
             spread, largest = array.std(axis=0), np.abs(array).max(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                # A column whose spread is rounding is constant.
+                # A column whose spread is due to rounding counts as constant.
                 varies = spread > _CONSTANT * largest
                 lost = np.where(varies, _EPSILON * (largest / spread) ** 2, 0.0)
             if (lost > least).any():
@@ -376,7 +376,7 @@ def large_offset(processes: Iterable[LatentGP], least: float = _NAMED) -> str:
 
 
 def _missing_inputs(processes: Iterable[LatentGP]) -> str:
-    """Return a text with the rows of inputs that are not finite and the remedy; empty without such rows."""
+    """Return a message with the rows of inputs that are not finite; empty without such rows."""
     for latent in processes:
         length = next((each for each in latent.cov.type.shape if each is not None), None)
         for name, array in columns_by_row(latent.cov, length, finite=False):
@@ -391,9 +391,9 @@ def _missing_inputs(processes: Iterable[LatentGP]) -> str:
 
 
 def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) -> Iterator[tuple[str, Array]]:
-    """Yield the name and the columns (n, d) of each numeric array behind a variable, if it has `rows` rows.
+    """Yield name and columns (n, d) of each numeric array with `rows` rows that a variable depends on.
 
-    Square arrays are left out: they are matrices of rows by rows, such as distances.
+    Square arrays are left out: they are matrices over pairs of rows, such as distances.
     """
     for leaf in ancestors([variable]):
         if not isinstance(leaf, SharedVariable | Constant) or not isinstance(leaf.type, pt.TensorType):
@@ -407,7 +407,7 @@ def columns_by_row(variable: Variable, rows: int | None, finite: bool = True) ->
 
 
 def _values(prior: LatentPrior, outputs: Sequence[Variable], point: PointType) -> list[NDArray[np.float64]]:
-    """Return parameters of a variable at a point."""
+    """Return the values of expressions at a point."""
     function = ModelFunctions(prior.model, prior.hyperparameters)(outputs)
     return [np.asarray(each, dtype=np.float64) for each in function(point)]
 
@@ -450,7 +450,7 @@ def _of_sparse(prior: LatentPrior, variable: TensorVariable, point: PointType) -
 
 
 def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: str = "np.eye") -> str:
-    """Return the reason why the covariance or precision of a variable is invalid; empty if valid."""
+    """Return the reason why a covariance or precision matrix is invalid; empty if it is valid."""
     n = matrix.shape[-1]
     what = f"The {'precision' if inverted else 'covariance'} {called} of {name}"
     if not np.isfinite(matrix).all():
@@ -475,7 +475,7 @@ def _of_eigenvalues(name: str, matrix: Array, called: str, inverted: bool, eye: 
 
 
 def _of_processes(processes: Sequence[LatentGP], k: Array) -> str:
-    """Return the reason why prior covariances (c, n, n) of Gaussian processes are invalid; empty if valid."""
+    """Return the reason why prior covariances (c, n, n) of processes are invalid; empty if they are valid."""
     found = large_offset(processes)
     if not np.isfinite(k).all() or k.shape[-1] > _LARGEST or k.shape[-1] != k.shape[-2]:
         return found

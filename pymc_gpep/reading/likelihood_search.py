@@ -1,4 +1,4 @@
-"""Search of the observed variables of a model for likelihoods. Arrays and several variables are read as rows."""
+"""Search for likelihoods among the observed variables. Arrays and several variables are read as rows."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -56,17 +56,17 @@ type _Made = tuple[TensorVariable, TensorVariable]
 
 
 class _NotMadeError(Exception):
-    """A distribution whose parameters cannot be replaced."""
+    """The parameters of a distribution cannot be replaced."""
 
 
 def with_rows(model: pm.Model) -> pm.Model:
-    """Return a model whose observed variables have one axis of rows, and links that apply to these rows.
+    """Return a model whose observed variables have one axis of rows, and whose links apply to these rows.
 
     Returns
     -------
     pm.Model
-        The model itself if there is nothing to change. Otherwise a new model whose data and coords follow `model`. Its
-        log density is the same.
+        The model itself if it needs no change. Otherwise a new model with the same log density, which shares data and
+        coords with `model`.
     """
     sources = gaussians_of(model).sources
     missing = missing_responses(model)
@@ -84,7 +84,7 @@ def with_rows(model: pm.Model) -> pm.Model:
     if not made:
         return model
     given = variables_of(model)
-    # A variable derived from an observed array gets the rows in the shape of the array.
+    # A variable that depends on an observed array gets the rows reshaped to the array.
     arrays = {
         rv: own if own.ndim == rv.ndim else own.reshape(model.rvs_to_values[rv].shape) for rv, (own, _) in made.items()
     }
@@ -96,7 +96,7 @@ def with_rows(model: pm.Model) -> pm.Model:
 
 
 def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return observed values with one axis of rows. A cast of PyMC to whole numbers is kept."""
+    """Return observed values with one axis of rows. PyMC's cast to integers stays."""
     if is_elementwise(value, Cast):
         return cast(TensorVariable, value.owner.op(_rows_of_values(rv, value.owner.inputs[0])))
     core = range(value.ndim - getattr(rv.owner.op, "ndim_supp", 0), value.ndim)
@@ -104,18 +104,18 @@ def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable
 
 
 def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> TensorVariable | None:
-    """Return an observed variable rewritten with rows first; None if it already has rows and readable links."""
+    """Return an observed variable with one axis of rows and readable links; None if it has these already."""
     support = getattr(rv.owner.op, "ndim_supp", 0)
     if rv.ndim < support + (support > 0) or (rv.ndim == 0 and any(getattr(rv.owner.op, "ndims_params", ()))):
         return None
-    # A single number is one row.
+    # A scalar is one row.
     parameters = _Parameters(lifted, value, rv.ndim - support) if rv.ndim else _Parameters(lifted, value[None], 1, True)
     own = parameters.remade(rv)
     return parameters.sized(own, support) if parameters.changed else None
 
 
 def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None:
-    """Return the observed variable of the rows with a response. Its parameters are selected from all rows."""
+    """Return the observed variable of the rows with a response, whose parameters are selected from all rows."""
     node = missing.observed.owner
     parameters = _Parameters(lifted, pt.constant(missing.mask), missing.mask.ndim)
     if not isinstance(node.op, RandomVariable) or missing.whole is missing.observed:
@@ -133,17 +133,17 @@ def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None
 
 
 class _Parameters:
-    """The parameters of observed variables, with one axis of rows and with links applied after selections of rows.
+    """Rewriter for parameters of observed variables: one axis of rows, and links after selections of rows.
 
     Parameters
     ----------
     lifted : Lifted
     value : TensorVariable
-        Observed values. Their shape gives the length of an axis along which no parameter varies.
+        Observed values. Their shape determines axes along which no parameter varies.
     axes : int
         Number of axes of rows.
     single : bool
-        Whether the variable is a single number, without an axis of rows.
+        Whether the variable is a scalar, without axis of rows.
     """
 
     def __init__(self, lifted: Lifted, value: TensorVariable, axes: int, single: bool = False) -> None:
@@ -154,7 +154,7 @@ class _Parameters:
     def remade(self, rv: TensorVariable, inner: int = 0) -> TensorVariable:
         """Return a random variable with rewritten parameters.
 
-        `inner` is the number of last axes, without the support, that are not axes of rows.
+        `inner` is the number of trailing batch axes that are not axes of rows.
         """
         node = rv.owner
         while isinstance(node.op, SpecifyShape):
@@ -185,7 +185,7 @@ class _Parameters:
             case SymbolicRandomVariable() if op.extended_signature is not None and not inner:
                 try:
                     return cast(TensorVariable, type(op).rv_op(*self._all(op.dist_params(node), op.ndims_params)))
-                except (AttributeError, TypeError, ValueError):  # a class of another package may lack `dist`
+                except (AttributeError, TypeError, ValueError):  # A class of another package may have no `dist`.
                     raise _NotMadeError from None
         raise _NotMadeError
 
@@ -193,7 +193,7 @@ class _Parameters:
         return [self._one(each, core) for each, core in zip(given, cores, strict=True)]
 
     def _one(self, variable: TensorVariable, core: int) -> TensorVariable:
-        """Return a rewritten parameter. Its last `core` axes are not axes of rows."""
+        """Return a rewritten parameter, whose last `core` axes are not axes of rows."""
         if self._axes == 1 and core:
             own = self._lifted.softmax(variable)
             self.changed |= own is not variable
@@ -213,11 +213,11 @@ class _Parameters:
         if own >= 0 and not variable.type.broadcastable[own]:
             known = known_shape(variable)[own]
             if None not in (known, self._shape[axis]) and known != self._shape[axis]:
-                raise _NotMadeError  # PyMC would broadcast observed values to the shape of the parameter
+                raise _NotMadeError  # PyMC would broadcast observed values to the shape of the parameter.
         return self._value.shape[axis] if self._shape[axis] is None else self._shape[axis]
 
     def sized(self, made: TensorVariable, support: int) -> TensorVariable:
-        """Return a random variable with an axis of rows, also if no parameter has rows."""
+        """Return a random variable with an axis of rows, even if no parameter has rows."""
         known = known_shape(self._value)[: self._axes]
         if made.ndim > support and (not made.type.broadcastable[0] or set(known) == {1}):
             return made
@@ -231,7 +231,7 @@ def _infinite(bound: Variable) -> bool:
 
 
 def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
-    """Return the axes of rows of observed arrays, by the names that the user gave to the arrays."""
+    """Return the axes of rows of observed arrays, by the names of the arrays in the user's model."""
     missing = missing_responses(model)
     found = {}
     for rv in model.observed_RVs:
@@ -253,24 +253,24 @@ def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
 def array_at_new_rows(
     classifier: GPClassifier, new: Mapping[str, ArrayLike], data: Mapping[Variable, Variable]
 ) -> GPClassifier:
-    """Return the classifier of an observed array at new data. Its prior has the rows of the new array.
+    """Return the classifier of an observed array at new data, whose prior has the rows of the new array.
 
-    The new array has the lengths of the likelihood's parameters at the new data. An axis along which no
-    parameter varies keeps its length.
+    The new array has the lengths of the likelihood's parameters at the new data. An axis keeps its length if no
+    parameter varies along it.
 
     Parameters
     ----------
     classifier : GPClassifier
-        A classifier of an observed array, whose prior is a sum of effects.
+        Classifier of an observed array, whose prior is a sum of effects.
     new : dict of str to array_like
-        New data by name, with as many axes as the data of the model. Their lengths may differ.
+        New data by name. The number of axes is as in the model, but lengths may differ.
     data : mapping
         Data of the model → constants with their values in the fit.
 
     Raises
     ------
     ValueError
-        If the array does not depend on these data, or if the data do not fit the model.
+        If the array does not depend on these data, or if the data do not match the model.
     """
     axes, model, prior = classifier.axes, classifier.model, classifier.prior
     assert axes is not None
@@ -339,7 +339,7 @@ def array_at_new_rows(
 def _check_apart(
     classifier: GPClassifier, new: Mapping[TensorVariable, NDArray[Any]], data: Mapping[Variable, Variable]
 ) -> None:
-    """Refuse entries of an observed array that depend on new data at other positions."""
+    """Raise an error if entries of an observed array depend on new data at other positions."""
     model, axes, rng = classifier.model, classifier.axes, np.random.default_rng(SEED)
     assert axes is not None
     parameters = _arrays_of(axes.array, model)
@@ -359,7 +359,7 @@ def _check_apart(
 
 
 def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable]:
-    """Return the array parameters of a distribution and of the distributions inside it."""
+    """Return the array parameters of a distribution, and of the distributions that it contains."""
     found: list[TensorVariable] = []
     node = variable.owner
     inputs = node.op.dist_params(node) if isinstance(node.op, RandomVariable) else node.inputs
@@ -372,22 +372,22 @@ def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable
 
 
 def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a random variable with replaced data in its parameters. Random variables behind it are not replaced.
+    """Return a random variable with data in its parameters replaced. Random variables that it depends on do not change.
 
-    A ValueError is raised if lengths of data do not fit together.
+    A ValueError is raised if lengths of the data do not match each other.
     """
     random = kept_random(array.owner.inputs)
     made: dict[Variable, Variable] = {**random, **data}
     for node in io_toposort([*made], [array]):
         inputs = [made.get(each, each) for each in node.inputs]
-        sized = isinstance(node.op, RNGConsumerOp)  # its length is the fitted length, which is not used
+        sized = isinstance(node.op, RNGConsumerOp)  # Its length is that of the fit, which is not used.
         new = node.clone_with_new_inputs(inputs, strict=False) if sized else node.op.make_node(*inputs)
         made |= zip(node.outputs, new.outputs, strict=True)
     return cast(TensorVariable, made[array])
 
 
 def _lengths(array: TensorVariable, sources: frozenset[Variable]) -> list[int]:
-    """Return the lengths of the axes of rows of parameters of an array; 1 if no parameter varies along an axis."""
+    """Return the lengths of the axes of rows in the parameters of an array; 1 if no parameter varies along an axis."""
     try:
         parameters = _Parameters(Lifted(sources, known_shape), array, 1).remade(array)
     except _NotMadeError:
@@ -401,7 +401,7 @@ def _lengths(array: TensorVariable, sources: frozenset[Variable]) -> list[int]:
 def _labels_at(
     axes: ObservedAxes, new: Mapping[str, ArrayLike], shape: Sequence[int]
 ) -> dict[str, tuple[Any, ...] | None]:
-    """Return new coordinates of axes: coordinates of a DataArray, or None if the length changed."""
+    """Return new coordinates of the axes: coordinates of a DataArray, or None if the length changed."""
     found: dict[str, tuple[Any, ...] | None] = {
         dim: None for dim, before, after in zip(axes.dims, axes.shape, shape, strict=True) if before != after
     }
@@ -410,7 +410,7 @@ def _labels_at(
 
 
 class FoundLikelihood(NamedTuple):
-    """An observed variable that can be read."""
+    """An observed variable with the likelihood that reads it."""
 
     likelihood: Likelihood
     variable: TensorVariable
@@ -418,12 +418,12 @@ class FoundLikelihood(NamedTuple):
 
 
 def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
-    """Return the likelihoods that can be read, or only the likelihood of the given name; `gaussian` may be integrated.
+    """Return the likelihoods that can be read, or only that of the variable `name`; `gaussian` may be integrated out.
 
     Raises
     ------
     StructureError
-        If there is no likelihood to read, or if there are several that are not fitted together.
+        If no likelihood can be read, or if several can be read but not fitted together.
     """
     missing = missing_responses(model)
     if name not in {None, *(rv.name for rv in model.basic_RVs), *(each.name for each in missing.values())}:
@@ -477,14 +477,15 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, FoundLikelihood]:
-    """Read observed variables by their log density. Variables with more than two classes are left out."""
+    """Read observed variables by their log density, except variables with more than two classes."""
     found = {}
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
         several = [each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS if each.may_be(whole)]
-        if any(several) and not isinstance(whole.owner.op, BernoulliRV):  # 0 and 1 are numbers of successes
+        # The numbers 0 and 1 are numbers of successes.
+        if any(several) and not isinstance(whole.owner.op, BernoulliRV):
             continue
-        if _truncates(whole, latents | processes):  # The density has no slope in the Gaussian variables.
+        if _truncates(whole, latents | processes):  # The density is not differentiable in the Gaussian variables.
             continue
         likelihood = next((each for each in _FACTORS if each.may_be(whole)), ANY_UNIVARIATE)
         for sources in (latents, processes):
@@ -498,9 +499,9 @@ def _other_readings(
 def _first_reading(
     rv: TensorVariable, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
 ) -> FoundLikelihood | None:
-    """Return the first likelihood that fits a random variable; None if there is no such likelihood."""
+    """Return the first likelihood that reads a random variable; None without such a likelihood."""
     for likelihood in LIKELIHOODS:
-        # PyMC also pads the parameters of a variable with more axes.
+        # PyMC also adds axes to the parameters of a variable with more axes.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
@@ -524,7 +525,7 @@ def _by_argument(
 def read_response(
     likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
 ) -> Reading | None:
-    """Return the parameters of a random variable at rows with a response; None if it has another likelihood."""
+    """Return a likelihood's reading of the rows with a response; None if the likelihood is of another distribution."""
     return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
 
 
@@ -535,7 +536,7 @@ def _no_likelihood(
     unobserved: Sequence[TensorVariable],
     refused: Sequence[TensorVariable],
 ) -> str:
-    """Return the reason why no observed variable is a likelihood that can be read."""
+    """Return the reason why no observed variable can be read as a likelihood."""
     near: dict[str, None] = {}
     for rv in sorted(refused, key=lambda rv: latents.isdisjoint(ancestors([rv]))):
         if isinstance(rv.owner.op, MinibatchRandomVariable):
@@ -579,7 +580,7 @@ def _no_likelihood(
 
 
 def _in_potential(model: pm.Model, latents: Set[Variable]) -> str:
-    """Return the reason why a potential of Gaussian variables is not read as observed rows, or an empty string."""
+    """Return the reason why a potential of Gaussian variables is not read as observed rows; else empty."""
     for each in model.potentials:
         if not latents.isdisjoint(ancestors([each])):
             return (
@@ -591,20 +592,20 @@ def _in_potential(model: pm.Model, latents: Set[Variable]) -> str:
 
 
 def _unobserved(variables: Sequence[TensorVariable]) -> str:
-    """Return a sentence with the variables that may be the response of a model without observed variables."""
+    """Return a sentence on variables that may be the response, for a model without observed variables."""
     if variables:
         return f"{listing(variables)} is not observed: give it the labels, observed=y."
     return "Give the response to its distribution: observed=y."
 
 
 def _truncates(rv: TensorVariable, latents: Set[Variable]) -> bool:
-    """Return whether a parameter of a random variable truncates Gaussian variables to whole numbers."""
+    """Return whether a parameter of a random variable casts Gaussian variables to integers."""
     casts = [v for v in ancestors(rv.owner.inputs) if is_elementwise(v, Cast) and v.dtype.startswith("int")]
     return any(not latents.isdisjoint(ancestors([v])) for v in casts)
 
 
 def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str]:
-    """Return advice to write log-normal variables behind a refused response as exponentials of normals."""
+    """Return advice to write log-normal variables, on which a refused response depends, as exponentials of normals."""
     behind = set(ancestors(refused))
     return [
         f"{rv.name!r} is not Gaussian, and its logarithm is: add mu + tau * z with z = pm.Normal('z', shape=...) "
@@ -615,15 +616,15 @@ def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str
 
 
 class StackedResponses:
-    """Observed variables that are fitted together.
+    """Several observed variables that are fitted together.
 
     Parameters
     ----------
     model : pm.Model
     found : sequence of FoundLikelihood
-        Likelihoods of one latent function.
+        Likelihoods, each of one latent function.
     missing : mapping
-        Missing responses by observed variable.
+        Missing responses, by observed variable.
 
     Attributes
     ----------
@@ -632,9 +633,9 @@ class StackedResponses:
     variables : list of TensorVariable
         The observed variables.
     values : list of TensorVariable
-        Observations of each variable.
+        Observations of each observed variable.
     sizes : list of int
-        Number of rows with a response of each variable.
+        Number of rows with a response, for each variable.
     """
 
     def __init__(
@@ -647,7 +648,7 @@ class StackedResponses:
         self.sizes = [int(n) for n in evaluate([v.size for v in self.values])]
 
     def readings(self, sources: Collection[Variable]) -> list[Reading | None]:
-        """Return the parameters of each variable; None if the argument cannot be separated from other parameters."""
+        """Return the reading of each variable; None if its argument cannot be separated from other parameters."""
         known = frozenset(sources)
         found = [
             read_response(each.likelihood, each.variable, known, self._missing.get(each.variable))
@@ -656,12 +657,12 @@ class StackedResponses:
         return of_common_functions(found) if self._several else found
 
     def read(self, sources: Collection[Variable]) -> Reading | None:
-        """Return the joint parameters of the variables whose argument is identified; None without such a variable."""
+        """Return the joint reading of all variables whose argument is identified; None if no argument is identified."""
         readings = self.readings(sources)
         return self.together(readings) if any(readings) else None
 
     def together(self, readings: Sequence[Reading | None]) -> Reading:
-        """Return one joint reading of several variables."""
+        """Return one joint reading, from the readings of several variables."""
         told = [each for each in zip(readings, self.found, self.sizes, strict=True) if each[0] is not None]
         made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
         arguments = [
@@ -678,18 +679,18 @@ class StackedResponses:
         return Reading(pt.concatenate(arguments), parameters, likelihood=likelihood.at_rows([n for *_, n in told]))
 
     def observed(self) -> TensorVariable:
-        """Return all observations as numbers, (n,)."""
+        """Return the observations of all variables, (n,)."""
         return pt.concatenate([each.astype("float64") for each in self.values])
 
     def apart(self, sources: frozenset[Variable]) -> list[FoundLikelihood]:
-        """Return variables whose argument is not identified, or depends on no integrated variable."""
+        """Return the variables whose argument is not identified, or does not depend on integrated variables."""
         affinity = Affinity(sources)
         pairs = zip(self.found, self.readings(sources), strict=True)
         return [each for each, reading in pairs if reading is None or not affinity.behind(reading.argument)]
 
 
 def parameters_at_points(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
-    """Return parameters of a likelihood at every point (p, n), and p."""
+    """Return the parameters of a likelihood at every point, (p, n), and p."""
     if reading.parameters is None:
         return pt.zeros((0, n_points)), 0
     (shape,) = evaluate(get_symbolic_rv_shapes([reading.parameters]))

@@ -1,9 +1,9 @@
-"""Effects with scales of their own, as normal effects and an observed variable with one row for each effect.
+"""Effects with local scales, as normal effects and an observed variable with one row for each effect.
 
-An effect is u = a + c z with z ~ N(μ, σ). Its local variables λ have a value for each effect, and nothing but u depends
-on z and λ. Examples are z τ λ of a horseshoe, a normal variable with the standard deviation τ λ, and z λ with an
-indicator λ. Given λ the effect is normal. So its prior is a mixture, which is a factor; see
-`pymc_gpep.univariate.local_scales`. In the model that is read u is a normal variable, and z and λ are draws given u.
+An effect is u = a + c z with z ~ N(μ, σ). Its local variables λ have one value for each effect, and only u depends on z
+and λ. Examples are z τ λ of a horseshoe, a normal variable with the standard deviation τ λ, and z λ with an indicator
+λ. Given λ the effect is normal. So its prior is a mixture of normals, which becomes a factor; see
+`pymc_gpep.univariate.local_scales`. In the rewritten model u is a normal variable, and z and λ are drawn given u.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -42,27 +42,28 @@ from pymc_gpep.univariate.local_scales import ON_A_SCALE, ON_THE_LINE, WITH_STAT
 from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX
 
 WIDTH = 4.0
-"""Deviation of the base at the initial point, in units of a component deviation that few components exceed."""
-_WITH_A_DENSITY, _AT_ALL = 2, 3  # Largest number of local variables of an effect.
-_SHARE = 0.8  # Probability of components with a smaller deviation than this unit.
+"""Deviation of the base at the initial point, divided by a deviation that few components exceed."""
+# Largest number of local variables of an effect: with a density, and including indicators.
+_WITH_A_DENSITY, _AT_ALL = 2, 3
+_SHARE = 0.8  # Probability of the components that do not exceed this deviation.
 
 
 class _Scaled(NamedTuple):
-    """An effect u, and the variables that nothing but u depends on."""
+    """An effect u, with the variables that only u depends on."""
 
     effect: TensorVariable
     normal: TensorVariable
-    """z, or u if the parameters of u depend on the local variables."""
+    """The normal variable z, or u itself if its parameters depend on the local variables."""
     locals: list[TensorVariable]
 
 
 class _Made(NamedTuple):
-    """The new variables of a model for an effect whose prior becomes rows."""
+    """The new variables for an effect whose prior becomes rows."""
 
     given: _Scaled
     name: str
     effect: TensorVariable
-    """The effect, a normal variable with the base as its distribution."""
+    """The effect as a normal variable, whose distribution is the base."""
     replaced: dict[Variable, TensorVariable]
     rows: list[TensorVariable]
     density: object
@@ -70,30 +71,30 @@ class _Made(NamedTuple):
 
 
 def with_local_scales(model: pm.Model, asked: Collection[str]) -> pm.Model:
-    """Return a model in which effects with scales of their own are normal, and their priors are rows.
+    """Return a model in which effects with local scales are normal, and their priors are rows.
 
     Parameters
     ----------
     model : pm.Model
-    asked : collection of str
+    Names of variables that must be hyperparameters.
         Names of variables that stay hyperparameters.
 
     Returns
     -------
     pm.Model
-        The model itself if there is no such effect.
+        The model itself if it has no such effect.
 
     Raises
     ------
     StructureError
-        If scales of effects are shares of one total.
+        If the scales of effects are shares of a total.
     """
     found = [made for each in _scaled_effects(model, asked) if (made := _made(each, model)) is not None]
     return _rebuilt(model, found) if found else model
 
 
 def _scaled_effects(model: pm.Model, asked: Collection[str]) -> Iterator[_Scaled]:
-    """Yield effects with local variables."""
+    """Yield the effects that have local variables."""
     used: set[Variable] = set()
     for z in model.free_RVs:
         if type(z.owner.op) is not NormalRV or z in used or z.name in asked or z.ndim > 1:
@@ -114,7 +115,7 @@ def _scaled_effects(model: pm.Model, asked: Collection[str]) -> Iterator[_Scaled
 
 
 def _is_named(u: TensorVariable, best: _Scaled, model: pm.Model) -> bool:
-    """Whether a function of an effect has a name, and depends on no other normal variable."""
+    """Return whether a function of an effect has a name, and depends on no other normal variable."""
     if _name_of(u, model) is None or _name_of(best.effect, model) is not None:
         return False
     behind = set(ancestors([u])) - {best.normal, *best.locals}
@@ -122,7 +123,7 @@ def _is_named(u: TensorVariable, best: _Scaled, model: pm.Model) -> bool:
 
 
 def _elementwise(z: TensorVariable, model: pm.Model) -> list[TensorVariable]:
-    """Return the variable and its elementwise functions with the same shape, in the order of computation."""
+    """Return a variable and elementwise functions of it with the same shape, in the order of computation."""
     shape, found = known_shape(z), [z]
     inside = {z}
     outputs = [*_terms(model, ()), *model.deterministics]
@@ -137,7 +138,7 @@ def _elementwise(z: TensorVariable, model: pm.Model) -> list[TensorVariable]:
 
 
 def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
-    """Return the inputs of all terms of the density that do not belong to a group."""
+    """Return the inputs of all terms of the log density that are not in a group."""
     inputs = [each for rv in model.basic_RVs if rv not in group for each in rv.owner.inputs]
     return [*(each for each in inputs if not isinstance(each.type, RandomType)), *model.potentials]
 
@@ -145,7 +146,7 @@ def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
 def _locals_of(
     u: TensorVariable, z: TensorVariable, model: pm.Model, asked: Collection[str], used: Collection[Variable]
 ) -> list[TensorVariable]:
-    """Return the local variables of an effect. Only the effect depends on them."""
+    """Return the local variables of an effect, on which nothing but the effect depends."""
     shape, size = known_shape(z), int(np.prod(cast(tuple[int, ...], known_shape(z))))
     behind = set(ancestors([u]))
     group = [
@@ -177,7 +178,7 @@ def _locals_of(
 
 
 def _may_be_local(rv: TensorVariable, model: pm.Model, size: int) -> bool:
-    """Whether a free variable may be a local variable of `size` effects, by its distribution."""
+    """Return whether the distribution of a free variable allows it to be a local variable of `size` effects."""
     op = rv.owner.op
     if not isinstance(op, RNGConsumerOp) or getattr(op, "ndim_supp", True) or isinstance(op, FlatRV | HalfFlatRV):
         return False
@@ -185,7 +186,7 @@ def _may_be_local(rv: TensorVariable, model: pm.Model, size: int) -> bool:
 
 
 def _refuse_shares(u: TensorVariable, z: TensorVariable, model: pm.Model, asked: Collection[str]) -> None:
-    """Raise a StructureError if scales of effects are shares of one total."""
+    """Raise a StructureError if the scales of effects are shares of a total."""
     every = set(ancestors([u], blockers=[rv for rv in model.basic_RVs if rv is not z]))
     for rv in model.free_RVs:
         if rv not in every or rv.name in asked or not isinstance(model.rvs_to_transforms[rv], SimplexTransform):
@@ -201,7 +202,7 @@ def _refuse_shares(u: TensorVariable, z: TensorVariable, model: pm.Model, asked:
 
 
 def _made(given: _Scaled, model: pm.Model) -> _Made | None:
-    """Return the new variables of an effect; None if its prior is not computed effect by effect."""
+    """Return the new variables for an effect; None if its prior cannot be computed effect by effect."""
     u, z, every = given
     shape = cast(tuple[int, ...], known_shape(z))
     mean, deviation = (each.astype("float64") for each in parameters(z))
@@ -286,14 +287,14 @@ def _kind(rv: TensorVariable, model: pm.Model) -> int:
 
 
 class _MixtureDensity:
-    """The log density of local variables as a function of the parameters of a factor.
+    """Log density of local variables as a function of the parameters of a factor.
 
     Parameters
     ----------
     own : callable
-        The log density as a function of effects, local variables and its own parameters.
+        Log density as a function of effects, local variables and its own parameters.
     given : int
-        Number of parameters of the factor before the parameters of `own`.
+        Number of parameters of the factor that precede the parameters of `own`.
     count : int
         Number of local variables.
     """
@@ -314,7 +315,7 @@ def _natural(rv: TensorVariable, value: TensorVariable, model: pm.Model) -> Tens
 
 
 def _replaced(outputs: Sequence[Variable], by: dict[TensorVariable, TensorVariable]) -> list[TensorVariable]:
-    """Return graphs with functions in place of local variables, whose parameters may be local variables as well."""
+    """Return graphs with local variables replaced by functions, which may depend on local variables."""
     found = list(outputs)
     for _ in range(len(by)):
         found = graph_replace(found, by, strict=False)
@@ -322,7 +323,7 @@ def _replaced(outputs: Sequence[Variable], by: dict[TensorVariable, TensorVariab
 
 
 def _base(density: ScaleDensity, parts: TensorVariable, model: pm.Model) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the base of each effect, from the components at the initial point."""
+    """Return mean and deviation of the base for each effect, from the components at the initial point."""
     (given,) = ModelFunctions(model, model.free_RVs)([parts])(initial_point(model))
     own = density.components(np.ascontiguousarray(given, np.float64))
     weights = np.exp(own.log_weights - own.log_weights.max(axis=0))
@@ -338,7 +339,7 @@ def _base(density: ScaleDensity, parts: TensorVariable, model: pm.Model) -> tupl
 
 
 def _name(given: _Scaled, moved: bool, model: pm.Model) -> str:
-    """Return the name of the new effect: of the effect itself, or of a Deterministic with its values."""
+    """Return the name of the new effect: that of the effect, or of a Deterministic with its values."""
     u, z, _ = given
     if moved:
         return f"{z.name}_deviation"
@@ -348,13 +349,13 @@ def _name(given: _Scaled, moved: bool, model: pm.Model) -> str:
 
 
 def _name_of(u: TensorVariable, model: pm.Model) -> str | None:
-    """Return the name of a Deterministic with the values of a variable; None without such a name."""
+    """Return the name of a Deterministic that is this variable; None without such a Deterministic."""
     found = [each for each in model.deterministics if each is u or _copied(each) is u]
     return str(found[0].name) if found else None
 
 
 def _copied(variable: Variable) -> Variable:
-    """Return the original of a named copy of a variable."""
+    """Return the variable that a named variable is a copy of."""
     node = variable.owner
     while node is not None and (
         isinstance(node.op, ViewOp) or (isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Identity))

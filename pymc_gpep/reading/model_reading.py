@@ -1,4 +1,4 @@
-"""Reading of a whole model: likelihood, latent functions, and hyperparameters."""
+"""Reading of a whole model: its likelihood, latent functions and hyperparameters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -62,42 +62,42 @@ def read_classifier(
     priors: bool = False,
     bounds: bool = True,
 ) -> GPClassifier:
-    """Read the likelihood of a model and the Gaussian prior of its latent functions from its graph.
+    """Return the likelihood of a model, and the Gaussian prior of its latent functions, as read from its graph.
 
     Parameters
     ----------
     model : pm.Model
-        A model with a likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. A model
-        of `pymc.dims` is converted by `lower_dims`.
+        Model with a likelihood whose argument is affine in Gaussian variables, for example `pm.gp.Latent` priors. A
+        model of `pymc.dims` is converted by `lower_dims`.
     likelihood : str, optional
-        Name of the observed variable that is read. Other observed variables are then terms of the model. By default
-        observed variables that share Gaussian variables are read together, each with one latent function.
+        Name of the observed variable to read. Other observed variables are then ordinary terms of the model. By default
+        all observed variables that share Gaussian variables are read together, each with one latent function.
     hyperparameters : str or sequence of str, optional
-        Names of Gaussian variables that are not to be integrated.
+        Names of Gaussian variables that are not integrated out.
     means : bool
-        Whether to integrate Gaussian variables in the means of Gaussian processes, if latent functions are only these
-        processes. In sums with other effects such variables are always integrated.
+        Whether Gaussian variables in the means of Gaussian processes are integrated out, if latent functions are
+        processes alone. In sums with other effects they are always integrated out.
     starts : bool
-        Whether a start of a series that is not Gaussian is a hyperparameter, so that the series after it is
-        integrated. A rewritten model is then read, see `with_starts`.
+        Whether the start of a series that is not Gaussian becomes a hyperparameter, so that the rest of the series is
+        integrated out; see `with_starts`.
     predictors : bool
-        Whether a likelihood may have several latent functions that a Gaussian variable enters, such as a mean and the
-        logarithm of a scale. Otherwise one of them is integrated.
+        Whether a likelihood may have several latent functions with Gaussian variables, such as a mean and a log scale.
+        Otherwise only one function is integrated out.
     priors : bool
-        Whether effects whose priors are not normal are integrated. A rewritten model is then read, see
-        `with_prior_rows`.
+        Whether effects with priors that are not normal are integrated out; see `with_prior_rows`.
     bounds : bool
-        Whether this includes priors with bounds. Otherwise uniform effects are integrated as if without bounds.
+        Whether `priors` includes priors with bounds. Otherwise uniform effects are integrated out without their bounds.
 
     Returns
     -------
     GPClassifier
+        The prior, the likelihood and the observations.
 
     Raises
     ------
     StructureError
-        If the model cannot be read. The message names the expected structure, the structure of the model, and the
-        change to make.
+        If the model cannot be read. The message states the expected structure, the structure found, and the change to
+        make.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def read_classifier(
 def _read(
     model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], means: bool, predictors: bool
 ) -> GPClassifier:
-    """Return the classifier of a model without rewriting the model."""
+    """Return the classifier of a model that needs no rewriting."""
     axes = axes_of(model)
     model = with_rows(model)
     gaussians = gaussians_of(model, hyperparameters)
@@ -160,7 +160,7 @@ def _read(
 
 
 def _with_axes(found: GPClassifier, axes: Mapping[str, ObservedAxes]) -> GPClassifier:
-    """Return a classifier with the axes of observed arrays."""
+    """Return a classifier with the axes of its observed arrays."""
     if not found.parts:
         return replace(found, axes=axes.get(found.response))
     found = replace(found, parts=tuple(replace(each, axes=axes.get(each.response)) for each in found.parts))
@@ -173,9 +173,9 @@ def _settled(
     found: list[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> tuple[Gaussians, StackedResponses | None]:
-    """Return the Gaussian variables, and the observed variables that are read together (None for a single variable).
+    """Return the Gaussian variables, and the observed variables to read together (None for a single variable).
 
-    Variables that depend on no integrated variable are removed from `found`: they are ordinary terms of the model.
+    Variables that do not depend on integrated variables are removed from `found`: they are ordinary terms of the model.
     """
     gaussians, stack = gaussians_of(model, hyperparameters), None
     while len(found) > 1:
@@ -193,7 +193,7 @@ def _settled(
 def _read_several(
     model: pm.Model, gaussians: Gaussians, stack: StackedResponses, asked: tuple[str, ...]
 ) -> GPClassifier:
-    """Return the joint classifier of several observed variables, with the classifier of each variable."""
+    """Return the joint classifier of several observed variables, which contains the classifier of each."""
     readings = [each for each in stack.readings(gaussians.sources) if each is not None]
     whole = stack.together(readings)
     assert whole.likelihood is not None
@@ -233,9 +233,10 @@ def _read_several(
 def _read_predictors(
     model: pm.Model, likelihood: str | None, hyperparameters: Sequence[str], found: Sequence[FoundLikelihood]
 ) -> GPClassifier | None:
-    """Return the classifier of observed variables, if at least one variable has several linear predictors.
+    """Return the classifier of observed variables of which at least one has several linear predictors.
 
-    The result is None without such a variable, or if one predictor leaves few Gaussian variables as hyperparameters.
+    None if no variable has several predictors, or if a single predictor leaves only few Gaussian entries as
+    hyperparameters.
     """
     gaussians = gaussians_of(model, hyperparameters)
     sources = gaussians.sources
@@ -256,7 +257,7 @@ def _read_predictors(
     if alone is not None and _few_more(gaussians, alone):
         return None
     assert reading.likelihood is not None
-    # Rows are preferred (`many` = 0): a dense form would factorise one matrix of all points of all predictors.
+    # Prefer rows (`many` = 0): a dense form would factorise a matrix over all points of all predictors.
     prior = replace(read_sum(model, gaussians, reading.argument, [rv], by_class=True), many=0)
     if missing is not None and reading.everywhere is not None:
         check_missing(model, [missing])
@@ -267,7 +268,7 @@ def _read_predictors(
 
 
 def _dims_of(model: pm.Model, prefix: str, reading: Reading) -> Dims:
-    """Return the name of the axis of predictors, with their names."""
+    """Return the dim of predictors, with their names as labels."""
     return Dims(_PREDICTOR if _PREDICTOR not in model.coords else f"{prefix}{_PREDICTOR}", None, reading.names)
 
 
@@ -278,7 +279,7 @@ def _read_joint(
     variables: Sequence[TensorVariable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> GPClassifier | None:
-    """Return the classifier of several observed variables, some with several linear predictors; None if unreadable."""
+    """Return the joint classifier of observed variables, some with several linear predictors; None if unreadable."""
     gaussians = gaussians_of(model, hyperparameters)
     if any(is_factor(rv) for rv in variables):
         return None
@@ -310,7 +311,7 @@ def _settled_alone(
     found: Sequence[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> Gaussians | None:
-    """Return the Gaussian variables that are integrated with one predictor for each variable; None if not readable."""
+    """Return the Gaussian variables that a single predictor for each variable integrates out; None if unreadable."""
     if not found:
         return None
     alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
@@ -323,7 +324,7 @@ def _settled_alone(
 
 
 def _few_more(several: Gaussians, alone: Gaussians) -> bool:
-    """Return whether several predictors integrate only a few entries more than a single predictor."""
+    """Return whether several predictors integrate out only few entries more than a single predictor does."""
     more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
     return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
 
@@ -341,13 +342,13 @@ def _classifier(
     asked: tuple[str, ...],
     missing: MissingResponses | None,
 ) -> GPClassifier:
-    """Return the classifier of an observed variable. `rows` are its positions among all rows of the prior."""
+    """Return the classifier of an observed variable. `rows` is its range among all rows of the prior."""
     model, n = prior.model, rows.stop - rows.start
     likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
     own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
-    # Only the number of parameters is available at this point.
+    # At this point only the number of parameters is available.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
     check_labels(likelihood_model, rv, labels, prior.n_functions, n)
@@ -387,9 +388,10 @@ def _read_prior(
     means: bool,
     missing: MissingResponses | None,
 ) -> tuple[LatentPrior, Reading, Dims]:
-    """Return the prior of the latent functions, the parameters of the likelihood, and names of axes.
+    """Return the prior of the latent functions, the reading of the likelihood, and dims.
 
-    Latent functions that are Gaussian processes, and not sums, keep their processes for predictions at new inputs.
+    If latent functions are Gaussian processes without other terms, the prior is made of processes, for predictions at
+    new inputs.
     """
     try:
         assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
@@ -402,7 +404,7 @@ def _read_prior(
         try:
             found_sum = _read_sum(model, gaussians, likelihood_model, rv, missing)
         except StructureError:
-            raise error from None  # this error names the Gaussian processes
+            raise error from None  # This error names the Gaussian processes.
         if found_sum[0].shared:
             raise error from None
         return found_sum
@@ -432,7 +434,7 @@ def _read_sum(
     rv: TensorVariable,
     missing: MissingResponses | None,
 ) -> tuple[LatentSum, Reading, Dims]:
-    """Return the results of `_read_prior` for latent functions that are sums."""
+    """Return the same as `_read_prior`, for latent functions that are sums."""
     reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), [rv])
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
     found = read_sum(model, gaussians, reading.argument, [rv], by_class, sees_common)
@@ -452,26 +454,26 @@ def read_sum(
     by_class: bool,
     sees_common: bool = True,
 ) -> LatentSum:
-    """Read the prior of latent functions that are affine in Gaussian variables.
+    """Return the prior of latent functions that are affine in Gaussian variables.
 
     Parameters
     ----------
     model : pm.Model
     gaussians : Gaussians
-        Gaussian variables that the argument is affine in.
+        Gaussian variables in which the argument is affine.
     argument : TensorVariable
-        The argument of the likelihood.
+        Argument of the likelihood.
     observed : sequence of TensorVariable
-        The observed variables, whose rows stand one after another.
+        Observed variables, whose rows follow one another.
     by_class : bool
         Whether the argument has an axis for functions.
     sees_common : bool
-        Whether the likelihood depends on a shift that is common to all functions of a point.
+        Whether the likelihood depends on a shift common to all functions of a point.
 
     Raises
     ------
     StructureError
-        If the number of functions or of points does not match.
+        If numbers of functions or of points do not match.
     """
     stop = [*model.basic_RVs, *gaussians.processes]
     labels = [model.rvs_to_values[each] for each in observed]
@@ -501,12 +503,12 @@ def read_sum(
 
 
 class _Numbers:
-    """Coefficients of a sum near the initial point of a model. They show which normals each function depends on.
+    """Coefficients of a sum near the initial point, which show the normals that each function depends on.
 
     Parameters
     ----------
     part : LatentSum
-        The sum, without its functions and terms.
+        The sum, with its functions and terms still missing.
     name : str
         Quoted name of the observed variable.
     """
@@ -514,7 +516,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # fields need no roots of matrices, and have no more numbers
+        if not by_class:  # Fields need no roots of matrices, and have as many numbers.
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
@@ -526,7 +528,7 @@ class _Numbers:
         rng = np.random.default_rng(SEED)
         self._noise = rng.standard_normal(part.n_plain)
         begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
-        # A coefficient that starts at 0 does not show in the argument.
+        # At the point, a coefficient is 0 only if it is always 0.
         self._point = self._affine.functions.nearby(rng)
         (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
@@ -535,7 +537,7 @@ class _Numbers:
         self._check_finite([argument for argument, *_ in begun])
 
     def slopes(self) -> Iterator[Array]:
-        """Yield coefficients (s, c, n) of a few normals at a time, in their order, to save memory."""
+        """Yield coefficients (s, c, n) of blocks of normals, in order, to save memory."""
         q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
         for start in range(0, q, step):
             units = np.zeros((min(step, q - start), q))
@@ -544,7 +546,7 @@ class _Numbers:
             yield np.array([self._by_function(each) for each in found])
 
     def _by_function(self, found: Array) -> Array:
-        """Return a variable, broadcast to the shape of the argument, as (c, n)."""
+        """Return values, broadcast to the shape of the argument, as (c, n)."""
         try:
             spread = np.broadcast_to(found, self._shape)
         except ValueError:
@@ -555,7 +557,7 @@ class _Numbers:
         return spread.T if self.part.by_class else spread[None]
 
     def _check_finite(self, arguments: Sequence[Array]) -> None:
-        """Refuse an argument that is not finite at the initial point of the model."""
+        """Raise an error if the argument is not finite at the initial point."""
         n = self.part.n_points
         finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
         if not finite.any():
@@ -571,14 +573,14 @@ class _Numbers:
             )
 
     def _change(self, i: int, values: Array) -> Array:
-        """Return the change of the latent functions by values of a process, (c, n)."""
+        """Return the change of the latent functions, (c, n), if process i has these values."""
         given = [*self._nothing[:i], values, *self._nothing[i + 1 :]]
         (moved,) = self._affine.at(self._point, np.zeros(self.part.n_plain), given)
         return self._by_function(moved) - self._by_function(self._centre)
 
     @cached_property
     def _outputs(self) -> list[NDArray[np.bool_]]:
-        """Whether each output of a process contributes to each function, (outputs, c) for each process."""
+        """Masks of the functions that each output contributes to, (outputs, c) for each process."""
         found = []
         for i, shape in enumerate(self.part.sizes):
             noise = probes(shape)[2]
@@ -589,7 +591,7 @@ class _Numbers:
 
     @cached_property
     def _taken(self) -> NDArray[np.bool_]:
-        """Whether each normal contributes to each function, (q, c)."""
+        """Mask of the functions that each normal contributes to, (q, c)."""
         of_processes = [
             np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
         ]
@@ -600,7 +602,7 @@ class _Numbers:
         return np.concatenate([*plain, *of_processes])
 
     def shared(self) -> list[TensorVariable]:
-        """Return the variables with normals that contribute to several functions."""
+        """Return the variables that contribute to several functions by one normal."""
         several = self._taken.sum(axis=1) > 1
         return [variable for variable, own in self.part.places.items() if several[own].any()]
 
@@ -614,7 +616,7 @@ class _Numbers:
         return unequal <= EVALUATION_TOLERANCE * (1.0 + largest)
 
     def completed(self) -> LatentSum:
-        """Return the sum with its functions, and with the terms of its processes."""
+        """Return the sum with its functions, and with its processes as terms."""
         owner = np.asarray(self._taken.argmax(axis=1), dtype=np.int64)
         whole = replace(self.part, n_functions=self.c, owner=owner, shared=bool(self.shared()))
         if whole.shared:
@@ -626,7 +628,7 @@ class _Numbers:
         return replace(whole, terms=tuple(terms))
 
     def _check(self) -> None:
-        """Check that the change of the argument doubles if the normals double."""
+        """Raise an error unless the change of the argument doubles if all normals double."""
         arguments = [self._affine.at(self._point, t * self._noise, self._nothing)[0] for t in (1.0, 2.0)]
         once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
         size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
@@ -642,7 +644,7 @@ def _term(prior: LatentSum, i: int, given: list[Array], taken: NDArray[np.bool_]
 
 
 def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> None:
-    """Refuse parameters of a likelihood that depend on integrated variables."""
+    """Raise an error if parameters of the likelihood depend on integrated variables."""
     if reading.parameters is None:
         return
     behind = set(ancestors([reading.parameters]))
@@ -670,7 +672,7 @@ def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVa
 
 
 def _check_hyperparameters(prior: LatentPrior, observed: Sequence[TensorVariable]) -> None:
-    """Refuse discrete hyperparameters, and further terms of the model that depend on integrated variables."""
+    """Raise an error for discrete hyperparameters, and for other terms that depend on integrated variables."""
     model = prior.model
     values = {latent.free: latent.f for latent in prior.processes}
     own = {*observed, *prior.integrated, *unobserved_responses(model)}

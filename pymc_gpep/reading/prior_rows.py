@@ -1,10 +1,10 @@
 """Priors of effects that are not normal, as observed variables with one row for each effect.
 
-An effect u with an independent prior p becomes normal, with a mean and a deviation that do not depend on
-hyperparameters: the base. An observed variable, 'u_prior', has the factor p(u) / N(u | base). The model that is read
-has the density of the user's model, up to changes of variables.
+An effect u with an independent prior p is replaced by a normal variable. Its distribution, the base, does not depend on
+hyperparameters. An observed variable 'u_prior' has the density p(u) / N(u | base). So the rewritten model has the
+density of the user's model, apart from changes of variables.
 
-A method without bounds integrates uniform effects as if they had no bounds, with the density 1 / (upper − lower).
+A method without bounds integrates out uniform effects without their bounds, with the density 1 / (upper − lower).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -44,22 +44,22 @@ from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.univariate.prior_factor import PRIOR, SUFFIX
 
 WIDTH = 4.0
-"""Deviation of the base in units of the spread of the prior at the initial point."""
+"""Deviation of the base, divided by the spread of the prior at the initial point."""
 _STEPS = 2.0 ** np.arange(-30.0, 31.0)  # Distances from the centre of a prior at which its density is evaluated.
 
 LOGARITHM = "_log"
-"""End of the names of logarithms of effects, after the name of the effect."""
+"""Suffix of the name of an effect's logarithm, after the name of the effect."""
 
 type _Bounds = tuple[TensorVariable, TensorVariable]
 
 
 class _Prior(NamedTuple):
-    """A prior that is not normal, and the parts of its rows."""
+    """A prior that is not normal, with the variables for its rows."""
 
     variable: TensorVariable
     value: TensorVariable
     log_density: TensorVariable
-    """As a function of the value."""
+    """Log density of the prior as a function of `value`."""
     bounds: _Bounds
     centres: list[TensorVariable]
     smooth: bool
@@ -72,20 +72,20 @@ def read_with_priors(
     hyperparameters: Sequence[str],
     bounds: bool,
 ) -> GPClassifier:
-    """Read a model whose effects may have priors that are not normal.
+    """Return the classifier of a model whose effects may have priors that are not normal.
 
     Parameters
     ----------
     model : pm.Model
     read : callable
-        Reads a model whose effects are normal.
+        Function that reads a model whose effects are normal.
     likelihood : str or None
-        Name of the observed variable that is read.
+        Name of the observed variable to read.
     hyperparameters : sequence of str
-        Names of variables that stay hyperparameters.
+        Names of variables that must be hyperparameters.
     bounds : bool
-        Whether priors with bounds are rows, and scales of single effects are integrated. Otherwise uniform effects have
-        a flat prior, as if they had no bounds, and these scales stay hyperparameters.
+        Whether priors with bounds become rows, and scales of single effects are integrated out. Otherwise uniform
+        effects have a flat prior without bounds, and these scales are hyperparameters.
     """
     if not bounds:
         return _read_effects(model, read, likelihood, hyperparameters, bounds=False)
@@ -115,7 +115,7 @@ def read_with_priors(
 
 
 def _may_multiply(rv: TensorVariable, model: pm.Model) -> bool:
-    """Whether a positive vector may be a factor of rates: only observed variables depend on it."""
+    """Return whether a positive vector may be a factor of rates, so that only observed variables depend on it."""
     if rv.ndim != 1 or known_shape(rv)[0] in (None, 1) or not isinstance(model.rvs_to_transforms[rv], LogTransform):
         return False
     beyond = [*_inputs(model, model.observed_RVs), *model.potentials]
@@ -128,7 +128,7 @@ def _read_sums(
     likelihood: str | None,
     hyperparameters: Sequence[str],
 ) -> GPClassifier:
-    """Read a model with priors as factors whose effects add up."""
+    """Return the classifier of a model with additive effects, whose priors become factors."""
     scaled = with_local_scales(model, hyperparameters) if _have_one_shape(model) else model
     if scaled is not model:
         with suppress(StructureError):
@@ -139,7 +139,7 @@ def _read_sums(
 
 
 def _have_one_shape(model: pm.Model) -> bool:
-    """Whether a normal vector and another free variable, or an indicator and any variable, have the same shape."""
+    """Return whether a normal vector has the shape of another free variable, or an indicator that of any variable."""
     every = [(rv, known_shape(rv)) for rv in model.free_RVs if rv.ndim < 2]
     others = [shape for rv, shape in every if rv.ndim or np.dtype(rv.dtype).kind != "f"]
     return any(others.count(shape) > (rv.ndim > 0) for rv, shape in every if isinstance(rv.owner.op, NormalRV))
@@ -152,7 +152,7 @@ def _read_effects(
     hyperparameters: Sequence[str],
     bounds: bool,
 ) -> GPClassifier:
-    """Read a model with priors as factors whose effects have no scales of their own."""
+    """Return the classifier of a model with priors as factors, for effects without local scales."""
     left = set(hyperparameters)
     try:
         plain = read(model)
@@ -180,11 +180,11 @@ def _read_effects(
     return plain
 
 
-_FAR = np.array([-10.0, -1.0, 1.0, 10.0])  # Latent values that are valid for every likelihood with a link.
+_FAR = np.array([-10.0, -1.0, 1.0, 10.0])  # Latent values that are valid for all likelihoods with a link.
 
 
 def _is_open(read: GPClassifier) -> bool:
-    """Whether the likelihood has a density for latent values of both signs, at the initial point."""
+    """Return whether the likelihood has a density for latent values of both signs, at the initial point."""
     parameters, labels = read.parameters, read.labels
     values = ModelFunctions(read.model, read.hyperparameters)([parameters, labels])(initial_point(read.model))
     likelihood = read.likelihood_model.given(np.asarray(values[0], np.float64))
@@ -196,29 +196,29 @@ def _is_open(read: GPClassifier) -> bool:
 
 
 class _Effects(NamedTuple):
-    """Effects with priors that are not normal."""
+    """Effects whose priors are not normal."""
 
     variables: list[TensorVariable]
     by_class: bool = False
-    """Whether the likelihood has several latent functions, so that its rows and rows of priors are not read as one."""
+    """Whether the likelihood has several latent functions. Then its rows and the rows of priors cannot be joined."""
 
 
 def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str]) -> _Effects:
-    """Return the hyperparameters of a model that are effects with priors which are not normal.
+    """Return the hyperparameters of a model that are effects with priors that are not normal.
 
     Parameters
     ----------
     read : GPClassifier
-        The model with these variables as hyperparameters.
+        Classifier of the model in which these variables are hyperparameters.
     likelihood : str or None
-        Name of the observed variable that is read.
+        Name of the observed variable to read.
     asked : collection of str
-        Names of variables that stay hyperparameters.
+        Names of variables that must be hyperparameters.
     """
     prior, model = read.prior, read.model
     if not isinstance(prior, LatentSum):
         return _Effects([])
-    # Effects next to an integrated intercept may be read as an exposure.
+    # With an integrated intercept, the factors of effects might be read as an exposure.
     behind = set(ancestors([*prior.predictor, read.parameters], blockers=prior.integrated))
     found = [rv for rv in prior.hyperparameters if rv in behind and rv.name not in asked and _may_be(rv, model)]
     scales = [scale for each in prior.recipes.values() for scale in each.scales]
@@ -229,15 +229,15 @@ def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str
 
 
 def effects_alone(model: pm.Model, likelihood: str | None, asked: Collection[str]) -> _Effects:
-    """Return the effects of `effects_of` for a model without normal effects.
+    """Return the effects as in `effects_of`, for a model without normal effects.
 
     Parameters
     ----------
     model : pm.Model
     likelihood : str or None
-        Name of the observed variable that is read.
+        Name of the observed variable to read.
     asked : collection of str
-        Names of variables that stay hyperparameters.
+        Names of variables that must be hyperparameters.
     """
     found = [rv for rv in model.free_RVs if rv.name not in asked and _may_be(rv, model)]
     found = _affine(found, [], [], [*model.potentials, *_inputs(model, model.observed_RVs)])
@@ -247,7 +247,7 @@ def effects_alone(model: pm.Model, likelihood: str | None, asked: Collection[str
 def _read_in(
     model: pm.Model, likelihood: str | None, found: list[TensorVariable], sources: Collection[Variable]
 ) -> _Effects:
-    """Return the variables that arguments of likelihoods are affine in, together with normal `sources`."""
+    """Return the variables in which, with the normal `sources`, the arguments of the likelihoods are affine."""
     by_class = False
     while found:
         try:
@@ -267,12 +267,12 @@ def _read_in(
 
 
 def _has_known_bounds(rv: TensorVariable) -> bool:
-    """Whether a variable is uniform between bounds that no other variable moves."""
+    """Return whether a variable is uniform between constant bounds."""
     return type(rv.owner.op) is UniformRV and not any(map(is_random, parameters(rv)))
 
 
 def _inputs(model: pm.Model, own: Collection[Variable]) -> Iterable[Variable]:
-    """Yield the parameters of the random variables that are not in a collection."""
+    """Yield the parameters of all random variables outside a collection."""
     for rv in model.basic_RVs:
         if rv not in own:
             yield from rv.owner.inputs
@@ -284,7 +284,7 @@ def _affine(
     arguments: Sequence[Variable],
     needed: Sequence[Variable],
 ) -> list[TensorVariable]:
-    """Return the variables that the arguments, given `others`, are affine in, and that no other term depends on."""
+    """Return the variables in which, with `others`, arguments are affine, and on which nothing else depends."""
     left = set(found)
     while left:
         affinity = Affinity(frozenset({*left, *others}))
@@ -309,7 +309,7 @@ def _size(variable: Variable) -> int:
 
 
 def _may_be(rv: TensorVariable, model: pm.Model) -> bool:
-    """Whether a free variable has an independent univariate prior with a density, and is not normal."""
+    """Return whether a free variable has an independent univariate prior with a density that is not normal."""
     op = rv.owner.op
     univariate = getattr(op, "ndim_supp", 1) == 0 and np.dtype(rv.dtype).kind == "f"
     if not univariate or isinstance(op, FlatRV | HalfFlatRV) or recipe(rv, model) is not None:
@@ -318,7 +318,7 @@ def _may_be(rv: TensorVariable, model: pm.Model) -> bool:
 
 
 def _bounds(rv: TensorVariable, model: pm.Model) -> _Bounds | None:
-    """Return the bounds of the support of a free variable; None if its transform does not show them."""
+    """Return the bounds of the support of a free variable; None if its transform does not determine them."""
     match model.rvs_to_transforms[rv]:
         case None:
             ends: tuple[Variable | float | None, ...] = None, None
@@ -340,17 +340,17 @@ def _bounds(rv: TensorVariable, model: pm.Model) -> _Bounds | None:
 def with_prior_rows(
     model: pm.Model, effects: Sequence[TensorVariable], bounds: bool = True, logarithms: bool = False
 ) -> pm.Model:
-    """Return a model in which some effects are normal, and their priors are rows of observed variables.
+    """Return a model in which effects are normal, and their priors are rows of observed variables.
 
-    With `logarithms` the logarithms of effects are normal. The logarithm of 'w' is 'w_log'.
+    With `logarithms` the logarithms of effects are normal. The logarithm of 'w' is the variable 'w_log'.
 
     Parameters
     ----------
     model : pm.Model
     effects : sequence of TensorVariable
-        Free variables of the model. Variables whose density is not computed entry by entry stay as they are.
+        Free variables of the model. A variable does not change if its density is not computed entry by entry.
     bounds : bool
-        Whether priors of uniform effects become rows. Otherwise these effects have their density without bounds.
+        Whether priors of uniform effects become rows. Otherwise their bounds are ignored.
     """
     wide = [] if bounds else [rv for rv in effects if type(rv.owner.op) is UniformRV]
     found = [each for rv in effects if rv not in wide and (each := _prior(rv, model, logarithms)) is not None]
@@ -371,7 +371,7 @@ def with_prior_rows(
 
 
 def _without_bounds(rv: TensorVariable) -> TensorVariable:
-    """Return a uniform variable that is treated as if it had no bounds."""
+    """Return a uniform variable whose bounds are ignored."""
     rng, size, *bounds = rv.owner.inputs
     return wide_uniform.make_node(rng, size, *(each.astype("float64") for each in bounds)).outputs[1].astype(rv.dtype)
 
@@ -387,7 +387,7 @@ def _prior(rv: TensorVariable, model: pm.Model, logarithm: bool) -> _Prior | Non
         return None
     drawn = {each for each in ancestors([log_density]) if each.owner and isinstance(each.owner.op, RNGConsumerOp)}
     if not drawn <= set(model.basic_RVs):
-        return None  # PyMC computes the density by copies of other variables.
+        return None  # PyMC computes the density by copies of further variables.
     bounds = _bounds(rv, model)
     assert bounds is not None
     op = rv.owner.op
@@ -403,7 +403,7 @@ def _prior(rv: TensorVariable, model: pm.Model, logarithm: bool) -> _Prior | Non
 
 
 def _centres(rv: TensorVariable) -> list[TensorVariable]:
-    """Return the kink of a distribution, the middles of mixture components, or the middle of another distribution."""
+    """Return the kinks of a distribution, the centres of mixture components, or else its support point."""
     op = rv.owner.op
     if isinstance(op, LaplaceRV | AsymmetricLaplaceRV):
         return [parameters(rv)[0 if isinstance(op, LaplaceRV) else -1]]
@@ -418,7 +418,7 @@ def _centres(rv: TensorVariable) -> list[TensorVariable]:
 
 
 def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
-    """Return a random variable with its entries along one axis; None if this is not possible."""
+    """Return a random variable with its entries along one axis; None if that is impossible."""
     op, shape = rv.owner.op, known_shape(rv)
     if not isinstance(op, RandomVariable) or any(op.ndims_params):
         return rv if rv.ndim < 2 else None
@@ -433,7 +433,7 @@ def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
 
 
 def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]]:
-    """Return mean and deviation of the base of each prior: its median and spread at the initial point."""
+    """Return mean and deviation of the base for each prior: median and spread at the initial point."""
     outputs: list[Variable] = []
     for each in found:
         steps = np.r_[-_STEPS[::-1], 0.0, _STEPS].reshape(-1, *[1] * each.value.ndim)
@@ -448,7 +448,7 @@ def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]
 
 
 def _spread(places: Array, log_density: Array) -> tuple[Array, Array]:
-    """Return the median and the spread of a density, from its values at places (k, ...)."""
+    """Return median and spread of a density, from its log at places (k, ...)."""
     height = np.where(np.isfinite(log_density), log_density, -np.inf)
     with np.errstate(all="ignore"):
         density = np.exp(height - height.max(axis=0))
@@ -464,7 +464,7 @@ def _spread(places: Array, log_density: Array) -> tuple[Array, Array]:
 
 
 class _Rows(NamedTuple):
-    """The rows of a prior, as parameters of an observed variable."""
+    """Rows of a prior: density and parameters of an observed variable."""
 
     density: "_FactorDensity"
     parameters: list[TensorVariable]
@@ -472,14 +472,14 @@ class _Rows(NamedTuple):
 
 
 class _FactorDensity:
-    """The log density of effects as a function of the parameters of a factor; see `pymc_gpep.univariate.prior_factor`.
+    """Log density of effects as a function of the parameters of a factor; see `pymc_gpep.univariate.prior_factor`.
 
     Parameters
     ----------
     own : callable
-        The log density as a function of effects and its own parameters.
+        Log density as a function of effects and its own parameters.
     given : int
-        Number of parameters of the factor before the parameters of `own`.
+        Number of parameters of the factor that precede the parameters of `own`.
     """
 
     def __init__(self, own: Callable[..., TensorVariable], given: int) -> None:
@@ -490,7 +490,7 @@ class _FactorDensity:
 
 
 def _rows(prior: _Prior, base: tuple[Array, Array], model: pm.Model) -> _Rows | None:
-    """Return the rows of a prior; None if its density is not computed row by row."""
+    """Return the rows of a prior; None if its density cannot be computed row by row."""
     shape = shape_of(prior.variable)
     own = row_density(prior.log_density, [prior.value], model.basic_RVs)
     if own is None:
@@ -515,7 +515,7 @@ def _rebuilt(
 ) -> pm.Model:
     given = variables_of(model)
     made_of = [each for own in rows.values() for each in own.parameters]
-    # PyTensor copies a random variable whose size is also used. The copy is not a variable of the model.
+    # PyTensor copies a random variable whose size is used elsewhere in a graph. A copy does not belong to the model.
     same = {rv: rv for rv in model.basic_RVs if set(normal).isdisjoint(ancestors([rv]))}
     values = {rv: pt.exp(own) if logarithms else own for rv, own in normal.items()}
     replaced = graph_replace([*given, *made_of], {**same, **values}, strict=False)

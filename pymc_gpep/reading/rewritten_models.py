@@ -1,17 +1,19 @@
-"""Models rewritten before they are read. Samplers move the variables of the original model.
+"""Models that are rewritten before they are read. Samplers move the variables of the original model.
 
-bambi's centring of predictors is undone. A series with a start that is not Gaussian is Gaussian given its start, so
-that all values after the start are integrated.
+The centring of predictors by bambi is undone. If the start of a series is not Gaussian, it becomes a separate variable.
+Given its start the series is Gaussian, so all later values are integrated out.
 
-Marginalised processes are latent values with normal noise. For `pm.gp.Marginal` and `pm.gp.MarginalKron` PyMC observes
-a multivariate normal variable with the covariance K + D of process and noise. The model that is read has latent values
-with the covariance K, and normal observations of them. For `pm.gp.MarginalApprox` PyMC has a potential, with the
-low-rank covariance AᵀA in place of K: latent values are Aᵀu. An observed `pm.AR` or `pm.GaussianRandomWalk` is a
-regression of each value on earlier values. An observed vector with correlated noise is a regression of each entry on
-earlier entries. With a covariance L Lᵀ the entries have the means y − D L⁻¹ (y − μ) and the standard deviations D, the
-diagonal of L.
+Marginalised processes become latent values with normal noise. For `pm.gp.Marginal` and `pm.gp.MarginalKron`, PyMC
+observes a multivariate normal variable with the covariance K + D of process and noise. The rewritten model has latent
+values with the covariance K, and normal observations. For `pm.gp.MarginalApprox`, PyMC has a potential with a low-rank
+covariance AᵀA in place of K. The latent values are then Aᵀu.
 
-Potentials that are log densities of rows become observed variables: censored survival, weighted rows, sums of zero.
+An observed `pm.AR` or `pm.GaussianRandomWalk` becomes a regression of each value on earlier values. An observed vector
+with correlated noise becomes a regression of each entry on earlier entries. For a covariance L Lᵀ the entries have the
+means y − D L⁻¹ (y − μ) and the standard deviations D, the diagonal of L.
+
+Potentials that are log densities of rows become observed variables, for example censored survival, weighted rows, and
+sums of zero.
 """
 
 import gc
@@ -58,24 +60,26 @@ from pymc_gpep.recipes.recipe import as_double, as_matrix, is_read, lower_root, 
 from pymc_gpep.univariate.likelihood import argument_of_variable
 from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, stable
 
-_DESIGN = "design_matrix_without_intercept"  # Attribute of a part of a bambi model that has centred its predictors.
+_DESIGN = (
+    "design_matrix_without_intercept"  # Attribute that parts of a bambi model have if their predictors are centred.
+)
 
 
 def with_bambi_intercept(model: pm.Model) -> pm.Model:
-    """Return the model of a bambi model with the intercept of the uncentred predictors.
+    """Return the model of a bambi model with an intercept for the uncentred predictors.
 
     By default bambi subtracts the means of predictors, and corrects the intercept α to α − x̄ᵀβ after its own `fit`. In
-    the returned model the variable α has the corrected value. All other variables are the same.
+    the returned model the variable α is the corrected intercept. All other variables are the same.
 
     Returns
     -------
     pm.Model
-        The model itself unless bambi built it and centred its predictors.
+        The model itself, unless bambi built it and centred predictors.
 
     Raises
     ------
     StructureError
-        If the prior of such an intercept is neither normal nor flat.
+        If the prior of the intercept is neither normal nor flat.
     """
     components = _centred_components(model)
     if not components:
@@ -91,15 +95,16 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
         corrected[intercept], shift = _corrected(own[intercept], means, slopes)
         graph.replace(own[intercept], corrected[intercept] + shift, import_missing=True)
     remade = rebuilt(model, dict(zip(given, graph.outputs, strict=True)) | corrected)
-    remade.free_RVs.sort(key=set(corrected.values()).__contains__)  # after the variables that they depend on
+    # Place them after the variables that they depend on.
+    remade.free_RVs.sort(key=set(corrected.values()).__contains__)
     return remade
 
 
 def _centred_components(model: pm.Model) -> list[Any]:
-    """Return the parts of a bambi model with an intercept of centred predictors; an empty list for other models."""
+    """Return the parts of a bambi model that have an intercept and centred predictors; empty for other models."""
     if "bambi" not in sys.modules:
         return []
-    for each in gc.get_referrers(model):  # a model has no reference to its bambi model
+    for each in gc.get_referrers(model):  # A PyMC model has no reference to its bambi model.
         own = each if isinstance(each, dict) else getattr(each, "__dict__", {})
         parts = own.get("components")
         if own.get("model") is model and isinstance(parts, dict):
@@ -108,7 +113,7 @@ def _centred_components(model: pm.Model) -> list[Any]:
 
 
 def _corrected(intercept: Variable, means: np.ndarray, slopes: list[Any]) -> tuple[TensorVariable, TensorVariable]:
-    """Return the variable of the corrected intercept, and its difference from the intercept of centred predictors."""
+    """Return the variable of the corrected intercept, and its difference from the original intercept."""
     node = intercept.owner
     if not isinstance(node.op, NormalRV | FlatRV):
         raise StructureError(
@@ -127,20 +132,20 @@ def _corrected(intercept: Variable, means: np.ndarray, slopes: list[Any]) -> tup
 
 
 def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
-    """Return a model in which the starts of series that are not Gaussian are separate variables.
+    """Return a model in which starts of series that are not Gaussian are separate variables.
 
-    The start of 'walk' is 'walk_start'. It has the prior `init_dist`, and the series begins with its value.
+    The start of 'walk' is the variable 'walk_start' with the prior `init_dist`. The series begins with its value.
 
     Parameters
     ----------
     model : pm.Model
     asked : collection of str
-        Names of series whose start stays part of the series.
+        Names of series whose start is not separated.
 
     Returns
     -------
     pm.Model
-        The model itself if there is no such series. Otherwise a new model whose data and coords follow `model`.
+        The model itself without such a series. Otherwise a new model that shares data and coords with `model`.
     """
     found: dict[TensorVariable, tuple[TensorVariable, TensorVariable]] = {}
     for rv in model.free_RVs:
@@ -151,7 +156,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
         return model
     series = {rv: own for rv, (_, own) in found.items()}
     given = variables_of(model)
-    # PyTensor copies a random variable whose size is also used. The copy is not a variable of the model.
+    # PyTensor copies a random variable whose size is used elsewhere in a graph. A copy does not belong to the model.
     same = {rv: rv for rv in model.basic_RVs if set(found).isdisjoint(ancestors([rv]))}
     new = dict(zip(given, graph_replace(given, {**same, **series}, strict=False), strict=True))
     return rebuilt(model, new, {rv: start for rv, (start, _) in found.items()})
@@ -180,7 +185,7 @@ def _apart(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
 
 
 def _without_time(start: TensorVariable) -> TensorVariable:
-    """Return the start of a walk without the time axis; unchanged if its parameters are not scalars."""
+    """Return the start of a walk without its time axis; unchanged if its parameters are not scalars."""
     op = start.owner.op
     if not isinstance(op, RandomVariable):
         return start
@@ -195,19 +200,19 @@ def _without_time(start: TensorVariable) -> TensorVariable:
 def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
     """Return a model in which a fit draws variables without observations, such as the effect of a new study.
 
-    No observation or potential depends on such a variable. Given its parameters it has its prior, so that draws of a
-    fit are exact. As a hyperparameter the variable would pull its scale to 0.
+    No observation or potential depends on such a variable. Given its parameters, its posterior is its prior, so that
+    draws are exact. As a hyperparameter at its maximum, it would pull its scale to 0.
 
     Parameters
     ----------
     model : pm.Model
     asked : collection of str
-        Names of variables that are to stay hyperparameters.
+        Names of variables that must be hyperparameters.
 
     Returns
     -------
     pm.Model
-        The model itself if there is no such variable.
+        The model itself without such a variable.
     """
     needed = {*unobserved_responses(model), *ancestors([*model.observed_RVs, *model.potentials])}
     free = set(model.free_RVs)
@@ -221,7 +226,7 @@ def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.M
     return rebuilt(model, {each: each for each in variables_of(model)}, kinds=dict.fromkeys(found, "deterministics"))
 
 
-# Largest diagonal entry of a covariance that counts as a correction of rounding. Larger entries are noise.
+# Largest diagonal entry of a covariance that counts as jitter. A larger entry is noise.
 _JITTER = 1e-5
 
 
@@ -229,13 +234,13 @@ type _Process = tuple[TensorVariable, TensorVariable]
 
 
 def with_latent_processes(model: pm.Model) -> pm.Model:
-    """Return a model whose marginalised processes have latent values. The latent values of 'y' are named 'y_process'.
+    """Return a model with latent values for marginalised processes: the variable 'y_process' for the observed 'y'.
 
     Returns
     -------
     pm.Model
-        The model itself if there is no such process. Otherwise a new model whose data and coords follow `model`. The
-        density of observations, latent values integrated out, is the same.
+        The model itself without such a process. Otherwise a new model that shares data and coords with `model`. With
+        latent values integrated out, the density of observations is the same.
     """
     model = _with_vectors(_with_low_rank_processes(_with_regressions(model)))
     missing = missing_responses(model)
@@ -253,7 +258,7 @@ def with_latent_processes(model: pm.Model) -> pm.Model:
 
 
 def _with_regressions(model: pm.Model) -> pm.Model:
-    """Return a model in which observed series are normal regressions on their own past."""
+    """Return a model in which observed series are normal regressions on their past."""
     missing = missing_responses(model)
     found = {rv: own for rv in model.observed_RVs if rv not in missing and (own := _regression(rv, model)) is not None}
     if not found:
@@ -293,10 +298,10 @@ def _regression(rv: TensorVariable, model: pm.Model) -> tuple[TensorVariable, Te
 
 
 def _with_vectors(model: pm.Model) -> pm.Model:
-    """Return a model in which entries of observed vectors with correlated noise are regressions on entries before them.
+    """Return a model in which observed vectors with correlated noise are regressions on earlier entries.
 
-    The tag `MARGINAL` of a new variable holds the normal distribution of each entry alone, and the number of axes of a
-    vector.
+    The tag `MARGINAL` of a new variable contains the marginal normal distribution of the entries, and the number of
+    axes of a vector.
     """
     missing, sources = missing_responses(model), gaussians_of(model).sources
     apart = [rv for rv in model.observed_RVs if rv not in missing]
@@ -311,7 +316,7 @@ def _with_vectors(model: pm.Model) -> pm.Model:
 
 
 def _vectors(rv: TensorVariable, model: pm.Model, sources: frozenset[Variable]) -> TensorVariable | None:
-    """Return normal entries given the entries before them; None for a variable of another kind."""
+    """Return the entries of a vector given earlier entries; None for other variables."""
     node, value = rv.owner, as_double(model.rvs_to_values[rv])
     if not isinstance(node.op, MvNormalRV | MatrixNormalRV) or _read(rv) is not None or rv.ndim > 2:
         return None
@@ -334,7 +339,7 @@ def _vectors(rv: TensorVariable, model: pm.Model, sources: frozenset[Variable]) 
 
 
 def _innovations(root: TensorVariable) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Return D L⁻¹, D and standard deviations for a triangular root L of a covariance, with the diagonal D of L."""
+    """Return D L⁻¹, D, and the standard deviations, for a root L of a covariance with the diagonal D."""
     own = pt.diagonal(root, axis1=-2, axis2=-1)
     matrix = own[..., None] * pt.linalg.solve_triangular(root, pt.eye(root.shape[-1]), lower=True, b_ndim=2)
     found = matrix, own, pt.sqrt(pt.sum(root**2, axis=-1))
@@ -365,11 +370,12 @@ def _with_low_rank_processes(model: pm.Model) -> pm.Model:
 
 
 def _low_rank(potential: TensorVariable) -> tuple[TensorVariable, ...] | None:
-    """Return A, mean, observations, noise variances and trace of a potential of `pm.gp.MarginalApprox`; else None."""
+    """Return A, mean, observations, noise variances and trace for a potential of `pm.gp.MarginalApprox`; else None."""
     if not str(potential.name).startswith(_OF_APPROXIMATION):
         return None
     try:
-        # −(constant + log determinant + quadratic + trace), with the quadratic form ½ (rᵀΛ⁻¹r − cᵀc).
+        # The potential is −(constant + log determinant + quadratic + trace), where the quadratic form is ½ (rᵀΛ⁻¹r −
+        # cᵀc).
         inner, trace = potential.owner.inputs[1].owner.inputs
         quadratic = inner.owner.inputs[1].owner.inputs[1].owner.inputs
         products = [
@@ -387,12 +393,12 @@ def _low_rank(potential: TensorVariable) -> tuple[TensorVariable, ...] | None:
 
 
 def _nearest_product(variables: Sequence[Variable]) -> Apply:
-    """Return the first product of matrices on the way back from some variables."""
+    """Return the matrix product nearest to variables, among the operations they depend on."""
     return next(v.owner for v in ancestors(variables) if v.owner is not None and isinstance(v.owner.op, Dot))
 
 
 def _read(rv: TensorVariable) -> _Process | None:
-    """Return the latent values of a process and normal observations of them; None for another variable."""
+    """Return the latent values of a marginalised process, and normal observations of them; None for other variables."""
     node = rv.owner
     match node.op:
         case KroneckerNormalRV():
@@ -429,7 +435,7 @@ def _terms(covariance: TensorVariable) -> Iterator[TensorVariable]:
 
 
 def _diagonal(term: TensorVariable) -> TensorVariable | None:
-    """Return the diagonal of a diagonal matrix, (n,) or one number; None for another matrix."""
+    """Return the diagonal of a diagonal matrix, (n,) or a scalar; None for other matrices."""
     node = term.owner
     match node and node.op:
         case Eye() if isinstance(node.inputs[2], Constant) and node.inputs[2].data == 0:
@@ -457,19 +463,20 @@ def _is_jitter(diagonal: TensorVariable) -> bool:
 
 
 def with_observed_potentials(model: pm.Model) -> pm.Model:
-    """Return a model in which potentials that are log densities of rows are observed variables of the same names.
+    """Return a model in which potentials that are log densities of rows are observed variables with the same names.
 
-    A potential is read if it is a sum of functions of one affine function of Gaussian variables at each row. The
-    observed values of such a variable are zeros, on which its density does not depend. Terms without Gaussian
-    variables, such as −n log σ, are added to the rows in equal parts.
+    A potential is read if it is a sum over rows, and each row is a function of one affine function of Gaussian
+    variables. The observed values of the new variable are zeros, which its density ignores. Terms without Gaussian
+    variables, such as −n log σ, are divided equally among the rows.
 
     Returns
     -------
     pm.Model
-        The model itself if it has no such potential. Otherwise a new model whose data and coords follow `model`. Its
-        log density is the same.
+        The model itself without such a potential. Otherwise a new model with the same log density, which shares data
+        and coords with `model`.
     """
-    by_class = [each for each in LIKELIHOODS if each.function_axis]  # these likelihoods need a single observed variable
+    # These likelihoods need a single observed variable.
+    by_class = [each for each in LIKELIHOODS if each.function_axis]
     if not model.potentials or any(each.may_be(rv) for rv in model.observed_RVs for each in by_class):
         return model
     sources = gaussians_of(model).sources
@@ -490,13 +497,13 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
 
 
 class _Density:
-    """A log density of rows as a function of its parameters.
+    """Log density of rows as a function of its parameters.
 
     Parameters
     ----------
     output : TensorVariable, shape (n,)
     inputs : sequence of TensorVariable
-        The input vectors of the parameters.
+        Input vectors of the parameters.
     """
 
     def __init__(self, output: TensorVariable, inputs: Sequence[TensorVariable]) -> None:
@@ -512,7 +519,7 @@ type _Term = tuple[_Density, list[TensorVariable], int]
 
 
 def _rows(potential: TensorVariable, sources: frozenset[Variable], stop: Collection[Variable]) -> list[_Term]:
-    """Return the log densities of rows whose sum is a potential; an empty list for another potential."""
+    """Return the log densities of rows whose sum is a potential; empty if the potential is not such a sum."""
     terms = list(_summands(potential, sources))
     of_rows = [each for each in terms if not sources.isdisjoint(ancestors([each]))]
     shape = known_shape(of_rows[0]) if of_rows else (None,)
@@ -530,9 +537,9 @@ def _rows(potential: TensorVariable, sources: frozenset[Variable], stop: Collect
 
 
 def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[TensorVariable]:
-    """Yield arrays whose entries add up to a potential; factors without `sources` are moved into sums."""
+    """Yield arrays whose entries add up to a potential. Factors without `sources` are moved into the sums."""
     node = value.owner
-    # A product of two vectors is an entry of a product of matrices.
+    # A product of two vectors is an entry of a matrix product.
     while node is not None and isinstance(node.op, ViewOp | DimShuffle) and all(value.type.broadcastable):
         value = cast(TensorVariable, node.inputs[0])
         node = value.owner
@@ -561,7 +568,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
         left, right = inputs
         yield left.dimshuffle(1) * right.dimshuffle(0)
     elif value.ndim == 0 and is_elementwise(value, TrueDiv):
-        # A mean divides by a length. If the length's graph is not constant, it is a copy with variables of its own.
+        # A mean divides by a length. If the length's graph is not constant, the graph has copies of variables.
         (folded,) = constant_fold([inputs[1]], raise_not_constant=False)
         divisor = inputs[1] if isinstance(folded, Variable) else folded
         if not sources.isdisjoint(ancestors([divisor] if isinstance(divisor, Variable) else [])):
@@ -575,7 +582,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
 def _term(
     value: TensorVariable, lifted: Lifted, sources: frozenset[Variable], stop: Collection[Variable]
 ) -> _Term | None:
-    """Return an array as a log density of rows; None if its rows depend on several Gaussian arguments."""
+    """Return an array as a log density of rows; None if a row depends on several Gaussian arguments."""
     if value.ndim > 1:
         shape = known_shape(value)
         if None in shape:
@@ -594,18 +601,18 @@ def _term(
 def row_density(
     value: TensorVariable, arguments: Sequence[TensorVariable], stop: Collection[Variable]
 ) -> tuple["_Density", list[TensorVariable]] | None:
-    """Return the log density of rows, and its parameters; None if rows depend on each other.
+    """Return the log density of rows, and its parameters; None if rows are dependent.
 
     Parameters
     ----------
     value : TensorVariable, shape (n,) or ()
-        The log density.
+        Log density.
     arguments : sequence of TensorVariable
-        The variables of the density, which are its first parameters.
+        Variables of the density, which become its first parameters.
     stop : collection of Variable
-        Random variables, which are cut off as parameters.
+        Random variables, which become parameters.
     """
-    # Random variables and data become parts, and do not occur inside the density.
+    # Random variables and data become parameters, so that the density does not contain them.
     leaves = [each for each in ancestors([value], blockers=[*arguments, *stop]) if each in stop]
     leaves += [each for each in ancestors([value], blockers=leaves) if isinstance(each, TensorSharedVariable)]
     there = {each: each.type() for each in (*arguments, *leaves)}
@@ -630,6 +637,6 @@ def _length(variable: TensorVariable, axis: int) -> int:
 
 
 def as_fits_read(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
-    """Return the rewritten model that fits read; the model itself if there is nothing to rewrite."""
+    """Return the rewritten model that fits read; the model itself if it needs no rewriting."""
     alone = with_predictions_drawn(model, hyperparameters)
     return with_observed_potentials(with_latent_processes(with_starts(alone, hyperparameters)))

@@ -33,9 +33,9 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(CARRV)
 def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by the inverse root of the precision tau (D - alpha W). D is diagonal, with the numbers of neighbours.
+    """Return a recipe by a root of the inverse of the precision tau (D - alpha W), with D the numbers of neighbours.
 
-    PyMC's density is the density of this Gaussian times a constant, which depends on W alone.
+    PyMC's density is the density of this Gaussian times a constant that depends on W alone.
     """
     mu, weights, alpha, tau, _ = parameters(variable)
     dense = weights
@@ -53,7 +53,7 @@ def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _car_field(weights: TensorVariable, shape: Shape) -> Field | None:
-    """Return the field of √tau times the variable, with precision D - alpha W; None if weights may change."""
+    """Return the field of √tau times the variable, with the precision D - alpha W; None if W may change."""
     if is_random(weights) or weights.ndim != 2:
         return None
     w = csr_array(_value(weights), dtype=float)
@@ -75,9 +75,9 @@ def _car_field(weights: TensorVariable, shape: Shape) -> Field | None:
 
 @reads(ICARRV)
 def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Recipe by a root of the pseudo-inverse of D - W, and by the mean of all areas, which PyMC holds near zero.
+    """Return a recipe by a root of the pseudo-inverse of D - W, plus the mean of all areas, which is near zero in PyMC.
 
-    PyMC's density is the density of this Gaussian times a constant if sigma is 1; it lacks the power of sigma.
+    For sigma = 1, PyMC's density is the density of this Gaussian times a constant. PyMC leaves out a power of sigma.
     """
     sigma, sd_of_mean = parameters(variable)[1:]
     if len(shape) != 1 or is_random(sigma):
@@ -99,7 +99,10 @@ def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _icar_field(weights: csr_array, sigma: TensorVariable, sd_of_mean: TensorVariable) -> Field:
-    """Return the field of the variable / sigma: D - W plus a ridge at one area. Columns remove it and add the mean."""
+    """Return the field of the variable / sigma: D - W plus a ridge at one area.
+
+    V removes the ridge and adds the mean.
+    """
     n, below = weights.shape[0], tril(weights, -1).tocoo()
     degrees = np.asarray(weights.sum(axis=0)).ravel()
     held = int(degrees.argmax())
@@ -124,7 +127,7 @@ def neighbours(variable: TensorVariable) -> csr_array:
 
 
 def is_connected(weights: csr_array) -> bool:
-    """Whether each area can be reached from each other area through neighbours."""
+    """Return whether any two areas are connected through neighbours."""
     return bool(connected_components(weights, directed=False)[0] == 1)
 
 
@@ -137,8 +140,8 @@ def _value(variable: TensorVariable) -> NDArray[np.float64]:
 def _intrinsic_root(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a root of the pseudo-inverse of D - W, (n, n - 1).
 
-    With the last area held at zero, D - W without its row and column has a Cholesky factor. Subtracting the mean of
-    all areas turns this generalised inverse into the pseudo-inverse.
+    If the last area is held at zero, the remaining part of D - W has a Cholesky factor. Subtracting the mean of all
+    areas from this generalised inverse returns the pseudo-inverse.
     """
     laplacian = np.diag(weights.sum(axis=0)) - weights
     n = len(weights)

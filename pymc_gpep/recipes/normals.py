@@ -1,4 +1,4 @@
-"""Recipes of normals: of any covariance, with a sum of zero, and of Kronecker products."""
+"""Recipes of normals: with any covariance, with a zero sum, and with Kronecker products."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,20 +37,20 @@ from pymc_gpep.recipes.sparse_normal import SparseNormalRV
 type Indices = NDArray[np.int64]
 type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 
-_SPARSE = 0.1  # Largest share of nonzero entries of a sparse precision.
-_HELD = 8  # Largest number of sums fixed at zero.
-_SMALL = 100  # With fewer rows the precision may be denser.
+_SPARSE = 0.1  # Largest share of nonzero entries in a precision that counts as sparse.
+_HELD = 8  # Largest number of sums that are fixed at zero.
+_SMALL = 100  # A precision with fewer rows than this may be denser.
 
 
 @reads(FlatRV)
 def read_flat(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by the numbers themselves, with density 1."""
+    """Return a recipe by the entries of the variable, each with density 1."""
     size = prod(shape)
     return Recipe(size, (), (), lambda z, means, scales: z.reshape(shape), flat=tuple(range(size)))
 
 
 class WideUniformRV(UniformRV):
-    """A uniform variable whose bounds have no effect: the posterior has no mass beyond the bounds."""
+    """A uniform variable whose bounds are ignored, since the posterior is negligible beyond them."""
 
 
 wide_uniform = WideUniformRV()
@@ -58,7 +58,7 @@ wide_uniform = WideUniformRV()
 
 @reads(WideUniformRV)
 def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by the middle plus z times the width, with numbers z between −½ and ½ that have density 1."""
+    """Return a recipe by the midpoint plus z times the width, with z between −½ and ½ of density 1."""
     size = prod(shape)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], bounds: Sequence[TensorVariable]) -> TensorVariable:
@@ -70,7 +70,7 @@ def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(MvNormalRV)
 def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by a root of the covariance, or of each covariance of a batch, times standard normals."""
+    """Return a recipe by a root of the covariance, or of each covariance in a batch, times standard normals."""
     mean, cov = parameters(variable)
     root = read_root(cov)
     return Recipe(
@@ -83,7 +83,7 @@ def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _by_precision(root: Root, shape: Shape) -> Field | None:
-    """Return the field of the variable minus its mean, if the graph contains a sparse precision of it; else None."""
+    """Return the field of the variable minus its mean, if the graph contains a sparse precision; else None."""
     if root.of is not inverse_root or root.scale.ndim != 2 or not shape:
         return None
     first, second = pattern_of(root.scale)
@@ -93,7 +93,7 @@ def _by_precision(root: Root, shape: Shape) -> Field | None:
 
 
 def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries) -> Field:
-    """Return the field of the variable minus its mean, by the entries of a precision that the whole batch shares."""
+    """Return the field of the variable minus its mean, from the entries of a precision shared by the batch."""
     size = prod(shape)
     begin = np.arange(0, size, shape[-1])[:, None]
 
@@ -112,7 +112,7 @@ def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries
 
 @reads(SparseNormalRV)
 def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by a root of the inverse of the precision times standard normals, with a field by the precision itself."""
+    """Return a recipe by a root of the inverse of the precision, with a field of this precision."""
     _, _, mean, entries, *places = parameters(variable)
     first, second = evaluate(places)
 
@@ -128,7 +128,7 @@ def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(ZeroSumNormalRV)
 def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by a normal minus its means along the axes: the projection on arrays that sum to zero along each axis."""
+    """Return a recipe by independent normals minus their means along the axes."""
     sigma = parameters(variable)[2]
     size, series = prod(shape), prod(shape[:-1])
     axes = range(-variable.owner.op.ndim_supp, 0)
@@ -152,7 +152,7 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
-    """Return the recipe of a zero-sum normal before its projection along the last axis, by the same standard normals.
+    """Return the recipe of a zero-sum normal before the last axis is centred, by the same standard normals.
 
     None for other variables.
     """
@@ -162,13 +162,13 @@ def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
     return Recipe(recipe.size, recipe.means, recipe.scales, lambda z, means, scales: scales[0] * z.reshape(shape))
 
 
-_SHORT = 30  # Largest number of rows for a factor by its covariance.
-_ENTRIES = 2_000_000  # Largest number of entries of a product.
+_SHORT = 30  # Largest number of rows of a factor that is defined by its covariance.
+_ENTRIES = 2_000_000  # Largest number of entries in the product of the precisions.
 
 
 @reads(KroneckerNormalRV)
 def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by roots of the factors, applied along one axis each; noise has separate standard normals."""
+    """Return a recipe by roots of the factors, one along each axis. Noise has further standard normals."""
     _, _, mu, sigma, *covs = parameters(variable)
     roots = [read_root(cov) for cov in covs]
     lengths = [int(each[-1]) for each in evaluate(resolve_shapes([cov.shape for cov in covs]))]
@@ -187,9 +187,9 @@ def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape, noisy: bool) -> Field | None:
-    """Return the field by the Kronecker product of the factors' precisions; None if the product has many entries.
+    """Return the field with the Kronecker product of the factors' precisions; None if it has too many entries.
 
-    The precision of a factor that is given by its covariance is dense, so that such a factor must be short.
+    The precision of a factor that is defined by its covariance is dense, so only short factors are allowed.
     """
     shown = [root.of is inverse_root for root in roots]
     if any(not sparse and length > _SHORT for sparse, length in zip(shown, lengths, strict=True)):
@@ -230,13 +230,13 @@ def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape
 
 @reads(MatrixNormalRV)
 def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Recipe by a root on each side of the normals. PyMC has no density of several matrices."""
+    """Return a recipe by normals with a root on each side. PyMC has no density for several matrices."""
     if len(shape) != 2:
         return None
     mu, row_root, column_root = parameters(variable)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
-        rows, columns = (pt.tril(as_double(scale)) for scale in scales)  # PyMC's density reads only the lower triangle
+        rows, columns = (pt.tril(as_double(scale)) for scale in scales)  # PyMC's density uses only the lower triangle.
         return cast(TensorVariable, means[0] + rows @ (z.reshape(shape) @ columns.mT))
 
     diagonals = tuple(cast(TensorVariable, pt.diagonal(root)) for root in (row_root, column_root))

@@ -1,4 +1,4 @@
-"""Reasons why a Gaussian variable has no recipe, and the model to write instead."""
+"""Reasons why a variable that looks Gaussian has no recipe, and the code to write instead."""
 
 from collections.abc import Iterable
 
@@ -18,11 +18,11 @@ _MIXTURES = {
     LaplaceRV: "pm.Normal(..., sigma=b * pt.sqrt(2 * w)) with w = pm.Exponential('w', 1{shape})",
     MvStudentTRV: "pm.MvNormal(..., cov=w * scale) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
 }
-"""The same priors as normals with a scale of their own, which is a hyperparameter."""
+"""The same priors as normals with a scale variable, which is a hyperparameter."""
 
 
 def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
-    """Return why a variable that looks Gaussian cannot be integrated, and the code to write instead.
+    """Return why a variable that looks Gaussian is not integrated out, and the code to write instead.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
     Returns
     -------
     str
-        One sentence; an empty string where there is nothing to say.
+        One sentence; empty without a reason.
     """
     op = variable.owner.op
     name = describe(variable)
     if (series := getattr(variable.tag, "start_of", None)) is not None:
         return f"{name} is the start of {series!r}, and stays a hyperparameter: give it init_dist=pm.Normal.dist(...)."
     if type(op) in _MIXTURES:
-        # A scale for each entry: a common scale would be another prior.
+        # Each entry needs its own scale: a common scale would change the prior.
         shape = shape_of(variable)
         mixture = _MIXTURES[type(op)].format(shape=f", shape={shape if len(shape) > 1 else shape[0]}" if shape else "")
         return f"{name} is not Gaussian, and stays a hyperparameter: the same prior is {mixture}."
@@ -58,7 +58,7 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
 
 
 def why_no_recipes(variables: Iterable[TensorVariable], model: pm.Model) -> str:
-    """Return the reasons why some variables cannot be integrated, each reason once.
+    """Return the reasons why variables are not integrated out. Each reason occurs once.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Random variables as affine functions of independent standard normals: recipes, their table, and roots of covariances.
 
-A root is any square matrix R with R Rᵀ equal to the covariance. It is computed from parameters alone, so that a
-standard normal enters by a matrix product and nothing else.
+A root is any square matrix R with R Rᵀ equal to the covariance. It depends on parameters alone, so that the variable is
+the matrix product of R and standard normals.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,24 +41,25 @@ Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariab
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A Gaussian random variable as its mean and numbers x that have a sparse precision Q + V W⁻¹ Vᵀ.
+    """A Gaussian random variable as a function of a vector x that has the sparse precision Q + V W⁻¹ Vᵀ.
 
     Attributes
     ----------
     make : callable
-        Like `Recipe.make`, with x in place of standard normals.
+        Function like `Recipe.make`, with x in place of standard normals.
     first, second : array (m,)
-        Rows and columns of the entries of Q, on one side of the diagonal; duplicate entries add up.
+        Rows and columns of entries of Q, each on one side of the diagonal. Duplicate entries are added.
     entries : callable
-        Returns these entries (m,) for the scales of the recipe.
+        Function of the recipe's scales that returns these entries, (m,).
     columns : array (p, size)
         Vᵀ.
     widths : array (p,)
         The diagonal of W.
     blocks : tuple of tuple of int
-        Shapes of parts of x. An entry of the variable has one number of each part. Empty for one part in its own shape.
+        Shapes of the parts of x. Each entry of the variable has one number in each part. Empty if x has the shape of
+        the variable.
     independent : bool
-        Whether x are independent standard normals.
+        Whether the entries of x are independent standard normals.
     """
 
     make: Make
@@ -72,20 +73,20 @@ class Field:
 
     @classmethod
     def plain(cls, size: int, make: Make, flat: Sequence[int] = ()) -> Self:
-        """Return independent standard normals as a field, without entries of numbers that are `flat`."""
+        """Return independent standard normals as a field. The precision has no entries for `flat` positions."""
         every = np.delete(np.arange(size), np.array(flat, np.int64))
         no_columns = np.zeros((0, size))
         return cls(make, every, every, lambda scales: pt.ones(every.size), no_columns, np.zeros(0), (), not len(flat))
 
     def cumulated(self, begin: int, shape: Shape) -> "Field":
-        """Return the field by running sums y, along the last axis, of a part x of its numbers.
+        """Return the field with one part x of its vector replaced by the running sums y of x along the last axis.
 
-        The precision of y is Dᵀ Q D with x = D y. D takes the difference of each sum to the sum before it.
+        The precision of y is Dᵀ Q D, where x = D y are the differences of successive sums.
 
         Parameters
         ----------
         begin : int
-            Place of the first number of the part.
+            Position of the first entry of the part.
         shape : tuple of int
             Shape of the part.
         """
@@ -106,7 +107,7 @@ class Field:
         m, diagonal = len(self.first), self.first == self.second
         rows = np.stack([self.first, self.first, before[self.first], before[self.first]])
         others = np.stack([self.second, before[self.second], self.second, before[self.second]])
-        # An entry off the diagonal counts twice, and so does a product of two different numbers.
+        # An entry off the diagonal counts twice, and so does the product of two different entries.
         weights = np.array([1.0, -1.0, -1.0, 1.0])[:, None] * np.where((rows == others) & ~diagonal, 2.0, 1.0)
         there = (rows >= 0) & (others >= 0)
         there[2] &= ~diagonal
@@ -126,24 +127,24 @@ class Recipe:
     Attributes
     ----------
     size : int
-        Number of standard normals; a singular distribution has more of them than it has dimensions.
+        Number of standard normals. It exceeds the dimension of a singular distribution.
     means : tuple of TensorVariable
-        Parameters in which the variable is affine, so that they may depend on other Gaussian variables.
+        Parameters in which the variable is affine. They may depend on other Gaussian variables.
     scales : tuple of TensorVariable
-        Parameters that must not depend on variables that are integrated.
+        Other parameters. They may not depend on variables that are integrated out.
     make : callable
-        `make(z, means, scales)` returns the variable as a graph in double precision, with the shape that the random
-        variable had when it was read. It is affine in `z`, of shape (size,), and in the means.
+        `make(z, means, scales)` returns the variable as a graph in double precision, with the shape of the random
+        variable when it was read. The graph is affine in `z` (size,) and in the means.
     positive : tuple of TensorVariable
-        Numbers whose negative values have density 0 in PyMC, although `make` then returns a Gaussian variable.
+        Parameters whose negative values have density 0 in PyMC, although `make` accepts them.
     field : Field, optional
-        The same variable, by `size` numbers with a sparse precision.
+        The same variable as a function of `size` numbers with a sparse precision.
     flat : tuple of int
-        Positions of coefficients, also of the field, whose prior is flat instead of standard normal.
+        Positions in z, and in the vector of the field, with a flat prior in place of a standard normal one.
     bounded : bool
-        Whether flat numbers lie between −½ and ½, which is taken to be without effect on the posterior.
+        Whether flat entries are restricted to −½ to ½. The restriction is ignored, as negligible for the posterior.
     wide : tuple of float
-        Standard deviations of the normal priors that replaced flat priors, one for each flat number.
+        Standard deviations of normal priors that replaced the flat priors, one for each flat entry.
     """
 
     size: int
@@ -157,7 +158,7 @@ class Recipe:
     wide: tuple[float, ...] = ()
 
     def widened(self, deviations: NDArray[np.float64]) -> "Recipe":
-        """Return the recipe with normal priors of these standard deviations (p,) in place of flat priors."""
+        """Return the recipe with flat priors replaced by normal priors with these standard deviations (p,)."""
         units = np.ones(self.size)
         units[list(self.flat)] = deviations
         make = self.make
@@ -168,11 +169,11 @@ class Recipe:
 
     @property
     def as_field(self) -> Field:
-        """The field; without a field, independent standard normals."""
+        """The field of the recipe, or independent standard normals without a field."""
         return self.field or Field.plain(self.size, self.make, self.flat)
 
     def by_field(self, field: Field | None = None) -> "Recipe":
-        """Return the recipe by the numbers of its field, or of a given one, in place of standard normals."""
+        """Return the recipe by the vector of a field (by default its own field) in place of standard normals."""
         return replace(self, make=(field or self.as_field).make)
 
 
@@ -181,9 +182,9 @@ _READERS: dict[type[Op], _Reader] = {}
 
 
 def reads(op: type[Op]) -> Callable[[_Reader], _Reader]:
-    """Register a function that reads random variables made by an Op of exactly this type.
+    """Register a function that returns the recipe of random variables of exactly this Op.
 
-    The function takes the variable and its shape, and returns None where it has no recipe.
+    The function takes the variable and its shape. It returns None for a variable without a recipe.
     """
 
     def register(reader: _Reader) -> _Reader:
@@ -194,12 +195,12 @@ def reads(op: type[Op]) -> Callable[[_Reader], _Reader]:
 
 
 def is_read(variable: Variable) -> bool:
-    """Whether variables of this distribution have a recipe in general."""
+    """Return whether recipes exist for the distribution of a variable."""
     return variable.owner is not None and type(variable.owner.op) in _READERS
 
 
 def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
-    """Return the recipe of a random variable of a model by independent standard normals.
+    """Return the recipe of a random variable of a model.
 
     Returns
     -------
@@ -212,12 +213,12 @@ def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
 
 
 def recipe_of(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return the recipe of a random variable of known shape, which may be part of another distribution."""
+    """Return the recipe of a random variable of this shape, which may be a part of another distribution."""
     return _READERS[type(variable.owner.op)](variable, shape) if is_read(variable) else None
 
 
 def keeps_gaussian(variable: TensorVariable, model: pm.Model) -> bool:
-    """Whether a Gaussian variable is Gaussian in the values that PyMC keeps of it."""
+    """Return whether a Gaussian variable is also Gaussian after the transform that PyMC applies."""
     transform = model.rvs_to_transforms.get(variable)
     if not isinstance(variable.owner.op, ZeroSumNormalRV):
         return transform is None
@@ -226,7 +227,7 @@ def keeps_gaussian(variable: TensorVariable, model: pm.Model) -> bool:
 
 
 def shape_of(variable: TensorVariable) -> Shape:
-    """Return the shape of a variable as numbers; data may change it later."""
+    """Return the shape of a variable as integers; later data may change the shape."""
     known = variable.type.shape
     if all(length is not None for length in known):
         return cast(Shape, tuple(known))
@@ -234,7 +235,7 @@ def shape_of(variable: TensorVariable) -> Shape:
 
 
 def parameters(variable: TensorVariable) -> list[TensorVariable]:
-    """Return the parameters of a random variable, without generator and size if its Op separates these."""
+    """Return the parameters of a random variable, without generator and size if the Op has these as separate inputs."""
     op = variable.owner.op
     if isinstance(op, SymbolicRandomVariable):
         return list(variable.owner.inputs)
@@ -242,14 +243,14 @@ def parameters(variable: TensorVariable) -> list[TensorVariable]:
 
 
 def is_random(variable: Variable) -> bool:
-    """Whether a variable is a random variable or depends on one."""
+    """Return whether a variable is a random variable, or depends on a random variable."""
     return any(each.owner is not None and isinstance(each.owner.op, RNGConsumerOp) for each in ancestors([variable]))
 
 
 def unbroadcast(mean: TensorVariable) -> TensorVariable:
-    """Return a mean as it was before PyMC broadcast it to the shape of a distribution.
+    """Return a mean before PyMC broadcast it to the shape of a distribution.
 
-    PyMC gives a mean the length of its covariance, by an operation that looks as if one depended on the other.
+    The broadcast mean seems to depend on the covariance, since its length is that of the covariance.
     """
     while (node := mean.owner) is not None:
         if is_elementwise(mean, Second):
@@ -262,7 +263,7 @@ def unbroadcast(mean: TensorVariable) -> TensorVariable:
 
 
 def as_matrix(variable: TensorVariable) -> TensorVariable:
-    """Return a matrix, or a batch of matrices, without the axes that PyMC put in front of it."""
+    """Return a matrix, or a batch of matrices, without the leading axes that PyMC added."""
     while variable.ndim > 2 and _adds_axes_in_front(variable):
         inner = cast(TensorVariable, variable.owner.inputs[0])
         if inner.ndim < 2:
@@ -284,16 +285,16 @@ def as_double(variable: TensorVariable) -> TensorVariable:
 
 
 class Root(NamedTuple):
-    """A parameter of a distribution, and the function that makes a root of the covariance from it."""
+    """A parameter of a distribution, and the function that computes a root of the covariance from it."""
 
     scale: TensorVariable
     of: Callable[[TensorVariable], TensorVariable]
 
 
 def read_root(cov: TensorVariable) -> Root:
-    """Return the parameter of a covariance, and the function that makes a root from it.
+    """Return the parameter of a covariance, and the function that computes a root from it.
 
-    If the graph contains a factor L of L Lᵀ, L is the root. A precision in the graph is not inverted.
+    If the graph has the covariance as L Lᵀ, the root is L. If the graph has a precision, it is not inverted.
     """
     cov = as_matrix(cov)
     node = cov.owner
@@ -308,12 +309,12 @@ def read_root(cov: TensorVariable) -> Root:
 
 
 def lower_root(cov: TensorVariable) -> TensorVariable:
-    """Return the root of a covariance, by its Cholesky factor."""
+    """Return the Cholesky factor of a covariance, a root."""
     return cast(TensorVariable, pt.linalg.cholesky(as_double(cov)))
 
 
 def inverse_root(precision: TensorVariable) -> TensorVariable:
-    """Return the root of the inverse of a precision, L⁻ᵀ of L Lᵀ."""
+    """Return the root L⁻ᵀ of the inverse of a precision L Lᵀ."""
     lower = pt.linalg.cholesky(as_double(precision))
     return cast(TensorVariable, solved(lower).mT)
 
@@ -324,7 +325,7 @@ def solved(lower: TensorVariable) -> TensorVariable:
 
 
 def pattern_of(precision: TensorVariable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows and columns of the entries of the lower triangle that a precision has at random hyperparameters."""
+    """Return rows and columns of nonzero entries in the lower triangle of a precision, at random hyperparameters."""
     random = [v for v in ancestors([precision]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     given = [cast(TensorVariable, v) for v in random if not isinstance(v.type, RandomType)]
     rng = np.random.default_rng(SEED)
@@ -361,7 +362,7 @@ def _is_transpose(variable: TensorVariable, of: TensorVariable) -> bool:
 
 
 def _is_square(matrix: TensorVariable) -> bool:
-    """Whether a matrix is square; a factor with more columns than rows has more standard normals than numbers."""
+    """Return whether a factor is square. A wider factor has more standard normals than rows."""
     if getattr(matrix.tag, "lower_triangular", False):
         return True
     rows, columns = matrix.type.shape[-2:]
@@ -372,7 +373,7 @@ def _is_square(matrix: TensorVariable) -> bool:
 
 @reads(NormalRV)
 def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Recipe by mean + scale · z; the standard normals z have the shape of the variable."""
+    """Return a recipe by mean + scale · z, where z has the shape of the variable."""
     mu, sigma = parameters(variable)
     given = sigma
     while given.owner is not None and isinstance(given.owner.op, DimShuffle):

@@ -29,9 +29,9 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(RandomWalkRV)
 def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Read the running sum of a start and innovations, which may be any Gaussian variables.
+    """Return a recipe by running sums of a start and innovations, which may have any Gaussian distribution.
 
-    In PyMC time is the first axis of start and innovations; in the walk it follows the axes of other series.
+    In PyMC, time is the first axis of start and innovations. In the walk, time is the last axis.
     """
     start, innovations, _ = parameters(variable)
     time = len(shape) - variable.owner.op.ndim_supp
@@ -61,10 +61,10 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | None:
-    """Return the field of the start, and of the walk minus the start, by normal steps; None for other distributions.
+    """Return the field of the start, and of the walk minus the start, for normal steps; None for other distributions.
 
-    The start is separate, and steps with a common scale have variance 1. Otherwise the precision of small steps
-    would cost the digits of other precisions.
+    The start is a separate part. Steps with a common scale are divided by it: a large precision of small steps would
+    cost digits of other precisions.
     """
     start, innovations, _ = parameters(variable)
     *series, length = shape
@@ -80,7 +80,7 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
     later, before = every[..., 1:].ravel(), every[..., :-1].ravel()
 
     def spread(scale: TensorVariable) -> TensorVariable:
-        """Return the scale of steps with its time axis moved behind the axes of series."""
+        """Return the scale of the steps with the time axis moved to the end."""
         return cast(TensorVariable, pt.moveaxis(pt.broadcast_to(as_double(scale), (length - 1, *series)), 0, -1))
 
     def of(x: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
@@ -101,7 +101,7 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
 
 @reads(AutoRegressiveRV)
 def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Recipe by start and innovations, times the inverse of the matrix that maps the series to its innovations."""
+    """Return a recipe by start and innovations, multiplied by the inverse of the matrix from series to innovations."""
     rho, sigma, start, *_ = parameters(variable)
     op = variable.owner.op
     order, constant = op.ar_order, op.constant_term
@@ -130,7 +130,7 @@ def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None
 
 
 def _series_field(start: TensorVariable, order: int, shape: Shape) -> Field | None:
-    """Return a zero-mean series with independent innovations; None for other means."""
+    """Return the field of a zero-mean series with independent innovations; None for other means."""
     *series, length = shape
     if not isinstance(start.owner.op, NormalRV) or is_random(mean := parameters(start)[0]):
         return None

@@ -1,7 +1,7 @@
-"""A multivariate normal by a sparse precision, as a PyMC distribution.
+"""A multivariate normal with a sparse precision, as a PyMC distribution.
 
-The precision is given by the entries of its lower triangle, so that derivatives need no matrix. The log determinant and
-its derivative, entries of the inverse, come from one sparse factor.
+The precision is represented by the entries of its lower triangle, so that derivatives need no matrix. The log
+determinant and its derivative, which consists of entries of the inverse, are computed from one sparse factor.
 """
 
 import warnings
@@ -34,12 +34,12 @@ from pymc_gpep.solvers.sparse_precision import FactorPattern, SparsePrecision
 
 type Indices = NDArray[np.int64]
 
-# Largest difference of a symmetric matrix from its transpose, relative to its largest entry.
+# Largest asymmetry of a matrix that counts as symmetric, relative to its largest entry.
 _ASYMMETRY = 1e-9
 
 
 class _Pattern(NamedTuple):
-    """Sparsity pattern of a precision, with the slots of its entries in the factor."""
+    """Sparsity pattern of a precision, and the positions of its entries in the factor."""
 
     factor: FactorPattern
     slots: Indices
@@ -53,16 +53,16 @@ def _pattern(size: int, first: bytes, second: bytes) -> _Pattern:
 
 
 def _factorised(entries: Array, first: Indices, second: Indices, size: int) -> tuple[SparsePrecision | None, Indices]:
-    """Return a precision by its entries, and their slots; None if it is not positive definite."""
+    """Return the factorised precision with these entries, and their slots; None if it is not positive definite."""
     pattern = _pattern(size, first.tobytes(), second.tobytes())
     total = np.bincount(pattern.slots, entries, pattern.factor.entries + 1)
     return SparsePrecision.factorised(pattern.factor, total, np.zeros((0, size)), np.zeros(0)), pattern.slots
 
 
 class _LogDeterminant(Op):
-    """The log determinant of a precision by entries (m,) of its lower triangle, and these entries of its inverse.
+    """Log determinant of a precision with entries (m,) in its lower triangle, and the same entries of its inverse.
 
-    It is −∞, and the entries are NaN, if the precision is not positive definite.
+    If the precision is not positive definite, the log determinant is −∞, and the entries are NaN.
     """
 
     __props__ = ()
@@ -99,7 +99,7 @@ class _LogDeterminant(Op):
 
 
 class _Spread(Op):
-    """Draws of N(0, Q⁻¹), from standard normals (..., n) and entries of Q."""
+    """Draws from N(0, Q⁻¹), computed from standard normals (..., n) and entries of Q."""
 
     __props__ = ()
 
@@ -128,7 +128,7 @@ def _numba(op: Op, node: Apply | None = None, storage_map: Any = None, **kwargs:
 
 
 class SparseNormalRV(SymbolicRandomVariable):
-    """Normal numbers with a mean (..., n) and entries (m,) of their precision at given rows and columns."""
+    """Multivariate normal with mean (..., n), and entries (m,) of its precision at these rows and columns."""
 
     name = "sparse_normal"
     extended_signature = "[rng],[size],(n),(m),(m),(m)->[rng],(n)"
@@ -164,23 +164,24 @@ def _log_density(
 
 
 class SparseNormal(Continuous):
-    r"""Normal numbers with a sparse precision Q, of which few entries differ from zero.
+    r"""Multivariate normal with a sparse precision Q, whose entries are mostly zero.
 
     .. math:: \log p(x) = \tfrac12 \log|Q| - \tfrac n2 \log 2\pi - \tfrac12 (x - \mu)^T Q (x - \mu)
 
-    With many effects, sums are fitted by Q, without arrays of size n².
+    Models with many effects, written as sums, are fitted by Q without arrays of size n².
 
     Parameters
     ----------
     mu : tensor_like, shape (n,) or scalar
     tau : sparse matrix (n, n), or a sparse variable
-        The precision, symmetric and positive definite: a SciPy matrix, or an expression of such matrices by
-        `pytensor.sparse`. Matrices may be multiplied by hyperparameters, added and subtracted.
+        Precision, symmetric and positive definite: a SciPy matrix, or an expression of such matrices by
+        `pytensor.sparse`. Matrices may be added, subtracted, and multiplied by hyperparameters.
 
     Raises
     ------
     ValueError
-        If `tau` is not square and symmetric, or contains an unsupported operation; if `mu` has another length.
+        If `tau` is not square and symmetric, or contains an unsupported operation. If the length of `mu` differs from
+        n.
     TypeError
         If `tau` is not sparse.
 
@@ -204,7 +205,7 @@ class SparseNormal(Continuous):
 
     @classmethod
     def dist(cls, mu: Any, tau: Any, **kwargs: Any) -> TensorVariable:
-        """Return a random variable outside any model; arguments as for the class."""
+        """Return a random variable outside any model; see the class for arguments."""
         if issparse(tau):
             tau = ps.as_sparse_variable(csc_matrix(tau, dtype=np.float64))
         if not isinstance(getattr(tau, "type", None), ps.SparseTensorType):
@@ -242,7 +243,7 @@ def _is_sparse(variable: Variable) -> bool:
 
 
 def _negated(tau: Variable) -> Variable | None:
-    """Return A if a precision is −A in PyTensor's form of a negation; None otherwise."""
+    """Return A if a precision is −A in the form that PyTensor uses for a negation; else None."""
     if not isinstance(tau.owner.op, CSM) or not is_elementwise(tau.owner.inputs[0], Neg):
         return None
     (data,) = tau.owner.inputs[0].owner.inputs
@@ -270,7 +271,7 @@ def _matrices(tau: Variable) -> list[Constant]:
 
 
 def _entries(tau: Variable, first: Indices, second: Indices) -> TensorVariable:
-    """Return entries (m,) of a precision as a graph of numbers."""
+    """Return the entries (m,) of a precision as a graph."""
     if isinstance(tau, Constant):
         found = csc_array(tau.data)[first, second]
         return cast(TensorVariable, pt.constant(np.asarray(found, np.float64).ravel()))
@@ -284,4 +285,4 @@ def _entries(tau: Variable, first: Indices, second: Indices) -> TensorVariable:
             return cast(TensorVariable, entries + others[0])
         case MultiplySparseSparse() | MultiplySparseDense():
             return cast(TensorVariable, entries * others[0])
-    return cast(TensorVariable, entries)  # a cast, or the transpose of a symmetric matrix
+    return cast(TensorVariable, entries)  # This is a cast, or the transpose of a symmetric matrix.

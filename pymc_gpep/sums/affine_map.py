@@ -1,8 +1,8 @@
-"""Expressions of a model as t + T z + Σ A g: standard normals z, and values g of processes that are kept separate.
+"""Expressions of a model as t + T z + Σ A g, with standard normals z, and values g of separate processes.
 
-T is computed in full as a graph, or by its entries from the values of expressions along few directions (probes). A
-value that depends on one of many coefficients is found by three probes. A value that depends on a few coefficients is
-found by probes of random subsets. Each remaining coefficient needs a probe of its own.
+T is a graph, or its entries are computed from values of the expressions along few directions, called probes. Three
+probes identify a value that depends on a single coefficient, among many coefficients. Probes of random subsets of
+coefficients identify values that depend on a few coefficients. Each remaining coefficient needs a separate probe.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,51 +29,51 @@ from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.processes.process_functions import MovedSum
 from pymc_gpep.solvers.coefficients import Coefficients, Entries, rows_from_entries
 
-# Largest relative difference that counts as rounding, between coefficients of standard normals.
+# Largest relative difference between coefficients of standard normals that counts as rounding.
 COEFFICIENT_TOLERANCE = 1e-9
-# Seed of the noise of probes. It differs from the seed of the point at which probes are evaluated.
+# Seed of the noise probe. It differs from the seed of the point at which probes are evaluated.
 _PROBE_SEED = 2
-# Default for the largest number of coefficients that are probed one by one.
+# Default for the largest number of coefficients with separate probes.
 _ONE_BY_ONE = 64
-# Number of random subsets, for values with several coefficients.
+# Number of random subsets into which coefficients are split.
 _PARTS = 8
-# Number of times that subsets are drawn. A value of four coefficients remains unidentified once in ten million times.
+# Number of random splits. A value with four coefficients remains unidentified once in ten million times.
 _ROUNDS = 30
-# Share of values that remain after one round: 0.12 for two coefficients, 0.59 for four, 0.79 for five.
+# Largest share of values that may remain after a split: it is 0.12 for two coefficients, 0.59 for four, 0.79 for five.
 _TOO_MANY = 0.7
-# Largest length of a last axis if a value uses several of its entries.
+# Largest length of a last axis of which a value may use several entries.
 _SIDE_BY_SIDE = 8
-# Largest number of values, or of entries of directions, in memory: 32 MB.
+# Largest number of values, or of entries of directions, in memory (32 MB).
 _AT_ONCE = 4_000_000
-# Number of directions before the number of values is determined.
+# Number of directions in the first call, which determines the number of values.
 _AT_FIRST = 12
 
 type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
-"""Rows, places and coefficients."""
+"""Rows, positions and values of nonzero coefficients."""
 
 type Blocks = Sequence[tuple[int, ...]]
-"""Shapes of the variables whose entries form a vector x, in order."""
+"""Shapes of variables whose entries, one after another, form a vector x."""
 
 type Linear = Callable[[Array], Array]
-"""Function from directions (s, q) to the values (s, m) of a linear function along these directions."""
+"""Function from directions (s, q) to values (s, m) of a linear function along the directions."""
 
 
 @lru_cache(maxsize=8)
 def probes(shape: tuple[int, ...]) -> Array:
-    """Return three values of a process that identify the entry each row selects: ones; 1, 2, 3, …; noise."""
+    """Return three arrays of process values that identify the entry of each row: constant 1; 1, 2, 3, …; noise."""
     coded = np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
     found = np.stack([np.ones(shape), coded, np.random.default_rng(_PROBE_SEED).standard_normal(shape)])
-    found.flags.writeable = False  # the cache returns the same array again
+    found.flags.writeable = False  # The cache returns this array again.
     return found
 
 
 def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the index of the value that each row selects, and a mask of rows that use at most one value.
+    """Return the index of the value that each row selects, and a mask of rows that depend on at most one value.
 
     Parameters
     ----------
     changes : sequence of array
-        Changes of the rows that the three `probes` cause, in one shape.
+        Changes of the rows caused by the three `probes`, in one shape.
     shape : tuple of int
         Shape of the values.
     """
@@ -88,7 +88,7 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
 
 
 def entries_of(linear: Linear, blocks: Blocks, most: int = _ONE_BY_ONE) -> Entries | None:
-    """Return the coefficients T (m, q) of a linear function; None if more than `most` need a probe each."""
+    """Return the coefficients T (m, q) of a linear function; None if more than `most` need separate probes."""
     moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
     ends = np.cumsum([0, *(int(np.prod(shape)) for shape in blocks)])
     every = np.arange(q)
@@ -120,7 +120,7 @@ def entries_of(linear: Linear, blocks: Blocks, most: int = _ONE_BY_ONE) -> Entri
 
 
 def every_entry(linear: Linear, blocks: Blocks) -> Entries:
-    """Return the coefficients T (m, q) of a linear function, in dense form if `entries_of` returns None."""
+    """Return the coefficients T (m, q) of a linear function: a dense matrix if `entries_of` returns None."""
     if (found := entries_of(linear, blocks)) is not None:
         return found
     moved, q = _Moved(linear), sum(int(np.prod(shape)) for shape in blocks)
@@ -128,14 +128,14 @@ def every_entry(linear: Linear, blocks: Blocks) -> Entries:
 
 
 def in_full(slopes: Array) -> Entries:
-    """Return slopes (q, ...) as coefficients (m, q), zeros included."""
+    """Return slopes (q, ...) as coefficients (m, q), with zeros stored."""
     q = len(slopes)
     values = np.ascontiguousarray(slopes.reshape(q, -1).T)
     return Entries(np.tile(np.arange(q), (len(values), 1)), values, q)
 
 
 def coefficients_of(linear: Linear, blocks: Blocks, functions: int) -> Coefficients:
-    """Return the coefficients (cn, q) of c functions at n rows, in the form that the number of entries suggests."""
+    """Return the coefficients (cn, q) of c functions at n rows, in a form suited to their number of entries."""
     q = sum(int(np.prod(shape)) for shape in blocks)
     found = entries_of(linear, blocks, most=q)
     assert found is not None
@@ -145,14 +145,14 @@ def coefficients_of(linear: Linear, blocks: Blocks, functions: int) -> Coefficie
 
 
 class _Moved:
-    """Values of a linear function along directions, computed for a few directions at a time."""
+    """Values of a linear function along directions. A few directions are computed at a time."""
 
     def __init__(self, linear: Linear) -> None:
         self._linear, self._known = linear, 0
 
     @property
     def rows(self) -> int:
-        """Number of values, m."""
+        """Number of values, m; 0 before the first call."""
         return self._known
 
     def __call__(self, directions: Array) -> Array:
@@ -167,22 +167,22 @@ class _Moved:
 
 
 class _Taken(NamedTuple):
-    """Values that depend on at most one coefficient: the values, the coefficient's index and its factor; (m,) each."""
+    """Values (m,) that depend on at most a single coefficient, with the index and the factor of the coefficient."""
 
     alone: NDArray[np.bool_]
     places: NDArray[np.int64]
     coefficients: Array
     moved: NDArray[np.bool_]
-    """Mask of values that depend on any coefficient."""
+    """Mask of values that depend on any of the coefficients."""
 
     def entries(self, wanted: NDArray[np.bool_]) -> _Entries:
-        """Return the entries of wanted values."""
+        """Return the nonzero entries of the values in the mask `wanted`."""
         here = np.flatnonzero(wanted & (self.coefficients != 0.0))
         return here, self.places[here], self.coefficients[here]
 
 
 def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_Taken]:
-    """Return the values that depend on the coefficients at the positions of each part."""
+    """Return, for each part, the values that depend on coefficients at its positions."""
     directions = np.zeros((len(parts), 3, q))
     for own, places in zip(directions, parts, strict=True):
         own[:, places] = probes(places.shape)
@@ -196,10 +196,10 @@ def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_T
 
 
 def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | None:
-    """Return entries of values that depend on up to four coefficients; None if many values depend on more.
+    """Return the entries of values with at most four coefficients; None if many values have more coefficients.
 
-    Coefficients are repeatedly split at random into a few subsets. A value is identified once its coefficients are
-    separated.
+    The coefficients are repeatedly split into random subsets, until each coefficient of a value is in a different
+    subset.
     """
     rng = np.random.default_rng(SEED)
     found: list[_Entries] = []
@@ -222,14 +222,14 @@ def _several(moved: _Moved, places: NDArray[np.int64], q: int) -> _Entries | Non
 
 
 def _units(places: NDArray[np.int64], q: int) -> Array:
-    """Return unit vectors (s, q) for given positions."""
+    """Return unit vectors (s, q) for these positions."""
     found = np.zeros((len(places), q))
     found[np.arange(len(places)), places] = 1.0
     return found
 
 
 def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
-    """Return entries (rows, k); rows with fewer entries are padded by their first position with value 0."""
+    """Return entries (rows, k). Rows with fewer entries are padded by zeros at their first position."""
     row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
     order = np.argsort(row * q + place, kind="stable")
     row, place, value = row[order], place[order].astype(np.int64), value[order]
@@ -244,7 +244,7 @@ def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
 
 
 def at_common_places(entries: Entries, functions: int) -> Entries:
-    """Return coefficients (cn, k) of c functions, in columns that all functions of a point share, zeros included."""
+    """Return coefficients (cn, k) of c functions in columns that all functions of a point share, with zeros."""
     q, cells = entries.q, entries.cells.reshape(functions, -1, entries.cells.shape[1])
     values = entries.values.reshape(cells.shape)
     function, row, own = np.nonzero(values)
@@ -259,17 +259,17 @@ def at_common_places(entries: Entries, functions: int) -> Entries:
 
 
 def kept_random(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
-    """Return the random variables behind some variables, each to be replaced by itself.
+    """Return the random variables that graphs depend on, each mapped to itself, as replacements.
 
-    PyTensor copies a random variable if a replacement changes data that give its size. The copy is not a variable of
-    the model, and would be drawn anew.
+    If a replacement changes data that determine the size of a random variable, PyTensor copies the variable. The copy
+    would not be a variable of the model, and would be drawn again.
     """
     found = [v for v in ancestors(outputs) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     return {v: v for v in found if v.name is not None}
 
 
 class InNormals(Protocol):
-    """Expressions of a model as functions of q standard normals, or of other coefficients; see `EffectSum`."""
+    """Protocol of expressions as functions of q standard normals or other coefficients; see `EffectSum`."""
 
     @property
     def model(self) -> pm.Model:
@@ -277,7 +277,7 @@ class InNormals(Protocol):
 
     @property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """Variables that are not integrated."""
+        """Variables that are not integrated out."""
 
     @property
     def n_normals(self) -> int:
@@ -285,11 +285,11 @@ class InNormals(Protocol):
 
     @property
     def sources(self) -> frozenset[Variable]:
-        """Integrated variables, and the latent values of processes."""
+        """Integrated variables that are not processes, and the latent values of processes."""
 
     @property
     def recipe_means(self) -> list[TensorVariable]:
-        """Means of integrated variables outside of processes."""
+        """Means of integrated variables that are not processes."""
 
     def by_normals(
         self,
@@ -299,50 +299,50 @@ class InNormals(Protocol):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """Return expressions with standard normals z (q,) in place of integrated variables; see `LatentSum`."""
+        """Return expressions with integrated variables replaced by functions of z (q,); see `EffectSum.by_normals`."""
 
 
 class AffineValues(NamedTuple):
-    """Variables as t + T z + ε at new data, with standard normals z and noise ε."""
+    """Values of variables at new data: t + T z + ε, with standard normals z and noise ε."""
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
-    """(q, ...)."""
+    """T by name, (q, ...)."""
     noise: dict[str, Array]
-    """Variances of ε: variances of processes at new inputs, given their values at the inputs of the model."""
+    """Variances of ε by name: variances of processes at new inputs, given their values at inputs of the model."""
     axes: dict[str, int]
-    """The axis of each variable that runs over new rows."""
+    """Axis of each variable that runs over the new rows."""
 
 
 def _replaced(value: TensorVariable, by: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a value in double precision, with replaced variables."""
+    """Return a value in double precision after these replacements."""
     return graph_replace([value.astype("float64")], {**kept_random([value]), **by}, strict=False)[0]
 
 
 class ValueTaken(NamedTuple):
-    """The value of a process output that each entry of an expression selects, and its coefficient."""
+    """The value of a process output that each entry of an expression selects, with its coefficient."""
 
     coefficients: Array
     cells: NDArray[np.int64]
-    """Positions among the points of the process."""
+    """Index of the value among the points of the process."""
     alone: bool
     """Whether each entry selects at most one value."""
 
 
 class Affine(NamedTuple):
-    """Expressions by name as t + T z + Σ A g."""
+    """Values of expressions by name, as t + T z + Σ A g."""
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
-    """T along some directions, (s, ...)."""
+    """T along several directions by name, (s, ...)."""
     taken: dict[str, list[list[ValueTaken]]]
-    """A, for each output of each separate process."""
+    """A by name, for each output of each separate process."""
     inputs: list[Array]
     """Inputs of each separate process, (m, d)."""
 
 
 type ByValues = Callable[[TensorVariable, Mapping[TensorVariable, TensorVariable]], list[TensorVariable]]
-"""Function from z, and from centred process values by the latent values of the process, to expressions."""
+"""Function that returns expressions, given z and the centred values g of each process by its latent values."""
 
 
 def at_inputs(
@@ -357,10 +357,11 @@ def at_inputs(
     *,
     seen: bool = False,
 ) -> ByValues:
-    """Return expressions at new inputs x in place of the array `own`; `axis` returns the axis of rows of an expression.
+    """Return a function for expressions at new inputs x, which replace the array `own`.
 
-    `what` is the name of the expressions in messages, in the plural. `gps` made the moved processes, if given. A
-    CannotSplitError is raised if an expression cannot be computed at x, a ValueError if rows of a process are mixed.
+    `axis` returns the axis of rows of an expression. `what` is the name of the expressions in messages, a plural. `gps`
+    are the makers of the processes `moved`. A CannotSplitError is raised if an expression cannot be computed at x. A
+    ValueError is raised if it combines rows of a process.
     """
     makers = {gp.f: gp for gp in gps or () if getattr(gp, "f", None) is not None}
     sums = MovedSum(own, moved, prior.model.basic_RVs, x)
@@ -383,7 +384,7 @@ def at_inputs(
 
 
 class AffineMap:
-    """Expressions of a model as t + T z + Σ A g, as a function of the hyperparameters and of data.
+    """Function that returns expressions of a model as t + T z + Σ A g, given hyperparameters and data.
 
     Parameters
     ----------
@@ -391,20 +392,20 @@ class AffineMap:
     expressions : dict of str to TensorVariable
         Expressions by name.
     data : mapping
-        Data of the model → replacements.
+        Data of the model → their replacements.
     moved : sequence of LatentGP
-        Processes that are separate. Their values are g plus their means.
+        Processes with separate terms A g. The values of a process are g plus its mean.
     given : sequence of TensorVariable
-        Variables among the replacements that get values in each call.
+        Variables in the replacements whose values are arguments of each call.
     inputs : sequence of TensorVariable
         Inputs of the separate processes.
     by : callable, optional
-        Function of z and of g by the latent values of a process that returns the expressions in their order.
-        `prior.by_normals` if not given.
+        Function that returns the expressions in order, given z and g of each process by its latent values. The default
+        is `prior.by_normals`.
     seen : bool
         Whether expressions may differ by a shift that the likelihood ignores.
     size : int, optional
-        Number of coefficients that replace the standard normals in `by`.
+        Number of coefficients, if `by` takes other coefficients than standard normals.
     """
 
     def __init__(
@@ -437,9 +438,9 @@ class AffineMap:
         self.made = self._by(z, {latent.f: value for latent, value in zip(moved, g, strict=True)})
 
     def graphs(self, name: str, along: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs of t, and of slopes along directions `along` (s, ...) of z and of each g, in random variables.
+        """Return graphs of t, and of slopes along directions `along` (s, ...) of z and of each g.
 
-        Processes g without directions have no slopes.
+        Processes without directions have no slopes. The graphs depend on random variables of the model.
         """
         symbols, value = self.symbols, self.made[self.names.index(name)]
         zeros: dict[Variable, Variable] = {symbols[0]: pt.zeros(symbols[0].type.shape)}
@@ -455,7 +456,7 @@ class AffineMap:
 
     @cached_property
     def _function(self) -> AtPoint:
-        """The function of given values and of directions."""
+        """The function of the values of `given` and of directions."""
         units = pt.matrix("units", shape=(None, self.n_normals), dtype="float64")
         along = [units, *(pt.tensor(dtype="float64", shape=(None, *v.type.shape)) for v in self.symbols[1:])]
         graphs = [each for name in self.names for each in self.graphs(name, along)]
@@ -464,9 +465,10 @@ class AffineMap:
     def __call__(
         self, point: PointType, given: Sequence[Any] = (), lengths: Sequence[int] = (), units: Array | None = None
     ) -> Affine:
-        """Return the expressions, given values of the value variables and of `given` variables.
+        """Return the expressions for values of the value variables and of the variables `given`.
 
-        `lengths` are the numbers of points of the separate processes. T is along `units` (s, q), by default in full.
+        `lengths` are the numbers of points of the separate processes. T is computed along `units` (s, q), by default in
+        full.
         """
         shapes = [(*latent.f.type.shape[:-1], n) for latent, n in zip(self.moved, lengths, strict=True)]
         every = np.eye(self.n_normals) if units is None else units
@@ -486,7 +488,8 @@ class AffineMap:
     def at(self, point: PointType, z: Array, g: Sequence[Array] = (), given: Sequence[Any] = ()) -> list[Array]:
         """Return the values of the expressions at z (q,) and g.
 
-        The function of slopes is used if it is compiled. A function of values alone compiles faster.
+        If the function of slopes is compiled, it is used. Otherwise a function of values is compiled, which takes less
+        time.
         """
         if "_function" in self.__dict__ and not g:
             found = self(point, given, units=z[None])
@@ -501,7 +504,7 @@ class AffineMap:
         spread: Callable[[Array], Array] | None = None,
         lengths: Sequence[int] = (),
     ) -> tuple[Array, Linear]:
-        """Return t of an expression, and the function that computes T along directions (s, q).
+        """Return t of an expression, and a function that computes T along directions (s, q).
 
         `spread` maps slopes (s, ...) of the expression to an array whose flattened rows are its values (s, m).
         `lengths` are the numbers of points of the separate processes.
@@ -529,22 +532,22 @@ class AffineMap:
         others: Mapping[TensorVariable, Any],
         n: int,
     ) -> None:
-        """Refuse an expression with an entry along an axis that depends on other rows.
+        """Raise an error if entries of an expression along an axis depend on other rows.
 
         Parameters
         ----------
         what : str
-            Name of the values in messages, in the plural.
+            Name of the values in messages, a plural.
         name : str or int
-            Name of the expression, or the number of a process whose inputs are checked instead.
+            Name of the expression, or index of a process whose inputs are checked instead.
         axis : int or None
             Axis of rows; None if all rows have the same values.
         point : dict
             Values of the value variables.
         rows : mapping
-            Given data over rows, with their values at fitted rows, (n, ...).
+            Variables of `given` with data over rows → their values at fitted rows, (n, ...).
         others : mapping
-            Other given data, with their values.
+            Other variables of `given` → their values.
         n : int
             Number of fitted rows.
         """
@@ -568,7 +571,7 @@ class AffineMap:
 
 
 def _of_each_output(shape: tuple[int, ...]) -> Array:
-    """Return `probes` of each output of a process, with 0 for its other outputs, (3 outputs, ...)."""
+    """Return `probes` for each output of a process, where all other outputs are 0, (3 outputs, ...)."""
     every = probes(shape)
     if len(shape) == 1:
         return every
@@ -576,7 +579,7 @@ def _of_each_output(shape: tuple[int, ...]) -> Array:
 
 
 def _value_taken(changes: Array, shape: tuple[int, ...]) -> list[ValueTaken]:
-    """Return the contribution of each output of a process, from the changes by its probes."""
+    """Return the selected value for each output of a process, from the changes caused by its probes."""
     found = []
     for own in np.asarray(changes).reshape(-1, 3, *np.shape(changes)[1:]):
         cells, alone = cells_by_probes(own, shape)

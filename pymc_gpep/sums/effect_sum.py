@@ -1,7 +1,7 @@
 """Sums of effects at the rows of the data: f = m + J z with independent standard normals z.
 
 In the graph each integrated variable is replaced by its recipe, a function of standard normals. A Gaussian process
-among the terms keeps its covariance, so that the evidence does not need a factor of the covariance.
+among the terms is represented by its covariance, so that the evidence needs no factor of the covariance.
 """
 
 from abc import abstractmethod
@@ -45,7 +45,7 @@ _WIDE = 100.0  # Prior standard deviation whose square makes a dense matrix inac
 
 @dataclass(frozen=True, eq=False)
 class _Alone(GPModel):
-    """A process of a sum, with the hyperparameters of the sum."""
+    """A process of a sum as a prior, with the hyperparameters of the sum."""
 
     whole: LatentPrior
 
@@ -58,41 +58,41 @@ class _Alone(GPModel):
 class EffectSum(LatentPrior):
     """Latent functions that are sums of effects of Gaussian variables.
 
-    In addition to the parameters of `LatentPrior`:
+    It has all attributes of `LatentPrior`, in addition to:
 
     Attributes
     ----------
     argument : TensorVariable, shape (n, c), (n,) of one function, or a shape that broadcasts to it
-        The argument of the likelihood.
+        Argument of the likelihood.
     by_class : bool
         Whether the argument has an axis for functions.
     recipes : dict of TensorVariable to Recipe
-        The integrated variables and their recipes, in the order of the model.
+        Integrated variables that are not processes → their recipes, in the order of the model.
     processes : tuple of LatentGP
         Gaussian processes among the terms.
     sizes : tuple of tuple of int
         Shapes of the processes, (points,) or (outputs, points).
     kept : dict of TensorVariable to str
-        Gaussian variables that stay hyperparameters, and why.
+        Gaussian variables that stay hyperparameters → the reason.
     owner : array (q,)
-        The latent function that each standard normal contributes to.
+        Index of the latent function that each standard normal contributes to.
     terms : tuple of ProcessTerm
-        The Gaussian processes as terms of the latent functions.
+        Gaussian processes as terms of the latent functions.
     seen : dict of TensorVariable to Recipe
-        Recipes that replace entries of `recipes` in the argument. They drop a shift that is common to all functions of
-        a point and that the likelihood ignores. Without the shift the functions are independent.
+        Recipes that replace entries of `recipes` in the argument. They leave out a shift that is common to all
+        functions of a point and that the likelihood ignores. Without the shift the functions are independent.
     alone : tuple of LatentGP
-        The processes, if latent functions are processes and other effects are only in their means; empty otherwise.
+        The processes, if latent functions are processes and all other effects are in their means; else empty.
     everywhere : TensorVariable or None
-        The argument at all rows of the data, if rows without a response exist.
+        Argument at all rows of the data, if some rows have no response.
     fitted : array (n,) or None
-        Positions of the rows with a response among all rows.
+        Indices of the rows with a response among all rows.
     n_rows : int
-        Number of rows of the data; 0 if all rows have a response.
+        Number of rows of the data, if some rows have no response; else 0.
     shared : bool
-        Whether latent functions share standard normals, so that they are dependent a priori.
+        Whether several latent functions depend on one standard normal, so that they are dependent a priori.
     many : int
-        Smallest number of points for which rows of few coefficients are preferred to matrices of all points.
+        Smallest number of points for which rows of coefficients are preferred to a dense covariance matrix.
     """
 
     model: pm.Model
@@ -178,10 +178,10 @@ class EffectSum(LatentPrior):
 
     @property
     def recipe_means(self) -> list[TensorVariable]:
-        """Means of integrated variables outside of processes."""
+        """Means of integrated variables that are not processes."""
         return [mean for each in self.recipes.values() for mean in each.means]
 
-    # Order of the standard normals: recipes in their order, then processes.
+    # Standard normals are ordered by recipe, then by process.
 
     @property
     def n_plain(self) -> int:
@@ -195,29 +195,29 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """Positions of the normals of each integrated variable or process among all normals."""
+        """Slice of the standard normals of each recipe's variable, and of each process, among all standard normals."""
         variables = [*self.recipes, *(latent.f for latent in self.processes)]
         ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
         return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
 
     @cached_property
     def flat(self) -> tuple[int, ...]:
-        """Positions of the normals whose prior is flat."""
+        """Positions of standard normals whose prior is flat instead."""
         return tuple(self.places[v].start + place for v, each in self.recipes.items() for place in each.flat)
 
     @property
     def flat_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated variables with a flat prior, or with a start that has a flat prior."""
+        """Integrated variables with a flat prior, or whose start has a flat prior."""
         return tuple(v for v, each in self.recipes.items() if each.flat)
 
     @property
     def bounded_variables(self) -> tuple[TensorVariable, ...]:
-        """Integrated uniform variables that are treated as if they had no bounds."""
+        """Integrated uniform variables whose bounds are ignored."""
         return tuple(v for v, each in self.recipes.items() if each.bounded)
 
     @cached_property
     def _flat_rows(self) -> BoundForm:
-        """Return the form by rows, with the positions of normals whose prior is flat."""
+        """Return the form `RowPrior` with the positions of flat priors."""
         return BoundForm(RowPrior, RowStructure(flat=self.flat))
 
     def by_normals(
@@ -228,11 +228,10 @@ class EffectSum(LatentPrior):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """Return expressions with standard normals z (q,) in place of integrated variables.
+        """Return expressions with integrated variables replaced by functions of standard normals z (q,).
 
-        With `seen` they may differ by a shift that the likelihood ignores.
-
-        For processes in `moved`, the given centred values at new inputs replace the normals.
+        If `seen`, expressions may differ by a shift that the likelihood ignores. A process in `moved` has these centred
+        values, at new inputs, in place of its standard normals.
         """
         values, free = [], {}
         for latent, shape in zip(self.processes, self.sizes, strict=True):
@@ -261,7 +260,7 @@ class EffectSum(LatentPrior):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """Return expressions as functions of the normals of recipes and of centred values of processes.
+        """Return expressions as functions of the recipes' standard normals z and of centred values of all processes.
 
         `free` maps free variables of processes to their values.
         """
@@ -281,12 +280,12 @@ class EffectSum(LatentPrior):
         return _replaced(outputs, {**made, **(free or {})})
 
     def processes_behind(self, outputs: Sequence[TensorVariable]) -> list[LatentGP]:
-        """Return the processes that expressions depend on, directly or through means."""
+        """Return the processes that expressions depend on, also through means."""
         behind = set(ancestors(outputs))
         return [latent for latent in self.processes if latent.f in behind]
 
     def data_behind(self, outputs: Sequence[TensorVariable]) -> dict[str, SharedVariable]:
-        """Return data of the model that expressions depend on, by name."""
+        """Return the data of the model that expressions depend on, by name."""
         return known_data(self.model, self.by_normals(outputs, pt.zeros(self.n_normals)))
 
     def of_process(self, i: int, values: TensorVariable) -> TensorVariable:
@@ -298,7 +297,10 @@ class EffectSum(LatentPrior):
         return self.shaped(moved - still, self.n_points)
 
     def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
-        """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
+        """Return the argument's values at points as (c, n).
+
+        If `batched`, its first axis is of directions, and becomes the last.
+        """
         wanted = 1 + self.by_class
         own = values.ndim - batched
         shape = (n_points, self.n_functions)[:wanted]
@@ -310,14 +312,17 @@ class EffectSum(LatentPrior):
         return spread.T if self.by_class else spread[None]
 
     def by_function(self, values: NDArray[Any], n_points: int, batched: bool = False) -> NDArray[Any]:
-        """Return values of the argument at points as (c, n), or with a first axis of directions as (s, c, n)."""
+        """Return the argument's values at points as (c, n).
+
+        If `batched`, there is a first axis of directions, (s, c, n).
+        """
         first, own = np.shape(values)[:batched], np.shape(values)[batched:]
         shape = (n_points, self.n_functions)[: 1 + self.by_class]
         spread = np.broadcast_to(np.reshape(values, (*first, *[1] * (len(shape) - len(own)), *own)), (*first, *shape))
         return spread.swapaxes(-1, -2) if self.by_class else spread[..., None, :]
 
     def dims(self) -> Dims:
-        """Return the dim of functions, from an integrated variable with an entry for each function."""
+        """Return the dim of functions, from an integrated variable with one entry for each function."""
         if not self.by_class:
             return Dims()
         for variable, own in self.places.items():
@@ -332,7 +337,7 @@ class EffectSum(LatentPrior):
                     return Dims(dim, None, None if labels is None else tuple(labels))
         return Dims()
 
-    # The prior.
+    # Methods of the prior.
 
     def mean(self) -> TensorVariable:
         return self.shaped(self.plain_map.graphs("argument", [])[0], self.n_points)
@@ -365,7 +370,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def plain_map(self) -> AffineMap:
-        """The argument as a function of the normals of recipes, with processes at their means."""
+        """The argument as a function of the recipes' standard normals, with processes at their means."""
 
         def by(z: TensorVariable, g: Any) -> list[TensorVariable]:
             return self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
@@ -373,13 +378,13 @@ class EffectSum(LatentPrior):
         return AffineMap(self, {"argument": self.argument}, {}, by=by, size=self.n_plain)
 
     def plain_roots(self) -> TensorVariable:
-        """Return J (c, n, q) of the normals of recipes."""
+        """Return J (c, n, q) for the standard normals of recipes."""
         slopes = self.plain_map.graphs("argument", [pt.eye(self.n_plain)])[1]
         return self.shaped(slopes, self.n_points, batched=True)
 
     @cached_property
     def _is_wide(self) -> bool:
-        """Whether an integrated normal variable has a large, constant prior standard deviation."""
+        """Whether an integrated normal variable has a large and constant prior standard deviation."""
         nodes = [v.owner for v in self.sources if v.owner is not None and isinstance(v.owner.op, NormalRV)]
         widths = [node.op.dist_params(node)[1] for node in nodes]
         numbers = [each for each in widths if all(v.owner or isinstance(v, Constant) for v in ancestors([each]))]
@@ -387,13 +392,13 @@ class EffectSum(LatentPrior):
 
     @property
     def proper(self) -> str:
-        """Advice to give a variable a prior with a density."""
+        """Advice to replace a flat prior by a prior with a density."""
         name = str(self.flat_variables[0].name)
         return f"Give it a density, pm.Normal({name!r}, 0, s), or keep it a hyperparameter: hyperparameters=[{name!r}]."
 
     @property
     def _few(self) -> bool:
-        """Whether rows of coefficients of standard normals are preferred to a dense prior covariance."""
+        """Whether rows of coefficients are preferred to a dense prior covariance."""
         n, q = self.n_points, self.n_normals
         if n < 2 * q and not (n >= q and any(map(is_factor, self.model.observed_RVs))):
             return False
@@ -412,11 +417,11 @@ class EffectSum(LatentPrior):
         return None if parts is None else (BoundForm(RowPrior, RowStructure(parts.rows, self.flat)), parts.root[None])
 
     def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> PartsMap | None:
-        """Return an argument as rows of parts, with the given data; None if a dense covariance is preferred."""
+        """Return an argument as rows of parts with these data; None if a dense covariance is preferred."""
         return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return coefficients of fitted rows and of their parts; None if `parts` is None or parts have many entries."""
+        """Return coefficients of fitted rows by parts; None if `parts` returns None, or parts have many entries."""
         found = self.parts(self.argument, data)
         return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 
@@ -437,10 +442,10 @@ class EffectSum(LatentPrior):
     def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> Callable[[PointType], AffineValues]:
-        """Return variables at new inputs x of processes and at new data."""
+        """Return a function for variables at new inputs x of the processes and at new data."""
 
     def without_means(self) -> GPModel:
-        """Return the Gaussian processes of the latent functions, with mean 0."""
+        """Return the Gaussian processes of the latent functions with mean 0."""
         latents = [replace(each, mean=pt.constant(0.0)) for each in self.alone]
         return _Alone(
             self.model, tuple(with_functions(each, each.classes, self.model) for each in latents), self.n_points, self
@@ -455,7 +460,7 @@ class EffectSum(LatentPrior):
         return MovedProcess(moments.where, moments)
 
     def without_effects(self, latent: LatentGP) -> GPModel:
-        """Return a single process of the sum as a prior, with mean 0."""
+        """Return one process of the sum as a prior, with mean 0."""
         own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
         return _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self)
 
@@ -466,7 +471,7 @@ def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variabl
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return positions along an axis, in a shape that broadcasts."""
+    """Return positions along an axis, in a shape that broadcasts to `shape`."""
     return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 

@@ -1,4 +1,4 @@
-"""Coefficients of effects at chosen rows, from the argument of the sum with the data of these rows."""
+"""Coefficients of effects at selected rows, from the argument of the sum with the data of these rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +26,14 @@ from pymc_gpep.sums.affine_map import AffineMap
 from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.new_data import XNEW, DataBehind, levels_of
 
-_CHECKED = 50  # Number of rows that are checked.
-_AXES = (1, 2)  # Numbers of axes that data of rows may have.
+_CHECKED = 50  # Number of rows for the check that rows are independent.
+_AXES = (1, 2)  # Numbers of axes that data over rows may have.
 
 _NEW_LEVELS = " To predict a new level, give the model a level without rows, as one more of its coords. Fit it again."
 
 
 class EffectsOfRows:
-    """Effects at rows of a table. Its first columns are the inputs of the process, the rest all other data of rows.
+    """Effects at rows of a table. Its columns are the inputs of the process, then all other data over rows.
 
     Parameters
     ----------
@@ -41,30 +41,31 @@ class EffectsOfRows:
     inputs : TensorVariable
         Inputs of the process in the model, (n, d).
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
 
     Attributes
     ----------
     leaves : list of Variable
-        Data with an entry for each row, except for inputs of the process, in the order of their columns.
+        Data with one entry for each row, without inputs of the process, in the order of the table's columns.
     n_effects : int
-        Number of standard normals, p.
+        Number of standard normals of effects, p.
 
     Raises
     ------
     StructureError
-        If the argument of the likelihood at a row depends on data of other rows.
+        If the argument of the likelihood in a row depends on data of other rows.
     """
 
     def __init__(self, whole: EffectSum, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> None:
-        # Means without the broadcast to the number of rows of the model.
+        # Undo the broadcast of means to the number of rows in the model.
         bare = tuple(replace(latent, mean=_bare(latent.mean)) for latent in whole.processes)
         self._whole, self._data = replace(whole, processes=bare), data
         self.n_effects = whole.n_plain
         self._expressions = {"argument": whole.argument}
         self._inputs, behind = np.asarray(self._values([inputs])[0], np.float64), set(ancestors([inputs]))
         self.leaves: list[TensorVariable] = []
-        self._own: list[TensorVariable] = []  # data behind the process inputs, or equal to them
+        # Data from which the process inputs are computed, or that equal the inputs.
+        self._own: list[TensorVariable] = []
         self._still = pt.vector("still", shape=(whole.n_points,), dtype="float64")
         argument = self._argument(pt.zeros(self.n_effects))
         found = [v for v in ancestors([argument], blockers=whole.model.basic_RVs) if self._each_row(v)]
@@ -85,19 +86,19 @@ class EffectsOfRows:
 
     @property
     def names(self) -> list[str]:
-        """Names of the data of rows; empty if an array over rows has no name in the model."""
+        """Names of the data over rows; empty if some of these arrays have no name in the model."""
         named = set(self._whole.model.data_vars)
         return [str(leaf.name) for leaf in self.leaves] if named.issuperset(self.leaves) else []
 
     @cached_property
     def _inputs_by_name(self) -> dict[str, Variable]:
-        """Data of the model that are the inputs of the process, by name."""
+        """Data of the model that are inputs of the process, by name."""
         behind = set(ancestors([*self._own, *(latent.cov for latent in self._whole.processes)]))
         return {str(v.name): v for v in self._whole.model.data_vars if v in behind and self._each_row(v)}
 
     @property
     def takes(self) -> list[str]:
-        """Names of data that describe new rows."""
+        """Names of the data that define new rows."""
         return [*self._inputs_by_name, *self.names]
 
     @property
@@ -114,25 +115,25 @@ class EffectsOfRows:
         return list(evaluate(graph_replace(list(variables), dict(self._data), strict=False))) if variables else []
 
     def _each_row(self, variable: Variable) -> bool:
-        """Return whether a variable is data with an entry for each row."""
+        """Return whether a variable is data with one entry for each row."""
         if not isinstance(variable, Constant | SharedVariable) or getattr(variable.type, "ndim", 0) not in _AXES:
             return False
         (value,) = self._values([variable])
         return bool(np.shape(value)[:1] == (self._whole.n_points,) and self._whole.n_points > 1)
 
     def _argument(self, z: TensorVariable) -> TensorVariable:
-        """Return the argument as a function of standard normals of effects and of centred values of the process."""
+        """Return the argument as a function of the normals of effects, with `_still` as the centred process."""
         (made,) = self._whole.by_parts([self._whole.argument], z, [self._still], seen=True)
         return made
 
     def _map(self, x: TensorVariable) -> AffineMap:
-        """Return the argument at rows of a table (B, columns) as an affine function of standard normals."""
+        """Return the argument at rows of a table (B, columns) as an affine function of the effects' normals."""
         return AffineMap(
             self._whole, {"argument": self._whole.argument}, self._data, given=[x], by=partial(self._at, x)
         )
 
     def _at(self, x: TensorVariable, z: TensorVariable, g: Any) -> list[TensorVariable]:
-        """Return the argument at rows of a table, (B,)."""
+        """Return the argument at rows of a table, (B,), for these standard normals."""
         d = self._inputs.shape[1]
         begin, there = d, {}
         for leaf, width in zip(self.leaves, self._widths, strict=True):
@@ -152,14 +153,14 @@ class EffectsOfRows:
         return np.concatenate([self._inputs, *(_wide(value) for value in self._values(self.leaves))], axis=1)
 
     def new_rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike]) -> Array:
-        """Return the table (m, columns) of new rows, from inputs of the process and data of the model by name.
+        """Return the table (m, columns) of new rows, given inputs of the process and data of the model by name.
 
         Raises
         ------
         TypeError
             If inputs or data are missing.
         ValueError
-            If inputs or data do not fit the model.
+            If inputs or data do not match the model.
         """
         given = {name: value for name, value in new.items() if name in self.takes}
         inputs = next((given[name] for name in self._inputs_by_name if name in given), None) if x is None else x
@@ -176,13 +177,13 @@ class EffectsOfRows:
         known = {str(leaf.name): leaf for leaf in self.leaves if isinstance(leaf, SharedVariable)}
         behind = DataBehind(self._whole.model, [self._whole.argument], known, self._data, self._whole.n_points)
         rows = behind.read({name: given[name] for name in self.names}, new_inputs(inputs, self._inputs.shape[1]))
-        behind.outside(rows)  # raises an error for computed indices out of range
+        behind.outside(rows)  # Raise an error if a computed index is out of range.
         found = np.concatenate([_wide(rows.by_row[name]) for name in (XNEW, *self.names)], axis=1)
         self.check(found, advice=_NEW_LEVELS)
         return found
 
     def check(self, x: Array, first: int = 0, advice: str = "") -> None:
-        """Refuse rows with levels that the model does not have. Messages count rows from `first`."""
+        """Raise an error if rows have levels that are not in the model. Messages count rows from `first`."""
         for name, place, levels in self._levels:
             values = x[:, place]
             outside = (values < 0) | (values >= levels) | (values != np.floor(values))
@@ -193,7 +194,7 @@ class EffectsOfRows:
                 )
 
     def check_names(self, given: Sequence[str]) -> None:
-        """Refuse column names whose order differs from the columns of the model."""
+        """Raise an error if column names are in another order than the columns of the table."""
         wanted = self.columns
         for place, name in enumerate(wanted):
             if wanted.count(name) == 1 and given.count(name) == 1 and given.index(name) != place:
@@ -203,7 +204,7 @@ class EffectsOfRows:
                 )
 
     def _check(self) -> None:
-        """Refuse an argument whose value at a row depends on other rows of the table."""
+        """Raise an error if the argument in a row depends on other rows of the table."""
         x, n, table = pt.dmatrix("rows"), self._whole.n_points, self.table()
         rng = np.random.default_rng(SEED)
         some, noise = rng.permutation(n)[: min(_CHECKED, n - 1)], rng.standard_normal(self.n_effects)
@@ -229,20 +230,20 @@ class EffectsOfRows:
 
 
 def _bare(mean: TensorVariable) -> TensorVariable:
-    """Return a mean before its broadcast over rows."""
+    """Return a mean before its broadcast to all rows."""
     while mean.owner is not None and isinstance(mean.owner.op, Alloc):
         mean = mean.owner.inputs[0]
     return mean
 
 
 def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a graph with replaced data, whose number of rows may differ from the static shapes of constants."""
+    """Return a graph with data replaced. The number of rows may differ from static shapes in the graph."""
     made = dict(there)
     for node in toposort([output]):
         inputs = [made.get(v, v) for v in node.inputs]
-        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # a copy is not a variable of the model
+        if inputs == node.inputs or isinstance(node.op, RNGConsumerOp):  # A copy would not be a variable of the model.
             continue
-        if isinstance(node.op, SpecifyShape):  # the first axis has another length
+        if isinstance(node.op, SpecifyShape):  # The first axis has a new length.
             made[node.outputs[0]] = pt.specify_shape(inputs[0], (None, *node.outputs[0].type.shape[1:]))
         else:
             made |= zip(node.outputs, node.clone_with_new_inputs(inputs, strict=False).outputs, strict=True)
@@ -250,12 +251,12 @@ def _with_others(output: TensorVariable, there: Mapping[Variable, Variable]) -> 
 
 
 def _wide(value: ArrayLike) -> Array:
-    """Return data of rows as columns (n, width)."""
+    """Return data over rows as a matrix (n, width)."""
     array = np.asarray(value, dtype=np.float64)
     return array[:, None] if array.ndim == 1 else array
 
 
 def _like(columns: TensorVariable, leaf: TensorVariable) -> TensorVariable:
-    """Return columns (B, width) in the type and shape of data of the model."""
+    """Return columns (B, width) in the dtype and shape of data of the model."""
     values = columns[:, 0] if leaf.ndim == 1 else pt.specify_shape(columns, (None, leaf.type.shape[1]))
     return pt.round(values).astype(leaf.dtype) if leaf.dtype.startswith(("int", "uint")) else values.astype(leaf.dtype)

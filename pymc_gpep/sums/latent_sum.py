@@ -1,4 +1,4 @@
-"""The prior of latent functions that are sums of effects, at fitted rows, at new rows, and in the form of samplers."""
+"""The prior of latent functions that are sums of effects: at fitted rows, at new rows, and for samplers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -33,16 +33,16 @@ from pymc_gpep.sums.sum_values import SumValues, SumVariables
 
 
 class EffectsInMeans(PriorAtNewRows):
-    """Prior moments of Gaussian processes at new inputs, with the effects in their means integrated.
+    """Prior moments of Gaussian processes at new inputs, with integrated effects in their means.
 
     Parameters
     ----------
     prior : EffectSum
-        Latent functions that are Gaussian processes without further terms.
+        Latent functions that are Gaussian processes with effects only in their means.
     processes : CrossCovariance
-        The processes without their means.
+        Processes with mean 0.
     matched : list of pairs of LatentGP and ProcessFunctions
-        The processes with their means.
+        Processes with their covariance and mean functions.
     data : dict
         Data of the model → constants with their values in the fit.
     """
@@ -82,24 +82,24 @@ class EffectsInMeans(PriorAtNewRows):
 class EffectsAtNewRows(AtNewData):
     """Variables of a model at new data, as functions of the hyperparameters.
 
-    At new inputs a Gaussian process g = L z has the values k*ᵀL⁻ᵀz plus noise.
+    At new inputs, a Gaussian process g = L z is k*ᵀL⁻ᵀz plus noise.
 
     Parameters
     ----------
     prior : EffectSum
     names : sequence of str
-        Variables that are affine in the integrated variables.
+        Variables that are affine in integrated variables.
     data : dict
         Data of the model → constants with their values in the fit.
     x : array (m, d), optional
-        Inputs of the Gaussian processes.
+        New inputs of the Gaussian processes.
     new : dict of str to array
-        New values of data by name.
+        Data by name → their new values.
 
     Raises
     ------
     ValueError
-        If data do not fit the model, or a variable cannot be computed at the new data.
+        If data do not match the model, or if a variable cannot be computed at the new data.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class EffectsAtNewRows(AtNewData):
         if made := {each.f for each in self._moved}.intersection(ancestors(means)):
             raise ValueError(f"Means of effects depend on {listing(made)}, which is unknown at new inputs.")
         self._processes: list[MovedProcess] = [prior.process(latent, None, data) for latent in self._moved]
-        self._unchecked = list(self._names)  # names of sums whose rows were not checked for independence
+        self._unchecked = list(self._names)  # Names of variables whose rows were not yet checked for independence.
 
     @property
     def _called(self) -> str:
@@ -148,7 +148,7 @@ class EffectsAtNewRows(AtNewData):
     def _inputs_by(
         self, x: ArrayLike, behind: list[LatentGP], known: Mapping[str, SharedVariable], given: dict[str, Any]
     ) -> Array | None:
-        """Enter new inputs as data of the model. If process inputs are an array without data, return the new inputs."""
+        """Enter new inputs as data of the model. Return inputs that are not data; None if they are data."""
         if not behind:
             raise ValueError(
                 f"{self._called} depend on no Gaussian process. Give data={{...}} in place of Xnew, and declare the "
@@ -165,7 +165,7 @@ class EffectsAtNewRows(AtNewData):
         return new_inputs(x, arrays[0].shape[1])
 
     def _check_levels(self) -> None:
-        """Refuse levels that the model does not have."""
+        """Raise an error if new rows have levels that are not in the model."""
         for name, (outside, levels) in self._behind.outside(self._new).items():
             wrong = self._new.by_row[name][outside]
             refuse_labels(self._prior.model, self._behind.known[name], self._variables, wrong)
@@ -173,7 +173,7 @@ class EffectsAtNewRows(AtNewData):
 
     @cached_property
     def _affine(self) -> AffineMap:
-        """The variables at new data, with processes at new inputs as separate terms."""
+        """The variables at new data, with separate terms for processes at new inputs."""
         there, inputs, by = self._there, [each.inputs for each in self._processes], None
         if self._from_array:
             inputs, by = [there[XNEW]] * len(inputs), self._from_inputs(there[XNEW])
@@ -183,18 +183,18 @@ class EffectsAtNewRows(AtNewData):
 
     @cached_property
     def _covariances(self) -> AtPoint:
-        """Covariances of moved processes at their own inputs."""
+        """Covariances of moved processes at their inputs in the model."""
         functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
         return functions([latent.cov for latent in self._moved])
 
     def _check_apart(self, name: str, axis: int, point: PointType) -> None:
-        """Refuse a variable with an entry that depends on data of other new rows."""
+        """Raise an error if an entry of a variable depends on data of other new rows."""
         rows, others = self._behind.apart(self._there, self._new)
         n = max(map(len, rows.values()))
         self._affine.check_apart(f"Values of {name!r}", name, axis, point, rows, others, n)
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return the variables at new inputs as functions of standard normals and of values of processes."""
+        """Return a function for variables at new inputs, given standard normals and values of processes."""
         own, outputs = self._behind.fitted[XNEW], self._variables
         try:
             return at_inputs(self._called, self._prior, outputs, own, x, lambda v: _axis(v, len(own)), self._moved)
@@ -202,12 +202,12 @@ class EffectsAtNewRows(AtNewData):
             raise ValueError(f"{self._called} cannot be computed at Xnew alone: it {why}.") from None
 
     def __call__(self, point: PointType) -> AffineValues:
-        """Return variables at given hyperparameters.
+        """Return the variables at these hyperparameters.
 
         Raises
         ------
         ValueError
-            If a variable depends on missing data, on no given data, or on several points of a process at once.
+            If a variable depends on missing data, on none of the given data, or on several points of a process.
         """
         affine = self._affine
         try:
@@ -247,7 +247,7 @@ class EffectsAtNewRows(AtNewData):
         )
 
     def _widened(self, slopes: dict[str, Array]) -> dict[str, Array]:
-        """Return slopes along all standard normals, with 0 beyond the directions of `_units`."""
+        """Return slopes along all standard normals. They are 0 beyond the directions of `_units`."""
         if self._units is None:
             return slopes
         wide = {name: np.zeros((self._prior.n_normals, *each.shape[1:])) for name, each in slopes.items()}
@@ -256,13 +256,13 @@ class EffectsAtNewRows(AtNewData):
         return wide
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return coefficients and noise variances of a process at inputs, and positions (outputs, ·) of its normals."""
+        """Return coefficients and noise variances of process i at x, and positions (outputs, ·) of its normals."""
         latent, cov = self._moved[i], self._covariances(point)[i]
         ahead, noise = by_own_normals(self._processes[i].moments, cov, point, x)
         return ahead, noise, normals_by_output(self._prior, latent, cov)
 
     def _axis_of(self, name: str, values: Array) -> int:
-        """Return the axis of a variable that runs over new rows."""
+        """Return the axis of a variable's values that runs over the new rows."""
         found = [axis for axis, size in enumerate(np.shape(values)) if size == self._length]
         if not found:
             raise ValueError(f"{name!r} does not depend on the data given. Leave Xnew and data out.")
@@ -270,7 +270,7 @@ class EffectsAtNewRows(AtNewData):
 
 
 def _axis(variable: TensorVariable, length: int) -> int:
-    """Return the axis of a variable that runs over the rows of an array."""
+    """Return the axis of a variable that runs over rows of the model."""
     if variable.ndim == 1:
         return 0
     found = [axis for axis, size in enumerate(variable.type.shape) if size == length]
@@ -281,7 +281,7 @@ def _axis(variable: TensorVariable, length: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class LatentSum(EffectSum):
-    """A sum of effects as a `LatentPrior`, with the attributes of `EffectSum`."""
+    """A sum of effects as a `LatentPrior`, with all attributes of `EffectSum`."""
 
     def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
         return SumVariables(self, data)
@@ -308,7 +308,7 @@ class LatentSum(EffectSum):
 
 @dataclass(frozen=True, eq=False)
 class SumInForm(LatentSum):
-    """A sum as a function of other coefficients than the standard normals of all its terms.
+    """A sum of effects as a function of other coefficients than standard normals.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ class SumInForm(LatentSum):
 
     @classmethod
     def made_of(cls, plain: LatentSum, **other: Any) -> Self:
-        """Return a sum in this form, with the attributes of `plain` except for the attributes in `other`."""
+        """Return a sum in this form with the attributes of `plain`, except for the attributes in `other`."""
         return cls(**{each.name: getattr(plain, each.name) for each in fields(LatentSum)} | other, plain=plain)
 
     def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:

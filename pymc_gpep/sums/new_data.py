@@ -1,6 +1,6 @@
-"""Data of new rows as a user gives them, and the levels that indices in the data select.
+"""Data of new rows as the user passes them, and the levels that an index in the data selects.
 
-This module reads new data for latent functions and for the likelihood.
+The module is used for latent functions and for the likelihood.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,18 +37,18 @@ NOT_ALIKE = (
     "where x = pm.Data('x', ...) has an entry for each row. If the levels are a walk or a process, declare them with "
     "the levels to predict."
 )
-"""Message about data with a new level, after the name of the data."""
+"""Message for data with a new level, after the name of the data."""
 
 
 def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | None:
-    """Return the number of levels that data select from by their values; None if the data are not an index."""
+    """Return the number of levels that data select by their values; None if the data are not an index."""
     return min((_shape(source)[axis] for source, axis in _selected(variable, outputs)), default=None)
 
 
 def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return one number for each level: a combination of all entries that data select. None for other uses of data.
+    """Return one number for each level: a random combination of all entries that the data select for this level.
 
-    The combination has random weights. So if the numbers of levels are equal, all entries of the levels are equal.
+    If two levels have equal numbers, all their entries are equal. None if data are used other than as an index.
     """
     if _read_otherwise(variable, outputs):
         return None
@@ -62,12 +62,12 @@ def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> Tens
 
 
 def selected_by(variable: Variable, outputs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return arrays that data select from by their values."""
+    """Return the arrays from which data select entries by their values."""
     return [source for source, _ in _selected(variable, outputs)]
 
 
 def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[Variable, int]]:
-    """Return indices that a model computes from the values of data, and the number of levels of each."""
+    """Return the indices that the model computes from values of data, each with its number of levels."""
     found = []
     for source, axis, index in _gathers(outputs):
         shapes = {v for v in ancestors([index]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
@@ -79,12 +79,12 @@ def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> l
 def outside_levels(
     given: Mapping[SharedVariable, NDArray[Any]], outputs: Sequence[TensorVariable], data: Mapping[Variable, Variable]
 ) -> dict[SharedVariable, tuple[NDArray[np.bool_], int]]:
-    """Return a mask of new values that are out of range as an index, and the number of levels, by the data.
+    """Return masks of new values that are out of range as an index, and the number of levels, by data.
 
     Parameters
     ----------
     given : mapping
-        Data with an entry for each row, and their values at new rows.
+        Data with one entry for each row → their values at new rows.
     outputs : sequence of TensorVariable
         Variables that depend on these data.
     data : mapping
@@ -109,8 +109,8 @@ def outside_levels(
                 moved = graph_replace([index], {**data, **there}, strict=False)
                 (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
             except (ValueError, IndexError, AssertionError):
-                continue  # further data are missing, or the index depends on a hyperparameter
-            # A negative index counts from the last level, if the fitted rows have negative indices.
+                continue  # Further data are missing, or the index depends on a hyperparameter.
+            # If fitted rows have negative indices, a negative index counts from the last level.
             wrong = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
             if wrong.any():
                 raise ValueError(
@@ -122,7 +122,7 @@ def outside_levels(
 
 
 def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorVariable], values: NDArray[Any]) -> None:
-    """Refuse values of an index that are labels of levels in place of positions."""
+    """Raise an error if values of an index are labels of levels instead of positions."""
     selected = _selected(variable, outputs)
     dims = [model.named_vars_to_dims.get(str(source.name), ())[axis : axis + 1] for source, axis in selected]
     count = levels_of(variable, outputs)
@@ -143,7 +143,7 @@ def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorV
 
 
 def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:
-    """Return arrays, axes, and the indices that select entries along these axes."""
+    """Return arrays, axes along which entries are selected, and the indices."""
     found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
@@ -155,12 +155,12 @@ def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, in
 
 
 def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
-    """Return arrays and axes that data select from by their values."""
+    """Return arrays and axes along which data select by their values."""
     return [(source, axis) for source, axis, index in _gathers(outputs) if _as_it_is(index) is variable]
 
 
 def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
-    """Return whether outputs use data in another way than as an index."""
+    """Return whether outputs also use data other than as an index."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -177,7 +177,7 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
 
 
 def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
-    """Return whether outputs depend on target variables in another way than through an index of data."""
+    """Return whether outputs also depend on target variables other than through an index of data."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -194,7 +194,7 @@ def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: 
 
 
 def _shape(variable: TensorVariable) -> tuple[int, ...]:
-    """Return the shape of a variable, which must not depend on values of random variables."""
+    """Return the shape of a variable, which may not depend on values of random variables."""
     random = [v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
     random = [v for v in random if isinstance(v, TensorVariable)]
     shapes = get_symbolic_rv_shapes(random)
@@ -204,7 +204,7 @@ def _shape(variable: TensorVariable) -> tuple[int, ...]:
 
 
 def _as_it_is(index: Variable) -> Variable:
-    """Return the index before changes of its type or axes."""
+    """Return an index before changes of its dtype or axes."""
     while index.owner is not None:
         op = index.owner.op
         if not (is_elementwise(index, Cast) or isinstance(op, ViewOp | DimShuffle)):
@@ -214,16 +214,16 @@ def _as_it_is(index: Variable) -> Variable:
 
 
 def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
-    """Return the only level that each standard normal belongs to; -1 if it belongs to no level or to all.
+    """Return the level that each standard normal belongs to; −1 if it belongs to no level, or to all levels.
 
     Parameters
     ----------
     name : str
-        Name of the data that index the levels.
+        Name of the data that are the index of levels.
     mean : array (L,)
-        Means of one number for each of at least two levels.
+        Means of one number for each level, for at least two levels.
     rows : Entries
-        Coefficients of q standard normals, (L, q).
+        Coefficients (L, q) of these numbers.
 
     Returns
     -------
@@ -232,7 +232,7 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
     Raises
     ------
     ValueError
-        If levels have different priors, so that the prior of a new level is undefined.
+        If levels have different priors, so that a new level has no defined prior.
     """
     count = len(mean)
     level, along = np.nonzero(rows.values)
@@ -252,7 +252,7 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
 
 
 def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorVariable, q: int) -> NDArray[np.int64]:
-    """Return 0 for normals of variables behind `number` with an axis of length 1, and -1 for other normals, (q,)."""
+    """Return (q,): 0 for standard normals of variables in `number` with an axis of length 1, else −1."""
     owners = np.full(q, -1)
     behind = set(ancestors([number]))
     for variable, own in places.items():
@@ -262,22 +262,23 @@ def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorV
 
 
 XNEW = "Xnew"
-"""Name of process inputs that are an array of the model and not data."""
+"""Name of process inputs that are an array in the model, and not data."""
 
 
 @dataclass(frozen=True)
 class NewData:
-    """Data at new rows. A slice selects rows.
+    """Data of new rows. Indexing by a slice selects rows.
 
     Attributes
     ----------
     by_row : dict of str to array
-        Data with an entry for each row, and inputs of processes if these are not data of the model.
+        Data with one entry for each row, by name. Process inputs that are not data are included.
     others : dict of str to array
-        Data that all rows share.
+        Data that all rows share, by name.
     n_rows : int
-    strange : dict of str to array (n_rows,)
-        Mask of rows with a level that the model does not have, by the name of the index.
+        Number of rows.
+    unseen_levels : dict of str to array (n_rows,)
+        Masks of rows with a level that is not in the model, by the name of the index.
     """
 
     by_row: Mapping[str, NDArray[Any]]
@@ -287,11 +288,11 @@ class NewData:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all data."""
+        """Names of all data, data over rows first."""
         return *self.by_row, *self.others
 
     def values(self, length: int) -> list[NDArray[Any]]:
-        """Return the data in the order of their names, with the last row repeated up to a number of rows."""
+        """Return all data in the order of `names`. The last row is repeated up to `length` rows."""
         return [*(_repeated_rows(value, length) for value in self.by_row.values()), *self.others.values()]
 
     def __len__(self) -> int:
@@ -308,7 +309,7 @@ def _repeated_rows(values: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def repeated(rows: Any, count: int) -> Any:
-    """Return a single new row repeated to the given number; several rows, or rows of the model, unchanged."""
+    """Return a single new row repeated `count` times. Several rows, and rows of the model, are returned unchanged."""
     if len(rows) != 1 or count < 2 or isinstance(rows, RowsOfData):
         return rows
     if not isinstance(rows, NewData):
@@ -319,12 +320,12 @@ def repeated(rows: Any, count: int) -> Any:
 
 
 def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:
-    """Return data of a model by name, from a mapping or a data frame. Other columns of the frame are ignored.
+    """Return data of a model by name, from a mapping or a data frame. Further columns of the frame are ignored.
 
     Raises
     ------
     ValueError
-        If no column of a data frame has the name of data of the model.
+        If no column of the data frame has the name of data of the model.
     """
     if data is None or isinstance(data, Mapping) or not hasattr(data, "columns"):
         return data or {}
@@ -340,7 +341,7 @@ def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:
 
 @dataclass(frozen=True)
 class RowsOfData:
-    """Selected rows of the model, by their positions."""
+    """Selected rows of the model."""
 
     positions: NDArray[np.int64]
 
@@ -352,23 +353,23 @@ class RowsOfData:
 
 
 class DataBehind:
-    """The data that expressions of a model depend on, with their values in the fit and at new rows.
+    """Data that expressions of a model depend on, with their values in the fit and at new rows.
 
     Parameters
     ----------
     model : pm.Model
     outputs : sequence of TensorVariable
-        The expressions, in which data may be an index of levels.
+        Expressions, in which data may be an index of levels.
     known : dict of str to SharedVariable
-        The data by name.
+        The data, by name.
     data : mapping
-        Data of the model → constants with their values in the fit. Other data keep their current values.
+        Data of the model → constants with their values in the fit. All other data keep their current values.
     n_rows : int
         Number of fitted rows.
     every : bool
-        Whether all arrays have an entry for each new row. Otherwise only arrays with `n_rows` rows do.
+        Whether all arrays have one entry for each new row. By default only arrays with `n_rows` rows have that.
     free : bool
-        Whether the lengths of new data may differ from the fit along all axes.
+        Whether new data may differ from the fit in the length of every axis.
     """
 
     def __init__(
@@ -387,12 +388,12 @@ class DataBehind:
 
     @cached_property
     def fitted(self) -> dict[str, NDArray[Any]]:
-        """Values of the data in the fit, by name; inputs of processes that are not data may be added."""
+        """Values of the data in the fit, by name. Inputs of processes that are not data may be added."""
         values = evaluate([self._data.get(v, v) for v in self.known.values()]) if self.known else []
         return dict(zip(self.known, values, strict=True))
 
     def each_row(self, name: str) -> bool:
-        """Return whether data have an entry for each row."""
+        """Return whether data have one entry for each row."""
         shape = self.fitted[name].shape
         return bool(shape) if self._every else shape[:1] == (self._n_rows,)
 
@@ -404,23 +405,23 @@ class DataBehind:
         *,
         infinite: bool = False,
     ) -> NewData:
-        """Return data of new rows, from values by name.
+        """Return the data of new rows, given values by name.
 
         Parameters
         ----------
         given : dict of str to array_like
-            A row for each new row, or a single row or number for all new rows.
+            Values with one entry for each new row, or one entry for all new rows.
         inputs : array (m, d), optional
             Inputs of processes that are not data.
         rows : int, optional
-            Number of new rows, if given.
+            Number of new rows.
         infinite : bool
-            Whether values may be infinite, as bounds are.
+            Whether values may be infinite, for example bounds.
 
         Raises
         ------
         ValueError
-            If values do not fit the model, or their numbers of rows differ.
+            If values do not match the model, or if they have different numbers of rows.
         """
         by_row: dict[str, NDArray[Any]] = {} if inputs is None else {XNEW: inputs}
         others: dict[str, NDArray[Any]] = {}
@@ -440,7 +441,7 @@ class DataBehind:
         return NewData({name: _repeated_rows(value, m) for name, value in by_row.items()}, others, m)
 
     def _read(self, name: str, value: ArrayLike, infinite: bool) -> NDArray[Any]:
-        """Return values in the type of the data; a single row may lack the first axis."""
+        """Return values in the dtype of the data. The first axis may be missing for a single row."""
         variable, shape, given = self.known[name], self.fitted[name].shape, np.asarray(value)
         if given.dtype.kind not in "biuf":
             refuse_labels(self._model, variable, self._outputs, given)
@@ -468,24 +469,24 @@ class DataBehind:
         return converted
 
     def outside(self, x: NewData) -> dict[str, tuple[NDArray[np.bool_], int]]:
-        """Return masks of new values out of range as an index, and the number of levels; see `outside_levels`."""
+        """Return masks of new values that are out of range as an index, and numbers of levels; see `outside_levels`."""
         given = {self.known[name]: value for name, value in x.by_row.items() if name in self.known}
         found = outside_levels(given, self._outputs, self._data)
         return {str(variable.name): each for variable, each in found.items()}
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """Lengths of axes in the fit."""
+        """Lengths of axes in the model."""
         coords = [len(values) for values in self._model.coords.values() if values is not None]
         static = [size for v in self._outputs for size in v.type.shape if size is not None]
         return {self._n_rows, *(len(each) for each in self.fitted.values() if each.ndim), *coords, *static}
 
     def free_length(self, m: int) -> int:
-        """Return a number of rows, at least m, that no array of the fit has: fitted arrays cannot match new data."""
+        """Return the least number of rows ≥ m that differs from all lengths in the fit, so that shapes do not match."""
         return next(length for length in range(m, m + len(self._lengths) + 1) if length not in self._lengths)
 
     def symbols(self, names: Sequence[str]) -> dict[str, TensorVariable]:
-        """Return symbolic variables for data of new rows, by name."""
+        """Return symbols for the data of new rows, by name."""
         types = {name: self.known[name].type for name in names if name in self.known}
         return {
             name: pt.tensor(name, dtype=types[name].dtype, shape=(None,) * types[name].ndim)
@@ -495,15 +496,15 @@ class DataBehind:
         }
 
     def replaced(self, there: Mapping[str, TensorVariable]) -> dict[Variable, Variable]:
-        """Return data of the model → replacements, with `symbols` among the replacements."""
+        """Return the data of the model → their replacements, which are the symbols in `there` if they exist."""
         return {**self._data, **{self.known[name]: v for name, v in there.items() if name in self.known}}
 
     def apart(
         self, there: Mapping[str, TensorVariable], x: NewData
     ) -> tuple[dict[TensorVariable, NDArray[Any]], dict[TensorVariable, NDArray[Any]]]:
-        """Return the inputs of `check_rows_apart`: symbols over rows with fitted values, other symbols with new values.
+        """Return two arguments of `check_rows_apart`: symbols over rows → fitted values, other symbols → new values.
 
-        Shorter arrays are repeated to the length of the longest.
+        Short arrays are repeated to the length of the longest array.
         """
         rows = {there[name]: self.fitted[name] for name in x.by_row}
         n = max(map(len, rows.values()), default=0)

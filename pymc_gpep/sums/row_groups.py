@@ -1,14 +1,14 @@
-"""Groups of rows with the same latent value at all hyperparameters. Each group is one point of a fit.
+"""Groups of rows that have the same latent value for all hyperparameters. Each group is one point of a fit.
 
-A graph with an axis of rows is followed down to the parts that depend on no random variable. Each operation on the way
-takes a row from the same row of its inputs. So two rows with the same numbers in these parts are equal for all
-hyperparameters and effects. An index selects rows of another variable, whose equal rows are found in the same way.
+A walk reads a graph over rows down to the parts that depend on no random variable. All operations in between map row i
+of their inputs to row i of their result. So if two rows have the same numbers in these parts, they are equal for all
+hyperparameters and effects. For an index, equal rows of the indexed variable are found in the same way.
 
-EP approximates one factor for each point. If a group is one factor, EP approximates the product of its rows and not
-each row. So means and evidence are more accurate, and the cost is the cost of one row for each group.
+EP approximates one factor for each point. For a group this is the product of the factors of its rows. So means and
+evidence are more accurate than with one factor for each row, and a group costs as much as a row.
 
-Only methods on all rows together use groups. Methods with inducing inputs, active rows and batches use a point for each
-row. So do samplers, several latent functions, and marginal models with `pm.Data`.
+Only methods on all rows together use groups. Methods with inducing inputs, active rows or batches, samplers, several
+latent functions, and marginal models with `pm.Data` have one point for each row.
 """
 
 from abc import ABC, abstractmethod
@@ -50,11 +50,11 @@ from pymc_gpep.sums.effect_sum import EffectSum
 from pymc_gpep.sums.row_parts import ProcessTerm
 
 type Ids = NDArray[np.int64]
-"""Group number of each row, (n,); equal rows have the same number."""
+"""Group number of each row, (n,). Equal rows have the same number."""
 
 
 def combined(*each: Ids) -> Ids:
-    """Return group numbers (n,) of rows that agree in all given group numbers."""
+    """Return group numbers (n,) of rows that are equal in all these group numbers."""
     found = np.zeros(len(each[0]), np.int64)
     for own in each:
         _, found = np.unique(found * (int(own.max(initial=0)) + 1) + own, return_inverse=True)
@@ -66,7 +66,7 @@ def equal_rows(values: NDArray[Any]) -> Ids:
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     if flat.shape[1] == 1:
         return np.unique(flat[:, 0], return_inverse=True, equal_nan=False)[1]
-    wide = flat.astype(np.float64) + 0.0  # 0 in place of −0
+    wide = flat.astype(np.float64) + 0.0  # Replace −0 by 0.
     bits = np.ascontiguousarray(wide).view(np.uint64)
     keys = np.random.default_rng(0).integers(2**63, size=bits.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed = (bits ^ (bits >> np.uint64(31))) * keys
@@ -76,24 +76,24 @@ def equal_rows(values: NDArray[Any]) -> Ids:
     return np.unique(wide, axis=0, return_inverse=True)[1].ravel()
 
 
-_NO_NOISE = 1e-5  # Largest jitter that counts as rounding; a larger jitter is noise of each row.
+_NO_NOISE = 1e-5  # Largest jitter that counts as rounding. A larger jitter is noise of each row.
 
 
 class RowsOfGraph(Walk):
-    """A walk over a graph that finds its equal rows, or returns the graph at selected rows.
+    """A walk that finds equal rows of a graph, or returns the graph at selected rows.
 
     Parameters
     ----------
     stop : sequence of Variable
-        Random variables, and values of Gaussian processes.
+        Random variables, and latent values of Gaussian processes.
     processes : mapping of Variable to LatentGP
-        Gaussian processes by their values.
+        Latent values → their Gaussian process.
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     n : int
         Number of rows.
     at : array (m,), optional
-        Selected rows. By default the walk visits all rows and finds equal rows.
+        Selected rows. By default the walk finds equal rows among all rows.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class RowsOfGraph(Walk):
         self._found: list[Ids] = []
 
     def alike(self, variable: TensorVariable, axis: int) -> Ids:
-        """Return group numbers (n,) of equal rows.
+        """Return group numbers (n,) of the equal rows of a variable.
 
         Raises
         ------
         CannotSplitError
-            If an operation may mix rows.
+            If an operation may combine rows.
         """
         self(variable, [ROWS if i == axis else None for i in range(variable.type.ndim)])
         return self.ids
@@ -125,7 +125,7 @@ class RowsOfGraph(Walk):
         return RowsOfGraph(list(self._stop), self._processes, self._data, n, at)
 
     def _value(self, variable: Variable) -> Any:
-        """Return the value of a variable that depends on random variables only through their shapes."""
+        """Return the value of a variable that depends on random variables at most through their shapes."""
         (known,) = graph_replace([variable], dict(self._data), strict=False)
         if isinstance(known, Constant):
             return known.data
@@ -163,7 +163,8 @@ class RowsOfGraph(Walk):
         axis = next(i for i, role in enumerate(roles) if role)
         random, op = self._is_random(variable), getattr(variable.owner, "op", None)
         if isinstance(op, AllocDiag | Eye) and (random or all(roles)):
-            raise CannotSplitError("differs at each point")  # Noise of each row, as in `pm.gp.cov.WhiteNoise`.
+            # The diagonal is noise of each row, as in `pm.gp.cov.WhiteNoise`.
+            raise CannotSplitError("differs at each point")
         if not random:
             return self._of_data(variable, roles)
         if variable in self._stop:
@@ -184,7 +185,7 @@ class RowsOfGraph(Walk):
         return super()._make(variable, roles)
 
     def _of_data(self, variable: TensorVariable, roles: tuple[Role | None, ...]) -> TensorVariable:
-        """Return data at rows. A matrix over pairs of rows is split into its inputs, which have no rounding errors."""
+        """Return data at rows. A matrix over pairs of rows is replaced by its inputs, to avoid rounding errors."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) > 1 and variable.owner is not None:
             try:
@@ -197,7 +198,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.constant(value))
 
     def _leaf(self, value: Any, axis: int) -> Any:
-        """Return an array at the selected rows. Without a selection record its equal rows."""
+        """Return an array at the selected rows, or record its equal rows."""
         value = np.asarray(value)
         if value.shape[axis] != self._n:
             raise CannotSplitError(f"has {value.shape[axis]} numbers for {self._n} rows")
@@ -210,7 +211,10 @@ class RowsOfGraph(Walk):
         self._found = [combined(*self._found, ids)]
 
     def _of_random(self, variable: TensorVariable, axis: int) -> TensorVariable:
-        """Return a random variable at rows. Its rows are distinct, but rows of a process are equal at equal inputs."""
+        """Return a random variable at rows.
+
+        Rows of a process are equal at equal inputs; all other rows are distinct.
+        """
         if self._at is not None:
             return cast(TensorVariable, variable[(*[slice(None)] * axis, self._at)])
         latent = self._processes.get(variable)
@@ -232,11 +236,11 @@ class RowsOfGraph(Walk):
 
     @property
     def ids(self) -> Ids:
-        """Group numbers (n,): rows of one group agree in all variables so far."""
+        """Group numbers (n,) of rows that are equal in all variables recorded so far."""
         return combined(*self._found) if self._found else np.zeros(self._n, np.int64)
 
     def _joined(self, parts: Sequence[Variable], roles: tuple[Role | None, ...], axis: int) -> TensorVariable:
-        """Return joined parts, each with its block of rows."""
+        """Return a join along the axis of rows, where each part contributes a block of rows."""
         lengths = [self._length(cast(TensorVariable, part), axis) for part in parts]
         ends = np.cumsum([0, *lengths])
         if ends[-1] != self._n:
@@ -254,7 +258,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.join(axis, *made))
 
     def _of_sparse(self, op: Any, matrix: Variable, other: Variable) -> TensorVariable:
-        """Return the product with a sparse matrix of data that has one matrix row for each row."""
+        """Return the product of a sparse matrix of data and a variable, where the matrix has one row for each row."""
         value = sp.csr_matrix(self._value_of_sparse(matrix))
         if value.shape[0] != self._n:
             raise CannotSplitError(f"has {value.shape[0]} numbers for {self._n} rows")
@@ -285,7 +289,7 @@ class RowsOfGraph(Walk):
         raise CannotSplitError("takes a sparse matrix that is computed")
 
     def _selected(self, op: Any, inputs: Sequence[Variable], roles: tuple[Role | None, ...]) -> TensorVariable | None:
-        """Return the rows that an index selects from a variable, by group number; None for other indices."""
+        """Return the rows of a variable that an index over rows selects, by group numbers; None for other indices."""
         source, *tensors = inputs
         index, *others = indices_from_subtensor(tensors, op.idx_list)
         moves = [each for each in others if each != slice(None)]
@@ -305,32 +309,32 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, made[pt.constant(places)])
 
     def _length(self, variable: TensorVariable, axis: int) -> int:
-        """Return the length of an axis, which must not depend on values of random variables."""
+        """Return the length of an axis, which may not depend on values of random variables."""
         static = variable.type.shape[axis]
         if static is not None:
             return int(static)
         return int(self._value(variable.shape[axis]))
 
 
-_POINTS = 5  # Number of random points at which coefficients are compared.
-_FEWEST_FINITE = 3  # Smallest number of points with finite coefficients.
-_DISTANCE = 1.0  # Distance of the points from the initial point, unconstrained.
-_WASTE = 20  # Largest ratio of a table's size to its factors' size.
-_SMALL = 1_000_000  # Size of a table that is always allowed.
+_POINTS = 5  # Number of random points at which coefficients of rows are compared.
+_FEWEST_FINITE = 3  # Smallest number of points at which coefficients must be finite.
+_DISTANCE = 1.0  # Standard deviation of the points about the initial point, in unconstrained coordinates.
+_WASTE = 20  # Largest ratio of a table's size to the size of its factors.
+_SMALL = 1_000_000  # Size of a table up to which the ratio is ignored.
 
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:
-    """Groups of rows.
+    """Groups of rows with equal latent values, and their points.
 
     Attributes
     ----------
     of : array (n,)
-        The group of each row. Groups are numbered in the order of their first rows.
+        Group of each row. Groups are numbered in the order of their first rows.
     first : array (g,)
-        The first row of each group.
+        First row of each group.
     alike : array (n,)
-        Group numbers: rows of one group have the same likelihood parameters for all hyperparameters.
+        Group numbers of rows that have the same likelihood parameters for all hyperparameters.
     points : Grouped
         Likelihood, observations and parameters of the groups.
     """
@@ -348,20 +352,20 @@ class RowGroups:
         of: NDArray[np.int64],
         briefly: bool = False,
     ) -> tuple[Likelihood, NDArray[np.float64]]:
-        """Return the likelihood of other groups with its parameters, and the observations of these groups.
+        """Return the likelihood for other groups, and the observations of these groups.
 
         Parameters
         ----------
         likelihood : Likelihood
-            The likelihood of all rows with its parameters.
+            Likelihood of all rows, with its parameters.
         y : array (n,)
             Observations of all rows.
         rows : array (m,)
-            Rows of these groups. A row may be in several groups.
+            Rows of the other groups. A row may be in several groups.
         of : array (m,)
-            The group of each of these rows. Each group has at least one row.
+            Group of each of these rows. Each group has at least one row.
         briefly : bool
-            Whether the likelihood is evaluated too few times for sufficient statistics to save time.
+            Whether the likelihood is evaluated only a few times, so that sufficient statistics do not save time.
         """
         own = likelihood.at(rows)
         known = own.parameters if own.has_parameters else np.zeros((0, len(rows)))
@@ -380,7 +384,7 @@ def row_groups(
     parameters: TensorVariable,
     data: Mapping[Variable, Variable],
 ) -> tuple[LatentPrior, RowGroups] | None:
-    """Return the prior of groups of rows, and the groups; None if no two rows have the same latent value."""
+    """Return the prior of the groups of rows, and the groups; None if no two rows have the same latent value."""
     if prior.n_functions > 1 or not likelihood.offers(ScalarDensity):
         return None
     graph: _Rows
@@ -409,13 +413,13 @@ def row_groups(
 
 
 def _parts_of(likelihood: Likelihood, n: int) -> NDArray[np.int64]:
-    """Return the number of the observed variable of each row."""
+    """Return for each row the number of its observed variable."""
     parts = getattr(likelihood, "parts", ())
     return likelihood.parameters[0].astype(np.int64) if parts else np.zeros(n, np.int64)
 
 
 def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return groups numbered in the order of their first rows, and these rows."""
+    """Return group numbers in the order of first rows, and the first row of each group."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty_like(order)
@@ -424,20 +428,20 @@ def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 class _Rows(ABC):
-    """Rows of a latent function.
+    """Rows of the latent function of a prior.
 
     Parameters
     ----------
     prior : LatentPrior
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     """
 
     def __init__(self, prior: LatentPrior, data: Mapping[Variable, Variable]) -> None:
         self._all, self._data = prior, data
 
     def walk(self, at: NDArray[np.int64] | None = None) -> RowsOfGraph:
-        """Return a walk over all rows, or over selected rows."""
+        """Return a walk that finds equal rows, or a walk over selected rows."""
         prior = self._all
         processes = {latent.f: latent for latent in prior.processes}
         stop = [*prior.model.basic_RVs, *processes]
@@ -449,10 +453,10 @@ class _Rows(ABC):
 
     @abstractmethod
     def grouped(self, first: NDArray[np.int64]) -> LatentPrior:
-        """Return the prior at the first rows of groups."""
+        """Return the prior of the first row of each group."""
 
     def at(self, variable: TensorVariable, roles: tuple[Role | None, ...], rows: NDArray[np.int64]) -> TensorVariable:
-        """Return a variable at selected rows."""
+        """Return a variable at these rows."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) == 1 and variable.type.broadcastable[axes[0]]:
             whole = pt.broadcast_to(variable, (*variable.shape[: axes[0]], self._all.n_points))
@@ -508,7 +512,7 @@ class _RowsOfSum(_Rows):
             return self._by_values()
 
     def _by_values(self) -> NDArray[np.int64]:
-        """Return group numbers (n,) from values at random hyperparameters and effects, for a graph that mixes rows."""
+        """Return group numbers (n,) from coefficients at random points, for a graph that may combine rows."""
         prior = self._prior
         n, rng = prior.n_points, np.random.default_rng(SEED)
         z = pt.vector("normals", shape=(prior.n_plain,), dtype="float64")

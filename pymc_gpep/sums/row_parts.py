@@ -1,8 +1,8 @@
-"""Rows of a sum as products of data and parts, with its Gaussian processes separate, and the contract of such a prior.
+"""Rows of a sum as products of data and parts, and Gaussian processes as terms of a sum.
 
-A part is a variable that rows select from, such as the values of a Gaussian process, or that a matrix of data
-multiplies. The coefficients A of rows do not depend on hyperparameters, so that they are computed once. The matrix B of
-the parts is small.
+A part is a variable from which rows select entries, for example the values of a Gaussian process. It may also be a
+variable that is multiplied by a matrix of data. The coefficients A of rows do not depend on hyperparameters, so they
+are computed once. The matrix B of the parts is small.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,14 +51,15 @@ class ProcessTerm:
     ----------
     latent : LatentGP
     shape : tuple of int
-        Shape of its values, (points,) or (outputs, points).
+        Shape of the values of the process, (points,) or (outputs, points).
     linear : callable
+        Contribution of the process to the latent functions.
     feeds : array (outputs,)
-        Latent function that each output contributes to, −1 for no function.
+        Index of the latent function that each output contributes to; −1 without a function.
     selected : bool
-        Whether each row is one value of the process times a coefficient.
+        Whether each row is a coefficient times a single value of the process.
     whole : bool
-        Whether row i is value i of the process, for all data of the model.
+        Whether row i is exactly value i of the process, for all data of the model.
     """
 
     latent: LatentGP
@@ -72,12 +73,12 @@ class ProcessTerm:
     def read(
         cls, latent: LatentGP, shape: tuple[int, ...], linear: Linear, given: list[Array], taken: NDArray[np.bool_]
     ) -> "ProcessTerm":
-        """Find the values of a process that each row selects, and their coefficients.
+        """Return the term of a process, from the changes of latent functions caused by `probes`.
 
         Parameters
         ----------
         given : list of array
-            Changes of the latent functions that `probes` cause, (c, n) each.
+            Changes of the latent functions, (c, n) each.
         taken : array (c, outputs)
             Whether each output contributes to each function.
         """
@@ -96,7 +97,7 @@ class ProcessTerm:
         return cls(latent, shape, linear, feeds, selected, selected and all(own) and plain and fixed)
 
     def covariance(self, k: int) -> list[TensorVariable]:
-        """Return covariances (n, n) that the process adds to a function, one for each output."""
+        """Return the covariances (n, n) that the process contributes to function k, one for each output."""
         outputs = np.flatnonzero(self.feeds == k)
         if not outputs.size:
             return []
@@ -118,7 +119,7 @@ class ProcessTerm:
         return [each @ cov @ each.T for each in rows]
 
     def _map(self, k: int, output: int) -> TensorVariable:
-        """Return the matrix (n, points) that maps an output to a function."""
+        """Return the matrix (n, points) from an output to a function."""
         points = self.shape[-1]
         units = np.zeros((points, *self.shape))
         units[(range(points), output, range(points)) if len(self.shape) > 1 else (range(points), range(points))] = 1.0
@@ -127,7 +128,7 @@ class ProcessTerm:
 
 
 def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
-    """Return whether the selected values or their coefficients depend on data of the model."""
+    """Return whether the values that rows select, or their coefficients, depend on data of the model."""
     values = pt.tensor("values", dtype="float64", shape=shape)
     result = linear(values)
     behind = set(ancestors([result]))
@@ -147,19 +148,19 @@ def _follows_data(linear: Linear, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """A variable times a number, and its replacement in the argument."""
+    """A part: a variable times a scale, and its placeholder in the argument."""
 
     value: TensorVariable
     place: TensorVariable
 
 
 class _Splitter:
-    """A function that splits an argument into parts.
+    """A function that replaces parts of an argument by placeholders.
 
     Parameters
     ----------
     sources : frozenset of Variable
-        Variables that are integrated.
+        Variables that are integrated out.
     hyperparameters : set of Variable
     """
 
@@ -169,7 +170,7 @@ class _Splitter:
         self.parts: list[_Part] = []
 
     def __call__(self, variable: TensorVariable, scale: TensorVariable | None = None) -> TensorVariable:
-        """Return a variable times `scale` in terms of parts; terms without parts are not scaled."""
+        """Return a variable times `scale` with placeholders for its parts. Terms without parts are not scaled."""
         if not self._affinity.behind(variable):
             return variable
         key = variable, scale
@@ -202,24 +203,24 @@ class _Splitter:
 
 
 class RowParts(NamedTuple):
-    """Coefficients A of rows and B of parts."""
+    """The coefficients A of rows and the coefficients B of parts."""
 
     rows: Coefficients
-    """A, (cn, r)."""
+    """Coefficients A of the parts, (cn, r)."""
     root: TensorVariable
-    """B (r, q), in terms of the random variables of the model."""
+    """Coefficients B (r, q) of standard normals, in terms of the random variables of the model."""
 
 
 class PartsMap:
-    """An argument as t + A B z, with coefficients A (cn, r) of parts in rows and B (r, q) of standard normals in parts.
+    """An argument as t + A B z, with coefficients A (cn, r) of parts, and B (r, q) of standard normals in parts.
 
     Parameters
     ----------
     prior : InNormals
     argument : TensorVariable
-        The argument of the likelihood.
+        Argument of the likelihood.
     spread : callable
-        Function of argument values along directions and of the number of rows. It returns an array (s, c, n).
+        Function of the argument's values along s directions, and of the number of rows. It returns an array (s, c, n).
     data : mapping
         Data of the model → constants with their values in the fit.
     """
@@ -241,7 +242,7 @@ class PartsMap:
         self._made: dict[tuple[Variable, ...], AffineMap] = {}
 
     def __call__(self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]], m: int) -> Composed:
-        """Return A B at m new rows, for values of the value variables and of the given data."""
+        """Return A B at m new rows, for values of the value variables and of the symbols `given`."""
         root, *shapes = self._small(point, np.zeros(self._prior.n_normals))
         return Composed(self._rows(point, shapes, given, m), root)
 
@@ -250,7 +251,7 @@ class PartsMap:
         return self._function([])
 
     def _function(self, more: Sequence[TensorVariable]) -> AtPoint:
-        """Return the function of z that computes B, further expressions, and the shapes of parts."""
+        """Return a function of z that computes B, the expressions `more`, and the shapes of parts."""
         shapes = [each.shape for each in self._by_normals.made[2:]]
         return self._by_normals.functions([self._root, *more, *shapes], self._by_normals.symbols)
 
@@ -285,7 +286,8 @@ class PartsMap:
     def of_fit(self, n: int, most: int) -> RowParts | None:
         """Return the coefficients of the n fitted rows; None if parts have more than `most` entries.
 
-        The result is also None if the argument is not t + A B z: a hyperparameter of each row may multiply an effect.
+        None also if the argument is not t + A B z, for example if a different hyperparameter in each row multiplies an
+        effect.
         """
         rng = np.random.default_rng(SEED)
         point = self._by_normals.functions.nearby(rng)
@@ -305,5 +307,5 @@ class MovedProcess(NamedTuple):
     """A Gaussian process at new inputs."""
 
     inputs: TensorVariable
-    """Its inputs (n, d) in the model."""
+    """Inputs of the process in the model, (n, d)."""
     moments: PriorAtNewRows

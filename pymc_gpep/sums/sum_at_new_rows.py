@@ -1,7 +1,7 @@
-"""Sums of effects at new rows: the argument of the model with new data, also for levels that the model does not have.
+"""Sums of effects at new rows: the argument of the model with new data, which may have new levels.
 
-If the new data name a level that the model does not have, the level gets the coefficients of a placeholder. The
-placeholder is a level of the model that the row does not otherwise use.
+A level in new data that is not in the model gets the coefficients of a placeholder. The placeholder is a level of the
+model that the new row does not use otherwise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,15 +45,15 @@ from pymc_gpep.sums.row_parts import MovedProcess, PartsMap
 
 
 class NewLevels:
-    """Levels of new rows, with placeholders for levels that the model does not have.
+    """Levels in new rows, with placeholders for levels that are not in the model.
 
     Parameters
     ----------
     prior : EffectSum
     argument : TensorVariable
-        The argument of the likelihood at all rows.
+        Argument of the likelihood at all rows.
     known : dict of str to SharedVariable
-        Data of the model that the argument depends on.
+        Data of the model that the argument depends on, by name.
     data : mapping
         Data of the model → constants with their values in the fit.
     blocks : sequence of tuple of int
@@ -70,10 +70,10 @@ class NewLevels:
     ) -> None:
         self._prior, self._argument, self._known, self._data, self._blocks = prior, argument, known, data, blocks
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, NDArray[np.int64]] = {}  # name of an index → level of each standard normal
+        self._owners: dict[str, NDArray[np.int64]] = {}  # Name of an index → level of each standard normal.
 
     def count(self, name: str) -> int:
-        """Return the number of levels that data select from; 0 if the data are not an index."""
+        """Return the number of levels that data select; 0 if the data are not an index."""
         if name not in self._counts:
             self._counts[name] = levels_of(self._known[name], [self._argument]) or 0
         return self._counts[name]
@@ -81,12 +81,12 @@ class NewLevels:
     def unseen_levels(
         self, x: NewData, outside: Mapping[str, tuple[NDArray[np.bool_], int]], new_levels: bool
     ) -> dict[str, NDArray[np.bool_]]:
-        """Return masks of entries that name a level which the model does not have, by the name of the data.
+        """Return masks of entries whose level is not in the model, by the name of the data.
 
         Raises
         ------
         ValueError
-            If there are such entries without `new_levels`, or if they are labels in place of positions.
+            If there are such entries and `new_levels` is false, or if entries are labels instead of positions.
         """
         for name, (where, count) in outside.items():
             values = x.by_row[name][where]
@@ -99,7 +99,7 @@ class NewLevels:
         return {name: where for name, (where, _) in outside.items()}
 
     def owners(self, point: PointType, name: str) -> NDArray[np.int64]:
-        """Return the only level of each standard normal, (q,), or -1; raise an error if priors of levels differ."""
+        """Return the level of each standard normal, (q,), or −1. Raise an error if priors of levels differ."""
         if name not in self._owners:
             prior = self._prior
             number = of_each_level(self._known[name], [self._argument])
@@ -116,7 +116,7 @@ class NewLevels:
         return self._owners[name]
 
     def _related(self, point: PointType, a: str, b: str) -> bool:
-        """Return whether two indices, the first with new levels, select from the same variable."""
+        """Return whether two indices select from the same variable, where the first index has new levels."""
         if a == b:
             return True
         sources = self._prior.sources
@@ -139,14 +139,14 @@ class NewLevels:
         return bool(both.any())
 
     def resolved(self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]) -> NewData:
-        """Return rows with placeholders in place of new levels.
+        """Return rows in which placeholders replace new levels.
 
-        `used(a, b)` returns a mask (m,) of the rows of `a` that use the placeholders of `b`.
+        `used(a, b)` returns a mask (m,) of the rows of `a` that use placeholders of `b`.
 
         Raises
         ------
         ValueError
-            If levels of the model have different priors, or the model has too few levels for placeholders.
+            If levels of the model have different priors, or if the model has too few levels.
         """
         if not x.unseen_levels:
             return x
@@ -174,10 +174,10 @@ class NewLevels:
     def _used(
         self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
-        """Return a mask (m,) of rows that still use a placeholder after another level replaces it."""
+        """Return a mask (m,) of rows that use a placeholder also after its replacement by another level."""
         m, found = len(x), np.zeros(len(x), bool)
         for name in x.unseen_levels:
-            if self.count(name) == 1:  # no other level can replace the placeholder
+            if self.count(name) == 1:  # No other level can replace the placeholder.
                 places = self._prior.places.items()
                 own = {v for v, place in places if (self.owners(point, name)[place] >= 0).any()}
                 if used_beside(self._known[name], [self._argument], own):
@@ -201,9 +201,9 @@ class NewLevels:
     def _placed(
         self, point: PointType, x: NewData, without: NewData | None = None
     ) -> tuple[NewData, NDArray[np.bool_]]:
-        """Return rows with other placeholders than `without`, and a mask of rows with too few levels.
+        """Return rows with placeholders that differ from `without`, and a mask of rows with too few levels.
 
-        In a row each new level of a variable has one placeholder, which no other data of the variable name.
+        In a row each new level of a variable has a separate placeholder, which is not the level of any other index.
         """
         m = len(x)
         names = [name for name in x.by_row if name in self._known and self.count(name)]
@@ -245,11 +245,11 @@ class NewLevels:
         return replace(x, by_row=by_row), short
 
     def owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
-        """Return masks (m, q) of the normals of the placeholders of each row, one for each index with new levels."""
+        """Return masks (m, q) of the normals of each row's placeholders, one for each index with new levels."""
         return self.owned_cells(point, x, np.arange(self._prior.n_normals)[None])
 
     def owned_cells(self, point: PointType, x: NewData, cells: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-        """Return the masks of `owned` for selected normals of each row, (m, k)."""
+        """Return the masks of `owned` for k selected standard normals of each row, (m, k)."""
         m, found = len(x), []
         for name, unseen_levels in x.unseen_levels.items():
             whole = self.owners(point, name)
@@ -265,9 +265,10 @@ class NewLevels:
 
 
 def by_own_normals(process: PriorAtNewRows, cov: Array, point: PointType, inputs: Array) -> tuple[Array, Array]:
-    """Return coefficients (m, n) of the standard normals of a process at inputs (m, d), and residual variances (m,).
+    """Return coefficients (m, n) of a process's standard normals at inputs (m, d), and residual variances (m,).
 
-    At its inputs in the model the process is L z, with L Lᵀ = `cov` (n, n); at new inputs k*ᵀL⁻ᵀz plus a residual.
+    At its inputs in the model the process is L z, where L Lᵀ = `cov` (n, n). At new inputs it is k*ᵀL⁻ᵀz plus a
+    residual.
     """
     cross, variance, _ = process(point, inputs)
     ahead = solve_triangular(np.linalg.cholesky(cov), cross[0].T, lower=True).T
@@ -275,7 +276,7 @@ def by_own_normals(process: PriorAtNewRows, cov: Array, point: PointType, inputs
 
 
 def normals_by_output(prior: EffectSum, latent: LatentGP, cov: Array) -> NDArray[np.int64]:
-    """Return positions (outputs, n) of the standard normals of a process."""
+    """Return the positions (outputs, n) of the standard normals of a process."""
     return np.arange(prior.n_normals)[prior.places[latent.f]].reshape(-1, cov.shape[0])
 
 
@@ -283,14 +284,14 @@ ARGUMENT = "argument"
 
 
 class _AtRows(NamedTuple):
-    """A sum at m rows: means, coefficients, and its moved processes."""
+    """A sum at m rows: means, coefficients, and processes at new inputs."""
 
     mean: Array
-    """(c, m)."""
+    """Means, (c, m)."""
     roots: Array
     """Coefficients of the standard normals, (c, m, q)."""
     taken: list[list[ValueTaken]]
-    """Coefficients and cells (c, m) of each output of each moved process."""
+    """Coefficients and indices (c, m) of the selected values, for each output of each moved process."""
     inputs: list[Array]
     """New inputs of each moved process, (m, d)."""
 
@@ -312,18 +313,18 @@ class AtNewData:
 class SumAtNewRows(AtNewData, PriorAtNewRows):
     """Prior moments of latent functions that are sums, at new rows.
 
-    Gaussian processes whose inputs are among the new data are moved to these inputs. Other processes keep their fitted
-    values, and new rows select from these values.
+    If the inputs of a Gaussian process are among the new data, the process is evaluated at the new inputs. Other
+    processes have their fitted values, from which new rows select.
 
     Parameters
     ----------
     prior : EffectSum
     gps : sequence of pm.gp.Latent or None
-        The `pm.gp` objects that made the processes.
+        The `pm.gp` objects of the processes.
     data : dict
         Data of the model → constants with their values in the fit.
     blocks : sequence of tuple of int, optional
-        Shapes of the coefficients of each variable. By default each variable has a row of standard normals.
+        Shapes of the coefficients of each variable. By default they are vectors of standard normals.
     """
 
     def __init__(
@@ -347,10 +348,10 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         )
         self._made: dict[tuple[str, ...], tuple[AffineMap, list[PriorAtNewRows]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
-        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # moved processes → map of fitted rows
+        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # Moved processes → map of the fitted rows.
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._own_covariances: dict[tuple[TensorVariable, ...], AtPoint] = {}
-        self._complete: set[tuple[str, ...]] = set()  # names of data from which rows were computed before
+        self._complete: set[tuple[str, ...]] = set()  # Names of data that suffice to compute new rows.
 
     @property
     def inputs(self) -> Array:
@@ -363,7 +364,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
 
     @cached_property
     def _fixed(self) -> list[MovedProcess] | None:
-        """Return all processes if their inputs are one array with a row for each fitted row."""
+        """Return all processes if their inputs are one array with a row for each fitted row; else None."""
         prior = self._prior
         covs = [latent.cov for latent in self._processes]
         if not covs or XNEW in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
@@ -376,7 +377,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return processes
 
     def _input_name(self) -> str | None:
-        """Return the name of the only data that inputs of Gaussian processes depend on; None otherwise."""
+        """Return the name of the data that inputs of processes depend on, if it is unique; else None."""
         behind = set(ancestors([latent.cov for latent in self._processes]))
         found = [name for name, variable in self._known.items() if variable in behind]
         return found[0] if len(found) == 1 and self.behind.each_row(found[0]) else None
@@ -402,7 +403,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return replace(read, unseen_levels=self._levels.unseen_levels(read, self.behind.outside(read), new_levels))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `PriorAtNewRows`. The method raises the same errors as a call."""
+        """See `PriorAtNewRows`. It raises the same errors as a call."""
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
             return RowsOfNormals.exact(rows_of_functions(roots), mean)
@@ -429,7 +430,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return RowsOfNormals(rows, beside[:m], new.mean[:, :m])
 
     def _covariances(self, point: PointType, moved: Sequence[LatentGP]) -> list[Array]:
-        """Return the covariances (n, n) of processes at their own inputs."""
+        """Return the covariances (n, n) of processes at their inputs in the model."""
         key = tuple(latent.f for latent in moved)
         if key not in self._own_covariances:
             functions = ModelFunctions(self._prior.model, self._prior.hyperparameters, self._data)
@@ -441,7 +442,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return self._prior.parts(self._argument, self._data)
 
     def _whole(self, point: PointType, x: NewData) -> AffineMap:
-        """Return the sum as a function of new data; raise a ValueError if data are missing."""
+        """Return the sum as a function of new data. Raise a ValueError if data are missing."""
         if (names := x.names) not in self._complete:
             self._at(point, replace(x, unseen_levels={})[:1])
             self._complete.add(names)
@@ -454,16 +455,16 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
 
     @cached_property
     def _own_rows(self) -> AffineMap:
-        """The sum at all rows of the model, with processes at their inputs."""
+        """The sum at all rows of the model."""
         return self._compiled((), None)[0]
 
     def _own(self, point: PointType, x: RowsOfData) -> tuple[Array, Array]:
-        """Return means (c, m) and coefficients (c, m, q) at rows of the model, with processes at their inputs."""
+        """Return means (c, m) and coefficients (c, m, q) at selected rows of the model."""
         own = self._evaluated(self._own_rows, point, [], self._rows)
         return own.mean[:, x.positions], own.roots[:, x.positions]
 
     def _at_fit(self, point: PointType, moved: Sequence[LatentGP]) -> _AtRows:
-        """Return the sum at the rows that were fitted, with `moved` processes separate."""
+        """Return the sum at the fitted rows, with separate terms for the processes `moved`."""
         prior, key = self._prior, tuple(latent.f for latent in moved)
         if key not in self._of_fit:
             self._of_fit[key] = AffineMap(prior, {ARGUMENT: prior.argument}, self._data, moved, seen=True)
@@ -473,7 +474,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
     def _evaluated(
         self, affine: AffineMap, point: PointType, values: Sequence[Any], n: int, lengths: Sequence[int] = ()
     ) -> _AtRows:
-        """Return the sum at n rows."""
+        """Return the values of the sum at n rows."""
         found = affine(point, values, lengths, self._units)
         by_function = self._prior.by_function
         roots = np.moveaxis(by_function(found.slopes[ARGUMENT], n, batched=True), 0, -1)
@@ -490,7 +491,8 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         Raises
         ------
         ValueError
-            If the argument has another number of rows. Data that are not given keep the rows of the fit.
+            If the argument has a different number of rows than the new data. Data that are not given keep the rows of
+            the fit.
         """
         if isinstance(x, RowsOfData):
             mean, roots = self._own(point, x)
@@ -517,21 +519,22 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return np.asarray((new.roots - known)[:, : len(x)] @ seen.swapaxes(1, 2))
 
     def _moved(self, names: Sequence[str]) -> list[LatentGP]:
-        """Return the processes whose inputs depend on data of these names."""
+        """Return the processes whose inputs depend on data with these names."""
         if XNEW in names:
             return self._processes
         known = {self._known[name] for name in names}
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[list[PriorAtNewRows], _AtRows, Array]:
-        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) for fitted levels.
+        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) without new levels.
 
-        Coefficients of levels without fitted rows are 0. The result may have extra rows at the end.
+        The result may have additional rows at the end.
         """
         names = x.names
         if names not in self._made:
             made = self._compiled(names, (point, x))
-            self._made[names] = made  # not stored after an error, so that the next call raises it again
+            # After an error the map is not stored, so that the next call raises the error again.
+            self._made[names] = made
         affine, processes = self._made[names]
         m = len(x)
         extra = self.behind.free_length(m)
@@ -541,21 +544,21 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
                 raise ValueError("A process has a different number of rows.")
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        known = new.roots.copy()  # levels without fitted rows become 0 below
+        known = new.roots.copy()  # The coefficients of placeholders become 0 below.
         for owned in self._owned(point, x):
             known[:, :m][:, owned] = 0.0
         return processes, new, known
 
     def _owned(self, point: PointType, x: NewData) -> list[NDArray[np.bool_]]:
-        """Return masks (m, s) of the slopes of placeholders of each row, one for each index with new levels."""
+        """Return masks (m, s) of the slopes of each row's placeholders, one for each index with new levels."""
         return self._levels.owned(point, x)
 
     def _resolved(self, point: PointType, x: NewData) -> NewData:
-        """Return rows with placeholders. The argument of a row uses a placeholder only for its new level."""
+        """Return rows with placeholders. The argument in a row uses a placeholder only for its new level."""
         return self._levels.resolved(point, x, partial(self._used, point))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
-        """Return a mask of rows that use placeholders of other data."""
+        """Return a mask of rows that use placeholders of the data `other`."""
         roots = self._at(point, x)[1].roots[:, : len(x)]
         return np.any([(owned & (roots != 0.0)).any(axis=(0, 2)) for owned in self._owned(point, other)], axis=0)
 
@@ -564,7 +567,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
     ) -> tuple[AffineMap, list[PriorAtNewRows]]:
         """Return the sum as a function of a point and data, and the moved processes.
 
-        If `checked` is a point and new data, rows that depend on each other are refused.
+        If `checked` is a point with new data, an error is raised for rows that depend on each other.
         """
         prior = self._prior
         there = self.behind.symbols(names)
@@ -595,7 +598,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return affine, [each.moments for each in processes]
 
     def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
-        """Refuse new inputs of a process if rows select from its values."""
+        """Raise an error if new inputs are given for a process from whose values rows select."""
         for latent in moved:
             count = self._prior.sizes[self._prior.processes.index(latent)][-1]
             if count != self._rows:
@@ -605,7 +608,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
                 )
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return the argument at new inputs as a function of the centred values of all processes at these inputs."""
+        """Return a function for the argument at new inputs, given centred values of all processes there."""
         axis, own = self._argument.ndim - 1 - self._prior.by_class, self.behind.fitted[XNEW]
         what, outputs, moved = "Latent functions", [self._argument], self._processes
         try:

@@ -1,4 +1,4 @@
-"""The variables of a model as functions of the standard normals of a sum, for fits and samplers."""
+"""Variables of a model as functions of the standard normals of a sum, for fits and samplers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -28,11 +28,11 @@ from pymc_gpep.sums.affine_map import (
 )
 from pymc_gpep.sums.effect_sum import EffectSum
 
-# Singular values below this fraction of the largest count as zero.
+# A singular value below this fraction of the largest counts as zero.
 _SINGULAR = 1e-10
 
 _Undo = Callable[[Array, Array, np.random.Generator], Array]
-"""Function that returns z, given r and T (size, d) with r = Tᵀz."""
+"""Function that returns z, given r and T (size, d) with r = Tᵀz. It may draw undetermined parts of z."""
 
 
 class SumVariables(IntegratedVariables):
@@ -42,7 +42,7 @@ class SumVariables(IntegratedVariables):
     ----------
     prior : EffectSum
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     """
 
     def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
@@ -52,7 +52,7 @@ class SumVariables(IntegratedVariables):
 
     @cached_property
     def _variables(self) -> dict[str, TensorVariable]:
-        """Value variables and free variables by name."""
+        """Value variables and free variables, by name."""
         prior, model = self._prior, self._prior.model
         unconstrained = {
             str(model.rvs_to_values[rv].name): transform.forward(rv, *rv.owner.inputs)
@@ -69,7 +69,7 @@ class SumVariables(IntegratedVariables):
         return AffineMap(self._prior, variables, self._data)
 
     def flat(self, z: Array) -> Array:
-        """Return standard normals (..., q) from z, (..., c, q) by function or (..., 1, q) for all functions."""
+        """Return standard normals (..., q), given z by function, (..., c, q), or for all functions, (..., 1, q)."""
         owner = self._prior.owner
         if z.shape[-2] == 1:
             return z[..., 0, :]
@@ -80,7 +80,7 @@ class SumVariables(IntegratedVariables):
         return {name: centre + np.tensordot(flat, own.slopes[name], 1) for name, centre in own.centres.items()}
 
     def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Array]:
-        """Return mean (q,) and covariance (q, q) of the standard normals."""
+        """Return the posterior mean (q,) and covariance (q, q) of the standard normals."""
         owner = self._prior.owner
         every = np.arange(owner.size)
         joint = functions.joint_covariance(np.ones(self._prior.n_functions, bool))
@@ -106,13 +106,13 @@ class SumVariables(IntegratedVariables):
         functions: PosteriorFunctions,
         noise: Mapping[str, Array] | None = None,
     ) -> Joint:
-        """Return the joint posterior of variables t + T z + ε, with t and T by name."""
+        """Return the joint posterior of variables t + T z + ε, given t and T by name."""
         centre, cov = self.posterior(functions)
         means = {name: centres[name] + np.tensordot(centre, slopes[name], 1) for name in names}
         return Joint(means, {name: slopes[name] for name in names}, cov, noise)
 
     def _check(self, names: Sequence[str]) -> None:
-        """Refuse variables that are not affine in the integrated variables."""
+        """Raise an error if a variable is not affine in integrated variables."""
         prior, model = self._prior, self._prior.model
         affinity = Affinity(prior.sources)
         for name in names:
@@ -170,15 +170,15 @@ class SumVariables(IntegratedVariables):
 
 
 class SumValues(SampledValues):
-    """Values of a sum for samplers: x is the vector of standard normals z (1, q).
+    """Values of a sum for samplers: x is the vector of standard normals, z (1, q).
 
-    Coefficients of rows that do not depend on hyperparameters are computed once, with the data at construction.
+    Coefficients of rows that do not depend on hyperparameters are computed once, for the data at construction.
 
     Parameters
     ----------
     prior : EffectSum
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
     """
 
     def __init__(self, prior: EffectSum, data: Mapping[Variable, Variable]) -> None:
@@ -210,7 +210,7 @@ class SumValues(SampledValues):
         rows = coefficients(root.reshape(-1, root.shape[-1])) if apart is None else Composed(apart.rows, root)
         return NormalsPrior(mean, rows, factors, bool(supported))
 
-    # Parts are z, and the centred values of each Gaussian process.
+    # The parts are z, and the centred values of each Gaussian process.
 
     def parts(self) -> list[TensorVariable]:
         z = pt.vector("normals", shape=(self.shape[1],), dtype="float64")
@@ -242,7 +242,7 @@ class SumValues(SampledValues):
     def _of_process(self, z: Array, process: int) -> Array:
         return z[self._places(process)].reshape(self._sum.sizes[process])
 
-    # The variables of the model.
+    # Conversion between x and the variables of the model.
 
     def to_point(self, point: PointType, x: Array, prior: Sampled) -> PointType:
         z, *values = self.parts_of(x, prior)
@@ -250,7 +250,7 @@ class SumValues(SampledValues):
 
     @cached_property
     def _made(self) -> AffineMap:
-        """The value variables as a function of hyperparameters and parts."""
+        """The value variables as functions of hyperparameters and parts."""
         prior, model = self._sum, self._sum.model
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
@@ -278,9 +278,9 @@ class SumValues(SampledValues):
 
     @cached_property
     def _undone(self) -> tuple[list[_Undo], AtPoint]:
-        """Inverses of recipes, and the function that computes residuals and coefficients of normals.
+        """Inverses of all recipes, and a function that computes residuals and coefficients of their normals.
 
-        The normals of a variable follow from the variable and from the variables that its mean depends on.
+        The standard normals of a variable follow from its value, and from the variables that its mean depends on.
         """
         prior, rng = self._sum, np.random.default_rng(SEED)
         functions = ModelFunctions(prior.model, [*prior.hyperparameters, *prior.integrated], self.data)
@@ -318,7 +318,7 @@ def _by_diagonal(residual: Array, diagonal: Array, rng: np.random.Generator) -> 
 
 
 def _by_least_squares(residual: Array, slopes: Array, rng: np.random.Generator) -> Array:
-    """Return the least-squares solution plus a draw from the null space."""
+    """Return the least-squares solution, with a random draw in the null space added."""
     drawn = rng.standard_normal(len(slopes))
     found: Array = drawn + lstsq(slopes.T, residual - drawn @ slopes, cond=_SINGULAR, check_finite=False)[0]
     return found

@@ -1,4 +1,4 @@
-"""The log density of an observed variable as a function of arrays, with one or several latent values for each row."""
+"""The log density of an observed variable as a function of arrays, for one or several latent values in each row."""
 
 import hashlib
 import threading
@@ -28,28 +28,27 @@ from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, compiled_rows, 
 
 @dataclass(frozen=True)
 class RowGraph:
-    """The log density of an observed variable at each row, and the logarithm of its distribution function.
+    """Graphs of the log density of an observed variable in each row, and of related quantities.
 
     Attributes
     ----------
     output : TensorVariable
         The log density.
-    allowed : TensorVariable or None
-        Whether observation and rows satisfy PyMC's conditions; None without conditions.
+    Mask of rows that satisfy PyMC's conditions on parameters and observations; None without conditions.
     cumulative : TensorVariable or None
-        The logarithm of the distribution function without censoring; None if PyMC does not have it.
+        Log distribution function without censoring; None if PyMC has no formula.
     f, y : TensorVariable
-        Vectors: latent values and observations.
+        Vectors of the latent values and of the observations.
     rows : list of TensorVariable
-        Vectors of further arguments.
+        Vectors of further parameters of the rows.
     uncensored : TensorVariable or None
-        The log density of a censored variable without its bounds.
+        Log density of a censored variable without its bounds.
     side : TensorVariable or None
-        Whether a censored variable is at its upper bound (1), at its lower bound (−1), or between (0).
+        Side of a censored observation: 1 at its upper bound, −1 at its lower bound, 0 between the bounds.
     first, second : TensorVariable or None
-        The mean of an observation without bounds, and of its square; None without formulas.
+        Mean of an uncensored observation, and of its square; None without formulas.
     others : list of TensorVariable
-        Latent values of further functions.
+        Latent values of the second function and further functions.
     """
 
     output: TensorVariable
@@ -66,7 +65,7 @@ class RowGraph:
 
     @property
     def functions(self) -> list[TensorVariable]:
-        """Latent values of all functions."""
+        """Latent values of all functions, in order."""
         return [self.f, *self.others]
 
 
@@ -75,21 +74,21 @@ type Other = Literal["cumulative", "uncensored", "side", "first", "second"]
 
 type _Cut = tuple[RowGraph, list[TensorVariable]]
 
-# Prefix of the names of placeholders for functions.
+# Prefix of the names of placeholders for latent values.
 _FUNCTION = "function_"
 
 
 def row_graph(
     variable: TensorVariable, *arguments: TensorVariable, same: Mapping[TensorVariable, TensorVariable] | None = None
 ) -> _Cut:
-    """Cut the log density of a random variable from its model.
+    """Return the log density of a random variable as a graph of vectors, separate from its model.
 
     Parameters
     ----------
     variable : TensorVariable
         The random variable, (n,).
     *arguments : TensorVariable
-        Functions of latent values and of numbers for each row or for all.
+        Functions of latent values and of parameters. Each has a number for each row, or one number for all rows.
     same : mapping, optional
         Copies of arguments → the arguments.
 
@@ -97,7 +96,7 @@ def row_graph(
     -------
     RowGraph
     list of TensorVariable
-        Rows in the model: numbers, or vectors with a number for each row or one for all rows.
+        Parameters of the rows as graphs of the model: a number, or a vector with one number for each row.
 
     Raises
     ------
@@ -106,7 +105,7 @@ def row_graph(
     NotImplementedError
         If PyMC has no log density of the variable.
     """
-    # PyMC may copy the variables of a log density: they are found again by their names.
+    # PyMC may copy the variables of a log density. So variables are matched by name.
     leaves = {
         leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(_leaves_of(variable, [*arguments, *(same or {})]))
     }
@@ -125,7 +124,7 @@ def row_graph(
     free = uncensored(alone)
     if free is not alone:
         found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
-    # A bound that may be infinite is not a parameter of a row; a clipped bound is.
+    # A clipped bound is a parameter of the rows. A bound that may be infinite is not.
     inner = {each.name for each in ancestors(bounds(alone))}
     moments, cumulative = _moments(free), _cumulative(free, y)
     for more in (moments | cumulative, cumulative, moments):
@@ -137,7 +136,7 @@ def row_graph(
 
 
 def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
-    """Return the mean of a random variable and of its square; an empty dict without formulas."""
+    """Return the mean of a random variable and of its square, by name; empty without formulas."""
     try:
         return dict(zip(("first", "second"), mean_and_square(variable), strict=True))
     except NotImplementedError:
@@ -145,7 +144,7 @@ def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
 
 
 def _cumulative(variable: TensorVariable, value: TensorVariable) -> dict[str, TensorVariable]:
-    """Return the logarithm of the distribution function; an empty dict if PyMC does not have it."""
+    """Return the log distribution function, by name; empty if PyMC has no formula."""
     try:
         return {"cumulative": log_below(variable, value)}
     except (NotImplementedError, TypeError, ValueError):
@@ -158,9 +157,10 @@ def _cut_graph(
     leaves: Mapping[Variable, Variable],
     inner: Container[str | None],
 ) -> _Cut:
-    """Return the graph of quantities. Their inputs have the names of placeholders for variables of the model.
+    """Return the graphs of the quantities `found`, and the parameters of their rows as graphs of the model.
 
-    Inputs with the names `inner` are not rows, but parts of rows.
+    Inputs of the graphs are matched to variables of the model by name. Inputs named in `inner` are not parameters by
+    themselves.
     """
     every = list(found.values())
     behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
@@ -209,7 +209,7 @@ def _cut_graph(
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
         return made
-    # There are fewer rows if hyperparameters and data are arrays over rows.
+    # If hyperparameters and data are arrays over rows, a cut at them has fewer parameters.
     try:
         deeper = cut_with(rows)
     except RowsMixedError:
@@ -225,13 +225,13 @@ def _length(variable: TensorVariable, axis: int) -> int:
 
 
 class RowDensity:
-    """A log density as a function of arrays, with derivatives; it is compiled at its first use.
+    """Log density as a function of arrays, with derivatives. It is compiled at its first use.
 
     Parameters
     ----------
     graph : RowGraph
     learned : sequence of bool
-        Mask of rows that depend on hyperparameters; other rows are data, without derivatives.
+        Mask of the parameters of rows that depend on hyperparameters. The other parameters have no derivatives.
     """
 
     def __init__(self, graph: RowGraph, learned: Sequence[bool]) -> None:
@@ -250,14 +250,14 @@ class RowDensity:
 
     @property
     def _value(self) -> TensorVariable:
-        """The log density, NaN where it is not allowed."""
+        """Log density, NaN in rows that violate PyMC's conditions."""
         graph = self.graph
         value = graph.output.astype("float64")
         return value if graph.allowed is None else pt.switch(graph.allowed, value, np.nan)
 
     @cached_property
     def digest(self) -> str:
-        """A text that identifies the density, equal in all processes."""
+        """Checksum of the density, which is equal in all processes."""
         graph = self.graph
         text = cast(str, debugprint([self._value, *graph.functions, graph.y, *graph.rows], file="str", print_type=True))
         constants = [v.data for v in ancestors([self._value]) if isinstance(v, Constant)]
@@ -275,7 +275,7 @@ class RowDensity:
 
     @cached_property
     def _cut(self) -> RowCut:
-        """Return the density cut at the parts that do not depend on latent values."""
+        """Log density, divided into parts that depend on latent values and parts that do not."""
         graph = self.graph
         moving = {each: pt.dvector(f"f_{i}") for i, each in enumerate(graph.functions)}
         cut = RowCut(moving, _length, prefix="column")
@@ -289,7 +289,7 @@ class RowDensity:
         return compiled_rows([self.graph.y, *self.graph.rows], self._cut.parts)
 
     def _orders(self, count: int) -> list[TensorVariable]:
-        """Return latent values, the columns, the log density, and derivatives: inputs, then results."""
+        """Return inputs (latent values and columns), then results (log density and its derivatives)."""
         cut = self._cut
         found = row_derivatives(self._of_columns, self._moved[0], count)
         if self._allowed is not None:
@@ -341,11 +341,11 @@ class RowDensity:
         return self._others[name]
 
     def values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return the log density (m,) of latent values (m,) or (k, m), observations and rows at m points."""
+        """Return the log density (m,) at latent values (m,) or (k, m), for observations and parameters of m rows."""
         return self._values_by(self._value_function, f, y, parameters)
 
     def other(self, name: Other, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return the distribution function, or another quantity (m,) that the graph must have."""
+        """Return the quantity `name` (m,), for example the distribution function. The graph must have this quantity."""
         return self._values_by(self._function_of(name), f, y, parameters)
 
     def _values_by(self, function: Any, f: Array, y: NDArray[Any], parameters: Array) -> Array:
@@ -355,30 +355,30 @@ class RowDensity:
         return np.broadcast_to(found, f.shape[-1])
 
     def columns(self, y: Observed, parameters: Array) -> Array:
-        """Return the terms that do not depend on latent values, (q, n), for observations (n,) and rows (p, n)."""
+        """Return the precomputed columns (q, n) of the log density, for observations (n,) and parameters (p, n)."""
         with self._lock:
             found = self._columns_function(np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
         return np.stack([np.broadcast_to(each, len(y)) for each in found]) if found else np.empty((0, len(y)))
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
-        """Return the log density and two derivatives (3, m) for latent values (m,) and columns (q, m)."""
+        """Return log density and two derivatives (3, m) at latent values (m,), for columns (q, m)."""
         with self._lock:
             return np.stack([np.broadcast_to(each, len(f)) for each in self._function(f, *columns)])
 
     def third_derivative(self, f: Array, columns: Array) -> Array:
-        """Return the third derivative (m,)."""
+        """Return the third derivative (m,) at latent values (m,), for columns (q, m)."""
         with self._lock:
             (found,) = self._third_function(f, *columns)
         return np.broadcast_to(found, len(f))
 
     def orders(self, f: Array, y: Observed, parameters: Array) -> Array:
-        """Return the log density and two derivatives in the first function (3, m) for latent values (k, m)."""
+        """Return log density and two derivatives in the first latent value (3, m), at latent values (k, m)."""
         with self._lock:
             found = self._orders_function(*f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
         return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
 
     def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
-        """Return slopes (p, orders, m) of the log density in the rows; for 3 orders also slopes of two derivatives."""
+        """Return derivatives (p, orders, m) in parameters of the log density; for 3 orders, also of its derivatives."""
         out = np.zeros((len(parameters), orders, f.shape[-1]))
         learned = np.flatnonzero(self.learned)
         if learned.size:
@@ -391,7 +391,7 @@ class RowDensity:
 
 
 def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
-    """Return parameters that are computed from constants → constants. PyMC tests whether a bound is a constant."""
+    """Return parameters computed from constants → these as constants. PyMC tests whether a bound is a constant."""
     nodes = {each.owner for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, RandomVariable)}
     made = [each for node in nodes for each in node.inputs if isinstance(each, TensorVariable) and each.owner]
     found = [each for each in made if all(isinstance(leaf, Constant) for leaf in graph_inputs([each]))]
@@ -399,7 +399,7 @@ def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
 
 
 def _leaves_of(variable: TensorVariable, arguments: Collection[TensorVariable]) -> list[Variable]:
-    """Return the random variables and data of a model that a variable depends on, except for its arguments."""
+    """Return the random variables and data of a model that a variable depends on, other than through its arguments."""
     found: list[Variable] = []
     pending = list(variable.owner.inputs)
     seen: set[Variable] = set()

@@ -1,4 +1,4 @@
-"""The likelihood of a univariate observed variable whose log density at a row depends on one latent value."""
+"""Likelihood of a univariate observed variable whose log density depends on one latent value in each row."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -45,26 +45,26 @@ from pymc_gpep.univariate.outcomes import average_moments, count_moments, number
 from pymc_gpep.univariate.row_cut import RowsMixedError
 
 MOST_NUMBERS = 5
-"""Largest number of entries of Gaussian variables that stay hyperparameters, such as a scale."""
+"""Largest number of entries in Gaussian variables that stay hyperparameters, such as a scale."""
 
 
 class Argument(NamedTuple):
-    """The Gaussian variables that reach a random variable."""
+    """The affine function through which a random variable depends on Gaussian variables."""
 
     variable: TensorVariable
-    """An affine function of Gaussian variables, with a number for each row or one number for all rows."""
+    """Affine function of Gaussian variables, with one number for each row, or one number for all rows."""
     others: frozenset[Variable]
-    """Further Gaussian variables on which the random variable depends by other paths. They have few entries."""
+    """Gaussian variables with few entries that the random variable also depends on in other ways."""
 
 
 def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]) -> Argument | None:
-    """Find the largest affine function of Gaussian variables that alone makes a random variable depend on them.
+    """Return the largest affine function through which a random variable depends on its Gaussian variables.
 
     Parameters
     ----------
     variable : TensorVariable
     sources : collection of Variable
-        The Gaussian variables.
+        Gaussian variables of the model.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
 
 
 def peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
-    """Return a variable without its constant factors and terms: f for −f/√2."""
+    """Return a variable without constant factors and terms, for example f for −f/√2."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
         inner = [each for each in inputs if not _is_number(each)]
@@ -162,12 +162,12 @@ def _add(found: Frontier, function: TensorVariable) -> None:
 
 
 def _is_number(variable: Variable) -> bool:
-    """Whether a variable is computed from constants alone."""
+    """Return whether a variable is computed from constants alone."""
     return all(isinstance(each, Constant) for each in ancestors([variable]) if each.owner is None)
 
 
 def _affine(affinity: Affinity, sources: frozenset[Variable], variable: Variable) -> bool:
-    """Return whether a variable is affine in sources, perhaps after one factor of a product is fixed."""
+    """Return whether a variable is affine in the sources, perhaps for a fixed value of one factor of a product."""
     try:
         affinity.behind(variable)
     except NotAffineError as error:
@@ -186,25 +186,26 @@ def _size(variables: Collection[Variable]) -> int:
     return sum(int(np.prod([1 if length is None else length for length in shape])) for shape in sizes)
 
 
-_MOST_KEPT = 2  # Largest number of variables that a message suggests as hyperparameters.
-_TOGETHER = 4096  # Number of rows whose moments are averaged at a time by formulas.
-_PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])  # Latent values at which an observation is evaluated.
+_MOST_KEPT = 2  # Largest number of variables that a message suggests to treat as hyperparameters.
+_TOGETHER = 4096  # Number of rows in a block, if moments have formulas.
+# Latent values at which the density of an observation is checked.
+_PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])
 
 
 @dataclass(frozen=True)
 class UnivariateLikelihood(OneFunction):
-    """A likelihood by PyMC's log density of numbers or counts, which need not be log-concave.
+    """Likelihood of numbers or counts by PyMC's log density, which may be any function of the latent value.
 
     Parameters
     ----------
     density : RowDensity
-        The log density as a function of arrays; None until a model is read.
+        Log density as a function of arrays; None before a model is read.
     observed_dtype : {"int64", "float64"}
-        Type of observations.
+        Dtype of observations.
     """
 
     density: RowDensity | None = None
-    observed_dtype: str = "float64"  # type: ignore[misc]  # set when a model is read
+    observed_dtype: str = "float64"  # type: ignore[misc]  # set by `read`
 
     name: ClassVar[str] = "univariate"
     written: ClassVar[str] = "univariate distribution of PyMC with one affine argument"
@@ -217,7 +218,7 @@ class UnivariateLikelihood(OneFunction):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """All local computations that need only the log density."""
+        """All local computations that need only a log density; empty before a model is read."""
         if self.density is None:
             return ()
         made = _Computations(self.density)
@@ -230,7 +231,7 @@ class UnivariateLikelihood(OneFunction):
         )
 
     def may_be(self, variable: TensorVariable) -> bool:
-        """Whether a random variable has a number for each row."""
+        """Return whether a random variable has one number for each row."""
         return variable.ndim < 2 and getattr(variable.owner.op, "ndim_supp", 0) == 0
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
@@ -277,7 +278,7 @@ class UnivariateLikelihood(OneFunction):
         return None
 
     def n_classes(self, n_functions: int) -> int:
-        """Zero, since observations are not classes."""
+        """Return 0, since observations are not classes."""
         return 0
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
@@ -319,7 +320,7 @@ class UnivariateLikelihood(OneFunction):
             raise TypeError("PyMC has no distribution function of this likelihood, so that it has no quantiles here.")
         repeats = f.size // f.shape[-1]
         each = np.floor(y) if self.observed_dtype == "int64" else y
-        # 2⁵³ is above all observed counts.
+        # 2⁵³ exceeds all observed counts.
         each = np.clip(each, -(2.0**53), 2.0**53) if self.observed_dtype == "int64" else each
         found = density.other("cumulative", f.ravel(), np.tile(each, repeats), np.tile(self.parameters, (1, repeats)))
         return np.asarray(found).reshape(f.shape)
@@ -332,9 +333,9 @@ class UnivariateLikelihood(OneFunction):
         return np.where(side < 0.0, 0.0, low), np.where(side > 0.0, 1.0, high)
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Return moments by formulas, or by integrals or sums over an observation, censored or not.
+        """Return moments by formulas, or by integrals or sums over an observation, with or without censoring.
 
-        An infinite moment is ∞. A moment that does not exist, or whose integral does not converge, is NaN.
+        An infinite moment is ∞. A moment is NaN if it does not exist, or if its integral does not converge.
         """
         density = self._known
         formulas = density.graph.first is not None
@@ -358,7 +359,7 @@ class UnivariateLikelihood(OneFunction):
         return average_moments(moments, mean[:, 0], np.sqrt(cov[:, 0, 0]), **together)
 
     def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
-        """The squared error of the predictive mean."""
+        """Return the squared error of the predictive mean."""
         assert moments is not None
         return {"squared_error": (observed - moments[0]) ** 2}
 
@@ -373,7 +374,7 @@ class UnivariateLikelihood(OneFunction):
 
 
 class _Computations:
-    """Local computations of a density."""
+    """Local computations by quadrature of a log density."""
 
     def __init__(self, density: RowDensity) -> None:
         self._density = density
@@ -384,7 +385,7 @@ class _Computations:
         out[3] = self._density.third_derivative(f, columns)
 
     def average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `GaussianAverage`. If all variances are 0, the result is the log density, without a fourth derivative."""
+        """See `GaussianAverage`. If all variances are 0, it is the log density, and the fourth derivative is NaN."""
         if not variance.any():
             out[4] = np.nan
             self.derivatives(mean, y, parameters, out[:4])
@@ -419,12 +420,12 @@ class _Computations:
 
 
 def depends_on_draws(part: TensorVariable) -> bool:
-    """Whether a variable depends on random variables."""
+    """Return whether a variable depends on random draws."""
     return any(isinstance(cast(Variable, each).type, RandomType) for each in ancestors([part]))
 
 
 def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list[str]:
-    """Return names of few variables that must stay hyperparameters to leave one argument; empty if none suffice."""
+    """Return few variables whose treatment as hyperparameters leaves one argument; empty if none suffice."""
     behind = [each for each in ancestors(variable.owner.inputs) if each in set(latents)]
     for count in range(1, min(len(behind), _MOST_KEPT + 1)):
         for kept in combinations(behind, count):
@@ -434,4 +435,4 @@ def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list
 
 
 ANY_UNIVARIATE = UnivariateLikelihood()
-"""The likelihood that reads observed variables which no other likelihood reads."""
+"""Reader of observed variables that no other likelihood reads."""

@@ -1,12 +1,12 @@
 """The prior of an effect with local scales, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor: one row of EP.
 
 The mean m and the variance v of an effect are functions of local variables λ. Examples are the scale of a horseshoe and
-the indicator of a spike. A local variable with a density is on a lattice of its unconstrained values t, where sums are
-integrals to many digits (trapezoid rule for an analytic density). A local indicator has two states. So p is a mixture
-of Gaussians. Each integral over u has a formula, and the density p, which may be infinite at 0, is not evaluated.
+the indicator of a spike. Continuous local variables take unconstrained values t on a lattice. A sum over the lattice is
+accurate to many digits (trapezoid rule for an analytic density). An indicator has two states. So p is a mixture of
+Gaussians. Integrals over u have formulas, and the density p, which may be infinite at 0, is never evaluated.
 
-A graph has log p(t) + m f + ½ v f². At f = 0 its value and derivatives in f are log p, m and v. Their slopes in
-hyperparameters are slopes of log p, m and v.
+A graph computes log p(t) + m f + ½ v f². At f = 0, its value and its derivatives in f are log p, m and v. The
+derivatives of these in hyperparameters are derivatives of log p, m and v.
 """
 
 from collections.abc import Collection
@@ -32,45 +32,45 @@ from pymc_gpep.univariate.likelihood import depends_on_draws
 from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX, PriorFactor
 
 WITH_STATES, ON_A_SCALE, ON_THE_LINE = 2, 0, -1
-"""Kinds of local variables: indicators, variables with a transform, and variables without a transform."""
+"""Kinds of local variables: indicators, variables with a transform, variables without a transform."""
 
-# Largest distances between places of the lattice, for one and for several local variables with a density.
+# Largest steps of the lattice, for a single continuous local variable and for several.
 _STEPS = {ON_A_SCALE: (0.25, 0.35), ON_THE_LINE: (0.08, 0.25)}
-_FURTHEST = {ON_A_SCALE: 640.0, ON_THE_LINE: 60.0}  # Largest place of the lattice.
-_COARSE = (4.0, 8.0)  # Distances of the search for the ends of the lattice.
-_POINTS = 24  # Least number of places that a density needs.
-_FINER = 8.0  # Largest factor by which distances shrink between lattices.
-_UNIT = 2.0**-20  # Distance from 0 within which places of a variable without a transform are linear in it.
-_DROP = 30.0  # Fall of the log density from its maximum at the ends of the lattice.
-_LARGEST = 1e280  # Largest variance of a component.
-_WEAK = 1e-6  # Precision, in units of the base, below which data do not determine moments.
-_END = 0.02  # Share of rare components in the second moment above which the variance does not exist.
-_LITTLE = 1e-7  # Weight of a component below which quantiles leave it out.
-_IMPOSSIBLE = -1e10  # Log density of values without a density, for weights of draws.
+_FURTHEST = {ON_A_SCALE: 640.0, ON_THE_LINE: 60.0}  # Largest unconstrained value on the lattice.
+_COARSE = (4.0, 8.0)  # Steps of the lattice on which the search for its ends begins.
+_POINTS = 24  # Least number of lattice points within the range of a density.
+_FINER = 8.0  # Largest factor by which steps shrink from one lattice to the next.
+_UNIT = 2.0**-20  # Distance from 0 within which lattice values of a variable without a transform are evenly spaced.
+_DROP = 30.0  # The lattice ends where the log density is this much below its maximum.
+_LARGEST = 1e280  # Variances of components are clipped at this value.
+_WEAK = 1e-6  # Data with less precision than this, in units of the base, do not determine moments.
+_END = 0.02  # The variance does not exist if rare components have more than this share of the second moment.
+_LITTLE = 1e-7  # Quantiles ignore components with less weight.
+_IMPOSSIBLE = -1e10  # Log density at values of density 0, for importance weights of draws.
 _PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
 _FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # With long tails.
 _AROUND = np.linspace(-7.0, 7.0, 57)
 
 
 class Components(NamedTuple):
-    """Gaussian components of the priors of effects, (K, c) for c different priors."""
+    """Gaussian components of the priors of n effects: arrays (K, c) for K components and c distinct priors."""
 
     log_weights: Array
     means: Array
     variances: Array
     places: Array
-    """Places of the local variables on their lattices, (J, K)."""
+    """Lattice values of the local variables in each component, (J, K)."""
     steps: list[float]
-    """Distances of these places, (J,); 0 for indicators."""
+    """Steps of the lattice, (J,); 0 for indicators."""
     of: NDArray[np.intp]
     """Index of the prior of each effect, (n,)."""
     first: NDArray[np.intp]
-    """Index of an effect with each prior, (c,)."""
+    """Index of the first effect with each prior, (c,)."""
     rows: Array
     """Log weights, means and variances, (3, c, K)."""
 
     def at_effects(self) -> tuple[Array, Array, Array]:
-        """Return log weights, means and variances, (K, n), or (K, 1) if all priors are equal."""
+        """Return log weights, means and variances of effects, each (K, n), or (K, 1) if all priors are equal."""
         given = self.log_weights, self.means, self.variances
         if len(self.first) == 1:
             return given
@@ -79,36 +79,39 @@ class Components(NamedTuple):
 
 
 class _Tilted(NamedTuple):
-    """Tilted distributions of n effects: mixtures of Gaussians."""
+    """Tilted distributions of n effects, which are mixtures of K Gaussians."""
 
     weights: Array
     """Probabilities of components, (K, n)."""
     deviations: Array
-    """Means of components less the mean of the cavity, (K, n)."""
+    """Means of the components minus the mean of the cavity, (K, n)."""
     variances: Array
-    """(K, n)."""
+    """Variances of the components, (K, n)."""
     log_z: Array
-    """Logarithm of the integral, (n,)."""
+    """Log integrals, (n,)."""
     weak: NDArray[np.bool_]
-    """Mask (n,) of effects whose moments neither the data nor the prior determines."""
+    """Mask (n,) of effects whose mean and variance are determined neither by data nor by the prior."""
     diverges: NDArray[np.bool_]
-    """Mask (n,) of effects without a tilted distribution. The prior replaces it, and its integral is NaN."""
+    """Mask (n,) of effects whose tilted distribution is improper.
+
+    Their nodes are those of the prior, and log_z is NaN.
+    """
     gain: Array
-    """1 + r v of components, (K, n), with the precision r of the effect without its prior."""
+    """1 + r v for the variances v of the prior's components, (K, n)."""
     pull: Array
-    """Slopes of the log integrals of components in their means m, (K, n)."""
+    """Derivatives of the log integrals of components in their prior means, (K, n)."""
     precision: Array
-    """r, (n,)."""
+    """Precision r of the cavity without the base, (n,)."""
 
 
 class ScaleDensity(RowDensity):
-    """Log density of local variables, mean and variance of an effect given them, as functions of arrays.
+    """Log density of local variables, with mean and variance of the effect given these, as functions of arrays.
 
     Parameters
     ----------
     graph : RowGraph
     learned : sequence of bool
-        Whether each parameter of a row depends on hyperparameters.
+        Whether each parameter depends on hyperparameters.
     states : tuple of int
         Kind of each local variable: `WITH_STATES`, `ON_A_SCALE` or `ON_THE_LINE`.
     """
@@ -122,7 +125,7 @@ class ScaleDensity(RowDensity):
         return super().__getstate__() | {"states": self.states}
 
     def components(self, parameters: Array) -> Components:
-        """Return the components of effects with parameters (p, n)."""
+        """Return the Gaussian components for effects with these parameters (p, n)."""
         key = parameters.tobytes()
         if (last := self._last) is None or last[0] != key:
             last = self._last = key, self._made(parameters)
@@ -144,7 +147,7 @@ class ScaleDensity(RowDensity):
         return Components(*chosen, places[:, kept], steps, np.ravel(of).astype(np.intp), first, rows)
 
     def _lattice(self, unique: Array) -> tuple[Array, list[float]]:
-        """Return places (J, K) of the local variables, and their distances, 0 for indicators."""
+        """Return lattice values (J, K) of the local variables, and the steps, 0 for indicators."""
         free = [j for j, each in enumerate(self.states) if each != WITH_STATES]
         several = int(len(free) > 1)
         steps = [0.0 if each == WITH_STATES else _COARSE[several] for each in self.states]
@@ -174,7 +177,7 @@ class ScaleDensity(RowDensity):
                 return places, steps
 
     def _values(self, places: Array, unique: Array) -> Array:
-        """Return log density, mean and variance (3, K, c) at places (J, K)."""
+        """Return log density, mean and variance (3, K, c) at lattice values (J, K)."""
         count, c = places.shape[1], unique.shape[1]
         nodes, slopes = self.nodes(places)
         f = np.concatenate([np.zeros((1, count * c)), np.repeat(nodes, c, axis=1)])
@@ -183,7 +186,7 @@ class ScaleDensity(RowDensity):
         return found
 
     def nodes(self, places: Array) -> tuple[Array, Array]:
-        """Return unconstrained values (J, K) at places, and the log Jacobian of these values (K,)."""
+        """Return unconstrained values (J, K) of lattice values, and the log Jacobian (K,)."""
         nodes, slopes = places.copy(), np.zeros(places.shape[1])
         for j in np.flatnonzero(np.array(self.states) == ON_THE_LINE):
             nodes[j] = _UNIT * np.sinh(places[j])
@@ -191,7 +194,7 @@ class ScaleDensity(RowDensity):
         return nodes, slopes
 
     def slopes_of_components(self, parameters: Array) -> Array:
-        """Return slopes in the parameters of a row of log density, mean and variance, (p, 3, K, c)."""
+        """Return derivatives in the parameters (p, ...) of log density, mean and variance, (p, 3, K, c)."""
         own = self.components(parameters)
         unique = parameters[: len(self.learned), own.first]
         count, c = own.places.shape[1], unique.shape[1]
@@ -247,7 +250,7 @@ class LocalScaleFactor(PriorFactor):
         return reading_of(argument, *rows[:OWN], *parts)._replace(likelihood=likelihood)
 
     def components(self, parameters: Array) -> Components:
-        """Return the components of effects with the parameters (p, n) of the factor."""
+        """Return the Gaussian components for effects with these parameters (p, n) of the factor."""
         return self._scales.components(parameters[OWN:])
 
     def quantiles(self, mean: Array, variance: Array, levels: Array) -> Array:
@@ -268,7 +271,7 @@ class LocalScaleFactor(PriorFactor):
         return np.maximum(found, _IMPOSSIBLE).reshape(values.shape)
 
     def _derivatives(self, f: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write log density and three derivatives of factors; a component with variance 0 has no density."""
+        """Write log density and three derivatives of the factors. A component with variance 0 has no density."""
         log_weights, means, variances = self.components(parameters).at_effects()
         base_mean, base = parameters[0], parameters[1] ** 2
         with np.errstate(all="ignore"):
@@ -290,13 +293,13 @@ class LocalScaleFactor(PriorFactor):
             out[3] = third - 3.0 * second * first + 2.0 * first**3
 
     def _tilted(self, mean: Array, variance: Array, parameters: Array) -> _Tilted:
-        """Return tilted distributions p(u) N(u | mean, variance) / N(u | base); cavities contain the base."""
+        """Return the tilted distributions p(u) N(u | mean, variance) / N(u | base). Cavities include the base."""
         log_weights, means, variances = self.components(parameters).at_effects()
         base_mean, base = parameters[0], parameters[1] ** 2
-        precision = (base - variance) / (variance * base)  # cavity precision of the effect
+        precision = (base - variance) / (variance * base)  # Precision of the cavity without the base.
         slope = (mean - base_mean) / base
         constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
-        # Drop the far tails, where rounding dominates.
+        # Drop the far tails, where rounding errors dominate.
         alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
         diverges = ~alone & ((1.0 + precision * variances) <= 0.0).any(axis=0)
         nothing = alone | diverges
@@ -304,7 +307,8 @@ class LocalScaleFactor(PriorFactor):
         e = means - mean
         gain = 1.0 + precision * variances
         pull = (slope - precision * e) / gain
-        # slope e − ½ precision e² + ½ own² v / gain: the slope `own` at the component is accurate for large variances.
+        # The exponent is slope e − ½ precision e² + ½ own² v / gain. The slope `own` at the component is accurate also
+        # if v is large.
         own = slope - precision * e
         height = log_weights - 0.5 * np.log(gain) + 0.5 * own**2 * (variances / gain)
         height += (slope - 0.5 * precision * e) * e
@@ -360,7 +364,7 @@ class LocalScaleFactor(PriorFactor):
 
 
 def _quantiles(at: _Tilted, mean: Array, levels: Array, unit: Array) -> Array:
-    """Return quantiles (k, n) of mixtures at levels (k, n), interpolated in their distribution functions."""
+    """Return quantiles (k, n) of mixtures at levels (k, n), by interpolation of distribution functions."""
     n = len(mean)
     found = np.empty(levels.shape)
     weights = np.broadcast_to(at.weights, (len(at.weights), n))
@@ -392,7 +396,7 @@ def _quantiles(at: _Tilted, mean: Array, levels: Array, unit: Array) -> Array:
 
 
 class LocalVariables(RandomVariable):
-    """Unconstrained values of the local variables of effects, drawn given the effects.
+    """Posterior draws of unconstrained local variables, given the effects.
 
     Parameters
     ----------
@@ -427,7 +431,7 @@ class LocalVariables(RandomVariable):
 
 
 OWN = 5
-"""Number of parameters before the parameters of the density: mean and deviation of the base, two bounds, a centre."""
+"""Number of parameters of the factor itself: mean and deviation of the base, two bounds, and a centre."""
 
 LOCAL_SCALE_FACTOR = LocalScaleFactor()
-"""Reader of observed variables that are factors of priors with local scales."""
+"""Reader of observed variables that are priors with local scales, as factors."""

@@ -1,4 +1,4 @@
-"""Moments of an observation: by formulas of PyMC's distributions, or by integrals of a density."""
+"""Moments of an observation, by formulas for PyMC's distributions or by integrals of the density."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -55,14 +55,14 @@ type _Pair = tuple[TensorVariable, TensorVariable]
 
 
 def mean_and_square(variable: TensorVariable) -> _Pair:
-    """Return the mean of a random variable, and of its square, given its parameters.
+    """Return graphs of the mean of a random variable and of its square, given its parameters.
 
-    An infinite moment is ∞, and a mean that does not exist is NaN.
+    An infinite moment is ∞. A mean that does not exist is NaN.
 
     Raises
     ------
     NotImplementedError
-        If the distribution has no formula.
+        If the distribution has no formula here.
     """
     op, *given = distribution_parts(variable)
     if isinstance(op, _BaseMixtureRV):
@@ -86,7 +86,7 @@ def _number(variable: TensorVariable) -> TensorVariable:
 
 
 def _mixture(variable: TensorVariable) -> _Pair:
-    """Return the moments of a mixture: averages over its components, whose weights lie on the last axis."""
+    """Return the moments of a mixture, as averages over its components."""
     _, weights, *components = variable.owner.inputs
     pairs = [mean_and_square(each) for each in components]
     if len(pairs) == 1:
@@ -98,7 +98,7 @@ def _mixture(variable: TensorVariable) -> _Pair:
 
 
 def _positive_counts(base: TensorVariable, lower: TensorVariable, upper: TensorVariable) -> _Pair:
-    """Return the moments of a count that is not 0, as in hurdle models."""
+    """Return the moments of a count without 0, as in hurdle models."""
     ends = [each.data if isinstance(each, TensorConstant) else np.array(np.nan) for each in (lower, upper)]
     counts = isinstance(base.owner.op, PoissonRV | NegBinomialRV | BinomialRV)
     if not counts or not ((ends[0] > 0.0) & (ends[0] <= 1.0)).all() or not (ends[1] >= 1e300).all():
@@ -113,7 +113,7 @@ def _exists(condition: TensorVariable, value: TensorVariable, otherwise: float) 
 
 
 def _raw(op: Op, *p: TensorVariable) -> _Pair | None:
-    """Return the mean and the mean square if these are simpler than the variance; None otherwise."""
+    """Return the mean and the mean square, if these are simpler than the variance; else None."""
     match op:
         case CauchyRV():
             return 0.0 * p[0] + np.nan, 0.0 * p[0] + np.inf
@@ -161,7 +161,7 @@ def _raw(op: Op, *p: TensorVariable) -> _Pair | None:
 
 
 def _central(op: Op, *p: TensorVariable) -> _Pair:
-    """Return the mean and the variance."""
+    """Return the mean and the variance; raise NotImplementedError without a formula."""
     match op:
         case NormalRV():
             mu, sigma = p
@@ -236,49 +236,50 @@ def _central(op: Op, *p: TensorVariable) -> _Pair:
 
 
 type _LogDensity = Callable[[NDArray[Any]], Array]
-"""log p (k, n) of observations (k, n)."""
+"""Function that returns log p (k, n) at observations (k, n)."""
 
 _TRIED = np.concatenate([[0.0], *(sign * np.geomspace(1e-6, 1e8, 57) for sign in (-1.0, 1.0))])
-_DROP = 60.0  # fall of a log density from its mode to negligible values
-_LONGEST = 1100  # Largest number of doublings.
+_DROP = 60.0  # A density is negligible where its log is this much below the mode.
+_LONGEST = 1100  # Largest number of doublings of a distance.
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
-_FEWEST, _MOST = 32, 1024  # Smallest and largest number of nodes on either side of a mode.
-_MOST_COUNTS = 4096  # Largest number of counts that are summed one by one.
-_EACH = 256.0  # Number of counts on either side of a mode that are summed one by one, if there are more counts.
-_PANEL = 64  # Number of steps of a panel beyond these counts.
-_PARTS = 8  # Number of parts of the counts, to save memory.
-_INTEGRAL_TOLERANCE = 1e-7  # Largest relative change of an integral with twice the nodes that counts as converged.
-_NORMALISED = 1e-4  # Largest error of ∫ p dy.
-_HEAVY = 8.0  # Largest exponent a of a tail that is added, for P(Y > y) that falls as y⁻ᵃ.
-_SLOWEST = 0.01  # Excess of that exponent over the power of a moment, below which the moment is infinite.
-_REACH, _FAR = 9.0, 45.0  # First and widest range of a latent value, in standard deviations.
-_STEP = 1.0  # First distance of latent values, in standard deviations.
+_FEWEST, _MOST = 32, 1024  # Smallest and largest number of quadrature nodes on each side of a mode.
+_MOST_COUNTS = 4096  # Largest number of counts of which each is a term of the sum.
+_EACH = 256.0  # If there are more counts, number of single terms on each side of the mode.
+_PANEL = 64  # Number of steps in each panel beyond these counts.
+_PARTS = 8  # Number of blocks of counts, to save memory.
+# Largest relative change of an integral, when its nodes are doubled, that counts as converged.
+_INTEGRAL_TOLERANCE = 1e-7
+_NORMALISED = 1e-4  # Largest error of ∫ p dy that counts as 0.
+_HEAVY = 8.0  # Largest exponent a of a power tail, P(Y > y) ∝ y⁻ᵃ, whose integral is added.
+_SLOWEST = 0.01  # A moment of order k is infinite if the exponent a of the tail is below k plus this number.
+_REACH, _FAR = 9.0, 45.0  # Range of a latent value, in standard deviations: its initial and its largest half-width.
+_STEP = 1.0  # Initial step between latent values, in standard deviations.
 _FINEST = 0.02
-_CONVERGED = 1e-6  # Largest relative change of an average that is kept.
-_TINY = 1e-14  # Share of an average at an end of the range that counts as zero.
-_UNSEEN = 1e-6  # Largest share of an average that may come from latent values whose moments were not computed.
-_STRAIGHT = 1e-5  # Change of the slope of the logarithm of a moment below which the logarithm counts as straight.
-_HUGE = 690.0  # Logarithm of a moment above which an infinite moment further out is an overflow.
-_ROWS = 64  # Rows of a density without formulas that are averaged at a time, to save memory.
+_CONVERGED = 1e-6  # Largest relative change of an average that counts as converged.
+_TINY = 1e-14  # Relative size of a term at an end of the range that counts as 0.
+_UNSEEN = 1e-6  # Largest share of extrapolated terms in an average.
+_STRAIGHT = 1e-5  # Largest change of slope at which a log moment counts as a straight line.
+_HUGE = 690.0  # An infinite moment beyond a log moment of this size is an overflow.
+_ROWS = 64  # Number of rows in a block, if moments have no formulas.
 
 
 def average_moments(
     moments: Callable[[Array, NDArray[np.intp]], Array], mean: Array, sd: Array, together: int = _ROWS
 ) -> Array:
-    """Return the mean of an observation, and of its square, (2, m), averaged over normal latent values.
+    """Return the mean of an observation and of its square, (2, m), averaged over normal latent values.
 
-    The average is a sum over latent values at equal steps, which converges fast. A moment that is not a number at a
-    latent value is extrapolated from its neighbours. If extrapolated moments are more than a negligible part of the
-    average, the average is NaN.
+    The average is a sum over evenly spaced latent values, which converges fast. If a moment is not a number at a latent
+    value, it is extrapolated from smaller latent values. If the share of extrapolated terms is not negligible, the
+    average is NaN.
 
     Parameters
     ----------
     moments : callable
-        Returns moments (2, k), given latent values (k,) and row numbers (k,).
+        Function that returns moments (2, k) for latent values (k,) and row numbers (k,).
     mean, sd : array (m,)
         Means and standard deviations of the latent values.
     together : int
-        Number of rows that are averaged at a time, to save memory.
+        Number of rows in a block, to save memory.
     """
     out = np.full((2, len(mean)), np.nan)
     for begin in range(0, len(mean), together):
@@ -326,10 +327,10 @@ def _averaged(
 
 
 def _log_terms(z: Array, values: Array) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return logarithms of the terms of sums (k, m), with masks of extrapolated terms and of infinite terms.
+    """Return log terms of sums (k, m), a mask of extrapolated terms, and a mask of infinite terms.
 
-    Beyond the last computed moment, a straight line extrapolates the logarithm. The line is exact if the logarithm
-    was straight before.
+    A log moment is extrapolated by a straight line from the last computed moments. If these lie on a straight line, the
+    extrapolation is exact, and is not in the mask.
     """
     with np.errstate(all="ignore"):
         log = np.log(np.abs(values))
@@ -364,7 +365,7 @@ def _ended(z: Array, values: Array) -> bool:
 
 
 def _sum(z: Array, values: Array) -> Array:
-    """Return the averages (2, m) of moments (2, k, m) at latent values z (k,)."""
+    """Return averages (2, m) of moments (2, k, m) at latent values z (k,)."""
     out = []
     for each in values:
         log, guess, infinite = _log_terms(z, each)
@@ -382,7 +383,7 @@ def _sum(z: Array, values: Array) -> Array:
 
 
 def _places(f: Array, round_off: bool) -> Array:
-    """Return sorted numbers of many sizes (k, n), including likely observations."""
+    """Return sorted trial observations (k, n) of many sizes, including f, exp(f) and expit(f)."""
     with np.errstate(over="ignore"):
         likely = np.stack([f, np.exp(np.minimum(f, 40.0)), expit(f), -f])
     places = np.concatenate([np.repeat(_TRIED[:, None], f.size, 1), likely])
@@ -390,7 +391,7 @@ def _places(f: Array, round_off: bool) -> Array:
 
 
 def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: bool) -> tuple[Array, Array]:
-    """Return the mode of an observation near the best of some places, and log p at the mode, by golden sections."""
+    """Return the mode of an observation near the best of several places, and log p there, by golden sections."""
     at, columns, last = values.argmax(axis=0), np.arange(values.shape[1]), len(places) - 1
     low, high = (places[np.clip(at + step, 0, last), columns] for step in (-1, 1))
     best, top = places[at, columns], values[at, columns]
@@ -401,7 +402,7 @@ def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: boo
         for place, value in ((inner[0], left), (inner[1], right)):
             better = value > top
             best, top = np.where(better, np.round(place) if round_off else place, best), np.where(better, value, top)
-        # Keep the half that contains the best place so far.
+        # Keep the half that contains the best place.
         keep_left = best < inner[1] if round_off else np.where(left == right, best < inner[1], left > right)
         low, high = np.where(keep_left, low, inner[0]), np.where(keep_left, inner[1], high)
         if (high - low <= 1e-9 * (np.abs(high) + np.abs(low))).all():
@@ -410,7 +411,7 @@ def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: boo
 
 
 def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tuple[Array, Array]:
-    """Return the ends of the range around a mode; the density is negligible outside the range."""
+    """Return the ends of a range around a mode. The density is negligible outside."""
     ends = []
     for sign in (-1.0, 1.0):
         inside, reach = np.zeros_like(mode), step.copy()
@@ -421,7 +422,7 @@ def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tup
                 break
             inside = np.where(short, reach, inside)
             reach = np.where(short, 2.0 * reach, reach)
-        for _ in range(80):  # bisection for the end of the support
+        for _ in range(80):  # Bisect the end of the support.
             middle = 0.5 * (inside + reach)
             counts = np.isfinite(log_density((mode + sign * middle)[None])[0])
             inside, reach = np.where(counts, np.maximum(middle, inside), inside), np.where(counts, reach, middle)
@@ -430,7 +431,7 @@ def _ends(log_density: _LogDensity, mode: Array, top: Array, step: Array) -> tup
 
 
 def _width(log_density: _LogDensity, mode: Array, top: Array) -> Array:
-    """Return the approximate distance from the mode at which log p is lower by 1."""
+    """Return the approximate distance from the mode at which the log density is lower by 1."""
     found = np.maximum(1.0, np.abs(mode)) * 0.1
     for _ in range(_LONGEST):
         value = np.nan_to_num(log_density(mode + np.stack([-found, found])), nan=-np.inf, posinf=-np.inf)
@@ -445,9 +446,9 @@ def _width(log_density: _LogDensity, mode: Array, top: Array) -> Array:
 def _tails(
     log_density: _LogDensity, mode: Array, top: Array, ends: tuple[Array, Array], round_off: bool
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return ∫ p yᵏ dy (3, n) beyond the ends, where p falls as a power of y, and a mask of infinite integrals.
+    """Return ∫ p yᵏ dy (3, n) beyond the ends for a density with power tails, and a mask of infinite integrals.
 
-    An infinite integral is ∞. A mean with the parts ∞ and −∞ is NaN.
+    An infinite integral is ∞. If the mean is a sum of ∞ and −∞, it is NaN.
     """
     found, infinite = np.zeros((2, 3, mode.size))
     for end in ends:
@@ -476,9 +477,9 @@ def _tails(
 
 
 def number_moments(log_density: _LogDensity, f: Array) -> Array:
-    """Return the mean of a real observation and of its square, (2, n), for latent values (n,); NaN without convergence.
+    """Return the mean of a real observation and of its square, (2, n), at latent values (n,); NaN without convergence.
 
-    If the integral of p is 1 − p(0), the value p(0) is a probability, as in hurdle models.
+    If the integral of p is 1 − p(0), then p(0) is a probability, as in hurdle models.
     """
     with np.errstate(all="ignore"):
         places = _places(f, round_off=False)
@@ -495,7 +496,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
         while count <= _MOST:
             t = np.linspace(-4.5, 4.5, count)[:, None]
             u = 0.5 * np.pi * np.sinh(t)
-            part = expit(2.0 * u)  # share of the way from one end, accurate near both ends
+            part = expit(2.0 * u)  # Position between the two ends, accurate near both.
             slope = np.pi * np.cosh(t) * part * expit(-2.0 * u) * (t[1] - t[0])
             total: Any = 0.0
             for end in (low, high):
@@ -506,7 +507,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
                 total = total + np.stack([p.sum(0), (p * y).sum(0), (p * y * y).sum(0)])
             if before is not None:
                 spread = np.where(infinite[2], np.abs(total[1]) + total[0] * width, np.sqrt(total[0] * total[2]))
-                size = np.stack([total[0], spread, total[2]])  # a mean may be 0
+                size = np.stack([total[0], spread, total[2]])  # The scale of errors is not the mean, which may be 0.
                 done = (infinite | (np.abs(total - before) <= _INTEGRAL_TOLERANCE * (size + 1e-12))).all(axis=0)
                 wholes = np.stack([total[0], total[0] + at_zero]) + tails[0]
                 right = np.abs(wholes - 1.0) < _NORMALISED
@@ -521,7 +522,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
 
 
 def count_moments(log_density: _LogDensity, f: Array) -> Array:
-    """Return the moments of whole numbers, which may have two modes, such as counts with excess zeros."""
+    """Return the moments of a count, whose distribution may have two modes, for example with excess zeros."""
     with np.errstate(all="ignore"):
         places = _places(f, round_off=True)
         values = np.nan_to_num(log_density(places), nan=-np.inf, posinf=-np.inf)
@@ -532,7 +533,7 @@ def count_moments(log_density: _LogDensity, f: Array) -> Array:
         total, windows = np.zeros((3, f.size)), [(mode, *ends)]
         if (counts := its_top > top - _DROP).any():
             low, high = _whole_ends(log_density, other, its_top)
-            # The windows do not overlap.
+            # Make the ranges of the two modes disjoint.
             low = np.where(other > mode, np.maximum(low, ends[1] + 1.0), low)
             high = np.where(counts, np.where(other < mode, np.minimum(high, ends[0] - 1.0), high), low - 1.0)
             windows.append((other, low, high))
@@ -548,16 +549,16 @@ def count_moments(log_density: _LogDensity, f: Array) -> Array:
 
 
 def _peaks(values: Array) -> Array:
-    """Return values (k, n) at sorted places, with -inf except at local maxima."""
+    """Return values (k, n) at sorted places, replaced by −∞ except at local maxima."""
     walled = np.pad(values, ((1, 1), (0, 0)), constant_values=-np.inf)
     return np.where((values > walled[:-2]) & (values >= walled[2:]), values, -np.inf)
 
 
 def _offsets(longest: float) -> Iterator[tuple[Array, Array]]:
-    """Yield distances of whole numbers from a mode and weights of sums over all of them, in parts to save memory.
+    """Yield distances of integers from a mode, with weights of a sum over all integers, in blocks to save memory.
 
-    Near the mode each whole number is a term. Further off there are panels of Simpson's rule with equal numbers of
-    nodes. Each panel is twice as long as the panel before.
+    Near the mode each integer is a term. Beyond, panels of Simpson's rule have equal numbers of nodes, and each panel
+    is twice as long as the previous panel.
     """
     near = longest if longest < _MOST_COUNTS else _EACH
     exact = np.arange(-near, near + 1.0)

@@ -1,7 +1,8 @@
-"""The likelihood of a univariate observed variable whose log density at a row depends on several linear predictors.
+"""Likelihood of a univariate observed variable whose log density depends on several linear predictors in each row.
 
-The *affine frontier* of a random variable is a set of affine functions of Gaussian variables. The variable depends on
-Gaussian variables through these functions alone: a mean and the logarithm of a scale, or the factors of a product.
+The *affine frontier* of a random variable is a set of affine functions of Gaussian variables. The random variable
+depends on Gaussian variables only through these functions. Examples are a mean and a log scale, or the factors of a
+product.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from pymc_gpep.univariate.row_cut import RowsMixedError, compiled_rows, row_deri
 
 
 def names_of(functions: Collection[TensorVariable], sources: Collection[Variable]) -> tuple[str, ...]:
-    """Return a name for each function: its own name, or the names of its Gaussian variables."""
+    """Return a name for each function: the name of the variable, or the names of its Gaussian variables."""
     affinity = Affinity(frozenset(sources))
     names: list[str] = []
     for function in functions:
@@ -45,11 +46,11 @@ def names_of(functions: Collection[TensorVariable], sources: Collection[Variable
 
 
 class JointRowDensity(RowDensity):
-    """A log density of k latent values of a row, with derivatives in all latent values."""
+    """Log density of rows with k latent values each, and derivatives in all latent values."""
 
     @property
     def k(self) -> int:
-        """Number of latent values of a row."""
+        """Number of latent values in each row."""
         return len(self.graph.functions)
 
     @cached_property
@@ -71,7 +72,7 @@ class JointRowDensity(RowDensity):
 
     @cached_property
     def _moved_density(self) -> tuple[list[TensorVariable], TensorVariable, TensorVariable]:
-        """Inputs S (a vector for each pair) and u (for each function), ½ Σ S ∂²ℓ, and ℓ + ½ Σ S ∂²ℓ + Σ u ∂ℓ."""
+        """Return inputs S (a vector for each pair) and u (for each function), ½ Σ S ∂²ℓ, and ℓ + ½ Σ S ∂²ℓ + Σ u ∂ℓ."""
         spread = [pt.dvector(f"spread_{i}_{j}") for i, j in self._pairs]
         moved = [pt.dvector(f"moved_{i}") for i in range(self.k)]
         terms = [
@@ -107,11 +108,11 @@ class JointRowDensity(RowDensity):
         return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
 
     def with_gradient(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return the log density and its gradient (1 + k, m) at latent values (k, m)."""
+        """Return log density and gradient (1 + k, m) at latent values (k, m)."""
         return self._called(self._first_function, f, y, parameters)
 
     def hessian(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return second derivatives (m, k, k) at latent values (k, m)."""
+        """Return the Hessian (m, k, k) at latent values (k, m)."""
         found = self._called(self._second_function, f, y, parameters)
         whole = np.empty((f.shape[-1], self.k, self.k))
         for (i, j), own in zip(self._pairs, found, strict=True):
@@ -120,7 +121,7 @@ class JointRowDensity(RowDensity):
 
     @property
     def nodes(self) -> NodesDensity:
-        """Computations at the nodes of a quadrature."""
+        """Computations of the density at the nodes of a quadrature."""
         return NodesDensity(self.columns, self.column_values, self.inner, self.derivatives, self.row_slopes, self.split)
 
     @cached_property
@@ -128,7 +129,7 @@ class JointRowDensity(RowDensity):
         return {}
 
     def inner(self, f: Array, columns: Array, inner: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-        """Return the log density (m,), and derivatives (q, m) and (q, q, m) in the inner latent values."""
+        """Return the log density (m,), and its derivatives (q, m) and (q, q, m) in the inner latent values."""
         key, q = tuple(map(int, inner)), len(inner)
         with self._lock:
             if key not in self._inner_functions:
@@ -145,10 +146,10 @@ class JointRowDensity(RowDensity):
         return value, np.stack(found[:q]), hessian
 
     def split(self, y: Observed, parameters: Array) -> Split:
-        """Return the split into outer and inner latent values, from second derivatives of a few rows at random points.
+        """Return the split into inner and outer latent values, from Hessians of a few rows at random points.
 
-        The log density is quadratic in inner latent values: their second derivatives depend only on outer values.
-        If it is quadratic in no latent value, the value whose second derivative varies least is inner.
+        The log density is quadratic in the inner latent values: its second derivatives in these depend only on outer
+        values. If it is not quadratic in any latent value, the value whose second derivative varies least is inner.
         """
         rows = np.unique(np.linspace(0, len(y) - 1, _LOOKED_AT).astype(int))
         rng, k = np.random.default_rng(0), self.k
@@ -175,7 +176,7 @@ class JointRowDensity(RowDensity):
 
     @cached_property
     def has_nodes(self) -> bool:
-        """Whether the number of outer latent values is small enough for quadrature."""
+        """Whether the outer latent values are few enough for quadrature."""
         if self.k <= MOST_OUTER + 1:
             return True
         rng = np.random.default_rng(1)
@@ -188,18 +189,18 @@ class JointRowDensity(RowDensity):
         return compiled_rows(given, [value])
 
     def column_values(self, f: Array, columns: Array) -> Array:
-        """Return the log density (m,) for latent values (k, m) and columns (q, m)."""
+        """Return the log density (m,) at latent values (k, m), for columns (q, m)."""
         with self._lock:
             (found,) = self._column_function(*f, *columns)
         return np.broadcast_to(found, f.shape[-1])
 
     def derivatives(self, f: Array, y: NDArray[Any], parameters: Array) -> tuple[Array, Array, Array]:
-        """Return the log density (m,), its gradient (k, m) and its second derivatives (m, k, k)."""
+        """Return log density (m,), gradient (k, m) and Hessian (m, k, k) at latent values (k, m)."""
         value, *gradient = self.with_gradient(f, y, parameters)
         return value, np.stack(gradient), self.hessian(f, y, parameters)
 
     def row_slopes(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return derivatives (p, m) in the parameters of rows."""
+        """Return derivatives (p, m) of the log density in the parameters of rows."""
         return self.slopes(f, y, parameters, 1)[:, 0]
 
     # The computations of `PredictorsDensity`.
@@ -228,12 +229,12 @@ class JointRowDensity(RowDensity):
 
 @dataclass(frozen=True)
 class PredictorsLikelihood(UnivariateLikelihood):
-    """A likelihood by PyMC's log density of numbers or counts, with several latent values for each row.
+    """Likelihood of numbers or counts by PyMC's log density, for several latent values in each row.
 
     Parameters
     ----------
     predictors : tuple of str
-        Names of the linear predictors; empty until a model is read.
+        Names of the linear predictors; empty before a model is read.
     """
 
     predictors: tuple[str, ...] = ()
@@ -242,21 +243,21 @@ class PredictorsLikelihood(UnivariateLikelihood):
     written: ClassVar[str] = "univariate distribution of PyMC with several affine arguments"
     function_axis: ClassVar[bool] = True
     fewest: ClassVar[int] = 2
-    """Least number of linear predictors of a variable that is read."""
+    """Smallest number of linear predictors of a variable that this likelihood reads."""
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """Name of the method that fits the likelihood best."""
+        """Name of the recommended method."""
         return "ep" if self.density is not None and self.joint.has_nodes else "laplace"
 
     @property
     def options(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """Options of that method."""
+        """Options of the recommended method."""
         return {} if self.method == "ep" else {"smoothed_mean": True}
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Log density, curvature and their derivatives, and nodes of quadratures for few latent values."""
+        """Log density, curvature and their derivatives. With few latent values also nodes of quadratures."""
         if self.density is None:
             return ()
         own = self.joint
@@ -266,7 +267,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return (density, derivatives, nodes) if own.has_nodes else (density, derivatives)
 
     def with_functions(self, k: int) -> Self:
-        """Return the likelihood with k latent values for each row. The last values may have no effect."""
+        """Return the likelihood with k latent values in each row. Added latent values have no effect."""
         density = self.joint
         more = [pt.dvector(f"without_effect_{i}") for i in range(density.k, k)]
         graph = replace(density.graph, others=[*density.graph.others, *more])
@@ -275,7 +276,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
     @property
     def refused(self) -> str:
-        """Reason why EP does not fit the likelihood, with a remedy; empty if EP fits it."""
+        """Reason why EP does not fit the likelihood, with a remedy; empty if it does."""
         if self.density is None or self.joint.has_nodes:
             return ""
         names = ", ".join(map(repr, self.predictors))
@@ -287,7 +288,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
     @property
     def joint(self) -> JointRowDensity:
-        """Log density of a row."""
+        """Log density of rows."""
         density = self._known
         assert isinstance(density, JointRowDensity)
         return density
@@ -344,7 +345,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return np.clip(self._averaged(below, mean, cov)[0], 0.0, 1.0)
 
     def _averaged(self, values: Any, mean: Array, cov: Array) -> Array:
-        """Return the averages (p, m) of functions (p, nodes · m) of latent values, over normal latent values."""
+        """Return averages (p, m) over normal latent values of functions (p, nodes · m) of latent values."""
         z, weights = _rule(mean.shape[1])
         root = covariance_root(cov)
         f = (mean + np.einsum("mij,dj->dmi", root, z)).reshape(-1, mean.shape[1]).T
@@ -352,7 +353,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return np.einsum("d,pdm->pm", weights, found.reshape(len(found), len(z), -1))
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        """Return the log density averaged over normal latent values, by quadrature around each tilted distribution."""
+        """Return the log average of the density over normal latent values, by quadrature near the modes."""
         y = np.ascontiguousarray(observed, self.observed_dtype)
         if self.joint.has_nodes:
             rows = TiltedRows(self.joint.nodes, y, self.parameters, mean.shape[1])
@@ -368,22 +369,22 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
 
 SEVERAL_PREDICTORS = PredictorsLikelihood()
-"""The likelihood that reads observed variables with several linear predictors."""
+"""Reader of observed variables with several linear predictors."""
 
 
 @dataclass(frozen=True)
 class AnyPredictorsLikelihood(PredictorsLikelihood):
-    """A density of one linear predictor or several, in addition to other observed variables."""
+    """Likelihood of one or several linear predictors, for a model in which another observed variable has several."""
 
     fewest: ClassVar[int] = 1
 
 
 ANY_PREDICTORS = AnyPredictorsLikelihood()
-"""The likelihood that reads observed variables, if at least one variable has several linear predictors."""
+"""Reader of observed variables in models where at least one variable has several linear predictors."""
 
 
 class _Rows(NamedTuple):
-    """Rows of one density."""
+    """Rows of one density, with observations and parameters."""
 
     density: JointRowDensity
     y: Observed
@@ -392,7 +393,7 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class StackedPredictors(StackedLikelihood):
-    """Likelihoods of several linear predictors, with the same number of latent values for each row."""
+    """Several likelihoods, one after another, with the same number of latent values in each row."""
 
     parts: tuple[PredictorsLikelihood, ...] = ()
 
@@ -400,17 +401,17 @@ class StackedPredictors(StackedLikelihood):
 
     @property
     def options(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """Options of the method that fits all likelihoods best."""
+        """Options of the recommended method."""
         return {} if self.method == "ep" else {"smoothed_mean": True}
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """The method that fits all likelihoods best."""
+        """Method that fits all likelihoods."""
         return "ep" if all(part.method == "ep" for part in self.parts) else "laplace"
 
     @property
     def refused(self) -> str:
-        """Reason why EP does not fit the likelihood, with a remedy; empty if EP fits it."""
+        """Reason why EP does not fit the likelihoods, with a remedy; empty if it does."""
         return next(filter(None, (part.refused for part in self.parts)), "")
 
     def check_functions(self, n_functions: int) -> None:
@@ -419,15 +420,15 @@ class StackedPredictors(StackedLikelihood):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Local computations of the likelihoods, each at its own rows."""
+        """Local computations of all likelihoods, each at its rows."""
         density = PredictorsDensity(self._log_density, self._curvature, self._curvature_slope, self._parameter_slopes)
         found = density, PredictorsDerivatives(self._derivatives, self._row_slopes)
         return (*found, PredictorsNodes(self._tilted)) if self.method == "ep" else found
 
     def _at(self, y: Observed, parameters: Array) -> Iterator[tuple[NDArray[np.intp], slice, _Rows]]:
-        """Yield rows of each density, the places of its parameters, and its log density, observations and parameters.
+        """Yield rows of each density, the slice of its parameters, and its density, observations and parameters.
 
-        Rows may be repeated, for example at quadrature nodes.
+        Rows may occur several times, for example at quadrature nodes.
         """
         for part in self._made():
             rows = np.flatnonzero(parameters[0] == part.number)
@@ -490,22 +491,23 @@ def of_common_functions(readings: Sequence[Reading | None]) -> list[Reading | No
 
 def _with_functions(reading: Reading, k: int) -> Reading:
     own, argument = reading.likelihood.with_functions(k), reading.argument
-    nothing = 0.0 * argument[:, :1]  # zeros with the rows of new data; `pt.zeros` would fix their number
+    # Zeros with as many rows as new data have. The length of `pt.zeros` would not change.
+    nothing = 0.0 * argument[:, :1]
     everywhere = None if reading.everywhere is None else _with_functions(reading.everywhere, k)
     argument = pt.concatenate([argument, *[nothing] * (k - reading.likelihood.joint.k)], axis=1)
     return reading._replace(argument=argument, likelihood=own, names=own.predictors, everywhere=everywhere)
 
 
-# Number of rows, and of points for each row, at which second derivatives are compared; change that counts as rounding.
+# Number of rows, and number of points in each row, at which Hessians are compared.
 _LOOKED_AT, _PLACES_EACH = 32, 4
 _UNCHANGED = 1e-9
-_NODES = {1: 64, 2: 32, 3: 14}  # Gauss-Hermite nodes along each latent value.
-_DRAWS = 4096  # Number of nodes for more latent values.
+_NODES = {1: 64, 2: 32, 3: 14}  # Number of Gauss-Hermite nodes for each latent value, by number of latent values.
+_DRAWS = 4096  # Number of quasi-random nodes for more latent values.
 
 
 @lru_cache
 def _rule(k: int) -> tuple[Array, Array]:
-    """Return nodes (d, k) and weights (d,) of averages over k independent standard normals."""
+    """Return nodes (d, k) and weights (d,) for averages over k independent standard normals."""
     if k not in _NODES:
         z = ndtri(qmc.Sobol(k, rng=np.random.default_rng(0)).random(_DRAWS))
         return z, np.full(_DRAWS, 1.0 / _DRAWS)

@@ -1,11 +1,11 @@
-"""A prior of an effect u that is not normal, as a factor p(u) / N(u | base): one row of EP.
+"""Prior of an effect u that is not normal, as a factor p(u) / N(u | base): one row of EP.
 
-A normal prior, the base, replaces the prior p of an effect u. The base does not depend on hyperparameters. The factor
-of a row restores p. Base and site together are the Gaussian approximation of p. So neither the fixed point of EP nor
-its evidence depends on the base.
+A normal prior, the base, replaces the prior p of an effect u, and the factor of a row restores p. The base does not
+depend on hyperparameters. The base times the site of the row is the Gaussian approximation of p. So the fixed point of
+EP and its evidence do not depend on the base.
 
-Integrals over u are computed in cells whose widths double with the distance from the centre of p and from the bounds
-of its support. So cells resolve both spikes and tails. Nodes are stored as distances from the mean of the cavity.
+Integrals over u are sums over cells. Widths of cells double with the distance from the centre of p and from the bounds
+of its support. So cells resolve both spikes and tails. Nodes are stored as distances from the cavity mean.
 """
 
 from collections.abc import Collection
@@ -37,44 +37,46 @@ from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.likelihood import UnivariateLikelihood, depends_on_draws
 
 PRIOR = "Prior"
-"""Name of the distribution of observed variables that are factors of priors."""
+"""Name of the distribution of an observed variable that is the factor of a prior."""
 
 MIXTURE = "PriorMixture"
-"""Name of the distribution of observed variables that are factors of priors with local scales."""
+"""Name of the distribution of an observed variable that is the factor of a prior with local scales."""
 
 SUFFIX = "_prior"
-"""End of the names of these observed variables, after the name of the effect."""
+"""Suffix of the names of these observed variables, after the name of the effect."""
 
 _OWN = 4
-"""Number of parameters in front of the parameters of the density: mean and deviation of the base, and two bounds."""
+"""Number of parameters of the factor itself: mean and deviation of the base, and two bounds."""
 
-_DROP = 40.0  # Fall of the log integrand from its maximum beyond which cells are left out.
-_NODES = 12  # Nodes of a cell.
-_NEAR = np.arange(-9.0, 9.1, 1.5)  # Ends of cells around the cavity mean, in its deviations.
-_STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]  # Ends of cells around a centre, in deviations.
-_FLAT = 0.01  # Ends of cells between which the log integrand changes by less are merged.
-_NO_TAIL = 30.0  # Fall from the maximum without which an integrand that rises at its last end has no integral.
-_NO_VARIANCE = -3.01  # Smallest exponent of a power tail without a variance.
-_IMPOSSIBLE = -1e10  # log density beyond the support, for weights of draws
-_WEAK = 1e-6  # precision, in units of the base, below which data do not determine moments
+_DROP = 40.0  # Cells where the log integrand is this much below its maximum are left out.
+_NODES = 12  # Number of quadrature nodes in a cell.
+_NEAR = np.arange(-9.0, 9.1, 1.5)  # Ends of cells around the cavity mean, in standard deviations of the cavity.
+# Ends of cells on each side of a centre, in deviations of the base.
+_STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]
+_FLAT = 0.01  # Neighbouring cells are merged if the log integrand changes by less than this at their ends.
+# If the log integrand rises at its last end, and is not this much below its maximum there, the integral is infinite.
+_NO_TAIL = 30.0
+_NO_VARIANCE = -3.01  # A power tail with at least this exponent has no variance.
+_IMPOSSIBLE = -1e10  # Log density outside the support, for importance weights of draws.
+_WEAK = 1e-6  # Data with less precision than this, in units of the base, do not determine moments.
 
 
 def is_factor(variable: Variable) -> bool:
-    """Whether an observed variable is the factor of a prior."""
+    """Return whether an observed variable is the factor of a prior."""
     return distribution(variable) in (PRIOR, MIXTURE)
 
 
 class EffectPriors(NamedTuple):
-    """The factors of n effects at some hyperparameters."""
+    """Factors of n effects at given hyperparameters."""
 
     density: RowDensity
     parameters: Array
-    """(4 + K + p, n): `_OWN` parameters of the factor, K centres, and the parameters of the density."""
+    """Parameters (4 + K + p, n): `_OWN` of the factor, K centres, and p of the density."""
     centres: int
 
     @property
     def base(self) -> tuple[Array, Array]:
-        """Mean and variance of the base, (n,)."""
+        """Mean and variance of the base, (n,) each."""
         return self.parameters[0], self.parameters[1] ** 2
 
     @property
@@ -94,28 +96,31 @@ class EffectPriors(NamedTuple):
         return self.parameters[_OWN + self.centres :]
 
     def columns(self) -> Array:
-        """Return the columns (q, n) that the log density of effects is a function of."""
+        """Return the columns (q, n) that the log density of the effects is a function of."""
         return self.density.columns(np.zeros(self.parameters.shape[1]), self.own)
 
 
 class TiltedNodes(NamedTuple):
-    """Nodes of integrals over tilted distributions of n effects, effect by effect."""
+    """Nodes of integrals over the tilted distributions of n effects, N in total."""
 
     of: NDArray[np.intp]
     """Index of the effect of each node, (N,). Each effect has at least one node."""
     deviation: Array
-    """Nodes less the mean of the cavity, (N,)."""
+    """Nodes minus the mean of the cavity, (N,)."""
     weights: Array
-    """Probabilities of nodes, (N,), which sum to 1 for each effect."""
+    """Probabilities of nodes, (N,), with sum 1 for each effect."""
     log_z: Array
-    """Logarithm of the integral, (n,)."""
+    """Log integral for each effect, (n,)."""
     weak: NDArray[np.bool_]
-    """Mask (n,) of effects whose mean and variance neither the data nor the prior determines."""
+    """Mask (n,) of effects whose mean and variance are determined neither by data nor by the prior."""
     diverges: NDArray[np.bool_]
-    """Mask (n,) of effects whose tilted distribution does not exist. The prior replaces it, and its integral is NaN."""
+    """Mask (n,) of effects whose tilted distribution is improper.
+
+    Their nodes are those of the prior, and log_z is NaN.
+    """
 
     def average(self, values: Array) -> Array:
-        """Return averages (..., n) of values (..., N)."""
+        """Return averages (..., n) for each effect of values (..., N) at nodes."""
         starts = np.searchsorted(self.of, np.arange(len(self.log_z)))
         return np.asarray(np.add.reduceat(self.weights * values, starts, axis=-1))
 
@@ -137,24 +142,24 @@ def _legendre() -> tuple[Array, Array]:
 
 
 def tilted(prior: EffectPriors, mean: Array, variance: Array) -> TiltedNodes:
-    """Return nodes for p(u) N(u | mean, variance) / N(u | base), where cavities contain the base.
+    """Return nodes for p(u) N(u | mean, variance) / N(u | base). Cavities include the base.
 
     Parameters
     ----------
     prior : EffectPriors
     mean, variance : array (n,)
-        Moments of cavities, finite and positive.
+        Means and variances of the cavities, finite and positive.
     """
     base_mean, base = prior.base
-    precision = (base - variance) / (variance * base)  # cavity precision of the effect
+    precision = (base - variance) / (variance * base)  # Precision of the cavity without the base.
     slope = (mean - base_mean) / base
     constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
-    # Drop the far tails, where rounding dominates.
+    # Drop the far tails, where rounding errors dominate.
     alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
     found = _Integrand(prior, mean, *(np.where(alone, 0.0, each) for each in (precision, slope, constant)))
     nodes, diverges = found.nodes()
     if diverges.any():
-        # The product of p and the cavity cannot be normalised: use the prior alone.
+        # The product of p and the cavity is improper: use the prior alone.
         found = found._replace(
             precision=np.where(diverges, 0.0, found.precision),
             slope=np.where(diverges, 0.0, found.slope),
@@ -165,7 +170,7 @@ def tilted(prior: EffectPriors, mean: Array, variance: Array) -> TiltedNodes:
 
 
 class _Integrand(NamedTuple):
-    """p(u) exp(constant + slope d − ½ precision d²) as a function of the deviation d of effects from `mean`, (n,)."""
+    """p(u) exp(constant + slope d − ½ precision d²) as a function of the deviations d = u − `mean` of effects, (n,)."""
 
     prior: EffectPriors
     mean: Array
@@ -207,7 +212,7 @@ class _Integrand(NamedTuple):
         for always in (*(prior.places - mean), low, high):
             kept |= ends == always
         kept[1:] &= np.diff(ends, axis=0) > 0.0
-        # Distances from a centre double, so that each sequence of ends has a member between these two ends.
+        # Ends double in distance from a centre. So each sequence of ends has a member between the last two.
         fall = np.log(2.0) * _NO_VARIANCE
         before = len(ladders)
         tails = height[0] - height[before], height[-1] - height[-1 - before]
@@ -224,7 +229,7 @@ def _integrated(
     impossible: NDArray[np.bool_],
     weak: NDArray[np.bool_],
 ) -> TiltedNodes:
-    """Return the nodes of cells between the ends (n, k) that are kept."""
+    """Return the nodes in cells between the ends (n, k) that are in the mask `kept`."""
     n = len(ends)
     of = np.nonzero(kept)[0]
     at, value = ends[kept], height[kept]
@@ -232,7 +237,7 @@ def _integrated(
     counts = (np.maximum(value[1:], value[:-1]) > height.max(axis=1)[of[1:]] - _DROP) & same
     counts &= ~impossible[of[1:]]
     low, high, own = at[:-1][counts], at[1:][counts], of[1:][counts]
-    missing = np.setdiff1d(np.arange(n), own)  # An effect without cells gets an empty cell.
+    missing = np.setdiff1d(np.arange(n), own)  # An effect without any cell gets an empty cell.
     order = np.argsort(np.r_[own, missing], kind="stable")
     own = np.r_[own, missing][order]
     low, high = np.r_[low, np.zeros(missing.size)][order], np.r_[high, np.zeros(missing.size)][order]
@@ -262,11 +267,11 @@ class PriorFactor(UnivariateLikelihood):
     Parameters
     ----------
     centres : int
-        Number of places about which cells are small.
+        Number of centres around which cells are small.
     smooth : bool
         Whether the density is positive and twice differentiable everywhere.
     whole : bool
-        Whether the support is the whole line.
+        Whether the support of the prior is the whole line.
     effect : str
         Name of the effect.
     """
@@ -317,19 +322,19 @@ class PriorFactor(UnivariateLikelihood):
         return np.zeros(n_points)
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
-        """Accept all parameters. If the prior has no density, the evidence is NaN."""
+        """Accept all parameters. The evidence is NaN if the prior has no density for them."""
 
     def of(self, parameters: Array) -> EffectPriors:
-        """Return the factors with given parameters."""
+        """Return the factors for these parameters."""
         return EffectPriors(self._known, parameters, self.centres)
 
     def quantiles(self, mean: Array, variance: Array, levels: Array) -> Array:
-        """Return quantiles (k, n) of tilted distributions at levels (k, n), with the moments (n,) of cavities."""
+        """Return quantiles (k, n) of tilted distributions at levels (k, n), for moments (n,) of cavities."""
         with np.errstate(all="ignore"):
             return tilted(self.of(self.parameters), mean, variance).quantiles(mean, levels)
 
     def without_moments(self, mean: Array, variance: Array) -> NDArray[np.bool_]:
-        """Return whether tilted distributions have no mean and variance, (n,), with the moments (n,) of cavities."""
+        """Return a mask (n,) of tilted distributions without mean and variance, for moments (n,) of cavities."""
         with np.errstate(all="ignore"):
             return tilted(self.of(self.parameters), mean, variance).weak
 
@@ -342,7 +347,7 @@ class PriorFactor(UnivariateLikelihood):
 
 
 class _Computations:
-    """Local computations of factors."""
+    """Local computations of a factor."""
 
     def __init__(self, factor: PriorFactor) -> None:
         self._of, self._density = factor.of, factor.density
@@ -397,7 +402,7 @@ class _Computations:
         out[self._first :] = own
 
     def average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write slopes of h. The slope in a bound is the tilted density at the bound, with its sign."""
+        """Write derivatives of h. The derivative in a bound is plus or minus the tilted density at the bound."""
         out[:] = 0.0
         with np.errstate(all="ignore"):
             prior = self._of(parameters)
@@ -423,10 +428,10 @@ class _Computations:
 
 
 def _is_infinite(bound: TensorVariable) -> bool:
-    """Whether a bound is infinite for all effects and hyperparameters."""
+    """Return whether a bound is infinite for all effects and hyperparameters."""
     constant = all(isinstance(each, Constant) for each in graph_inputs([bound]))
     return constant and bool((np.abs(evaluate([bound])[0]) >= UNBOUNDED).all())
 
 
 PRIOR_FACTOR = PriorFactor()
-"""Reader of observed variables that are factors of priors."""
+"""Reader of observed variables that are priors, as factors."""

@@ -1,13 +1,13 @@
-"""Graphs with one number for each row: proof that rows are independent, parts with latent values, derivatives.
+"""Graphs with one number for each row: proof that rows are independent, division into parts, and derivatives.
 
-A graph is followed from its result to the arrays that vary, such as a latent value and an observation for each row.
-Parts that do not depend on these are cut off. Each becomes an input with a number for each row.
+The graph is read from its result back to the arrays that vary, such as latent values and observations. A part of the
+graph that does not depend on these arrays becomes an input with one number for each row.
 
-PyTensor's derivatives of incomplete gamma and beta functions in their shapes are loops over a series for each number,
-and have no derivatives themselves. `row_derivatives` replaces them by differences.
+For incomplete gamma and beta functions, PyTensor's derivatives in the shapes are loops over a series for each number.
+They have no further derivatives. `row_derivatives` replaces them by finite differences.
 
-`compiled_rows` turns graphs of elementwise operations into functions of vectors, with calls of NumPy and little else.
-An average calls a density some thirty times with few numbers, where PyTensor's checks would dominate.
+`compiled_rows` turns a graph of elementwise operations into a sequence of NumPy calls. An average over latent values
+calls a density about thirty times with few numbers, so that PyTensor's checks would take most of the time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,11 +41,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.interpreted import Ufunc, interpreted
 
-_MOST = 64  # Largest number of entries of a row in a cut part, such as weights of a mixture.
+_MOST = 64  # Largest number of entries that a part has in each row, such as weights of a mixture.
 
 
 class RowsMixedError(Exception):
-    """An operation makes a row depend on other rows, or may do so.
+    """An operation makes a row depend on other rows, or may make it so.
 
     Attributes
     ----------
@@ -59,23 +59,23 @@ class RowsMixedError(Exception):
 
 
 class RowCut:
-    """Graphs cut at the parts that do not depend on moving arrays.
+    """Graphs divided into parts that depend on moving arrays, and parts that become inputs.
 
     Parameters
     ----------
     moving : dict of TensorVariable to TensorVariable
-        Moving arrays of a graph, with a number for each row or one for all rows → the vectors that replace them.
+        Arrays of the graph that vary, with one number for each row, or one for all rows → vectors that replace them.
     length_of : callable
-        Returns the length of an axis of a variable that is cut off. It must be the same for all data.
+        Function that returns the length of an axis of a part. The length must be the same for all data.
 
     Attributes
     ----------
     parts : list of TensorVariable
-        The parts that were cut off: numbers, or vectors with a number for each row or one for all.
+        Parts that became inputs: a number for all rows, or a vector with one number for each row.
     inputs : list of TensorVariable
         Vectors that replace the parts.
     conditions : list of TensorVariable
-        Conditions of PyMC that do not depend on moving arrays, each for all rows together.
+        Conditions of PyMC that do not depend on moving arrays. Each is a condition on all rows together.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class RowCut:
         self._length_of, self._prefix = length_of, prefix
         self._moving = frozenset(moving)
         self._depends: dict[Variable, bool] = {}
-        # Variable that differs between rows → its replacement, and the axis of the rows. If the axis is None, all rows
-        # share the variable, and its replacement has a new first axis of rows.
+        # Variable of the graph → its replacement, and the axis of rows. If all rows share the variable, the axis is
+        # None, and the replacement has an additional first axis of rows.
         self._made: dict[Variable, tuple[TensorVariable, int | None]] = {
             old: (new, 0 if old.ndim else None) for old, new in moving.items()
         }
 
     def through(self, output: TensorVariable) -> TensorVariable:
-        """Return the vector that replaces a variable with a number for each row.
+        """Return the vector that replaces a variable with one number for each row.
 
         Raises
         ------
@@ -112,14 +112,14 @@ class RowCut:
         return made
 
     def allowed(self) -> TensorVariable | None:
-        """Return a mask of rows that satisfy all conditions of PyMC found so far; None without conditions."""
+        """Return a mask of the rows that satisfy all conditions found so far; None without conditions."""
         if self.conditions:
             self._truths.append(pt.gt(self._input(reduce(pt.and_, self.conditions)), 0.5))
             self.conditions = []
         return reduce(pt.and_, self._truths) if self._truths else None
 
     def depends(self, variable: Variable) -> bool:
-        """Return whether values of a variable depend on moving arrays; its shape does not count."""
+        """Return whether the values of a variable depend on moving arrays. A dependence of its shape does not count."""
         pending = [variable]
         while pending:
             each = pending[-1]
@@ -177,7 +177,7 @@ class RowCut:
         return made, axis
 
     def _axis(self, node: Apply, inputs: Iterable[Variable]) -> int | None:
-        """Return the axis of rows that all moving inputs share."""
+        """Return the axis of rows, which is the same in all moving inputs."""
         given = list(inputs)
         moving = [each for each in given if self.depends(each)]
         axes = {self._of(each)[1] for each in moving} - {None}
@@ -185,7 +185,7 @@ class RowCut:
             raise RowsMixedError(node)
         if axes:
             return axes.pop()
-        # Data with a number for each row replace a single number for all rows.
+        # Data with one number for each row replace a single number for all rows.
         rows = [
             i
             for i in range(node.outputs[0].type.ndim)
@@ -210,7 +210,7 @@ class RowCut:
             return value.dimshuffle(0, *["x" if i == "x" else i + 1 for i in order]), None
         if axis in order:
             return value.dimshuffle(*order), order.index(axis)
-        # One number for all rows.
+        # The variable has one number for all rows.
         return value.dimshuffle(axis, *order), None
 
     def _reduced(self, node: Apply) -> tuple[TensorVariable, int | None]:
@@ -267,7 +267,7 @@ class RowCut:
         return pt.alloc(value, *lengths), place
 
     def _log_sum(self, node: Apply, along: int) -> tuple[TensorVariable, int | None]:
-        """Rebuild a log sum of exponentials term by term, with derivatives that are stable and short."""
+        """Rebuild a log-sum-exp as a sequence of two-term sums, whose derivatives are stable and short."""
         value, axis = self._of(node.inputs[0])
         ahead = along + (axis is None)
         if along == axis:
@@ -302,7 +302,7 @@ class RowCut:
         ]
 
     def _part(self, variable: TensorVariable, axis: int | None, node: Apply | None) -> TensorVariable:
-        """Return the input that replaces a variable which does not move."""
+        """Return the input that replaces a part of the graph, which does not depend on moving arrays."""
         alike = all(variable.type.broadcastable)
         if (alike or axis is None) and all(isinstance(each, Constant) for each in explicit_graph_inputs([variable])):
             return variable if axis is not None else variable.dimshuffle("x", *range(variable.ndim))
@@ -334,7 +334,7 @@ class RowCut:
         return _as(variable, stacked.dimshuffle(*order))
 
     def _input(self, part: TensorVariable) -> TensorVariable:
-        """Return the input that replaces a number or vector. Equal expressions share an input."""
+        """Return the input that replaces a number or vector. Equal expressions have the same input."""
         part = _bare(part)
         for known, made in zip(self.parts, self.inputs, strict=True):
             if part is known or equal_computations([part], [known]):
@@ -346,7 +346,7 @@ class RowCut:
 
 
 def _opposite(value: Variable) -> TensorVariable | None:
-    """Return x if `value` is log(1 − exp(x)), since log(1 − exp(value)) is then x to all digits; None otherwise."""
+    """Return x if `value` is log(1 − exp(x)), else None: log(1 − exp(value)) is exactly x."""
     node = value.owner
     match None if node is None else getattr(node.op, "scalar_op", None):
         case Log1mexp():
@@ -361,7 +361,7 @@ def _opposite(value: Variable) -> TensorVariable | None:
 
 
 def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
-    """Return entry j of an axis, selected as deep in the graph as possible."""
+    """Return entry j along an axis, selected as deep in the graph as possible."""
     node = value.owner
     match None if node is None else node.op:
         case Elemwise() if len(node.outputs) == 1:
@@ -380,7 +380,7 @@ def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
 
 
 def _at_rows(made: TensorVariable, axis: int | None, wanted: int | None) -> TensorVariable:
-    """Return the variable with rows in the axis `wanted`, if it has rows before its own axes."""
+    """Return a variable with its additional first axis of rows moved to the axis `wanted`."""
     if axis is not None or wanted is None or made.ndim == 1:
         return made
     if not made.type.broadcastable[wanted + 1]:
@@ -389,14 +389,14 @@ def _at_rows(made: TensorVariable, axis: int | None, wanted: int | None) -> Tens
 
 
 def _repeated(made: TensorVariable, place: int, like: TensorVariable) -> TensorVariable:
-    """Return a variable repeated to the number of rows of `like`."""
+    """Return a variable repeated to as many rows as `like` has."""
     if not made.type.broadcastable[place]:
         return made
     return pt.alloc(made, *[like.shape[i] if i == place else made.shape[i] for i in range(made.ndim)])
 
 
 def _as(variable: TensorVariable, made: TensorVariable) -> TensorVariable:
-    """Return an input in the type of the variable that it replaces: floating-point numbers or booleans."""
+    """Return an input in the dtype of the variable that it replaces, floating-point or boolean."""
     return pt.gt(made, 0.5) if variable.dtype == "bool" else made
 
 
@@ -405,7 +405,7 @@ def _without_axes(variable: TensorVariable, axis: int) -> TensorVariable:
 
 
 def _bare(part: TensorVariable) -> TensorVariable:
-    """Return a number or vector without added axes."""
+    """Return a number or vector without the axes that were added to it."""
     while part.owner is not None and isinstance(part.owner.op, DimShuffle):
         inner = part.owner.inputs[0]
         kept = [each for each in part.owner.op.new_order if each != "x"]
@@ -418,7 +418,7 @@ def _bare(part: TensorVariable) -> TensorVariable:
 
 
 def _single(conditions: Iterable[Variable]) -> list[Variable]:
-    """Return conditions on all rows, each as a condition on a row."""
+    """Return conditions on all rows as conditions on each row."""
     found: list[Variable] = []
     pending = list(conditions)
     while pending:
@@ -437,7 +437,7 @@ type _Step = tuple[Callable[..., Any], list[int], int]
 
 
 def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., list[Array]]:
-    """Return a function of arrays in the types of the inputs. NumPy's warnings are off inside it."""
+    """Return a function of arrays in the dtypes of the inputs. It suppresses NumPy's warnings."""
     function = interpreted(inputs, outputs)
     function.trust_input = True
     graph = function.maker.fgraph
@@ -482,19 +482,19 @@ def _call(node: Apply) -> Callable[..., Any]:
     return shuffled
 
 
-_STEP = 0.02  # Step of a latent value; if shapes depend on it, it is a logarithm or a logit.
-_SIDE = 4  # Number of steps to either side.
-_PART = 1e-4  # Relative step of a parameter that varies.
+_STEP = 0.02  # Step of a latent value. If shapes depend on the latent value, it is a logarithm or a logit.
+_SIDE = 4  # Number of steps on each side.
+_PART = 1e-4  # Relative step of a parameter.
 
 
 def stable(output: TensorVariable) -> TensorVariable:
-    """Return a graph of the same values whose derivatives stay finite: log(1 − sigmoid(x)) becomes −softplus(x)."""
+    """Return a graph with the same values and finite derivatives: log(1 − sigmoid(x)) becomes −softplus(x)."""
     copy = clone_replace(output, {})
     return cast(TensorVariable, rewrite_graph(copy, include=("canonicalize", "stabilize"), clone=False))
 
 
 def row_derivatives(value: TensorVariable, by: TensorVariable, count: int) -> list[TensorVariable]:
-    """Return a graph (n,) and its derivatives in a vector (n,), `count` graphs; row i of one depends on row i only."""
+    """Return `value` (n,) and its derivatives in `by` (n,), `count` graphs. Row i depends on row i of `by` alone."""
     found = [value.astype("float64")]
     while len(found) < count and (slope := _exact(found[-1], by)) is not None:
         found.append(slope)
@@ -508,7 +508,7 @@ def row_derivatives(value: TensorVariable, by: TensorVariable, count: int) -> li
 
 
 def row_slopes(orders: list[TensorVariable], row: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
-    """Return derivatives in a parameter (n,) of each of `orders`, a graph and its derivatives in `by`."""
+    """Return derivatives in a parameter `row` (n,) of `orders`, a graph and its derivatives in `by`."""
     exact = [_exact(order, row) for order in orders]
     if all(each is not None for each in exact):
         return cast(list[TensorVariable], exact)
@@ -518,7 +518,7 @@ def row_slopes(orders: list[TensorVariable], row: TensorVariable, by: TensorVari
 
 
 def _exact(value: TensorVariable, by: TensorVariable) -> TensorVariable | None:
-    """Return PyTensor's derivative; None if it does not exist or contains loops."""
+    """Return PyTensor's derivative; None if it does not exist, or contains loops."""
     try:
         found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
     except (MethodNotDefined, NotImplementedError, NullTypeGradError):
@@ -539,7 +539,7 @@ def _sum(weights: Array, terms: list[TensorVariable]) -> TensorVariable:
 
 @cache
 def _weights(side: int, order: int) -> Array:
-    """Return weights (2 side + 1,) that combine values at −side … side into a derivative."""
+    """Return weights (2 side + 1,) that combine values at −side … side into the derivative of this order."""
     powers = np.vander(np.arange(-side, side + 1.0), increasing=True).T
     wanted = np.zeros(2 * side + 1)
     wanted[order] = float(np.prod(np.arange(1, order + 1)))
