@@ -15,13 +15,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
-from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.averages_over_cells import average_slopes, log_average_terms
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     ColumnDensity,
@@ -32,8 +30,7 @@ from pymc_gpep.likelihoods.local_computations import (
     QuadraticBound,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardProduct
+from pymc_gpep.likelihoods.standard_density import LOG_RATE, CombinedLikelihood, StandardProduct
 
 _TOGETHER = 20_000  # Largest number of factors whose averages are computed together.
 
@@ -107,7 +104,7 @@ class _Members(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GroupedLikelihood(OneFunction):
+class GroupedLikelihood(CombinedLikelihood):
     """The likelihood of groups of rows.
 
     Parameters
@@ -128,10 +125,7 @@ class GroupedLikelihood(OneFunction):
     largest: float = 1.0
 
     written: ClassVar[str] = "rows that have the same latent value"
-    distributions: ClassVar[tuple[type[Op], ...]] = ()
-    has_parameters: ClassVar[bool] = True
     several_rows: ClassVar[bool] = True
-    observed_dtype: ClassVar[str] = "float64"
 
     @property
     def own(self) -> Likelihood:
@@ -413,14 +407,6 @@ class GroupedLikelihood(OneFunction):
 
     def _average_log_slopes(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
         self._one_average_slopes("average_log", mean, variance, y, parameters, out)
-
-    def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
-        """Return None, since variables do not have this likelihood."""
-        return None
-
-    def n_classes(self, n_functions: int) -> int:
-        """Zero: a group has several observations."""
-        return 0
 
     def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
         members = self._members(self.parameters)

@@ -12,12 +12,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
-from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -26,7 +24,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PlainDensity,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.standard_density import CombinedLikelihood
 
 _UNUSED = 1.0  # Value for parameters that a likelihood lacks.
 
@@ -47,7 +45,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class StackedLikelihood(OneFunction):
+class StackedLikelihood(CombinedLikelihood):
     """Likelihoods of one latent function, each for its part of the rows.
 
     Parameters
@@ -62,9 +60,6 @@ class StackedLikelihood(OneFunction):
     counts: tuple[int, ...] = ()
 
     written: ClassVar[str] = "several observed variables"
-    distributions: ClassVar[tuple[type[Op], ...]] = ()
-    has_parameters: ClassVar[bool] = True
-    observed_dtype: ClassVar[str] = "float64"
 
     def at_rows(self, sizes: Sequence[int]) -> Self:
         """Return a copy with these numbers of rows of each part, without parameters."""
@@ -161,14 +156,6 @@ class StackedLikelihood(OneFunction):
             if rows.size:
                 own = part.likelihood.given(part.parameters(self.parameters, rows))
                 yield rows, own, None if observed is None else part.observed(observed, rows)
-
-    def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
-        """Return None, since single variables do not have this likelihood."""
-        return None
-
-    def n_classes(self, n_functions: int) -> int:
-        """Zero: observations are numbers of several kinds."""
-        return 0
 
     def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
         found = np.zeros(len(observed), dtype=bool)

@@ -243,19 +243,42 @@ def reading_of(
 
 
 @dataclass(frozen=True)
-class StandardLikelihood(OneFunction, ABC):
-    """A density of numbers or counts, with the computations of `pymc_gpep.likelihoods.standard_density`."""
+class OfNumbers(OneFunction, ABC):
+    """A likelihood of one latent function whose observations are numbers or counts."""
 
-    method: ClassVar[str] = "ep"
-    guide: ClassVar[str] = "ep"
     has_parameters: ClassVar[bool] = True
-    largest_precision: ClassVar[float] = np.inf
-    positive: ClassVar[tuple[str, ...]] = ()
-    """Names of the parameters that must be positive."""
 
     def n_classes(self, n_functions: int) -> int:
         """Return zero, since observations are not classes."""
         return 0
+
+    def scores(self, observed: NDArray[Any], p: Array, moments: Array | None) -> dict[str, Array]:
+        """Return the squared error of the predictive mean."""
+        assert moments is not None
+        return {"squared_error": (observed - moments[0]) ** 2}
+
+
+@dataclass(frozen=True)
+class CombinedLikelihood(OfNumbers, ABC):
+    """A likelihood made of other likelihoods, which no single random variable has."""
+
+    distributions: ClassVar[tuple[type[Op], ...]] = ()
+    observed_dtype: ClassVar[str] = "float64"
+
+    def read(self, variable: TensorVariable, latents: object = ()) -> Reading | None:
+        """Return None, since single variables do not have this likelihood."""
+        return None
+
+
+@dataclass(frozen=True)
+class StandardLikelihood(OfNumbers, ABC):
+    """A density of numbers or counts, with the computations of `pymc_gpep.likelihoods.standard_density`."""
+
+    method: ClassVar[str] = "ep"
+    guide: ClassVar[str] = "ep"
+    largest_precision: ClassVar[float] = np.inf
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Names of the parameters that must be positive."""
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[Any]:
         given = self.checked_shape(observed, n_functions, n_points, name)
@@ -273,11 +296,6 @@ class StandardLikelihood(OneFunction, ABC):
                 raise ValueError(f"{row} of {name} is not a number in {rows_text(np.isnan(values))}.")
         if observed is not None and "upper" in self.rows:
             checked_bounds(observed, self.row("lower"), self.row("upper"), name)
-
-    def scores(self, observed: NDArray[Any], p: Array, moments: Array | None) -> dict[str, Array]:
-        """Return the squared error of the predictive mean."""
-        assert moments is not None
-        return {"squared_error": (observed - moments[0]) ** 2}
 
     def ends(self, observed: NDArray[Any], mean: Array, cov: Array) -> tuple[Array, Array]:
         below, at = super().ends(observed, mean, cov)

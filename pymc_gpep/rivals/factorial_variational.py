@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.laplace import NewtonApproximation
+from pymc_gpep.approximations.laplace import NewtonApproximation, function_found
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import Posterior
@@ -76,15 +76,8 @@ def factorial_variational(
             parameter_slopes(problem, slopes, ascent.cavity, width),
         )
 
-    return Found(
-        evidence,
-        status,
-        posterior.weights[None],
-        posterior.mean[None],
-        variance[:, None, None],
-        variance[None],
-        derivatives,
-    )
+    found = function_found(posterior, evidence, status, derivatives)
+    return found._replace(cov=variance[:, None, None], precision=variance[None])
 
 
 def without_points(

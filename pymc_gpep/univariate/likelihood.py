@@ -38,8 +38,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.local_likelihood import some_of
 from pymc_gpep.likelihoods.observed import checked_numbers, known_shape
-from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.standard_density import reading_of
+from pymc_gpep.likelihoods.standard_density import OfNumbers, reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.outcomes import average_moments, count_moments, number_moments
 from pymc_gpep.univariate.row_cut import RowsMixedError
@@ -193,7 +192,7 @@ _PLACES = np.array([0.0, 1.0, -1.0, 3.0, -3.0, 10.0, -10.0])
 
 
 @dataclass(frozen=True)
-class UnivariateLikelihood(OneFunction):
+class UnivariateLikelihood(OfNumbers):
     """Likelihood of numbers or counts by PyMC's log density, which may be any function of the latent value.
 
     Parameters
@@ -212,7 +211,6 @@ class UnivariateLikelihood(OneFunction):
     distributions: ClassVar[tuple[type[Op], ...]] = ()
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "prior"
-    has_parameters: ClassVar[bool] = True
     largest_precision: ClassVar[float] = np.inf
     log_concave: ClassVar[bool] = False
 
@@ -276,10 +274,6 @@ class UnivariateLikelihood(OneFunction):
             lacks = " Its bounds need a logcdf: write the distribution within as a pm.CustomDist with logcdf=."
             return f"PyMC has no log density of {name}.{lacks if bounds else ''}"
         return None
-
-    def n_classes(self, n_functions: int) -> int:
-        """Return 0, since observations are not classes."""
-        return 0
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
         given = self.checked_shape(observed, n_functions, n_points, name)
@@ -357,11 +351,6 @@ class UnivariateLikelihood(OneFunction):
 
         together = {"together": _TOGETHER} if formulas else {}
         return average_moments(moments, mean[:, 0], np.sqrt(cov[:, 0, 0]), **together)
-
-    def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
-        """Return the squared error of the predictive mean."""
-        assert moments is not None
-        return {"squared_error": (observed - moments[0]) ** 2}
 
     @property
     def _known(self) -> RowDensity:

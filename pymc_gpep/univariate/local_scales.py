@@ -29,7 +29,7 @@ from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterS
 from pymc_gpep.likelihoods.standard_density import reading_of
 from pymc_gpep.univariate.density import RowDensity, row_graph
 from pymc_gpep.univariate.likelihood import depends_on_draws
-from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX, PriorFactor
+from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX, WEAK, PriorFactor, at_widths, relative_cavity
 
 WITH_STATES, ON_A_SCALE, ON_THE_LINE = 2, 0, -1
 """Kinds of local variables: indicators, variables with a transform, variables without a transform."""
@@ -43,7 +43,6 @@ _FINER = 8.0  # Largest factor by which steps shrink from one lattice to the nex
 _UNIT = 2.0**-20  # Distance from 0 within which lattice values of a variable without a transform are evenly spaced.
 _DROP = 30.0  # The lattice ends where the log density is this much below its maximum.
 _LARGEST = 1e280  # Variances of components are clipped at this value.
-_WEAK = 1e-6  # Data with less precision than this, in units of the base, do not determine moments.
 _END = 0.02  # The variance does not exist if rare components have more than this share of the second moment.
 _LITTLE = 1e-7  # Quantiles ignore components with less weight.
 _IMPOSSIBLE = -1e10  # Log density at values of density 0, for importance weights of draws.
@@ -295,12 +294,7 @@ class LocalScaleFactor(PriorFactor):
     def _tilted(self, mean: Array, variance: Array, parameters: Array) -> _Tilted:
         """Return the tilted distributions p(u) N(u | mean, variance) / N(u | base). Cavities include the base."""
         log_weights, means, variances = self.components(parameters).at_effects()
-        base_mean, base = parameters[0], parameters[1] ** 2
-        precision = (base - variance) / (variance * base)  # Precision of the cavity without the base.
-        slope = (mean - base_mean) / base
-        constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
-        # Drop the far tails, where rounding errors dominate.
-        alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
+        precision, slope, constant, alone = relative_cavity(parameters[0], parameters[1] ** 2, mean, variance)
         diverges = ~alone & ((1.0 + precision * variances) <= 0.0).any(axis=0)
         nothing = alone | diverges
         precision, slope, constant = (np.where(nothing, 0.0, each) for each in (precision, slope, constant))
@@ -327,20 +321,12 @@ class LocalScaleFactor(PriorFactor):
         )
 
     def _average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        out[:] = np.nan
-        usable = np.isfinite(mean) & np.isfinite(variance) & (variance >= 0.0)
-        points = np.flatnonzero(usable & (variance == 0.0))
-        if points.size:
-            found = np.empty((4, points.size))
-            self._derivatives(mean[points], y[points], np.ascontiguousarray(parameters[:, points]), found)
-            out[:4, points] = found
-        chosen = np.flatnonzero(usable & (variance > 0.0))
-        if chosen.size:
+        if (chosen := at_widths(self._derivatives, mean, variance, y, parameters, out)).size:
             own = self.components(parameters)
             found, scratch = np.empty((5, chosen.size)), np.empty((3, own.rows.shape[2]))
             cavities = np.stack([mean[chosen], variance[chosen]])
             bases = np.stack([parameters[0, chosen], parameters[1, chosen] ** 2])
-            average(own.rows, own.of[chosen], cavities, bases, (_WEAK, 0.5 * _DROP, _END), scratch, found)
+            average(own.rows, own.of[chosen], cavities, bases, (WEAK, 0.5 * _DROP, _END), scratch, found)
             out[:, chosen] = found
 
     def _average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:

@@ -28,6 +28,7 @@ from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
+    Kernel,
     ParameterSlopes,
     PlainDensity,
     ScalarDensity,
@@ -58,7 +59,7 @@ _FLAT = 0.01  # Neighbouring cells are merged if the log integrand changes by le
 _NO_TAIL = 30.0
 _NO_VARIANCE = -3.01  # A power tail with at least this exponent has no variance.
 _IMPOSSIBLE = -1e10  # Log density outside the support, for importance weights of draws.
-_WEAK = 1e-6  # Data with less precision than this, in units of the base, do not determine moments.
+WEAK = 1e-6  # Data with less precision than this, in units of the base, do not determine moments.
 
 
 def is_factor(variable: Variable) -> bool:
@@ -141,6 +142,31 @@ def _legendre() -> tuple[Array, Array]:
     return 0.5 * (1.0 + x), 0.5 * w
 
 
+def relative_cavity(
+    base_mean: Array, base: Array, mean: Array, variance: Array
+) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+    """Return the cavity over its base as exp(constant + slope d − ½ precision d²) of the deviation d from its mean.
+
+    Parameters
+    ----------
+    base_mean, base : array (n,)
+        Mean and variance of the base.
+    mean, variance : array (n,)
+        Moments of cavities, finite and positive.
+
+    Returns
+    -------
+    precision, slope, constant : array (n,)
+    alone : array (n,)
+        Mask of effects without information in the cavity. Far tails, where rounding dominates, are dropped there.
+    """
+    precision = (base - variance) / (variance * base)
+    slope = (mean - base_mean) / base
+    constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
+    alone = (np.abs(precision) * base < WEAK) & (np.abs(slope) * np.sqrt(base) < WEAK)
+    return precision, slope, constant, alone
+
+
 def tilted(prior: EffectPriors, mean: Array, variance: Array) -> TiltedNodes:
     """Return nodes for p(u) N(u | mean, variance) / N(u | base). Cavities include the base.
 
@@ -150,13 +176,8 @@ def tilted(prior: EffectPriors, mean: Array, variance: Array) -> TiltedNodes:
     mean, variance : array (n,)
         Means and variances of the cavities, finite and positive.
     """
-    base_mean, base = prior.base
-    precision = (base - variance) / (variance * base)  # Precision of the cavity without the base.
-    slope = (mean - base_mean) / base
-    constant = 0.5 * (mean - base_mean) * slope + 0.5 * np.log(base / variance)
-    # Drop the far tails, where rounding errors dominate.
-    alone = (np.abs(precision) * base < _WEAK) & (np.abs(slope) * np.sqrt(base) < _WEAK)
-    found = _Integrand(prior, mean, *(np.where(alone, 0.0, each) for each in (precision, slope, constant)))
+    *terms, alone = relative_cavity(*prior.base, mean, variance)
+    found = _Integrand(prior, mean, *(np.where(alone, 0.0, each) for each in terms))
     nodes, diverges = found.nodes()
     if diverges.any():
         # The product of p and the cavity is improper: use the prior alone.
@@ -188,7 +209,7 @@ class _Integrand(NamedTuple):
             value = prior.density.two_derivatives(mean[of] + deviation, columns[:, of])[0]
             return np.asarray(value + deviation * (slope[of] - 0.5 * precision[of] * deviation))
 
-        known = precision * unit**2 > _WEAK
+        known = precision * unit**2 > WEAK
         width = np.where(known, 1.0 / np.sqrt(np.where(known, precision, 1.0)), 0.0)
         about = np.where(known, slope / np.where(known, precision, 1.0), 0.0)
         low, high = prior.bounds - mean
@@ -346,6 +367,23 @@ class PriorFactor(UnivariateLikelihood):
         return np.maximum(out[0], _IMPOSSIBLE).reshape(values.shape)
 
 
+def at_widths(
+    derivatives: Kernel, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array
+) -> NDArray[np.intp]:
+    """Write the log density and its derivatives where variances are 0, NaN elsewhere, into `out` (5, n).
+
+    Return the rows with a positive variance.
+    """
+    out[:] = np.nan
+    usable = np.isfinite(mean) & np.isfinite(variance) & (variance >= 0.0)
+    points = np.flatnonzero(usable & (variance == 0.0))
+    if points.size:
+        found = np.empty((4, points.size))
+        derivatives(mean[points], y[points], np.ascontiguousarray(parameters[:, points]), found)
+        out[:4, points] = found
+    return np.flatnonzero(usable & (variance > 0.0))
+
+
 class _Computations:
     """Local computations of a factor."""
 
@@ -368,15 +406,7 @@ class _Computations:
         out[0] = np.where(beyond, -np.inf, out[0])
 
     def average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        out[:] = np.nan
-        usable = np.isfinite(mean) & np.isfinite(variance) & (variance >= 0.0)
-        points = np.flatnonzero(usable & (variance == 0.0))
-        if points.size:
-            found = np.empty((4, points.size))
-            self.derivatives(mean[points], y[points], parameters[:, points], found)
-            out[:4, points] = found
-        chosen = np.flatnonzero(usable & (variance > 0.0))
-        if chosen.size:
+        if (chosen := at_widths(self.derivatives, mean, variance, y, parameters, out)).size:
             v = variance[chosen]
             with np.errstate(all="ignore"):
                 nodes = tilted(self._of(np.ascontiguousarray(parameters[:, chosen])), mean[chosen], v)
