@@ -34,12 +34,12 @@ class SitePrecisions(Protocol):
 
 _NUMBERS = 4_000_000  # Largest size of a block with as many rows as columns: 32 MB.
 _CACHED = 400_000  # Size of a block that stays in the cache for several passes: 3 MB.
-_MOST_ENTRIES = 40  # Largest number of entries of a row for which loops are faster than matrix products.
-_SHARE = 0.25  # Largest share of the columns in which a row of a sparse form has entries.
+_MOST_ENTRIES = 40  # Largest number of entries of a row for which loops over entries are faster than matrix products.
+_SHARE = 0.25  # Largest share of nonzero entries in a row of the sparse form.
 
 
 class Coefficients(ABC):
-    """Coefficients J (n, q); for c functions (cn, q), function by function."""
+    """Coefficients J (n, q). For c functions they are (cn, q), with the rows of a function together."""
 
     functions: int = 1
     """Number of functions, c."""
@@ -66,17 +66,17 @@ class Coefficients(ABC):
 
     @abstractmethod
     def some(self, rows: NDArray[np.int64]) -> Array:
-        """Return the rows of J with these indices, (s, q)."""
+        """Return the rows (s, q) of J with indices `rows`."""
 
     def coupled_gram(self, precisions: SitePrecisions) -> Array:
-        """Return JᵀΠJ (q, q), with blocks of Π over the functions of a point."""
+        """Return JᵀΠJ (q, q), where Π has a block (c, c) for each point."""
         block = precisions.block(0, 0)
         assert block is not None
         lower = np.tril(self.gram(block))
         return lower + np.tril(lower, -1).T
 
     def covariances(self, root: Array) -> Array:
-        """Return the blocks (n, c, c) of J RᵀR Jᵀ over the functions of a point, for R (p, q)."""
+        """Return the blocks (n, c, c) of J RᵀR Jᵀ for each point, for R (p, q)."""
         return self.variances(root)[:, None, None]
 
     def between(self, weights: Array, other: "Coefficients") -> Array:
@@ -87,22 +87,22 @@ class Coefficients(ABC):
     def covariances_with(self, matrix: Array, other: "Coefficients") -> Array | None:
         """Return the diagonal (n,) of J S Kᵀ, for rows J and K of two functions and S (q, q′).
 
-        Return None if half matrices are faster.
+        Return None if `variances` of both functions together are faster.
         """
         return None
 
     def outer(self, left: Array, right: Array) -> Array:
-        """Return the derivative of lᵀ J r in the parts of J, with l (n,) and r (q,)."""
+        """Return the derivative of lᵀ J r with respect to the stored parts of J, for l (n,) and r (q,)."""
         return np.outer(left, right)
 
     def weighted(self, weights: Array, matrix: Array) -> Array:
-        """Return the derivative of ½ tr(S JᵀwJ) in the parts of J, with w (n,) and a symmetric S (q, q)."""
+        """Return the derivative of ½ tr(S JᵀwJ) with respect to the parts of J, for w (n,) and symmetric S (q, q)."""
         found = self.combined(matrix)
         found *= weights[:, None]
         return found
 
     def coupled_weighted(self, precisions: SitePrecisions, matrix: Array) -> Array:
-        """Return the derivative of ½ tr(S JᵀΠJ) in the parts of J, with a symmetric S (q, q)."""
+        """Return the derivative of ½ tr(S JᵀΠJ) with respect to the parts of J, for symmetric S (q, q)."""
         found = self.combined(matrix)
         by_function = found.reshape(self.functions, -1, found.shape[1])
         for column in range(found.shape[1]):
@@ -111,14 +111,14 @@ class Coefficients(ABC):
 
 
 def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
-    """Yield slices of n rows that fit into the cache, or square blocks if these are larger and fit into memory."""
+    """Yield slices of n rows that fit into the cache, or larger square blocks if they fit into memory."""
     width = max(width, 1)
     step = max(1, _CACHED // width, min(width, _NUMBERS // width))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 class _Full(Coefficients):
-    """J as a full array."""
+    """Coefficients as a dense array."""
 
     def __init__(self, j: Array) -> None:
         self._j = j
@@ -155,7 +155,7 @@ class _Full(Coefficients):
 
 
 class Entries(Coefficients):
-    """J by its nonzero entries, see `pymc_gpep.kernels.gaussians.sparse_rows`."""
+    """Coefficients by nonzero entries, see `pymc_gpep.kernels.gaussians.sparse_rows`."""
 
     def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
         self.cells, self.values, self.q = cells, values, q
@@ -206,7 +206,7 @@ class Entries(Coefficients):
 
 
 class Composed(Coefficients):
-    """J = A B, with constant rows A (n, r) and a small B (r, q). Derivatives are in B."""
+    """Coefficients J = A B with constant rows A (n, r) and a small B (r, q). Derivatives are with respect to B."""
 
     def __init__(self, rows: Coefficients, root: Array) -> None:
         self._rows, self._root = rows, root
@@ -252,7 +252,7 @@ class Composed(Coefficients):
 
 
 def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficients:
-    """Return coefficients with entries (n, k) in ascending order; dense if rows have many entries."""
+    """Return coefficients from entries (n, k) in ascending order; as a dense array if rows have many entries."""
     if cells.shape[1] <= min(_MOST_ENTRIES, _SHARE * q):
         return Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
     full = np.zeros((len(cells), q))
@@ -261,7 +261,7 @@ def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficient
 
 
 def coefficients(j: Array) -> Coefficients:
-    """Return the coefficients of an array (n, q); sparse if rows have few entries."""
+    """Return coefficients from an array (n, q); by entries if rows have few entries."""
     there = j != 0.0
     most = int(there.sum(axis=1).max(initial=0))
     if most > min(_MOST_ENTRIES, _SHARE * j.shape[1]):
@@ -274,16 +274,16 @@ def coefficients(j: Array) -> Coefficients:
 
 
 class OwnRows(NamedTuple):
-    """The rows of one function."""
+    """Rows of one function, with its nonzero columns only."""
 
     rows: Coefficients
     """J, (n, s)."""
     columns: NDArray[np.int64]
-    """Positions (s,) of its columns among the columns of all functions, ascending."""
+    """Ascending positions (s,) of these columns among all columns."""
 
 
 class FunctionRows(Coefficients):
-    """Rows J (cn, q) of c functions at n points. Each function stores only its nonzero columns."""
+    """Coefficients (cn, q) of c functions at n points. Each function stores only its nonzero columns."""
 
     def __init__(self, own: Sequence[OwnRows], q: int) -> None:
         self._own, self._q = list(own), q
@@ -358,7 +358,7 @@ class FunctionRows(Coefficients):
 
 
 def rows_of_functions(j: Array) -> Coefficients:
-    """Return the coefficients of an array (c, n, q); sparse if rows have few entries."""
+    """Return coefficients from an array (c, n, q); by entries if rows have few entries."""
     if len(j) == 1:
         return coefficients(j[0])
     found = []
@@ -369,7 +369,7 @@ def rows_of_functions(j: Array) -> Coefficients:
 
 
 def rows_from_entries(entries: Sequence[tuple[NDArray[np.int64], Array]], q: int) -> Coefficients:
-    """Return coefficients with entries (n, k) of each function in ascending order; dense if rows have many."""
+    """Return coefficients from entries (n, k) of each function in ascending order; dense if rows have many."""
     if len(entries) == 1:
         return from_entries(*entries[0], q)
     found = []

@@ -1,21 +1,22 @@
-"""The common shift of all functions, solved for in every sweep. A likelihood of differences does not depend on it.
+"""Common shift of all functions, on which a likelihood of differences does not depend, solved for in every sweep.
 
-If a function δ(x) is added to all latent functions, cavities move by δ. Sites move to ν_k + t_k δ. The prior decides
-which δ is best: at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. This sum is the derivative of the
-evidence in a mean that all functions share. EP that updates each function given the other functions approaches such a
-point in steps of the size 1/(1 + tK). For a large prior variance K these steps are negligible. A shift δ changes Σ_k
-b_k by P δ, with the matrix P of `own_features_shift`. `matrix_shift` computes δ for dense covariances.
+If a function δ(x) is added to all latent functions, cavities move by δ, and site locations become ν_k + t_k δ. The
+prior determines the best δ: at a fixed point Σ_k b_k = 0 at every point, with b_k = ν_k − t_k m_k. This sum is the
+derivative of the evidence with respect to a common mean of all functions. EP updates each function given the other
+functions, and removes a fraction 1/(1 + tK) of the distance to this point in a sweep. For a large prior variance K this
+is negligible. A shift δ changes Σ_k b_k by P δ, with the matrix P of `own_features_shift`. `matrix_shift` computes δ
+for dense covariances.
 
-`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Steps alone would move the common
-function by a small part of the distance, while batches add full noise to it. The sites of a batch are computed at
-means m of its latent functions. For test functions φ(x) a fit stores
+`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Without it, steps would move the
+common function by a small part of the distance, while batches add their full noise. The sites of a batch are computed
+at means m of its latent functions. For test functions φ(x) a fit stores
 
     R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
 
-over all sites. Like S and h, they are averages over batches. Let sites be right up to a function δ = φᵀa, and μ_k be
-the means implied by h_k + R_kᵀ a. Then Σ_k R_k μ_k = g + Q a. This is a linear system for a. At a fixed point μ_k are
-the means at which sites were computed, and a = 0 for any φ. If functions share their features, φ = w, R_k = S_k and
-Q = Σ_k S_k. Otherwise φ contains some features of each function.
+over all sites. Like S and h, they are averages over batches. Suppose that sites are correct up to a function δ = φᵀa,
+and let μ_k be the means implied by h_k + R_kᵀ a. Then Σ_k R_k μ_k = g + Q a, a linear system for a. At a fixed point
+μ_k are the means at which sites were computed, and a = 0 for any φ. If functions share their features, φ = w, R_k = S_k
+and Q = Σ_k S_k. Otherwise φ contains some features of each function.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +36,7 @@ type _Sums = tuple[Array, Array]
 
 
 class SiteSums(NamedTuple):
-    """Sums over the sites of B points on each function, and the features of the functions."""
+    """Sums over the sites of each function at B points, and features of the functions."""
 
     features: Features
     precision: Array
@@ -46,7 +47,7 @@ class SiteSums(NamedTuple):
 
 
 def matrix_shift(p: Array, pull: Array, *, factored: bool) -> Array:
-    """Return δ (n,) with P δ = −Σ_k b_k, from P (n, n) and Σ_k b_k (n,), for functions with dense covariances.
+    """Solve P δ = −Σ_k b_k for δ (n,), from P (n, n) and Σ_k b_k (n,), for functions with dense covariances.
 
     If P is `factored`, the lower triangle of `p` is its Cholesky factor. Otherwise P may be indefinite, and δ is the
     shortest solution.
@@ -63,9 +64,9 @@ class CommonShift(Protocol):
 def shared_features_shift(
     posterior: WhitenedPosterior, precision: Array, location: Array
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Return δ = wᵀa with which Σ_k μ_k = 0, for functions that share their features w.
+    """Return the posterior shifted by the δ = wᵀa with Σ_k μ_k = 0, and δ, for functions with shared features w.
 
-    `precision` S (c, M, M) and `location` (c, M) belong to the `posterior`. Returns the new posterior, and δ.
+    `precision` S (c, M, M) and `location` h (c, M) are the sums of the `posterior`.
     """
     size = posterior.mean.shape[1]
     stacked = posterior.root.reshape(-1, size)
@@ -88,14 +89,14 @@ def shared_features_shift(
 def own_features_shift(
     posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Solve for the δ with which Σ_k b_k = 0 at each point, for functions with different features.
+    """Return the posterior shifted by δ with Σ_k b_k = 0 at each point, and δ, for functions with unequal features.
 
     The shift changes the b by P δ with
 
         P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ.
 
-    The diagonal T = Σ_k T_k holds site precisions, and U has cM columns. The function therefore solves a system of
-    size cM (Woodbury). `each` yields the results of a function on every block.
+    The diagonal matrix T = Σ_k T_k has the site precisions, and U has cM columns. So a system of size cM is solved
+    (Woodbury). `each` yields the results of a function on every block.
     """
     c, size = posterior.mean.shape
     gram, pulled = np.zeros((c * size, c * size)), np.zeros(c * size)
@@ -106,7 +107,7 @@ def own_features_shift(
         for k, (w, weights) in enumerate(zip(block.features.w, block.precision / root_total, strict=True)):
             scaled[:, k] = lower_product(posterior.root[k], w).T * weights[:, None]
         u = scaled.reshape(-1, c * size)
-        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # BLAS computes half of it
+        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # BLAS computes half of this symmetric product.
 
     for of_pulled, of_gram in each(sums):
         pulled += of_pulled
@@ -115,7 +116,7 @@ def own_features_shift(
         z = cho_solve(cho_factor(np.eye(c * size) - gram, lower=True), pulled).reshape(c, size)
     except (LinAlgError, ValueError):
         z = np.zeros((c, size))
-    # The location changes by −R⁻¹ z, and with μ = Rᵀ R (Σ ν w) its norm equals the norm of R (Σ ν w).
+    # The location changes by −R⁻¹ z. For μ = Rᵀ R h with h = Σ ν w, the quadratic form hᵀμ is the squared norm of R h.
     before = np.array([
         solve_triangular(root, mean, lower=True, trans="T")
         for root, mean in zip(posterior.root, posterior.mean, strict=True)
@@ -141,22 +142,22 @@ def _total(block: SiteSums) -> Array:
 
 
 def _pull(posterior: WhitenedPosterior, block: SiteSums) -> Array:
-    """Σ_k b_k, (B,)."""
+    """Return Σ_k b_k, (B,)."""
     means = np.array([mean @ w for mean, w in zip(posterior.mean, block.features.w, strict=True)])
     total: Array = (block.location - block.precision * means).sum(axis=0)
     return total
 
 
 class CommonSites(Protocol):
-    """Averages over batches that determine the missing function common to all latent functions."""
+    """Averages over batches that determine the common shift of all latent functions."""
 
     def shift(self, q: StepPosterior) -> Array:
-        """Move the sites of q by the missing function, and return g (r,) after the move."""
+        """Move the sites of q by the common shift. Return g (r,) after the move."""
 
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
     ) -> tuple[Array, ...]:
-        """Return the averages with the part β of a batch, from g after the move, Σ t (B, c) and the means (B, c)."""
+        """Return the averages updated with weight β by a batch, from g after the move, Σ t (B, c) and means (B, c)."""
 
 
 class SameFeatures:
@@ -165,7 +166,7 @@ class SameFeatures:
     Parameters
     ----------
     location : array (M,)
-        g.
+        The average g.
     """
 
     def __init__(self, location: Array) -> None:
@@ -184,18 +185,18 @@ class SameFeatures:
 class OwnFeatures:
     """Averages for functions in several groups.
 
-    Some features of each function are test functions φ, in total about as many as a function has features. Functions
-    contribute features at different positions, since their inducing inputs may be the same.
+    Test functions φ are features of the functions, about M in total. Functions contribute features at different
+    positions, since they may have the same inducing inputs.
 
     Parameters
     ----------
     arrays : StepArrays
     location : array (r,)
-        g.
+        The average g.
     cross : array (c, r, M)
-        R, which `averaged` overwrites.
+        The average R, which `averaged` overwrites.
     precision : array (r, r)
-        Q.
+        The average Q.
     """
 
     def __init__(self, arrays: StepArrays, location: Array, cross: Array, precision: Array) -> None:

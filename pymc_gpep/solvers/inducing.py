@@ -1,9 +1,9 @@
-"""Features of rows with respect to inducing values, from moments of the prior block by block.
+"""Features of rows with respect to inducing values, computed from prior moments in blocks.
 
-Function k has M inducing values u = L v at its inducing inputs, K = L Lᵀ their prior covariance and v ~ N(0, I). At an
-input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x). The residual e ~ N(0, s), s = κ − wᵀw, is taken to be
-independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than one axis over points,
-and rows are processed in blocks.
+A function has M inducing values u = L v at its inducing inputs, with prior covariance K = L Lᵀ and v ~ N(0, I). At an
+input x the function is f = m + wᵀv + e with the features w = L⁻¹ k(x). The residual e ~ N(0, s), s = κ − wᵀw, is
+assumed independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than one axis over
+points, and rows are processed in blocks.
 
 Effects added to a process are J z with p standard normals z. Rows of J are features without a residual, below the
 features of the process. The vector v then has M + p entries.
@@ -17,15 +17,15 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
-_ENTRIES = 2_000_000  # Largest number of features of a block: 16 MB.
-_KEPT = 32_000_000  # Features up to this size stay in memory between sweeps: 256 MB.
+_ENTRIES = 2_000_000  # Largest number of feature entries in a block: 16 MB.
+_KEPT = 32_000_000  # Largest number of feature entries that stay in memory between sweeps: 256 MB.
 _ESCALATION = 100.0
 _ATTEMPTS = 3
 _NO_EFFECTS: Array = np.empty((1, 0, 1))
 
 
 class Block(NamedTuple):
-    """Prior moments of B rows. If all functions share covariance and inducing inputs, q is 1, else c."""
+    """Prior moments of B rows. q is 1 if all functions share covariance and inducing inputs, else c."""
 
     cross: Array
     """Prior covariance between inducing values and rows, (q, M, B)."""
@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
 
 class InducedPrior(Protocol):
-    """A prior at fixed hyperparameters and inducing inputs."""
+    """Prior at fixed hyperparameters and inducing inputs."""
 
     n_points: int
     n_functions: int
@@ -56,18 +56,18 @@ class Features(NamedTuple):
     """Features of the rows of a block, their residual variances and prior means."""
 
     w: Array
-    """w, (q, M + p, B)."""
+    """Features w, (q, M + p, B)."""
     rest: Array
-    """s, (q, B)."""
+    """Residual variances s, (q, B)."""
     mean: Array
-    """m, (c, B)."""
+    """Prior means m, (c, B)."""
 
 
 class InducingWhitening(NamedTuple):
     """Map from inducing values to whitened values, and from rows to features."""
 
     factor: Array
-    """L, (q, M, M)."""
+    """Cholesky factors L, (q, M, M)."""
     jitter: float
     """Jitter on the diagonal of the covariance of the inducing values, relative to the diagonal's mean."""
     n_effects: int = 0
@@ -84,20 +84,20 @@ class InducingWhitening(NamedTuple):
         return self.n_inducing + self.n_effects
 
     def owner(self, c: int) -> list[int]:
-        """Return the position of each of c functions' features among the q sets of features."""
+        """Return for each of c functions the index of its set of features."""
         return list(range(c)) if len(self.factor) > 1 else [0] * c
 
     def features(self, block: Block) -> Features:
-        """Return the features of a block of rows of the data or of new rows."""
+        """Return the features of a block of fitted or new rows."""
         w = self._solve(block.cross)
         rest = np.maximum(block.variance - (w * w).sum(axis=1), 0.0)
         if self.n_effects:
-            # Features of a row are contiguous in memory.
+            # Keep the features of a row contiguous in memory.
             w = np.concatenate([w.swapaxes(1, 2), block.effects.swapaxes(1, 2)], axis=2).swapaxes(1, 2)
         return Features(w, rest, block.mean)
 
     def pull_back(self, features: Features, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Block, Array]:
-        """Return derivatives in the moments of a block, and W̄ Wᵀ (q, M, M), from derivatives in w, s and m.
+        """Transform derivatives in w, s and m to derivatives in the moments of a block, and W̄ Wᵀ (q, M, M).
 
         The argument of `pull_factor` is the sum of W̄ Wᵀ over blocks.
         """
@@ -108,10 +108,10 @@ class InducingWhitening(NamedTuple):
         return bars, w_bar @ w.swapaxes(1, 2)
 
     def pull_factor(self, product: Array) -> Array:
-        """Return derivatives in the covariance of the inducing values from Σ W̄ Wᵀ (q, M, M), jitter included.
+        """Return derivatives in the covariance of the inducing values, with jitter, from Σ W̄ Wᵀ (q, M, M).
 
-        With L̄ = −L⁻ᵀ W̄ Wᵀ the derivative is −L⁻ᵀ Φ(W̄ Wᵀ) L⁻¹ made symmetric. Φ is the lower triangle with half the
-        diagonal (Murray 2016).
+        With L̄ = −L⁻ᵀ W̄ Wᵀ the derivative is the symmetric part of −L⁻ᵀ Φ(W̄ Wᵀ) L⁻¹. Here Φ takes the lower triangle
+        and halves the diagonal (Murray 2016).
         """
         lower = np.tril(product)
         diagonal = np.arange(self.n_inducing)
@@ -149,7 +149,7 @@ def whitening(k: Array, jitter: float, n_effects: int = 0) -> InducingWhitening 
 
 
 class RowFeatures:
-    """Features of all rows of a prior, block by block. They stay in memory if they are small enough."""
+    """Features of all rows of a prior, in blocks. They stay in memory if they are small enough."""
 
     def __init__(self, prior: InducedPrior, whitening: InducingWhitening) -> None:
         self.whitening = whitening
@@ -173,6 +173,6 @@ class RowFeatures:
 
 
 def row_blocks(n: int, entries: int) -> Iterator[slice]:
-    """Return slices of n rows with `entries` entries each, so that a slice has a bounded number of entries."""
+    """Yield slices of n rows. A row has `entries` entries, and a slice a bounded number."""
     size = max(1, _ENTRIES // max(entries, 1))
     return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -1,7 +1,7 @@
 """Precision of effects and of a nearest-neighbour process: pattern, products and solves.
 
 The value at a place is a regression on earlier neighbours, see `pymc_gpep.kernels.gaussians.neighbours`. Determinant
-and root of the precision therefore need no factorisation.
+and root of the precision follow without a factorisation.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class NeighbourSets:
-    """Neighbours of ordered places, and the pairs of places with entries in the precision.
+    """Neighbours of ordered places, and the pairs of places that their regressions use.
 
     Attributes
     ----------
@@ -48,15 +48,15 @@ class NeighbourSets:
 
     @classmethod
     def chosen(cls, cells: Indices) -> Self:
-        """Return the sets from neighbours (p, m). Place k uses the first k, if k < m."""
+        """Return the sets for neighbours (p, m). Place k uses only the first k neighbours if k < m."""
         return cls(cells, np.minimum(np.arange(len(cells)), cells.shape[1]))
 
     def regressions(self, entries: Array) -> tuple[Array, Array]:
-        """Return b (p, m) and d (p,), from the entries of a covariance at the pairs."""
+        """Return regressions b (p, m) and residual variances d (p,), from the entries of a covariance at the pairs."""
         return regressions_of(entries, self.slots, self.counts, self.cells.shape[1])
 
     def pulled(self, entries: Array, b: Array, of_b: Array, of_d: Array) -> Array:
-        """Return derivatives in the entries of a covariance from derivatives in b and d."""
+        """Transform derivatives in b and d to derivatives in the entries of a covariance."""
         found = np.zeros_like(entries)
         pull_regressions(entries, self.slots, self.counts, b, of_b, of_d, found)
         return found
@@ -84,12 +84,12 @@ class NeighbourSets:
 
     @property
     def slots(self) -> Indices:
-        """Index of each pair of a set (p, (m + 1)(m + 2)/2) among all pairs, in the order of kernels."""
+        """Index among all pairs of each pair of a place's set, (p, (m + 1)(m + 2)/2), in the order of the kernels."""
         return self._made[2]
 
 
 def regressions_of(entries: Array, slots: Indices, counts: Indices, m: int) -> tuple[Array, Array]:
-    """Return b (p, m) and d (p,), see `pymc_gpep.kernels.gaussians.neighbours`."""
+    """Return regressions b (p, m) and residual variances d (p,), see `pymc_gpep.kernels.gaussians.neighbours`."""
     b, d = np.empty((len(counts), m)), np.empty(len(counts))
     regressions(entries, slots, counts, b, d)
     return b, d
@@ -99,7 +99,7 @@ _LEAF = 8  # Largest number of places in a leaf of the tree.
 
 
 class PlaceTree:
-    """Tree of boxes of places: box k has the halves 2k + 1 and 2k + 2, and all leaves have the same depth.
+    """Tree of boxes of places. Box k has the halves 2k + 1 and 2k + 2, and all leaves have equal depth.
 
     Parameters
     ----------
@@ -139,9 +139,9 @@ class PlaceTree:
 
 
 def continued(values: Array, noise: Array, cells: Indices, b: Array) -> Array:
-    """Return values (t, s) of places that follow p places with `values` (t, p): noise plus b (s, m) times neighbours.
+    """Return values (t, s) of s new places after p places with `values` (t, p): noise plus b (s, m) times neighbours.
 
-    `cells` (s, m) have positions of neighbours among all p + s places.
+    `cells` (s, m) are the positions of neighbours among all p + s places.
     """
     p, every = values.shape[1], np.concatenate([values, noise], axis=1)
     cells, b = (np.concatenate([np.zeros((p, b.shape[1]), each.dtype), each]) for each in (cells, b))
@@ -150,13 +150,13 @@ def continued(values: Array, noise: Array, cells: Indices, b: Array) -> Array:
 
 
 class NeighbourPrecision:
-    """Block-diagonal precision: a block of effects, then (I − B)ᵀ D⁻¹ (I − B) of a nearest-neighbour process.
+    """Block-diagonal precision Q: a block of effects, then (I − B)ᵀ D⁻¹ (I − B) of a nearest-neighbour process.
 
     Parameters
     ----------
     sets : NeighbourSets
     effects : SparsePrecision or None
-        None without effects.
+        Precision of the effects; None without effects.
     b : array (p, m)
     d : array (p,)
     """
@@ -187,7 +187,7 @@ class NeighbourPrecision:
         return self._joined(effects if self._effects is None else self._effects.solve(effects), values, right.shape)
 
     def halved(self, right: Array) -> Array:
-        """Return rows (m, q) whose inner products are rᵀQ⁻¹s, for rows r and s of `right` (m, q)."""
+        """Return rows (m, q) whose inner products are rᵀQ⁻¹s, for the rows r and s of `right` (m, q)."""
         effects, values = self._parts(right)
         solve_backward(self._sets.cells, self._sets.counts, self._b, values)
         values *= np.sqrt(self._d)

@@ -1,8 +1,8 @@
 """Newton's method for the mode of p(f | y), and for methods with cavities of fixed width.
 
-The iteration (`newton`) works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior
-with respect to f is the residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log
-p. Since it comes from the residual, each step also corrects the rounding errors of earlier steps. The accuracy is the
+The iteration (`newton`) updates the weights b = K⁻¹ (f − m), so K is never inverted. The gradient of the log posterior
+with respect to f is the residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, where W is the curvature
+of −log p. A step from the residual also corrects the rounding errors of earlier steps. So the final error is the
 rounding of f = m + K b. For a prior by coefficients, other coordinates x replace b, see
 `pymc_gpep.solvers.prior_form.SolverPrior`.
 
@@ -11,12 +11,13 @@ Laplace, naive TAP and the factorial variational method have cavities of fixed w
 
     b_i = h′(μ_i, D_i),   f_i = μ_i + D_i b_i.
 
-The methods differ in the width D alone: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method. (In
-EP, D is the variance of the cavity itself, which changes.) The mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) is then f,
+The methods differ only in the width D: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method. (In
+EP, D is the cavity variance, which changes between sweeps.) Then f is the mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀)
+with
 
     ĥ(f) = h(μ) + ½ D b²,   ĥ′(f) = b,   −ĥ″(f) = W = γ / (1 − Dγ),   γ = −h″(μ, D) ≥ 0,
 
-with the μ that belongs to f. For a log-concave likelihood Dγ < 1, ĥ is concave, and the mode is unique.
+at the μ of f. For a log-concave likelihood Dγ < 1, ĥ is concave, and the mode is unique.
 """
 
 import math
@@ -37,14 +38,15 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING
 from pymc_gpep.solvers.problem import History, Problem
 
-_CLOSE = 0.1  # Move of latent values below which steps do not overshoot.
+_CLOSE = 0.1  # Largest move of latent values by a step that does not overshoot.
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # Slope of μ + D h′(μ) below which few digits remain.
-_MOST_KEPT = 0.2  # If a factor leaves less of a wide cavity's variance, a narrower cavity gives the same result.
-_SHORT = 1e-4  # Up to this relative change of h″ and h‴ a fourth-order series replaces h.
+# Ratio of tilted to cavity variance below which a narrower cavity has the same result.
+_MOST_KEPT = 0.2
+_SHORT = 1e-4  # Relative change of h″ and h‴ up to which a fourth-order series replaces h.
 _SLIGHT = 0.3  # Largest relative change of a step by its third-order term.
 _MAX_APPROACHES = 30  # Largest number of inexact Newton steps before the first factorisation.
-_REDUCTION, _LIMIT = 0.01, 100  # Remaining share of the residual, and steps of conjugate gradients, per Newton step.
+_REDUCTION, _LIMIT = 0.01, 100  # Relative residual, and largest number of conjugate gradient steps, per Newton step.
 
 
 class CavityAscent:
@@ -54,12 +56,12 @@ class CavityAscent:
     ----------
     problem : Problem
     average : kernel
-        Kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`; the fourth derivative is not used where
-        the width is 0.
+        Kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`. The fourth derivative is not used if the
+        width is 0.
     width : array (n,)
         Widths D.
     volume : function of log|A| and W (n,)
-        Twice the term of the evidence for the volume of the posterior, with a minus sign.
+        Function that returns −2 times the evidence's term for the volume of the posterior.
 
     Attributes
     ----------
@@ -89,17 +91,17 @@ class CavityAscent:
 
     @property
     def kept(self) -> Array:
-        """1 − Dγ (n,): the tilted variance relative to D."""
+        """Ratio of tilted variance to D, 1 − Dγ, (n,)."""
         return np.asarray(1.0 + self.width * self.h[2])
 
     @property
     def curvature(self) -> Array:
-        """W (n,)."""
+        """Curvature W, (n,)."""
         return np.asarray(np.maximum(-self.h[2], 0.0) / self.kept)
 
     @property
     def stiffness(self) -> Array:
-        """Curvature (n,), but at least 1: the rate of a count is its curvature."""
+        """max(W, 1), (n,). For example, the curvature of a count is its rate."""
         return np.asarray(np.maximum(self.curvature, 1.0))
 
     def log_density(self) -> float:
@@ -127,11 +129,11 @@ class CavityAscent:
         return step_length(along_line, inner(x, step, image), inner(step, step, image))
 
     def _look(self, f: Array) -> None:
-        """Compute h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), rising with μ.
+        """Compute h at the cavity means μ of f (n,), by Newton's method on μ + D h′(μ) = f, which increases in μ.
 
-        The iteration continues from points with a computed h, and computes h only at points whose μ has changed. Most
-        of the cost is the computation of h. If rounding removes 1 + D h″, or if h is NaN, the iteration begins anew
-        from μ = f.
+        The computation of h takes most of the time. Therefore the iteration starts from the last μ, and computes h only
+        at points whose μ has changed. If 1 + D h″ is lost in rounding, or h is NaN, the iteration starts again from μ =
+        f.
         """
         width, mean, h = self.width, self.cavity, self.h
         if not width.any():
@@ -155,7 +157,7 @@ class CavityAscent:
             high[at] = np.where(excess > 0.0, old, high[at])
             slope = 1.0 + width[at] * own[2]
             step = -excess / slope
-            bent = 0.5 * width[at] * own[3] / slope * step  # Halley's term, used if it is small.
+            bent = 0.5 * width[at] * own[3] / slope * step  # Third-order term (Halley), used if it is small.
             new = old + step * np.where(np.abs(bent) < _SLIGHT, 1.0 - bent, 1.0)
             outside = ~((new > low[at]) & (new < high[at]))
             bracketed = np.isfinite(low[at]) & np.isfinite(high[at])
@@ -166,7 +168,7 @@ class CavityAscent:
             self._compute(at[~short])
 
     def settle(self) -> None:
-        """Compute h and all derivatives anew: a series loses the highest derivatives."""
+        """Compute h and all derivatives again, since the series is inaccurate for the highest derivatives."""
         if self.width.any():
             self._compute()
 
@@ -184,7 +186,7 @@ class CavityAscent:
 def _bend(h: Array, step: Array) -> Array:
     """Return the approximate relative change of h″ and h‴ over a step (n,); NaN without an estimate.
 
-    In a nearly quadratic tail of h, only the ratio of the small derivatives shows where the tail ends.
+    In a nearly quadratic tail of h, only the ratio of its small derivatives shows the distance to the end of the tail.
     """
     return np.asarray(np.abs(step) * np.maximum(np.abs(h[3] / h[2]), np.abs(h[4] / h[3])))
 
@@ -204,7 +206,7 @@ def _continued(h: Array, step: Array) -> Array:
 def ascend(
     problem: Problem, b: Array, ascent: CavityAscent, history: History, *, tolerance: float
 ) -> tuple[float, int]:
-    """Maximise from the weights `b` (1, n), which are overwritten. `ascent` and its posterior end at these weights.
+    """Maximise from the weights `b` (1, n), which are overwritten, as are `ascent` and its posterior.
 
     Return evidence and status.
     """
@@ -224,7 +226,7 @@ def ascend(
 def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
     """Approach the mode by inexact steps of Newton's method, without a factorisation of K.
 
-    If the steps are many or do not help, the function returns, and steps with a factorisation follow.
+    After many steps, or if steps do not reduce the residual, the function returns. Steps with a factorisation follow.
     """
     image, pull, step = np.empty((3, *b.shape))
     closest = np.inf
@@ -232,7 +234,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
     for _ in range(_MAX_APPROACHES):
         value = log_posterior(problem, b, ascent, image)
         slope = ascent.gradient - b
-        reduction = min(_REDUCTION, closest)  # Newton's method squares the remaining error
+        reduction = min(_REDUCTION, closest)  # Newton's method squares the error.
         problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
         residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
         if not residual < (closest if closest < _CLOSE else np.inf):  # The residual may rise far from the mode.
@@ -244,7 +246,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
 
 
 def of_width_zero(derivatives: Callable[..., None]) -> Callable[..., None]:
-    """Return the average over cavities of width 0, for kernels of a density and its first three derivatives.
+    """Return the kernel of the average over cavities of width 0, from a kernel of a density and three derivatives.
 
     The fourth derivative is not written.
     """
@@ -260,14 +262,14 @@ def sites_at_mode(
 ) -> Array:
     """Return precisions and locations (2, n) of Laplace's method, or of naive TAP for cavities `wide` as the prior.
 
-    Their accuracy is about `tolerance`. They start other approximations, and are all 0 if they are not finite.
+    Their accuracy is about `tolerance`. Other approximations start from them. If a site is not finite, all are 0.
     """
     prior = problem.prior
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
     ascent = CavityAscent(problem, average, width, lambda *_: 0.0)
     if wide and several_rows:
-        # Cavities that are far wider than the posterior need many iterations for their means. A single row keeps the
-        # wide cavity, which leads to the mode with more mass.
+        # Narrow the cavities that are far wider than the posterior, since their means need many iterations. A point
+        # with a single row keeps the wide cavity, which leads to the mode with more mass.
         ascent.settle()
         ascent.width[:] = np.where(ascent.kept < _MOST_KEPT, width * np.maximum(ascent.kept / _MOST_KEPT, 0.0), width)
         ascent.h[:] = np.nan
@@ -279,19 +281,19 @@ def sites_at_mode(
         newton(problem, x, ascent, History(_MAX_APPROACHES, watched=False), tolerance=tolerance)
     log_posterior(problem, x, ascent, image)
     b, slope = prior.weights(x, ascent.gradient)[0], ascent.gradient[0]
-    # A prior covariance that is nearly singular leaves some directions of the weights to rounding.
+    # If the prior covariance is nearly singular, rounding determines some directions of the weights.
     b = np.where(np.abs(b - slope) * np.sqrt(prior.variances[0]) > _LOOSE, slope, b)
     sites = np.stack([ascent.curvature, b + ascent.curvature * ascent.f[0]])
     return sites if np.isfinite(sites).all() else np.zeros_like(sites)
 
 
-_LOOSE = 10.0  # Difference of weights and slopes, in prior standard deviations, above which slopes define the sites.
+_LOOSE = 10.0  # Difference of weights and slopes (prior standard deviations) above which sites use slopes.
 _NEAR = 1.0  # Residual below which several steps use the same curvature.
-_FASTER = 0.3  # Largest share of the residual that such a step may leave.
-_NEGLIGIBLE = 1e-2  # Fall of the log posterior that counts as rounding.
-_NEARER = 0.5  # Share of the residual above which the steps end.
+_FASTER = 0.3  # Largest ratio of the residuals after and before such a step.
+_NEGLIGIBLE = 1e-2  # Largest fall of the log posterior that counts as rounding.
+_NEARER = 0.5  # Ratio of consecutive residuals above which the steps end.
 MARGIN = 0.1
-"""Share of the tolerance at which steps with an earlier curvature stop. A step with the curvature at f follows."""
+"""Residual (in units of the tolerance) at which steps with an earlier curvature stop. The next step uses a new one."""
 
 
 class Ascent(Protocol):
@@ -306,7 +308,7 @@ class Ascent(Protocol):
 
     @property
     def stiffness(self) -> Array | float:
-        """Ratio of the rounding errors of the gradient and of f: the curvature, but at least 1."""
+        """Ratio of the rounding error of the gradient to that of f: the larger of curvature and 1."""
         ...
 
     def log_density(self) -> float:
@@ -322,13 +324,13 @@ class Ascent(Protocol):
         ...
 
     def solve(self, residual: Array, step: Array) -> None:
-        """Write Newton's step, (I + W K)⁻¹ r for weights, with the curvature that was factorised last."""
+        """Write Newton's step, (I + W K)⁻¹ r for weights, with the last factorised curvature."""
         ...
 
     def length(self, x: Array, step: Array, image: Array, value: float, slope: float) -> float:
         """Return the length of a step from `x` that raises the log posterior; `image` is the step's image in f.
 
-        `value` and `slope` belong to the log posterior at `x`; f and the gradient may be left at another point.
+        `value` and `slope` belong to the log posterior at `x`. The method may change f and the gradient.
         """
         ...
 
@@ -336,11 +338,11 @@ class Ascent(Protocol):
 def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tolerance: float) -> tuple[float, int]:
     """Iterate from the coordinates `x` of the prior, which are overwritten, until the residual is below `tolerance`.
 
-    If the likelihood does not depend on a common shift of all functions, the given weights must sum to zero.
+    If the likelihood does not depend on a common shift of all functions, the initial weights of a point must sum to 0.
 
     The residual is the largest entry of Newton's step in f and, where the coordinates are weights, of the gradient r
-    relative to its stiffness. The iteration accepts a residual at the level of rounding, unless the evidence has too
-    few digits left. The function returns log q(y) and status, and leaves `ascent` belonging to `x`.
+    relative to its stiffness. The iteration accepts a residual at the level of rounding, unless the evidence would be
+    inaccurate. The function returns log q(y) and status. At the end `ascent` is at `x`.
     """
     step, image = np.empty_like(x), np.empty_like(problem.mean)
     begin(problem, x, ascent, image)
@@ -356,15 +358,16 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
         limit = max(tolerance, problem.prior.rounding(x))
-        # Twice the step's gain of the log posterior; the rounding of a slope may be larger than the slope.
+        # Twice the expected gain of the step. Rounding errors of the slope may exceed the slope.
         gain = max(abs(slope), float((ascent.stiffness * image**2).sum()))
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
-                if not problem.prior.by_weights:  # the residual covers f only; the gradient's may be larger
+                # The residual covers only f, not the gradient.
+                if not problem.prior.by_weights:
                     x += step
                     evidence += log_posterior(problem, x, ascent, image) - value
                 return evidence, CONVERGED
-            # If the density is steep, rounding of f changes the evidence.
+            # For a steep density, rounding of f changes the evidence.
             if not residual < _NEARER * closest:
                 return evidence, OUT_OF_DIGITS
             closest = residual
@@ -375,7 +378,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
 
 
 def _step(problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array) -> tuple[float, float]:
-    """Newton's step in x and in f with the curvature that was factorised; returns residual and slope along the step."""
+    """Compute Newton's step in x and in f with the last factorised curvature. Return residual and slope."""
     prior = problem.prior
     right = prior.residual(ascent.gradient, x)
     ascent.solve(right, step)
@@ -383,14 +386,14 @@ def _step(problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array)
     slope = float(np.vdot(ascent.gradient, image)) - prior.inner(x, step, image)
     if prior.by_weights:
         return float(max((np.abs(right) / ascent.stiffness).max(), np.abs(image).max())), slope
-    # If weights sum to zero, rounding remains in the common part of the functions.
+    # With weights that sum to 0, the common part of the step is rounding error.
     return float(np.abs(image if ascent.sees_common else image - image.mean(axis=0)).max()), slope
 
 
 def _go_on(
     problem: Problem, x: Array, ascent: Ascent, step: Array, image: Array, residual: float, limit: float
 ) -> None:
-    """Take more steps with the factorised curvature, O(n²) each, while the residual falls fast."""
+    """Take more steps in O(n²) with the last factorised curvature, while the residual falls fast."""
     enough = MARGIN * limit
     while residual > enough:
         log_posterior(problem, x, ascent, image)
@@ -409,23 +412,23 @@ def log_posterior(problem: Problem, x: Array, ascent: Ascent, image: Array) -> f
 
 
 def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> None:
-    """Set `x` to 0 if the log posterior is higher there."""
+    """Set `x` to 0 if the log posterior is higher at 0."""
     cold = log_posterior(problem, np.zeros_like(x), ascent, image)
     if not log_posterior(problem, x, ascent, image) >= cold:
         x[:] = 0.0
 
 
-_ENOUGH = 0.1  # Largest final slope of a line search, relative to the first.
+_ENOUGH = 0.1  # Largest final slope of a line search, relative to the first slope.
 _MAX_TRIALS = 60
 
 
 def step_length(along_line: Callable[[float], tuple[float, float]], start: float, curvature: float) -> float:
-    """Return a step t > 0 where log p(y | f + t d) − t `start` − t² `curvature` / 2 rises, but much less than at 0.
+    """Return t > 0 at which the slope of log p(y | f + t d) − t `start` − t² `curvature` / 2 is small and positive.
 
-    On a concave function such a step ends higher than it began. Newton's method on the slope finds it, between the last
-    steps that were too short and too long. If the slope falls exponentially, Newton's steps back from far away do not
-    become shorter: the bracket is then halved. `along_line(t)` returns the first derivative of log p(y | f + t d) in
-    t, and minus the second derivative.
+    On a concave function such a step raises the value. Newton's method on the slope finds it, within a bracket of a too
+    short and a too long step. If the slope falls exponentially, Newton's steps back from a far point do not become
+    shorter; then the bracket is halved. `along_line(t)` returns the first derivative of log p(y | f + t d) in t, and
+    minus the second derivative.
     """
     first = along_line(0.0)[0] - start
     short = 0.0
@@ -442,8 +445,8 @@ def step_length(along_line: Callable[[float], tuple[float, float]], start: float
                 break
         else:
             long = t
-        # Slightly shorter than the Newton step, since too long a step is refused.
-        move = float(np.divide(slope - 0.5 * _ENOUGH * first, bend))  # the curvature may underflow
+        # Slightly shorter than the Newton step, since a too long step is rejected.
+        move = float(np.divide(slope - 0.5 * _ENOUGH * first, bend))  # The curvature may underflow.
         outside = not short < t + move or (long > 0.0 and not t + move < long)
         if outside or (long > 0.0 and not abs(move) < 0.5 * moved):
             t = 0.5 * (short + long) if long > 0.0 else 2.0 * short

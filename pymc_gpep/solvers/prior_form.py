@@ -1,4 +1,4 @@
-"""The contracts of a prior covariance in a solver, and of the posterior of one latent function under scalar sites."""
+"""Base classes of priors in solvers, and of the posterior of one latent function under scalar sites."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from pymc_gpep.solvers.site_algebra import Moved, SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 EPSILON = float(np.finfo(np.float64).eps)
-# Rounding error of a Newton step, relative to the variances; see `pymc_gpep.kernels.linalg.lapack`.
+# Rounding error of a Newton step relative to the variances; see `pymc_gpep.kernels.linalg.lapack`.
 STEP_ROUNDING = 8.0 * EPSILON
 
 
 class FunctionPosterior(ABC):
-    """Moments of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ Dg(π) f), NaN until they are computed.
+    """Posterior of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ Dg(π) f). Moments are NaN until they are computed.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class FunctionPosterior(ABC):
 
     @abstractmethod
     def decompose(self, precision: Array) -> bool:
-        """Factorise for these precisions; return whether a posterior exists. `smooth` needs no `invert`."""
+        """Factorise for these precisions, as `smooth` needs. Return whether the posterior is proper."""
 
     def invert(self) -> None:  # noqa: B027  there may be nothing to compute
         """Compute the inverse for `spread` and `kept`, at about the cost of the decomposition."""
@@ -65,14 +65,14 @@ class FunctionPosterior(ABC):
     @property
     @abstractmethod
     def kept(self) -> Array:
-        """1 − π `site_variance` (n,): the share of the cavity's variance that remains after the site."""
+        """Ratio of posterior to cavity variance, 1 − π `site_variance`, (n,)."""
 
     @abstractmethod
     def solve(self, right: Array) -> Array:
         """Return Newton's step in the coordinates for a right-hand side of `SolverPrior.residual`, both (1, q)."""
 
     def _step(self, force: Array) -> tuple[Array, Array]:
-        """Return coordinates (1, q) and image (n,) of (K⁻¹ + π)⁻¹ r, for r (n,)."""
+        """Return coordinates (1, q) and values (n,) of (K⁻¹ + π)⁻¹ r, for r (n,)."""
         step = self.solve(self._prior.pull(force[None]))
         return step, self.image(step)
 
@@ -95,14 +95,14 @@ class FunctionPosterior(ABC):
     def gradient(self, moved: Moved | None = None, of_variance: Array | None = None) -> Array:
         """Return the derivative of the log normaliser at fixed sites, in the array of the prior.
 
-        The derivative in K is ½ (bbᵀ − M), M = (π⁻¹ + K)⁻¹, plus ½ (ubᵀ + buᵀ) if the mean moves: `moved` is u.
-        `of_variance` (n,) is a further derivative in the diagonal of K.
+        The derivative in K is ½ (bbᵀ − M) with M = (π⁻¹ + K)⁻¹. If the mean moves by `moved`, u, the term ½ (ubᵀ + buᵀ)
+        is added. `of_variance` (n,) is another derivative in the diagonal of K.
         """
 
     def locate(self, location: Array) -> None:
         """Compute weights and mean for the current precisions, and locations ν.
 
-        A residual of Newton's equation corrects them once: for large π, rounding of ν would otherwise enter the mean.
+        One Newton correction follows, since for large π rounding of ν would change the mean.
         """
         x, image = self._step(location - self.precision * self._prior_mean)
         np.add(self._prior_mean, image, out=self.mean)
@@ -116,7 +116,7 @@ class FunctionPosterior(ABC):
         self.weights[:] = self._prior.weights(self.coordinates, gradient[None])[0]
 
     def update(self, precision: Array, location: Array) -> bool:
-        """Compute all moments for these sites; return whether a posterior exists."""
+        """Compute all moments for these sites. Return whether the posterior is proper."""
         if not self.decompose(precision):
             return False
         self.invert()
@@ -126,12 +126,12 @@ class FunctionPosterior(ABC):
 
     @property
     def log_normaliser(self) -> float:
-        """Log ∫ p(f) ∏ sites df, for sites scaled to 1 at the mean: −½ log|I + πK| − ½ bᵀ(mean − m₀)."""
+        """Log ∫ p(f) ∏ sites df with sites scaled to 1 at the mean, −½ log|I + πK| − ½ bᵀ(mean − m₀)."""
         return -0.5 * (self.log_det + self.length)
 
     @property
     def length(self) -> float:
-        """The quadratic form bᵀK b of the prior at the mean."""
+        """Quadratic form bᵀK b of the prior at the mean."""
         return self._prior.inner(self.coordinates, self.coordinates, (self.mean - self._prior_mean)[None])
 
     @property
@@ -150,7 +150,7 @@ class Algebra(Enum):
 
 
 def check_finite(arrays: Mapping[str, Array]) -> None:
-    """Raise a ValueError that names an array which is not finite."""
+    """Raise a ValueError if an array is not finite."""
     for name, values in arrays.items():
         if not np.isfinite(values).all():
             raise ValueError(
@@ -159,7 +159,7 @@ def check_finite(arrays: Mapping[str, Array]) -> None:
 
 
 class Prior(ABC):
-    """p(x) = N(m, K) of the sampled variables: c latent functions at n points, or their standard normals.
+    """Gaussian prior of sampled variables x: c latent functions at n points, or their standard normals.
 
     Attributes
     ----------
@@ -170,14 +170,14 @@ class Prior(ABC):
     mean: Array
 
     def check(self) -> None:  # noqa: B027  there may be nothing to check
-        """Raise a NotPositiveDefiniteError if the Gaussian is not proper."""
+        """Raise a NotPositiveDefiniteError if the covariance is not positive definite."""
 
     def functions(self, x: Array) -> Array:
-        """Return latent values (..., c, n) of sampled variables; x itself if latent values are sampled."""
+        """Return the latent values (..., c, n) of sampled variables x; x itself if it contains latent values."""
         return x
 
     def pulled(self, slope: Array) -> Array:
-        """Return the derivative in x of a function with derivative `slope` (c, n) in latent values."""
+        """Transform a derivative (c, n) in latent values to a derivative in x."""
         return slope
 
     @property
@@ -192,14 +192,14 @@ class Prior(ABC):
 
 
 class SolverPrior(Prior):
-    """A Gaussian prior of c latent functions at n points, f = m + J z with standard normals z.
+    """Gaussian prior of c latent functions at n points, f = m + J z with standard normals z.
 
     Functions are independent, f_k = m_k + J_k z_k with z (c, q), except in forms where they share z (1, q).
 
     Parameters
     ----------
     array : array with three axes
-        The entries that define the covariance. Posteriors have derivatives in this array.
+        Numbers that define the covariance. Derivatives of evidences are with respect to this array.
     mean : array (c, n)
         m.
     """
@@ -210,9 +210,9 @@ class SolverPrior(Prior):
         self.mean: Array = np.require(mean, np.float64, ["C", "W"])
 
     square: ClassVar[bool]
-    """Whether `array` has a row and a column for each point, so that solvers use n × n matrices."""
+    """Whether solvers use n × n matrices."""
     by_weights: ClassVar[bool] = True
-    """Whether `coordinates` are weights b, and new rows enter by their covariances with the data."""
+    """Whether `coordinates` are weights b. New rows are then predicted from covariances with the data."""
 
     @property
     def flat(self) -> NDArray[np.int64]:
@@ -221,7 +221,7 @@ class SolverPrior(Prior):
 
     @property
     def least_kept(self) -> float:
-        """Smallest share of a cavity's variance that a site may leave without loss of digits."""
+        """Smallest ratio of posterior to cavity variance without loss of digits."""
         return EPSILON
 
     @property
@@ -236,10 +236,10 @@ class SolverPrior(Prior):
     # Coordinates of Newton's method.
 
     def coordinates(self, b: Array) -> Array:
-        """Return the coordinates x of f = m + K b for the steps of Newton's method: b (c, n) itself.
+        """Return the coordinates x of f = m + K b for Newton's method. By default they are the weights b (c, n).
 
-        A form by coefficients J of few variables uses these variables as coordinates (1, q), f = m + J x. If the prior
-        is wide, its weights b have large terms that cancel in K b. The coordinates do not.
+        If few variables have coefficients J, they are the coordinates (1, q), f = m + J x. For a wide prior, weights b
+        have large terms that cancel in K b; these coordinates avoid the cancellation.
         """
         return b
 
@@ -260,16 +260,16 @@ class SolverPrior(Prior):
         return self.pull(gradient) - x
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
-        """Return the prior's inner product of two vectors of coordinates; `image` is f − m of the second."""
+        """Return the inner product of coordinates x and `step` under the prior; `image` is f − m of `step`."""
         return float(np.vdot(x, image))
 
     def variance_gradient(self, of_variance: Array) -> Array:
-        """Return the derivative of Σ_i v_i K_ii of one function in the array of the prior, for v (n,).
+        """Return the derivative of Σ_i v_i K_ii with respect to the array of the prior, for one function and v (n,).
 
         Raises
         ------
         TypeError
-            If a form does not offer `Algebra.VARIANCES`.
+            If the form of the prior does not support `Algebra.VARIANCES`.
         """
         raise TypeError(f"{type(self).__name__} has no derivatives in prior variances.")
 
@@ -280,10 +280,10 @@ class SolverPrior(Prior):
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """Write about p = (I + WK)⁻¹ r into `pull` (1, n), and K p into `image`, for one function if `by_weights`.
+        """Solve (I + WK) p = r approximately, for one function if `by_weights`. Write p into `pull`, K p into `image`.
 
-        `curvature` is W (n,) and `slope` is r (1, n). An iteration may leave the share `reduction` of the residual, and
-        takes at most `limit` steps. Forms without an iteration use a factorisation.
+        `curvature` is W (n,) and `slope` is r (1, n). An iteration stops at the relative residual `reduction`, or after
+        `limit` steps. Forms without an iteration use a factorisation.
         """
         posterior = self.posterior(self.mean[0])
         posterior.decompose(curvature)
@@ -299,7 +299,7 @@ class SolverPrior(Prior):
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
         """Return the algebra of sites with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, for π (c, n).
 
-        Its log determinants are log|I + KΠ| + Σ_i log 1ᵀπ_i.
+        The log determinant that it returns is log|I + KΠ| + Σ_i log 1ᵀπ_i.
         """
         raise TypeError(f"{type(self).__name__} is a prior of one latent function.")
 

@@ -1,4 +1,4 @@
-"""The contract of a solver: its problem, its record of iterations, its result, and one run of it."""
+"""Interface of solvers: problem, record of iterations, result, and a function that runs a solver."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Call `watch` after each iteration of any solver in this context and thread."""
+    """Call `watch` after each iteration of solvers in this context and thread."""
     token = _watch.set(watch)
     try:
         yield
@@ -53,7 +53,7 @@ class History:
         self._watch = _watch.get() if watched else None
 
     def add(self, evidence: float, residual: float) -> None:
-        """Record an iteration."""
+        """Record an iteration, and call the function of `watching`."""
         self._rows.append((evidence, residual))
         if self._watch is not None:
             self._watch(len(self._rows), evidence, residual)
@@ -63,12 +63,12 @@ class History:
         return len(self._rows)
 
     def is_full(self) -> bool:
-        """Whether the largest number of iterations is reached."""
+        """Return whether the limit of iterations is reached."""
         return len(self._rows) >= self.limit
 
     @property
     def smallest_residual(self) -> float:
-        """The smallest residual so far, infinite before the first."""
+        """Smallest residual so far; infinite before the first iteration."""
         return min((residual for _, residual in self._rows), default=np.inf)
 
     @property
@@ -78,7 +78,7 @@ class History:
 
 
 NO_PARAMETERS = np.empty((0, 0))
-"""Parameters of a likelihood without parameters by row: an empty array."""
+"""Empty array, for likelihoods without parameters of each row."""
 
 
 class Derivatives(NamedTuple):
@@ -99,15 +99,15 @@ class Found(NamedTuple):
     status: int
     """A status of `pymc_gpep.kernels.status`."""
     weights: Array
-    """b = K⁻¹ (posterior mean − prior mean), (c, n)."""
+    """Weights b = K⁻¹ (posterior mean − prior mean), (c, n)."""
     mean: Array
     """Posterior mean, (c, n)."""
     cov: Array
-    """Posterior covariance between the classes of each point, (n, c, c)."""
+    """Posterior covariance between the functions at each point, (n, c, c)."""
     precision: Array
     """Precision of the sites, in the shape of the approximation's posterior."""
     derivatives: Callable[[], Derivatives]
-    """Derivatives of the evidence; valid if converged."""
+    """Function that computes derivatives of the evidence; valid if the solver converged."""
     rung: int = 0
     """Position of the last scheme of the solver's fallback sequence, 0 for the first."""
 
@@ -122,7 +122,7 @@ class Problem(NamedTuple):
     labels: Observed
     """Classes 0…c−1 or other observations, (n,); counts of each class, (n, c)."""
     parameters: Array = NO_PARAMETERS
-    """Parameters of the likelihood besides latent values at each point, (p, n)."""
+    """Parameters of the likelihood at each point, (p, n)."""
     team: Team = ALONE
     """Threads for the solver."""
     slopes: bool = True
@@ -135,22 +135,22 @@ class Problem(NamedTuple):
 
 
 def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
-    """Return `CONVERGED` if a solver can begin from `start`, else the status of its failure.
+    """Return `CONVERGED` if a solver can start, else the status of the failure.
 
-    A `trusted` prior covariance must be finite, and is not factorised.
+    A `trusted` prior covariance is only checked to be finite, without a factorisation.
     """
     if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
-    # If squares of prior variances overflow, results of solvers are noise.
+    # If squares of prior variances overflow, results are meaningless.
     if not np.isfinite(np.square(problem.prior.variances)).all():
         return NOT_FINITE
     return CONVERGED if trusted or problem.prior.is_covariance(problem.team) else NOT_POSITIVE_DEFINITE
 
 
 def relative_problem(problem: Problem) -> tuple[Problem, Array]:
-    """Return the problem with prior means relative to the observed class of each point, and the class's mean, (n,).
+    """Return the problem with prior means relative to each point's observed class, and the means (n,) of these classes.
 
-    For likelihoods that do not depend on a common shift of all functions: a large shift would cost digits.
+    It is for likelihoods that do not depend on a common shift of all functions, since a large shift loses digits.
     """
     y = problem.labels if problem.labels.ndim == 1 else problem.labels.argmax(axis=1)
     common = problem.mean[y, np.arange(len(y))]
@@ -158,7 +158,7 @@ def relative_problem(problem: Problem) -> tuple[Problem, Array]:
 
 
 def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) -> int:
-    """Return the status; `OUT_OF_DIGITS` if iterations ran out at a residual on the level of rounding of f.
+    """Return `OUT_OF_DIGITS` if iterations ended at their limit with residuals at the level of rounding; else `status`.
 
     `x` are the coordinates of the prior at f.
     """
@@ -167,10 +167,10 @@ def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) 
 
 
 def parameter_slopes(problem: Problem, kernel: Callable[..., None] | None, mean: Array, variance: Array) -> Array:
-    """Return derivatives (p, n) in the parameters of the average that `kernel` computes over N(mean, variance) (n,).
+    """Return derivatives (p, n) with respect to parameters of an average over N(mean, variance), both (n,).
 
-    The kernel is of the type `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without a kernel, or without
-    `slopes` of the problem, derivatives are NaN.
+    `kernel` computes them; it is a kernel of `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without a
+    kernel, or without `slopes` of the problem, derivatives are NaN.
     """
     slopes = np.full_like(problem.parameters, np.nan)
     if kernel is not None and slopes.size and problem.slopes:
@@ -184,10 +184,10 @@ def own_matrix(matrices: Array, k: int) -> Array:
 
 
 class Solver(Protocol):
-    """A solver with its options."""
+    """Solver with its options."""
 
     def __call__(self, problem: Problem, start: Array, history: History, /) -> Found:
-        """Solve from `start`, and overwrite it with a start for neighbouring hyperparameters."""
+        """Solve from `start`, and overwrite it with a start for near hyperparameters."""
         ...
 
 
@@ -195,19 +195,19 @@ class Outcome(NamedTuple):
     """Results of a solver."""
 
     evidence: float
-    """NaN where the solver failed."""
+    """Log evidence; NaN if the solver failed."""
     gradient: Array
     """d evidence / d array of the prior; empty if not requested, NaN unless converged."""
     gradient_mean: Array
     """d evidence / d prior mean, (c, n); empty if not requested, NaN unless converged."""
     weights: Array
-    """K⁻¹ (posterior mean − prior mean), (c, n)."""
+    """Weights K⁻¹ (posterior mean − prior mean), (c, n)."""
     mean: Array
     cov: Array
     precision: Array
     """Site precisions, in the shape of the approximation's posterior."""
     start: Array
-    """Start of a solve at neighbouring hyperparameters."""
+    """Start for a solve at near hyperparameters."""
     history: Array
     """Evidence and residual at each iteration, (iterations, 2)."""
     status: int
@@ -231,7 +231,7 @@ def from_start_or_cold[S, T](solve: Callable[[S | None], T], start: S | None, is
         Function of a start, or of None for a cold start.
     start : optional
     is_good : callable
-        Function of a result; True if the result is to be kept.
+        Function of a result, which returns False if the solve must be repeated.
     """
     found = solve(start)
     return found if start is None or is_good(found) else solve(None)
@@ -252,7 +252,7 @@ def run(
     trusted: bool = False,
     slopes: bool = True,
 ) -> Outcome:
-    """Run a solver on arrays of the right shapes, without overwriting them.
+    """Run a solver on arrays of valid shapes. The arrays do not change.
 
     Parameters
     ----------
@@ -264,23 +264,23 @@ def run(
     labels : array (n,)
         Observations: classes and counts as int64, other numbers as float64.
     start : array
-        Initial sites or weights, flat.
+        Flat vector of initial sites or weights.
     max_iterations : int
     gradient : bool
         Whether derivatives of the evidence are computed.
     relative : bool
-        Whether the likelihood does not depend on a common shift of a point's latent values, and labels are their
-        numbers. The solver then gets a relative prior mean.
+        Whether the likelihood does not depend on a common shift of a point's latent values, and labels are class
+        numbers. The solver is then run with a relative prior mean.
     form : type of PriorForm
         Function that returns the prior from its array and mean.
     parameters : array (p, n)
-        Parameters of the likelihood besides latent values at each point.
+        Parameters of the likelihood at each point.
     trusted : bool
         Whether to skip the check, by a factorisation, that the prior covariance is positive semi-definite.
     slopes : bool
         Whether derivatives in the parameters are computed.
     """
-    # Kernels are compiled for arrays that are contiguous and writeable.
+    # Kernels are compiled for contiguous and writeable arrays.
     mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (mean, parameters))
     labels = np.require(labels, np.float64 if labels.dtype.kind == "f" else np.int64, ["C", "W"])
     start = np.array(start, dtype=np.float64)

@@ -1,17 +1,17 @@
-"""A fixed-point iteration of scalar sites that maximises a bound, with Anderson acceleration. The bound never falls.
+"""Fixed-point iteration of scalar sites that maximises a bound, with Anderson acceleration. The bound never falls.
 
 With g(m, v) = ∫ log p(y | f) N(f | m, v) df the result is the Gaussian nearest to the posterior in Kullback–Leibler
 divergence. With a lower bound of this g, it is a variational bound (Nickisch and Rasmussen 2008, sections 5 and 6). At
-the maximum the Gaussian has sites of precision W = −2 ∂g/∂v that pull with the force ∂g/∂m at m. Sites computed from
-the present moments are a step along the natural gradient. A short step always raises the bound. A whole step may cycle
-if W changes fast with v. Better targets:
+the maximum the Gaussian has sites of precision W = −2 ∂g/∂v, with the slope ∂g/∂m at m. A step towards the sites of the
+present moments is a step along the natural gradient. A short step always raises the bound. Full steps may cycle if W
+changes fast with v. Two targets need fewer sweeps:
 
-- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is Newton's step in m. It ignores how W changes. A step of
-  Newton's method for the moments of one point under its cavity N(μ, D) corrects that point by point. The moments are
-  m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
+- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is Newton's step in m. It ignores changes of W. A Newton step for
+  the moments of each point under its cavity N(μ, D) includes them. The moments are m = μ + D ∂g/∂m and 1/v = 1/D − 2
+  ∂g/∂v.
 
-- For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a step of Newton's method with H,
-  by one more factorisation. W is computed at the new mean.
+- For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a Newton step with H, which needs
+  another factorisation. W is computed at the new mean.
 
 Second derivatives are finite differences: they affect the steps, but not the result. The bound is Σ g − ½
 [bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
@@ -31,17 +31,17 @@ from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding,
 from pymc_gpep.solvers.site_ep import Ended, FunctionSitePosterior, largest_change
 
 type Sweep = Callable[[Array, Array, Array, Array], tuple[bool, float, float]]
-"""One sweep, `sweep(sites, natural, better, scale)`.
+"""Function that makes one sweep, `sweep(sites, natural, better, scale)`.
 
-It computes the posterior that the sites imply, and writes two kinds of target sites. Along a step to `natural` the
-objective first rises; at the maximum `natural` equals the sites. Steps to `better` need fewer sweeps; near the maximum
-it may stay unwritten. Marginal variances of the variables of the sites are written into `scale` (n, d). The function
-returns success, the objective, and the largest change to the natural sites in units of the marginal.
+It computes the posterior for the sites, and writes two kinds of target sites. A short step towards `natural` raises the
+objective; at the maximum `natural` equals the sites. Steps to `better` need fewer sweeps; near the maximum `better` may
+stay unwritten. Marginal variances of the variables of the sites are written into `scale` (n, d). The function returns
+success, the objective, and the largest change to the natural sites in units of the marginal.
 """
 
-_LEVEL = 1e-10  # Relative fall that counts as rounding.
-_PATIENCE = 40  # Consecutive sweeps without progress after which only rounding moves.
-_LAST_BETTER = 0.1  # Step size below which steps use the natural gradient.
+_LEVEL = 1e-10  # Largest relative fall of the bound that counts as rounding.
+_PATIENCE = 40  # Number of consecutive sweeps without progress after which the iteration ends.
+_LAST_BETTER = 0.1  # Step length below which steps use the natural gradient.
 _SHORTEST = 1e-8
 
 
@@ -56,10 +56,10 @@ def accelerated_ascent(
     largest_precision: float = np.inf,
     least_precision: float = -np.inf,
 ) -> tuple[float, int]:
-    """Iterate from `sites` (2, n, d), which are overwritten. Return value and status.
+    """Maximise a bound from `sites` (2, n, d), which are overwritten. Return the bound and a status.
 
-    If an accelerated step lowers the value, the iteration goes back and takes the step without acceleration. If that
-    fails, the step is halved until it succeeds; short steps use the natural direction.
+    If an accelerated step lowers the bound, the iteration goes back and takes a plain step. If the plain step lowers
+    the bound, it is halved until it succeeds. Short steps use the natural gradient.
     """
     natural, better, scale = np.empty_like(sites), np.empty_like(sites), np.empty(sites.shape[1:])
     best_sites, to_natural, to_better = sites.copy(), np.zeros_like(sites), np.zeros_like(sites)
@@ -73,7 +73,7 @@ def accelerated_ascent(
         if not ok:
             if not (least_precision < 0.0 and np.isfinite(best)):
                 return np.nan, NOT_POSITIVE_DEFINITE
-            value, residual = -np.inf, np.inf  # The posterior is improper: precisions are too negative.
+            value, residual = -np.inf, np.inf  # The posterior is improper, since precisions are too negative.
         history.add(value, residual)
         idle = 0 if value > best + _LEVEL * (1.0 + abs(best)) or residual < 0.5 * closest else idle + 1
         closest = min(closest, residual)
@@ -92,7 +92,7 @@ def accelerated_ascent(
         elif not np.isfinite(best):
             return np.nan, NOT_FINITE
         else:
-            # If the memory of the acceleration is empty, the failed step was plain.
+            # Without stored steps, the failed step was plain.
             length *= 1.0 if stored else 0.5
             stored = 0
             if length < _SHORTEST:
@@ -103,7 +103,7 @@ def accelerated_ascent(
             np.multiply(variance, variance, out=weight[:half])
             accelerated_step(weight, to_better.reshape(-1), dx, df, min(stored, depth), mixing, step)
             np.add(best_sites, step.reshape(sites.shape), out=sites)
-            # The plain step keeps a precision in its interval if acceleration does not.
+            # If acceleration moves a precision out of its interval, take its plain step.
             outside = ~((sites[0] >= least_precision) & (sites[0] <= largest_precision))
             sites[0][outside] = (best_sites + to_better)[0][outside]
         else:
@@ -113,17 +113,17 @@ def accelerated_ascent(
     return value, OUT_OF_ITERATIONS
 
 
-_DIFFERENCE = 1e-4  # Relative step of standard deviations and of variances.
-_LEAST_DIFFERENCE = 1e-12  # Smallest step of means.
+_DIFFERENCE = 1e-4  # Step of finite differences, relative to standard deviations and to variances.
+_LEAST_DIFFERENCE = 1e-12  # Smallest step of finite differences of means.
 _NARROWEST = 0.1  # Smallest ratio of a variance after and before a step.
-_CLOSE = 0.3  # Move of means, in standard deviations, below which steps do not overshoot.
-_ROUGHLY = 1e-3  # Tolerance of the sites that start a cold solve.
+_CLOSE = 0.3  # Largest move of means (standard deviations) by a step that does not overshoot.
+_ROUGHLY = 1e-3  # Tolerance of the sites from which a cold solve starts.
 _WIDE = 1.0  # Largest precision at the start of a cold solve.
-_DEAR = 2.0  # Average loss above which a start is bad; good sites have at most about 0.5.
+_DEAR = 2.0  # Average loss above which a start is rejected; good sites have at most about 0.5.
 
 
 class _Look(NamedTuple):
-    """A posterior, and g at its moments."""
+    """Posterior, and g at its moments."""
 
     posterior: FunctionPosterior
     g: Array
@@ -131,20 +131,20 @@ class _Look(NamedTuple):
     at: Callable[[Array, Array], Array]
     """Function that returns g and both derivatives for other means and variances."""
     least: float
-    """The least precision of a site, 0 or −∞."""
+    """Lower bound of site precisions, 0 or −∞."""
 
     @property
     def precision(self) -> Array:
-        """W (n,)."""
+        """Precisions W (n,) of natural sites."""
         return np.asarray(np.maximum(-2.0 * self.g[2], self.least))
 
 
 type Target = Callable[[Problem, _Look], tuple[Array, Array]]
-"""Precisions and locations (n,) of target sites."""
+"""Function that returns precisions and locations (n,) of target sites."""
 
 
 def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
-    """Return the target if g is an average: Newton's step for the moments of each point under its cavity."""
+    """Return target sites if g is an average: a Newton step for the moments of each point under its cavity."""
     posterior, g = look.posterior, look.g
     m, v, b, w, fresh = posterior.mean, posterior.site_variance, posterior.weights, posterior.precision, look.precision
     wide = v / posterior.kept
@@ -163,7 +163,7 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
 
 
 def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
-    """Return the target if g is a bound: Newton's step in the mean with a line search, then the new precisions."""
+    """Return target sites if g is a bound: a Newton step in the mean with a line search, then new precisions."""
     posterior, g = look.posterior, look.g
     m, v, b = posterior.mean, posterior.variance, posterior.weights
     apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST_DIFFERENCE)  # A variance may be 0.
@@ -207,16 +207,16 @@ def scalar_bound(
     depth: int,
     mixing: float,
 ) -> Found:
-    """Maximise the bound from `start`, the precisions and locations of the sites (2, n), which are overwritten.
+    """Maximise the bound from `start`, precisions and locations of sites (2, n), which are overwritten.
 
-    Precisions are at least `least_precision`, 0 or −∞: a density that is not log-concave may need negative precisions.
+    Precisions are at least `least_precision`, 0 or −∞. A density that is not log-concave may need negative precisions.
 
-    There are two kinds of `terms`. With the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`
-    `target` is `average_target`; with the kernel of `QuadraticBound` it is `bound_target`. `slopes` is the kernel of
-    `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if the likelihood has one. A cold solve then
-    starts at the sites of naive TAP. These need no factorisation, and are near the maximum for any magnitude. If the
-    posterior with these sites is too wide for the density, the solve starts at narrow sites about the mode. If factors
-    combine `several_rows`, cavities of naive TAP are narrowed.
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity` with the target
+    `average_target`, or of `QuadraticBound` with `bound_target`. `slopes` is its kernel of `ParameterSlopes`. `average`
+    is the kernel of `GaussianAverage`, if the likelihood has one. A cold solve then starts at the sites of naive TAP,
+    which need no factorisation, and are near the maximum for any magnitude. If the posterior with these sites is too
+    wide for the density, the solve starts at precise sites at the mode. If factors combine `several_rows`, cavities of
+    naive TAP are narrowed.
     """
     y, parameters = problem.labels, problem.parameters
     of_sites = FunctionSitePosterior(problem, least_precision)
@@ -241,7 +241,7 @@ def scalar_bound(
         return True, float(look.g[0].sum()) - posterior.divergence, residual
 
     def loss(sites: Array) -> float:
-        """Return the average loss of log density by the variance of the posterior with sites (2, n)."""
+        """Return the average loss of log density due to the variance of the posterior with sites (2, n)."""
         if not posterior.update(*sites):
             return np.nan
         mean, variance = posterior.mean, posterior.variance

@@ -1,4 +1,4 @@
-"""Contract of the linear algebra of a prior and sites that couple functions; error of an improper covariance."""
+"""Base class of the linear algebra of a prior and sites that couple functions; error of an invalid covariance."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
@@ -9,12 +9,12 @@ from pymc_gpep.array_types import Array
 
 
 class Moved(NamedTuple):
-    """The change of the posterior mean by a force r (c, n)."""
+    """Change of the posterior mean by a force r (c, n)."""
 
     weights: Array
-    """u = (I + ΠK)⁻¹ r, (c, n)."""
+    """Change of the weights, u = (I + ΠK)⁻¹ r, (c, n)."""
     coordinates: Array
-    """Change in the coordinates of the prior. Its image is the change of f."""
+    """Change in the coordinates of the prior."""
 
 
 class SiteAlgebra(ABC):
@@ -25,7 +25,7 @@ class SiteAlgebra(ABC):
 
     @abstractmethod
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """Factorise for a precision. Return whether a posterior exists, and log|I + KΠ| up to the term of the form."""
+        """Factorise for a precision. Return whether the posterior is proper, and log|I + KΠ| as defined by the form."""
 
     @abstractmethod
     def weights(self, force: Array, out: Array) -> None:
@@ -45,24 +45,24 @@ class SiteAlgebra(ABC):
     def moments(self, b: Array, mean: Array, cov: Array) -> None:
         """Write K b into `mean` (c, n), and marginal covariances of each f_i into `cov` (n, c, c).
 
-        b is the latest result of `weights`, and the covariances belong to the current precision.
+        b is the last result of `weights`. The covariances are for the factorised precision.
         """
 
     @abstractmethod
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
         """Return the derivative of the log normaliser at fixed sites, in the array of the prior.
 
-        The derivative in K is ½ (b_k b_kᵀ − M_kk), plus ½ (u_k b_kᵀ + b_k u_kᵀ) if the mean moves: `moved` is u. `x`
-        are the coordinates of the mean, if they are available.
+        The derivative in K_k is ½ (b_k b_kᵀ − M_kk). If the mean moves by `moved`, u, the term ½ (u_k b_kᵀ + b_k u_kᵀ)
+        is added. `x` are the coordinates of the mean, if available.
         """
 
     @abstractmethod
     def marginal_covariances(self) -> Array:
-        """Posterior covariances (n, c, c) between the functions of each point."""
+        """Return the posterior covariances (n, c, c) between the functions of each point."""
 
     @abstractmethod
     def kept(self) -> Array | None:
-        """Return I − R_iᵀ Σ_i R_i (n, r, r) without cancellation, for Π_i = R_i R_iᵀ; None if it is unavailable.
+        """Return I − R_iᵀ Σ_i R_i (n, r, r), computed without cancellation, for Π_i = R_i R_iᵀ; None if unavailable.
 
         Σ_i are marginal covariances.
         """
@@ -74,12 +74,12 @@ class SiteAlgebra(ABC):
 
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):
-    """A covariance matrix has no Cholesky factor to working precision.
+    """Error of a covariance matrix without a Cholesky factor in working precision.
 
     Attributes
     ----------
     least, jitter : float
-        Smallest eigenvalue, and an increase of the diagonal that makes it positive; NaN if not computed.
+        Smallest eigenvalue, and an increase of the diagonal that makes it positive; NaN if they were not computed.
     """
 
     least = jitter = float("nan")
@@ -88,21 +88,21 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
     def of(
         cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
     ) -> "NotPositiveDefiniteError":
-        """Return the error for the prior covariance with this name at `where`, with the numbers of the error `like`."""
+        """Return the error for the covariance with this name; `where` is a text, `like` an error with numbers."""
         least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
         found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."
         error = cls(
             f"{covariance} is not positive definite to working precision{found}{where}. Give the prior a larger "
-            f"jitter, gp.prior(..., jitter={number}), or the hyperparameters informative priors; a magnitude that "
-            "grows without limit is the usual cause."
+            f"jitter, gp.prior(..., jitter={number}), or informative priors to hyperparameters; the usual cause "
+            "is a magnitude that grows without limit."
         )
         error.least, error.jitter = least, jitter
         return error
 
     @classmethod
     def of_matrices(cls, covariance: str, k: Array) -> "NotPositiveDefiniteError":
-        """Return the error for matrices (..., n, n), with their smallest eigenvalue if they are small enough."""
+        """Return the error for matrices (..., n, n), with the smallest eigenvalue if the matrices are small enough."""
         error = cls()
         if k.shape[-1] <= _MOST_EIGENVALUES and np.isfinite(k).all():
             values = np.linalg.eigvalsh(k)

@@ -1,9 +1,8 @@
-"""EP as a fixed point of sites: one sweep, one iteration and one fallback sequence for every kind of sites.
+"""EP as a fixed point of sites, with a common sweep, iteration and fallback sequence for all kinds of sites.
 
-`site_ep` is the algorithm. A kind of sites derives from `SitePosterior`, which computes the posterior that sites
-imply. An approximation passes the update, which matches moments of tilted distributions. The iteration uses sites
-through the contract `SiteSpace` alone. Sites may be in memory, or distributed over machines; then only inner products
-are gathered.
+`site_ep` is the algorithm. A kind of sites is a subclass of `SitePosterior`, which computes the posterior for the
+sites. An approximation passes the update, which matches moments of tilted distributions. The iteration uses only the
+interface `SiteSpace`. So sites may be in memory, or distributed over machines that exchange only inner products.
 """
 
 from abc import ABC, abstractmethod
@@ -19,38 +18,38 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINIT
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, History, Problem
 
 type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
-"""One sweep of a kind of EP, `sweep(sites, target, scale)`.
+"""Function that makes one sweep of EP, `sweep(sites, target, scale)`.
 
-It computes the posterior that the sites imply. It writes the sites that match the tilted moments into `target`, and
-marginal variances of the variables of the sites into `scale` (n, d). It returns success, evidence, and the largest
-change of a site in units of its marginal.
+It computes the posterior for the sites. It writes the sites that match the tilted moments into `target`, and marginal
+variances of the variables of the sites into `scale` (n, d). It returns success, evidence, and the largest change of a
+site in units of its marginal.
 """
 
 
 class SiteSpace(Protocol):
-    """The sites of an EP and their past, in memory or distributed."""
+    """Sites of an EP with stored past steps, in memory or distributed."""
 
     def sweep(self) -> tuple[bool, float, float]:
         """Make one sweep from the present sites. Return success, evidence, and the largest change of a site."""
 
     def norm(self) -> float:
-        """Return the squared norm of the residual, the change of sites by the last sweep; it is free of units."""
+        """Return the squared norm of the residual: the change of sites by the last sweep, in units of marginals."""
 
     def remember(self, slot: int) -> None:
-        """Store the change of sites and residual since the sweep before, in a slot of the memory."""
+        """Store the change of sites and residual since the previous sweep, in a slot of the memory."""
 
     def damp(self, damping: float) -> None:
         """Add a share of the residual to the sites."""
 
     def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
-        """Take an accelerated step; a precision that would leave the interval takes a damped step."""
+        """Take an accelerated step. Precisions that would leave the interval take a damped step."""
 
     def clear(self) -> None:
         """Make all sites 0."""
 
 
 class SiteVector:
-    """Sites (2, n, d) as a vector x, their residual f, weights that make f free of units, and differences of x and f.
+    """Sites (2, n, d) as a vector x, with residual f, weights for units of marginals, and differences of x and f.
 
     Parameters
     ----------
@@ -66,7 +65,7 @@ class SiteVector:
         self._x = sites.reshape(-1)
         self._weight, self._step = np.empty((2, self._x.size))
         self._dx, self._df = np.empty((2, depth, self._x.size))
-        self._f = self.target.reshape(-1)  # In place: sites of a million points take most of the memory.
+        self._f = self.target.reshape(-1)  # In place, since sites of a million points take most of the memory.
         self._old_x, self._old_f = np.empty((2, self._x.size))
 
     def norm(self) -> float:
@@ -97,17 +96,17 @@ class SiteVector:
         self._x += self._f
 
     def products(self, used: int) -> tuple[Array, Array]:
-        """Return the inner products (used, used) and (used,) that determine the combination of past steps."""
+        """Return the inner products (used, used) and (used,) from which the combination of past steps follows."""
         gram, rhs = residual_products(self._weight, self._f, self._df, used)
         return gram, rhs
 
     def combine(self, gamma: Array, mixing: float, damping: float, interval: tuple[float, float]) -> None:
-        """Take the step of a combination (used,) of past steps, see `SiteSpace.accelerate`."""
+        """Take the step for coefficients (used,) of past steps, see `SiteSpace.accelerate`."""
         half = self._x.size // 2
         self._old_x[:], self._old_f[:] = self._x, self._f
         combined_step(self._f, self._dx, self._df, gamma, mixing, self._step)
         self._step += self._x
-        # If acceleration moves a precision out of its interval, the precision takes the plain step.
+        # If acceleration moves a precision out of its interval, it takes the plain step.
         precisions = self._step[:half]
         outside = ~((precisions >= interval[0]) & (precisions < interval[1]))
         precisions[outside] = self._x[:half][outside] + damping * self._f[:half][outside]
@@ -118,7 +117,7 @@ class SiteVector:
 
 
 class SitesInMemory(SiteVector):
-    """A `SiteSpace` of sites in arrays.
+    """`SiteSpace` of sites in arrays.
 
     Parameters
     ----------
@@ -152,25 +151,24 @@ class Steps(NamedTuple):
     """Lower bound of the precisions of matched sites."""
 
     def times(self, size: float) -> Self:
-        """Return the options with steps `size` times as long."""
+        """Return the options with step lengths multiplied by `size`."""
         return self._replace(mixing=size * self.mixing, damping=size * self.damping)
 
 
-_WARM_UP = 2  # Damped sweeps before the first acceleration: first steps are too nonlinear to extrapolate.
-_BOLD = 1.0  # Residual below which acceleration starts at once, as with sites of neighbouring hyperparameters.
-# If the squared residual exceeds the smallest by this factor, the extrapolation has failed. Near the fixed point, where
-# the iteration is nearly linear, a rise for one sweep does not discard the memory.
+_WARM_UP = 2  # Number of damped sweeps before acceleration, since first steps are too nonlinear.
+_BOLD = 1.0  # Residual below which acceleration starts at once, as with sites of near hyperparameters.
+# Ratio of the squared residual to the smallest, above which the memory of past steps is cleared. The ratio is larger
+# near the fixed point, where the iteration is nearly linear.
 _GROWTH, _GROWTH_NEAR = 2.0, 100.0
-_NEAR = 0.1  # Residual near the fixed point.
-_PROGRESS = 0.7  # A residual below this share of the smallest counts as progress.
+_NEAR = 0.1  # Residual below which sites are near the fixed point.
+_PROGRESS = 0.7  # Ratio of the residual to the smallest, below which a sweep counts as progress.
 
 
 def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
     """Iterate from the sites of a space until converged or without progress for `patience` sweeps.
 
-    Sites are precisions and locations. Precisions of matched sites lie between the bounds of `steps`. The first sweeps
-    are damped, later sweeps accelerated. If the residual grows, the iteration restarts from a damped step. Return
-    evidence and status.
+    Precisions of sites lie between the bounds of `steps`. The first sweeps are damped, later sweeps accelerated. If the
+    residual grows, the iteration restarts with a damped step. Return evidence and status.
     """
     tolerance, depth, mixing, damping, largest_precision, least_precision = steps
     stored = sweeps = progress = 0
@@ -209,8 +207,8 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 PATIENCE = 40
-"""Sweeps without progress before the next scheme."""
-_SHRINKAGE = 0.6  # Damping of each scheme relative to the previous scheme.
+"""Number of sweeps without progress before the next scheme."""
+_SHRINKAGE = 0.6  # Step length of each scheme, relative to the previous scheme.
 
 
 class Ended(NamedTuple):
@@ -221,11 +219,11 @@ class Ended(NamedTuple):
     status: int
     """A status of `pymc_gpep.kernels.status`."""
     rung: int
-    """Number of the last scheme, 0 for the first."""
+    """Index of the last scheme, 0 for the first."""
 
 
 def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
-    """Return the steps of `SCHEMES`; only the first if not `ladder`. `options` are passed to `Steps`."""
+    """Return the options of each of `SCHEMES`; only of the first if not `ladder`. `options` are passed to `Steps`."""
     first = Steps(**options)
     further = [first.times(_SHRINKAGE**rung)._replace(depth=0) for rung in range(1, len(SCHEMES))]
     return [first, *further] if ladder else [first]
@@ -234,9 +232,9 @@ def fallback(*, ladder: bool, **options: Any) -> list[Steps]:
 def run_schemes(
     space: SiteSpace, history: History, schemes: Sequence[Steps], *, last_patience: float = np.inf
 ) -> Ended:
-    """Iterate from the sites of a space by each scheme in turn, until a scheme converges or finds no posterior.
+    """Iterate from the sites of a space by each scheme in turn, until a scheme converges, or the posterior fails.
 
-    A scheme starts at the end of the previous scheme, or from zero if that is not finite. The last scheme ends after
+    A scheme starts at the end of the previous scheme, or from zero if the end is not finite. The last scheme ends after
     `last_patience` sweeps without progress.
     """
     evidence, status, rung = np.nan, OUT_OF_ITERATIONS, 0
@@ -251,29 +249,29 @@ def run_schemes(
 
 
 class ImpliedPosterior(Protocol):
-    """The posterior implied by sites of one kind, for a sweep."""
+    """Posterior for sites of one kind, used by a sweep."""
 
     least: float
-    """Least precision of a site, 0 or −∞. The update clips precisions to it, and the last scheme sets it to 0."""
+    """Lower bound of site precisions, 0 or −∞. The update clips precisions to it. The last scheme sets it to 0."""
 
     def take(self, sites: Array) -> tuple[bool, float]:
         """Compute the posterior from sites (2, n, d). Return success and log ∫ p(f) ∏ sites df."""
         ...
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """Multiply negative precisions of sites by a factor in [0, 1). Return False without any."""
+        """Multiply negative precisions of sites by a factor in [0, 1). Return False if all precisions are positive."""
         ...
 
 
 type Update[P] = Callable[[P, Array, Array, Array], tuple[bool, float, float]]
-"""Match moments, `update(posterior, sites, target, scale)`.
+"""Function that matches moments, `update(posterior, sites, target, scale)`.
 
 It writes the sites that match the tilted moments into `target`, and marginal variances of the variables of the sites
 into `scale` (n, d). It returns success, the terms of the points in the evidence, and the largest change of a site in
 units of its marginal.
 """
 
-_HALVINGS = 30  # Halvings of negative precisions before they become 0.
+_HALVINGS = 30  # Number of halvings of negative precisions before they become 0.
 
 
 def site_sweep[P: ImpliedPosterior](posterior: P, update: Update[P]) -> Sweep:
@@ -313,21 +311,21 @@ def site_ep[P: ImpliedPosterior](
 
     1. Compute precisions Π and locations ν of the latent values from the iterated sites.
     2. Compute b = (I + ΠK)⁻¹(ν − Πm), means m + Kb and covariances of each point. The prior has mean m and covariance
-       K. Without a posterior, halve negative precisions up to 30 times, then make them 0.
+       K. If the posterior is improper, halve negative precisions up to 30 times, then set them to 0.
     3. Add log ∫ p(f) ∏ sites df and the terms of the points to log Z (Nickisch and Rasmussen 2008, section 4).
     4. Divide each marginal by its site, which gives the cavity. Compute the site with which the cavity has the moments
        of the tilted distribution (`site_of`).
 
     The iteration, see `iterate`:
 
-    5. Add a share of the residual, the new sites minus the old sites. After a few sweeps combine past residuals by
-       Anderson acceleration (Walker and Ni 2011). If the residual grows, clear the past.
-    6. Stop if no site changes by more than the tolerance, in units of its marginal, and the evidence has settled.
+    5. Add a fraction of the residual, which is the new sites minus the old sites. After a few sweeps combine past
+       residuals by Anderson acceleration (Walker and Ni 2011). If the residual grows, clear the past.
+    6. Stop if no site changes by more than the tolerance, in units of its marginal, nor the evidence.
 
     The fallback sequence; 40 sweeps without progress end a scheme:
 
     7. Accelerated steps, then damped steps of 0.6 and of 0.36 times their length (`SCHEMES`).
-    8. If precisions may be negative: start from zero, and go through `easier` problems to the given one.
+    8. If precisions may be negative: start from zero, and solve the `easier` problems first.
     9. If precisions may be negative: start again without negative precisions.
 
     At the fixed point log Z is stationary in the sites. Its derivatives equal derivatives at fixed sites
@@ -336,15 +334,15 @@ def site_ep[P: ImpliedPosterior](
     Parameters
     ----------
     posterior : ImpliedPosterior
-        Kind of the sites.
+        Posterior for this kind of sites.
     sites : array (2, n, d)
         Start, which is overwritten. Its first half has precisions.
     history : History
     update : Update
     easier : sequence of Update, optional
-        Updates of easier problems, each nearer to the given problem. Without them step 8 is omitted.
+        Updates of easier problems, each nearer to the problem of `update`. Without them step 8 is omitted.
     last_least : float
-        Least entry of the first half of sites in step 9.
+        Lower bound of precisions in step 9.
     ladder : bool
         Whether the fallback sequence goes beyond the first scheme.
     **options
@@ -353,7 +351,7 @@ def site_ep[P: ImpliedPosterior](
     Returns
     -------
     Ended
-        Result, with the number of the last scheme: `len(SCHEMES)` for step 9, and one more for step 8.
+        Result, with the index of the last scheme: `len(SCHEMES)` for step 9, and `len(SCHEMES) + 1` for step 8.
     """
     begun, signed = sites.copy(), posterior.least < 0.0
 
@@ -402,14 +400,14 @@ def largest_change(target: Array, sites: Array, scale: Array) -> float:
 
 
 class SitePosterior(ABC):
-    """Posterior of the latent values implied by sites of one kind; NaN before the first `take`.
+    """Posterior of the latent values for sites of one kind; NaN before the first `take`.
 
     Attributes
     ----------
     precision : array
         Precisions of the sites of latent values, in the shape of the kind.
     weights, mean : array (c, n)
-        b = K⁻¹ (mean − prior mean), and the posterior mean.
+        Weights K⁻¹ (mean − prior mean), and the posterior mean.
     cov : array (n, c, c)
         Posterior covariance of the latent values of each point.
     """
@@ -425,9 +423,9 @@ class SitePosterior(ABC):
         """See `ImpliedPosterior`."""
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """See `ImpliedPosterior`; the first half of sites are precisions."""
+        """See `ImpliedPosterior`. The first half of `sites` is precisions."""
         below = sites[0] < 0.0
-        sites[0][below] = factor * sites[0][below] + 0.0  # not −0.0
+        sites[0][below] = factor * sites[0][below] + 0.0  # Avoid −0.0.
         return bool(below.any())
 
     @abstractmethod
@@ -437,7 +435,7 @@ class SitePosterior(ABC):
     def found(self, ended: Ended, parameters: Callable[[], Array] = lambda: NO_PARAMETERS) -> Found:
         """Return the result of a solver at this posterior, with derivatives (p, n) in parameters of the likelihood.
 
-        At a fixed point the evidence is stationary in the sites. Its derivative in the prior mean is b.
+        At a fixed point the evidence is stationary in the sites, and its derivative in the prior mean is b.
         """
         evidence, status, rung = ended
 
@@ -448,13 +446,13 @@ class SitePosterior(ABC):
 
 
 class FunctionSitePosterior(SitePosterior):
-    """The posterior of one function under scalar sites π, ν (2, n, 1).
+    """Posterior of one function under scalar sites π, ν (2, n, 1).
 
     Parameters
     ----------
     problem : Problem
     least : float
-        Least precision of a site, 0 or −∞.
+        Lower bound of site precisions, 0 or −∞.
 
     Attributes
     ----------
@@ -468,7 +466,7 @@ class FunctionSitePosterior(SitePosterior):
         self.cov = self.of.variance[:, None, None]
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`; sites are scaled to be 1 at the posterior mean."""
+        """See `ImpliedPosterior`. Sites are scaled to be 1 at the posterior mean."""
         ok = self.of.update(sites[0, :, 0], sites[1, :, 0])
         return ok, self.of.log_normaliser if ok else np.nan
 

@@ -1,25 +1,25 @@
 """Sweeps over sites on projections of whitened inducing values: EP for any factors, nested EP, variational inference.
 
-A factor depends on the latent values f_k = m + x_k + e_k alone; see `pymc_gpep.solvers.sparse_sweeps`. At fixed sites,
-only the factors depend on hyperparameters, through w and s in the moments of their cavities. At a fixed point the
-derivative of the factors equals the derivative of the evidence; elsewhere, of the evidence with fixed sites.
+A factor depends on the latent values f_k = m + x_k + e_k; see `pymc_gpep.solvers.sparse_sweeps`. At fixed sites, only
+the factors depend on hyperparameters, through w and s in the moments of their cavities. Their derivative is the
+derivative of the evidence with fixed sites. At a fixed point this equals the derivative of the evidence.
 
 Nested EP (`CoupledSparseSweeps`): the sites act on projections as well, and couple the functions. A point's site acts
 on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form of a site of nested EP. Its noise is all noise around x: the noise
 of the likelihood, and the residual of the features. The site follows from d scalar inner sites of the likelihood's
-factors. The posterior of v couples all functions. The functions of a point enter by their differences, and their
-common part keeps its prior.
+factors. The posterior of v couples all functions. Only differences of the functions of a point have sites; their common
+part keeps its prior.
 
 Derivatives: with fixed sites as functions of x, only the posterior of v depends on features. At a fixed point the
 derivative of its normaliser equals the derivative of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features
 and ρ in the prior mean. A point's log normaliser depends on the sum of s_k and its cavity's variance of x_k. The
 derivative in s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
 
-Variational inference (`SparseVISweeps`): the best Gaussian of whitened inducing values under a bound. The bound
-is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)). E is an average log likelihood, or a lower bound of it. It depends on the
-means and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and
-the locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these sites is a step along the natural gradient:
-a short step always raises the bound. Precisions are negative where E is convex.
+Variational inference (`SparseVISweeps`): the Gaussian of whitened inducing values that maximises a bound. The bound is
+Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)). E is an average log likelihood, or a lower bound of it. It depends on the means
+and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and the
+locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these sites follows the natural gradient, so a short
+step always raises the bound. Precisions are negative where E is convex.
 
 Derivatives: with fixed q in whitened coordinates, the divergence does not depend on hyperparameters. E does, through
 w and s in the moments.
@@ -63,19 +63,19 @@ class LikelihoodFactors(NamedTuple):
     """The likelihood as factors."""
 
     functions: NDArray[np.int64]
-    """Function that each site acts on, (n, d)."""
+    """Index of the function of each site, (n, d)."""
     tilted: Callable[[slice, Array, Array], Tilted]
-    """Results for some rows, from means and variances (B, d) of the latent values of each site's factor."""
+    """Function that computes results for a slice of rows, from means and variances (B, d) of latent values."""
     shifts: bool
-    """Whether factors depend on differences of functions only."""
+    """Whether factors depend only on differences of functions."""
     narrows: bool = True
-    """Whether precisions are at least 0. A site that would need a negative precision matches the mean alone."""
+    """Whether precisions are at least 0. A site that would need a negative precision then matches only the mean."""
     log_concave: bool = True
     """Whether factors are log-concave, so that sites need no negative precisions."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, d)."""
+        """Shape of the sites, (n, d)."""
         return self.functions.shape
 
     def widening(self) -> "LikelihoodFactors | None":
@@ -93,7 +93,7 @@ class _Cavities(NamedTuple):
     variance: Array
     """Variance under the posterior."""
     keep: Array
-    """1 − t v."""
+    """Ratio of posterior to cavity variance, 1 − t v."""
     without: Array
     """(t m − ν) / (1 − t v): cavity mean minus posterior mean, in units of the variance."""
     cavity_mean: Array
@@ -102,13 +102,13 @@ class _Cavities(NamedTuple):
 
 
 class SparseEPSweeps(SparseSweeps):
-    """Sweeps of EP, for one prior.
+    """Sweeps of EP for one prior.
 
     If factors are not log-concave, a tilted distribution may be wider than its cavity. Then only a site with a negative
-    precision matches its moments. With such sites the iteration may fail, or not settle, unless it begins close to its
-    end. Sites that only narrow (`LikelihoodFactors.narrows`) match the mean alone in this case, with a precision of 0.
-    This iteration always converges to a nearby point. The evidence is then not stationary in the sites, and its
-    derivatives are approximate.
+    precision matches its moments. With such sites the iteration may fail, or not converge, unless it starts near the
+    fixed point. With `LikelihoodFactors.narrows` such a site has precision 0 and matches only the mean. This iteration
+    always converges to a near point. The evidence is then not stationary in the sites, and its derivatives are
+    approximate.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class SparseEPSweeps(SparseSweeps):
     def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
         at = self._cavities(rows, features, projected, t, nu)
         rho, gamma = at.tilted.rho, at.tilted.gamma
-        delta = 0.5 * (rho * rho - gamma)  # change of the variance
+        delta = 0.5 * (rho * rho - gamma)  # Change of the variance.
         of_covariance = rho * at.without + 2.0 * delta / at.keep
         return Slopes(*(self._by_function(rows, values) for values in (rho, of_covariance, delta)))
 
@@ -150,16 +150,16 @@ class SparseEPSweeps(SparseSweeps):
 
 
 class PointAverages(NamedTuple):
-    """The likelihood as averages of its logarithm."""
+    """Likelihood by averages of its logarithm."""
 
     functions: NDArray[np.int64]
-    """Position of the function of each site, (n, c): each row is 0, …, c − 1."""
+    """Index of the function of each site, (n, c): each row is 0, …, c − 1."""
     terms: Callable[[slice, Array, Array], tuple[Array, Array, Array]]
-    """Function that returns E (B,) of some rows and its derivatives (B, c), from means and variances (B, c)."""
+    """Function that returns E (B,) and its derivatives (B, c) for a slice of rows, from means and variances (B, c)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, c)."""
+        """Shape of the sites, (n, c)."""
         return self.functions.shape
 
     def widening(self) -> None:
@@ -171,7 +171,7 @@ class PointAverages(NamedTuple):
 
 
 class SparseVISweeps(SparseSweeps):
-    """Sweeps of variational inference, for one prior.
+    """Sweeps of variational inference for one prior.
 
     Parameters
     ----------
@@ -208,19 +208,19 @@ class SparseVISweeps(SparseSweeps):
 
 
 class CoupledFactors(NamedTuple):
-    """The likelihood as factors of differences of utilities."""
+    """Likelihood as factors of differences of utilities."""
 
     labels: NDArray[np.int64]
-    """(n,)."""
+    """Labels of the points, (n,)."""
     n_functions: int
     update: Callable[..., tuple[float, float]]
     """Function that computes new inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
     site_parameters: Callable[..., float]
-    """Sites implied by inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
+    """Function that computes sites from inner sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, c − 1)."""
+        """Shape of the inner sites, (n, c − 1)."""
         return len(self.labels), self.n_functions - 1
 
     def widening(self) -> None:
@@ -249,7 +249,7 @@ class _Rows(NamedTuple):
 
 
 class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
-    """Sweeps of nested EP, for one prior.
+    """Sweeps of nested EP for one prior.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
     def match(
         self, sites: Array, posterior: CoupledWhitened, shift: CommonShift | None, target: Array, scale: Array
     ) -> tuple[float, float]:
-        """See `SiteSweeps`. A change to NaN counts as infinite, so that the iteration restarts from zero sites."""
+        """See `SiteSweeps`. A change to NaN counts as infinite, so the iteration restarts from zero sites."""
 
         def part(at: _Rows) -> tuple[float, float]:
             rows, (mean, cov) = at.rows, self._moments(posterior, at)
@@ -312,9 +312,9 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
         return posterior.shared_moments(at.w[0]) if self._shared else posterior.moments(at.w)
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
-        """Yield moments of all points in order, part by part, each without its own site.
+        """Yield leave-one-out moments of all points in parts, in order: each point without its site.
 
-        If x has the covariance V, its cavity has (I − VΠ)⁻¹ V. The site pulls with the force ν − Π E[x].
+        If x has the covariance V, its cavity has the covariance (I − VΠ)⁻¹ V. The slope of the log site is ν − Π E[x].
         """
         every = np.arange(len(self._owner))
 
@@ -332,7 +332,7 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
 
 
 def _precisions(pi: Array) -> Array:
-    """Return Π of each point (B, c, c), from π (c, B); 0 if π is 0."""
+    """Return Π (B, c, c) of each point, from π (c, B); 0 if π is 0."""
     total = pi.sum(axis=0)
     shared = np.einsum("kb,lb->bkl", pi, pi / np.where(total > 0.0, total, 1.0))
     return pi.T[:, :, None] * np.eye(len(pi)) - shared

@@ -1,11 +1,11 @@
-"""Sparse precision plus few dense columns: pattern, factor, solves, and entries of the inverse.
+"""Sparse precision P₀ plus few dense columns, P = P₀ + V W⁻¹ Vᵀ: pattern, factor, solves, entries of the inverse.
 
 With Y = P₀⁻¹V and M = W + VᵀY
 
     P⁻¹ = P₀⁻¹ − Y M⁻¹ Yᵀ,   log|P| = log|P₀| + log|M| − log|W|.
 
-W = 0 conditions on Vᵀx = 0 by kriging. A negative entry of W subtracts the term of a column from P₀, so that P₀ may be
-positive definite if P is not.
+W = 0 conditions on Vᵀx = 0 (kriging). A negative entry of W subtracts the term of a column from P₀. Then P₀ may be
+positive definite although P is not.
 """
 
 from functools import cached_property
@@ -34,15 +34,15 @@ from pymc_gpep.kernels.linalg.sparse_factor import (
 )
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 
-_DENSE = 40  # Number of full columns from which dense matrices are faster.
-_FULL = 0.9  # Share of nonzero entries from which a block counts as full.
-_SLOWER = 17.0  # Time of a product outside the dense block, relative to LAPACK.
+_DENSE = 40  # Smallest number of full columns for which dense matrices are faster.
+_FULL = 0.9  # Smallest share of nonzero entries of a block that counts as full.
+_SLOWER = 17.0  # Time of a product outside the dense block, relative to a product by LAPACK.
 
 type Indices = NDArray[np.int64]
 
 
 class FactorPattern:
-    """Positions of entries of P (q, q) and of L in P = L D Lᵀ, in an order that leaves L sparse.
+    """Positions of entries of P (q, q) and of L in P = L D Lᵀ, in an order for which L is sparse.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class FactorPattern:
     dense : int
         First column of the full block at the end of L; q if the block is small.
     work : float
-        Number of products of a factorisation, weighted by time: a product in the dense block, by LAPACK, counts 1.
+        Number of products of a factorisation, weighted by time. A product in the dense block, by LAPACK, has weight 1.
     """
 
     def __init__(self, q: int, first: Indices, second: Indices) -> None:
@@ -104,16 +104,16 @@ class FactorPattern:
 
 
 def pairs_of_rows(cells: Indices) -> tuple[Indices, Indices]:
-    """Return both cells (n, k(k + 1)/2) of the pairs of entries (n, k) of each row, as kernels count them."""
+    """Return both cells (n, k(k + 1)/2) of the pairs of entries (n, k) of each row, in the order of the kernels."""
     own, other = np.tril_indices(cells.shape[1])
     return cells[:, own], cells[:, other]
 
 
 def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
-    """Return an order that begins with an independent set of vertices, and the number of entries of each column of L.
+    """Return an order that begins with an independent set, and the number of entries of each column of L.
 
-    Return None unless the other columns are nearly full: then no order leaves L much sparser. Effects of two crossed
-    factors are an example.
+    Return None unless the other columns of L are nearly full, in which case no order is much sparser. An example are
+    effects of two crossed factors.
     """
     q = there.shape[0]
     degree, within = np.diff(there.indptr), np.zeros(q, np.bool_)
@@ -129,7 +129,7 @@ def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
 
 
 def _orders(there: csc_array) -> list[Indices]:
-    """Return orders that may leave the factor sparse: least degree, given order, band, and reversed order."""
+    """Return candidate orders: least degree, original order, band, and reversed order."""
     q = there.shape[0]
     degree = np.asarray(there.sum(axis=0)).ravel() + 1.0
     matrix = csc_array(there + coo_array((degree, (np.arange(q), np.arange(q))), shape=(q, q)))
@@ -139,7 +139,7 @@ def _orders(there: csc_array) -> list[Indices]:
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
-    """Return, for each row of P in an order, the earlier columns with entries."""
+    """Return the earlier columns with entries, for each row of P in an order."""
     place = np.argsort(order)
     entries = there.tocoo()
     row, column = place[entries.row], place[entries.col]
@@ -152,8 +152,8 @@ def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
 def _best_order(there: csc_array) -> tuple[Indices, Indices]:
     """Return the order with the fewest entries of L, and the number of entries of each column of L.
 
-    Among equal orders the function returns the last. In the reversed order a random walk is factorised without
-    rounding: its pivots are the precisions of its steps.
+    Among equal orders it is the last. In the reversed order a random walk is factorised without rounding errors, since
+    its pivots are the precisions of its steps.
     """
     if (crossed := _bipartite_order(there)) is not None:
         return crossed
@@ -168,7 +168,7 @@ def _best_order(there: csc_array) -> tuple[Indices, Indices]:
 
 
 def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Return an order with the same number of entries of L, in which parents follow their children.
+    """Return an order with equal numbers of entries of L, in which parents follow their children.
 
     In the elimination tree each column follows the columns of its children. The last child has the most rows. The full
     columns at the end stay at the end.
@@ -184,21 +184,21 @@ def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices
     return order[moved], counts[moved]
 
 
-_ROWS = 500  # Number of rows of one solve.
+_ROWS = 500  # Number of right-hand sides in a batch.
 
 
 class SparsePrecision:
-    """Factorised precision P.
+    """Factorised precision P, see the module.
 
     Parameters
     ----------
     pattern : FactorPattern
     factor : array
-        D and L of P₀ by slots.
+        D and L of P₀ by slot.
     columns : array (p, q)
-        Vᵀ.
+        The columns V, transposed.
     widths : array (p,)
-        The diagonal of W.
+        Diagonal of W.
     """
 
     def __init__(self, pattern: FactorPattern, factor: Array, columns: Array, widths: Array) -> None:
@@ -212,7 +212,7 @@ class SparsePrecision:
     def factorised(
         cls, pattern: FactorPattern, entries: Array, columns: Array, widths: Array
     ) -> "SparsePrecision | None":
-        """Factorise P₀ from `entries` by slot, and overwrite these. Return None if P₀ is not positive definite."""
+        """Factorise P₀ from entries by slot, which are overwritten. Return None if P₀ is not positive definite."""
         q, p = pattern.size, pattern
         entries[-1] = 0.0
         diagonal, lower = entries[:q], entries[q:-1]
@@ -223,7 +223,7 @@ class SparsePrecision:
 
     @property
     def log_det(self) -> float:
-        """log|P₀| + log|M|: log|P| up to a constant."""
+        """log|P| up to a constant, log|P₀| + log|M|."""
         return float(np.log(self._diagonal).sum()) + float(np.linalg.slogdet(self._middle)[1])
 
     def _solve_sparse(self, right: Array) -> Array:
@@ -245,17 +245,17 @@ class SparsePrecision:
             found -= np.linalg.solve(self._middle, self._columns @ found.T).T @ self._pull
         return found.reshape(np.shape(right))
 
-    # Root F R of P⁻¹. F is a root of P₀⁻¹, and R differs from the identity in the span of Fᵀ V.
+    # The root of P⁻¹ is F R. F is a root of P₀⁻¹, and R differs from the identity only in the span of Fᵀ V.
 
     @cached_property
     def _span(self) -> tuple[Array, Array]:
-        """Directions U (q, p) and factors g (p,) with R = I − U diag(g) Uᵀ."""
+        """Directions U (q, p) and factors g (p,) of R = I − U diag(g) Uᵀ."""
         span, own = np.linalg.qr(self._lowered(self._columns).T)
         kept, turned = np.linalg.eigh(own @ np.linalg.solve(self._middle, own.T))
         return span @ turned, 1.0 - np.sqrt(np.maximum(1.0 - kept, 0.0))
 
     def _lowered(self, right: Array) -> Array:
-        """Return Fᵀ r for each row r of `right` (m, q), F Fᵀ = P₀⁻¹."""
+        """Return Fᵀ r for each row r of `right` (m, q), where F Fᵀ = P₀⁻¹."""
         p = self.pattern
         x = np.ascontiguousarray(right[:, p.order])
         solve_lower(p.starts, p.rows, p.dense, self._lower, x)
@@ -263,7 +263,7 @@ class SparsePrecision:
         return x
 
     def halved(self, right: Array) -> Array:
-        """Return Rᵀ Fᵀ r for each row r of `right` (m, q). Their inner products are rᵀP⁻¹s."""
+        """Return Rᵀ Fᵀ r for each row r of `right` (m, q). Inner products of results are rᵀP⁻¹s."""
         found = self._lowered(right)
         if len(self._widths):
             directions, factors = self._span
@@ -271,7 +271,7 @@ class SparsePrecision:
         return found
 
     def spread(self, noise: Array) -> Array:
-        """Return F R ε for each row ε of `noise` (m, q): draws of N(0, P⁻¹) from standard normals."""
+        """Return draws F R ε of N(0, P⁻¹) for each row ε of standard normals (m, q)."""
         x, p = np.array(noise, np.float64), self.pattern
         if len(self._widths):
             directions, factors = self._span
@@ -282,11 +282,11 @@ class SparsePrecision:
         found[:, p.order] = x
         return found
 
-    # Covariances at the entries of the pattern.
+    # Entries of the inverse at the pattern.
 
     @cached_property
     def selected(self) -> Array:
-        """Entries of P₀⁻¹ by slots."""
+        """Entries of P₀⁻¹ by slot."""
         p = self.pattern
         entries = np.zeros(p.entries + 1)
         diagonal, lower = entries[: p.size], entries[p.size : -1]
@@ -299,12 +299,12 @@ class SparsePrecision:
         return entries
 
     def _taken(self, cells: NDArray[np.int64], values: Array) -> tuple[Array, Array]:
-        """Return AY (n, p) for rows A, and M⁻¹ times AY."""
+        """Return AY (n, p) and AY M⁻¹ for rows A by cells and values."""
         moved = np.einsum("ik,pik->ip", values, self._pull[:, cells])
         return moved, np.linalg.solve(self._middle, moved.T).T
 
     def row_variances(self, slots: NDArray[np.int64], cells: NDArray[np.int64], values: Array) -> Array:
-        """Return the diagonal (n,) of A P⁻¹ Aᵀ, for rows A by cells and values (n, k) whose pairs have slots."""
+        """Return the diagonal (n,) of A P⁻¹ Aᵀ, for rows A by cells and values (n, k), and slots of their pairs."""
         found = np.empty(len(values))
         sparse_row_variances(slots, values, self.selected, found)
         if len(self._widths):
@@ -314,7 +314,7 @@ class SparsePrecision:
         return found
 
     def row_products(self, slots: NDArray[np.int64], cells: NDArray[np.int64], values: Array) -> Array:
-        """Return P⁻¹ a_i (n, k) at the entries of each row, given as for `row_variances`."""
+        """Return P⁻¹ a_i (n, k) at the entries of each row a_i; arguments as for `row_variances`."""
         found = np.zeros_like(values)
         sparse_row_products(slots, values, self.selected, found)
         if len(self._widths):
@@ -323,7 +323,7 @@ class SparsePrecision:
         return found
 
     def variances(self, rows: Coefficients) -> Array:
-        """Return the diagonal (m,) of T P⁻¹ Tᵀ, for any rows T (m, q): by solves if the factor lacks an entry."""
+        """Return the diagonal (m,) of T P⁻¹ Tᵀ, for rows T (m, q); by solves if the pattern lacks an entry."""
         m = len(rows.products(np.zeros(self.pattern.size)))
         found, left = np.zeros(m), np.arange(m)
         if isinstance(rows, Entries):
@@ -331,7 +331,8 @@ class SparsePrecision:
             slots, components = self.pattern.slots(one, other), self.pattern.components
             own, its = np.tril_indices(rows.cells.shape[1])
             wanted = (rows.values[:, own] != 0.0) & (rows.values[:, its] != 0.0)
-            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])  # Other pairs are 0.
+            # Other pairs are 0.
+            lacks = (slots == self.pattern.nothing) & (components[one] == components[other])
             left = np.flatnonzero((wanted & lacks).any(axis=1))
             found = self.row_variances(slots, rows.cells, rows.values)
         for start in range(0, len(left), _ROWS):
@@ -340,7 +341,7 @@ class SparsePrecision:
         return found
 
     def entries(self, slots: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64]) -> Array:
-        """Return the entries (first, second) of P⁻¹, which have these slots."""
+        """Return the entries (first, second) of P⁻¹, given their slots."""
         found = self.selected[slots]
         if len(self._widths):
             taken = np.linalg.solve(self._middle, self._pull)
@@ -349,14 +350,14 @@ class SparsePrecision:
 
 
 def _corner(pattern: FactorPattern, diagonal: Array, lower: Array) -> Array:
-    """Return the last block of a matrix by slots, dense in Fortran order, valid in its lower triangle."""
+    """Return the full last block of a matrix by slots, in Fortran order, valid in its lower triangle."""
     corner = np.empty((pattern.size - pattern.dense,) * 2)
     write_corner(diagonal[pattern.dense :], lower[pattern.starts[pattern.dense] :], corner)
     return corner.T
 
 
 def _read_corner(pattern: FactorPattern, corner: Array, pivots: Array, diagonal: Array, lower: Array) -> None:
-    """Overwrite the last block of a matrix by slots with `corner` (Fortran order), columns divided by pivots."""
+    """Overwrite the last block of a matrix by slots with `corner` (Fortran order), divided by pivots of columns."""
     read_corner(corner.T, pivots, diagonal[pattern.dense :], lower[pattern.starts[pattern.dense] :])
 
 

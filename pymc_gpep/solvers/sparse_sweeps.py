@@ -1,11 +1,11 @@
-"""Sweeps over sites with inducing inputs: the contract, and the base of all sweeps over scalar sites.
+"""Base classes of sweeps over sites with inducing inputs, and of sweeps over scalar sites.
 
-A kind of sites implements sites and sweeps. Scalar and coupled sites are in `pymc_gpep.solvers.sparse_ep`. The
-information of rows on the inducing values is a sum over rows. So is their term of the evidence. One process can
-compute the sums, or many processes with a part of the rows each.
+Kinds of sites are subclasses; scalar and coupled sites are in `pymc_gpep.solvers.sparse_ep`. The information of rows on
+the inducing values is a sum over rows, and so are the rows' terms of the evidence. A single process can compute the
+sums, or many processes with a part of the rows each.
 
 A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let q(v_k) = N(μ,
-Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs only the c means and variances of its x_k
+Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. The sites of a point depend only on the c means and variances of its x_k
 (Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are read in blocks, and only sites are
 stored between sweeps.
 
@@ -33,24 +33,24 @@ from pymc_gpep.solvers.whitened_posterior import (
     whitened_posterior,
 )
 
-_PART = 1024  # Smallest number of rows of a part for a thread.
+_PART = 1024  # Smallest number of rows in a part for a thread.
 _PARTS = 8  # Largest number of parts of a block.
 
 
 class LeftOut(NamedTuple):
-    """Moments of the latent values of some points, each given the sites of all other points."""
+    """Leave-one-out moments of latent values: each of B points given the sites of all other points."""
 
     rows: slice
     mean: Array
-    """(B, c)."""
+    """Means, (B, c)."""
     cov: Array
-    """(B, c, c)."""
+    """Covariances, (B, c, c)."""
     log_density: Array | None = None
-    """Log density (B,) of the labels given all other points; NaN if it follows from the moments."""
+    """Log densities (B,) of the labels given all other points. NaN if they must be computed from the moments."""
 
 
 class Bars(NamedTuple):
-    """Derivatives in the prior moments of a block of rows."""
+    """Derivatives with respect to the prior moments of a block of rows."""
 
     rows: slice
     block: Block
@@ -59,7 +59,7 @@ class Bars(NamedTuple):
 
 
 class SiteSweeps[B, P: Whitened](ABC):
-    """Sweeps over sites, for one prior: blocks of the type B, and posteriors of the type P.
+    """Sweeps over sites for one prior, with blocks of type B and posteriors of type P.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class SiteSweeps[B, P: Whitened](ABC):
     def shifted(
         self, precision: Array, location: Array, each: Callable[[Callable[[B], Any]], Iterable[Any]]
     ) -> tuple[P, CommonShift | None]:
-        """Return the posterior for the next sweep, and the shift of the sites of each row, if any.
+        """Return the posterior for the next sweep, and the shift of the sites of each row (None without a shift).
 
         `precision` and `location` come from `natural`, and `each` yields a function's result for every block, see
         `over_blocks`.
@@ -111,7 +111,7 @@ class SiteSweeps[B, P: Whitened](ABC):
     ) -> tuple[float, float]:
         """Compute target sites. Return the terms of the points in the evidence or bound, and the largest change.
 
-        The sites are moved by the `shift` first. Both numbers are NaN if the target sites do not exist.
+        The sites are first moved by the `shift`. Both numbers are NaN if target sites do not exist.
         """
 
     def of_posterior(self, posterior: P) -> float:
@@ -120,11 +120,11 @@ class SiteSweeps[B, P: Whitened](ABC):
 
     @abstractmethod
     def bars(self, sites: Array, posterior: P) -> Iterator[Bars]:
-        """Yield the derivatives in prior moments, block by block."""
+        """Yield the derivatives with respect to prior moments, in blocks."""
 
     @abstractmethod
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
-        """Yield moments of all points in order, part by part, each without its own sites."""
+        """Yield leave-one-out moments of all points in parts, in order: each point without its sites."""
 
     def natural(self, sites: Array) -> tuple[Array, Array]:
         """Return S and h of sites (2, n, d), the arguments of `implied`: sums over rows."""
@@ -136,19 +136,19 @@ class SiteSweeps[B, P: Whitened](ABC):
         return total
 
     def posterior(self, sites: Array) -> P:
-        """Return the posterior that sites (2, n, d) imply. It raises the errors of `implied`."""
+        """Return the posterior for sites (2, n, d). Raise the errors of `implied`."""
         return self.implied(*self.natural(sites))
 
     def take(self, sites: Array) -> tuple[bool, float]:
         """Compute the posterior of a sweep; see `pymc_gpep.solvers.site_ep.ImpliedPosterior`."""
         try:
             self._taken = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
-        except LinAlgError:  # Errors of reading rows must be raised.
+        except LinAlgError:  # Other errors, such as errors of reading rows, are raised.
             return False, np.nan
         return True, self.of_posterior(self._taken[0])
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """Return False, since an iteration with negative precisions begins close to its end."""
+        """Return False, since iterations with negative precisions start near their end."""
         return False
 
     def update(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
@@ -157,7 +157,7 @@ class SiteSweeps[B, P: Whitened](ABC):
         return not np.isnan(residual), terms, residual
 
     def over_blocks[R](self, sites: Array, work: Callable[[B], R]) -> Iterator[R]:
-        """Yield the results of `work` on all rows, part by part in order. Parts of a block run in parallel."""
+        """Yield the results of `work` on all rows in parts, in order. Parts of a block run in parallel."""
 
         def one(part: tuple[slice, Features]) -> R:
             with np.errstate(all="ignore"):  # Each thread has its own errstate.
@@ -168,16 +168,16 @@ class SiteSweeps[B, P: Whitened](ABC):
 
 
 class PointSites(Protocol):
-    """Sites that approximate the likelihood of all points: a precision and a location each."""
+    """Sites that approximate the likelihood of all points; a site has a precision and a location."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, d): d sites for each of n points."""
+        """Shape (n, d): d sites for each of n points."""
 
     def widening(self) -> Self | None:
-        """Return these sites with negative precisions allowed; None if they are not needed, or not supported.
+        """Return these sites with negative precisions allowed; None if they are not needed or not supported.
 
-        Without them, a site that needs a negative precision matches only the mean.
+        Without negative precisions, a site that needs one matches only the mean.
         """
 
     def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any, Any]:
@@ -208,7 +208,7 @@ class MatchedSites(NamedTuple):
     location: Array
     """Locations of the target sites, (B, d)."""
     variance: Array
-    """Posterior variance of the value that each site acts on, (B, d)."""
+    """Posterior variance of the projection of each site, (B, d)."""
     terms: float
     """Terms of the points in the evidence or bound; NaN if target sites do not exist."""
 
@@ -217,23 +217,23 @@ class Slopes(NamedTuple):
     """Derivatives of the evidence or bound at B points, for a fixed posterior of the inducing values."""
 
     mean: Array
-    """In the prior mean, (c, B)."""
+    """Derivatives in the prior mean, (c, B)."""
     covariance: Array
-    """In w through Σ: the factor of Σ w, (c, B)."""
+    """Derivatives in w through Σ, as factors of Σ w, (c, B)."""
     rest: Array
-    """In s, (c, B)."""
+    """Derivatives in s, (c, B)."""
 
 
 class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
-    """Sweeps over scalar sites, for one prior.
+    """Sweeps over scalar sites for one prior.
 
     Parameters
     ----------
     features : RowFeatures
     functions : array (n, d)
-        Function that each site acts on.
+        Index of the function of each site.
     shifts : bool
-        Whether the likelihood depends on differences of functions only.
+        Whether the likelihood depends only on differences of functions.
     team : Team
         Threads for the sweeps. Results do not depend on their number.
     """
@@ -245,14 +245,14 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
 
     @abstractmethod
     def _matched(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> MatchedSites:
-        """Return the target sites of some rows."""
+        """Return the target sites of a slice of rows."""
 
     @abstractmethod
     def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
-        """Return the derivatives at some rows."""
+        """Return the derivatives at a slice of rows."""
 
     def _projected(self, sums: SiteSums) -> SiteSums:
-        """Return the sites on each function as sites on its projection; by default they are the same."""
+        """Return the sites of each function as sites of its projection. By default they are equal."""
         return sums
 
     def _sums(self, block: SiteSums) -> tuple[Array, Array]:
@@ -285,7 +285,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
     ) -> tuple[float, float]:
         """Compute target sites. Return the terms of the points in the evidence or bound, and the largest change.
 
-        The sites are moved by the `shift` first. Both numbers are NaN if the target sites do not exist.
+        The sites are first moved by the `shift`. Both numbers are NaN if target sites do not exist.
         """
 
         def part(block: SiteSums) -> tuple[float, float]:
@@ -325,7 +325,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         return self.over_blocks(sites, part)
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
-        """Yield moments of all points in order, part by part, each without its own sites.
+        """Yield leave-one-out moments of all points in parts, in order: each point without its sites.
 
         The functions must be independent in the posterior.
         """
@@ -353,11 +353,11 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         return features.rest[self._owner]
 
     def _by_site(self, rows: slice, values: Array) -> Array:
-        """Return the values that the sites act on, (B, d), from values of all functions (c, B)."""
+        """Return the values (B, d) of the functions of the sites, from values of all functions (c, B)."""
         return np.take_along_axis(values.T, self._functions[rows], axis=1)
 
     def _by_function(self, rows: slice, values: Array) -> Array:
-        """Return sums (c, B) of values (B, d) over the sites on each function."""
+        """Return sums (c, B) of values (B, d) over the sites of each function."""
         functions, c = self._functions[rows], len(self._owner)
         at = functions + c * np.arange(len(functions))[:, None]
         return np.bincount(at.ravel(), values.ravel(), minlength=c * len(functions)).reshape(-1, c).T

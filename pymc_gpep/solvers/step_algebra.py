@@ -1,10 +1,10 @@
-"""The algebra of a step over a batch, for NumPy and JAX.
+"""Linear algebra of a step over a batch, for NumPy and JAX.
 
-Functions that share covariance and inducing inputs are a group with the same features. Function k is f = m + wᵀv_k + e,
-w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k. A batch uses the
-part β_k of S and h. All other results follow from Σ_k. Variances are wᵀΣ_k w, derivatives in w contain Σ_k w, and
-S Σ S follows from S and Σ. A group therefore needs one product of all w with all Σ_k, and no system is solved for a
-function.
+Functions that share covariance and inducing inputs are a group with common features. Function k is f = m + wᵀv_k + e
+with w = L⁻¹ k(x) and residual variance s = κ − wᵀw. Its posterior q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and
+μ_k = β_k Σ_k h_k. A batch uses the share β_k of S and h. All other results follow from Σ_k. Variances are wᵀΣ_k w,
+derivatives in w contain Σ_k w, and S Σ S follows from S and Σ. A group therefore takes one product of all w with all
+Σ_k, without solving a system for each function.
 
 Coefficients of effects that are added to the process are further features, without a residual.
 
@@ -30,26 +30,26 @@ from pymc_gpep.kernels.methods.step_loops import (
 )
 from pymc_gpep.solvers.step_arrays import StepArrays
 
-_ADDED_TO_SQUARES = 1e-12  # Number that PyMC adds to squared distances before their root.
+_ADDED_TO_SQUARES = 1e-12  # Number that PyMC adds to squared distances before it takes their root.
 
 
 class ProfileValues(NamedTuple):
-    """Values and derivatives of a covariance v φ(r²) at many distances."""
+    """Values and derivatives of a covariance v φ(r²) at an array of distances."""
 
     values: Array
-    """v φ(r²)."""
+    """Values v φ(r²)."""
     slopes: Array
-    """−2 v φ′(r²); the array `values` itself if both functions are equal."""
+    """Derivatives −2 v φ′(r²); the array `values` itself if φ = −2 φ′."""
 
 
 class Profile(ABC):
-    """A function φ(r²). The variance of a point is v φ(0)."""
+    """Function φ(r²) of a covariance. The variance of a point is v φ(0)."""
 
     name: str
 
     @abstractmethod
     def at(self, squares: Array, variance: float) -> ProfileValues:
-        """Return values at squared distances, from v φ(0)."""
+        """Return values at squared distances, given the variance v φ(0)."""
 
     @abstractmethod
     def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
@@ -57,7 +57,7 @@ class Profile(ABC):
 
 
 class _SquaredExponential(Profile):
-    """φ = exp(−r² / 2) = −2 φ′."""
+    """Squared exponential profile, φ = exp(−r² / 2) = −2 φ′."""
 
     name = "squared exponential"
 
@@ -72,12 +72,12 @@ class _SquaredExponential(Profile):
 
 
 class _OfDistance(Profile):
-    """φ = p(a r) exp(−a r), with a polynomial p."""
+    """Profile φ = p(a r) exp(−a r) with a polynomial p."""
 
     rate: float
 
     def polynomials(self, t: Array) -> tuple[Array, Array]:
-        """Return p(t), and −2 φ′ exp(t) as a function of t = a r."""
+        """Return p(t) and −2 φ′ exp(t), at t = a r."""
         raise NotImplementedError
 
     def at(self, squares: Array, variance: float) -> ProfileValues:
@@ -132,7 +132,7 @@ PROFILES: tuple[Profile, ...] = (_SquaredExponential(), _Matern52(), _Matern32()
 
 
 _RATIO_TOLERANCE = 1e-13  # Largest relative difference of equal ratios of scales.
-_FAR = 100.0  # Largest squared distance from the centre, in length scales, for float32 products.
+_FAR = 100.0  # Largest squared distance from the centre (length scales) for float32 products.
 
 
 class Group(NamedTuple):
@@ -147,13 +147,13 @@ class Group(NamedTuple):
 
     @property
     def taken(self) -> slice | list[int]:
-        """The functions as an index; a slice, which copies nothing, if they are consecutive."""
+        """Index of the functions in arrays; a slice, which makes no copy, if they are consecutive."""
         first, last = self.functions[0], self.functions[-1]
         return slice(first, last + 1) if last - first + 1 == len(self.functions) else self.functions
 
 
 def grouped(covariance_of: Sequence[int], sets: int) -> list[Group]:
-    """Return groups of functions, by the first function of each group.
+    """Return the groups of functions, in the order of their first functions.
 
     Parameters
     ----------
@@ -174,20 +174,20 @@ class RowMoments(NamedTuple):
     """Prior moments of a group of g functions at B rows."""
 
     cross: Array
-    """Covariance of rows and inducing values, (B, M)."""
+    """Covariances of rows with inducing values, (B, M)."""
     variance: Array
-    """κ, (B,)."""
+    """Variances κ, (B,)."""
     mean: Array | None
-    """m, (B, g); None where it is 0."""
+    """Means m, (B, g); None if they are 0."""
     effects: Array | None = None
     """Coefficients of the p standard normals of effects added to the process, (B, p); None without effects."""
 
 
 class InducingMoments(Protocol):
-    """A prior at fixed hyperparameters and inducing inputs."""
+    """Prior at fixed hyperparameters and inducing inputs."""
 
     covariances: list[Array]
-    """Prior covariance of the inducing values of each group, (M, M)."""
+    """Prior covariances (M, M) of the inducing values of each group."""
 
     def rows(self, x: Array) -> list[RowMoments]:
         """Return the moments of each group at rows (B, d)."""
@@ -200,40 +200,40 @@ class InducingMoments(Protocol):
 
 
 class StepBlocks(Protocol):
-    """A prior as a function of hyperparameters, flat and unconstrained, and inducing inputs (1 or c, M, d)."""
+    """Prior as a function of flat unconstrained hyperparameters, and of inducing inputs (1 or c, M, d)."""
 
     covariance_of: list[int]
     """Position of the covariance of each of the c functions among all covariances."""
     written: bool
-    """Whether moments and pull-backs have closed forms, without graphs."""
+    """Whether moments and pull-backs have closed forms, in place of graphs."""
 
     def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
-        """Fix hyperparameters and inducing inputs; with `single`, products may be float32."""
+        """Return the moments at fixed hyperparameters and inducing inputs; with `single`, products may be float32."""
 
     def same_scales(self, theta: Array) -> Array | None:
-        """Return the scales of columns (d,) if there is one covariance and its scales are equal; else None."""
+        """Return the scales of columns (d,) for a single covariance with equal scales; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
-        """Return the scale functions of the only covariance; None if it has another form, or is not the only one."""
+        """Return the scale functions of a single covariance; None for several covariances or another form."""
 
 
 class ScaleFunctions(Protocol):
-    """Scales s (p, d), variances v φ(0) (p,) and variances of noise (p,) of p stationary covariances."""
+    """Functions of hyperparameters: scales s, variances and noise variances of p stationary covariances."""
 
     def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
-        """Return scales, variances and noises for hyperparameters."""
+        """Return scales s (p, d), variances v φ(0) (p,) and noise variances (p,)."""
 
     def pulled(self, theta: Array, scales: Array, variances: Array, noises: Array) -> Array:
         """Return derivatives in hyperparameters from derivatives in scales, variances and noises."""
 
 
 class StationaryBlocks:
-    """Covariances v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², plus noise of each row, with a mean of 0.
+    """Prior with mean 0, covariances v φ(r²) with r² = Σ_d s_d² (x_d − x'_d)², and noise of each row.
 
     Parameters
     ----------
     profiles : sequence of Profile
-        φ of each covariance.
+        Profile φ of each covariance.
     functions : ScaleFunctions
     covariance_of : list of int
         See `StepBlocks`.
@@ -247,7 +247,7 @@ class StationaryBlocks:
         self.covariance_of = covariance_of
 
     def at(self, theta: Array, z: Array, single: bool = False) -> "_StationaryMoments":
-        """See `StepBlocks`. If points are many length scales from their centre, distances are float64."""
+        """See `StepBlocks`. Distances are float64 if points are many length scales from their centre."""
         return _StationaryMoments(self, theta, z, single)
 
     def scale_functions(self) -> ScaleFunctions | None:
@@ -263,7 +263,7 @@ class _StationaryMoments:
         self._functions, self._theta, self._single = blocks.functions, theta.copy(), single
         self._scales, variances, self._noises = blocks.functions(theta)
         self._groups, self._shape = grouped(blocks.covariance_of, len(z)), z.shape
-        # Centred inputs avoid cancellation in distances, which are differences of products.
+        # Centre inputs, since distances are differences of products.
         self._middle = z.mean(axis=(0, 1))
         z = z - self._middle
         self._products: list[_Products] = []
@@ -275,7 +275,7 @@ class _StationaryMoments:
         self.covariances = [each.covariance for each in self._each]
 
     def _products_of(self, z: Array, inputs: int, scales: Array) -> tuple["_Products", float]:
-        """Return products shared with an earlier group, with their ratio, or new products."""
+        """Return products that are shared with an earlier group, or new products; and their ratio."""
         for known in self._products:
             if known.inputs == inputs and (ratio := known.ratio(scales)):
                 return known, ratio
@@ -304,7 +304,7 @@ class _StationaryMoments:
 
 
 class _Products:
-    """Inner products for distances, for groups with the same z and proportional scales."""
+    """Inner products for distances, shared by groups with the same z and proportional scales."""
 
     def __init__(self, inputs: int, z: Array, scales: Array) -> None:
         self.inputs, self.z, self.scales, self.squares = inputs, z, scales, scales**2
@@ -317,7 +317,7 @@ class _Products:
         self.near = True
 
     def ratio(self, scales: Array) -> float | None:
-        """Add a user, and return the ratio of its products to these; None if the scales are not proportional."""
+        """Add a group, and return the ratio of its products to these; None if scales are not proportional."""
         place = int(np.argmax(self.scales))
         root = scales[place] / self.scales[place]
         if not np.allclose(root * self.scales, scales, rtol=_RATIO_TOLERANCE, atol=0.0):
@@ -326,7 +326,7 @@ class _Products:
         return float(root**2)
 
     def under(self, ratio: float, products: Array) -> Array:
-        """Return products times a ratio, which the caller may overwrite; `products` itself for a single user."""
+        """Return products times a ratio, which the caller may overwrite; `products` itself for a single group."""
         return products if self._users == 1 else ratio * products
 
     def see(self, x: Array, narrow: Array) -> None:
@@ -341,7 +341,7 @@ class _Products:
 
 
 class _OfGroup:
-    """Moments of one group, from shared products times a ratio."""
+    """Moments of a group, from shared products times a ratio."""
 
     def __init__(self, profile: Profile, variance: float, products: _Products, ratio: float) -> None:
         self._profile, self._variance, self._products, self._ratio = profile, variance, products, ratio
@@ -350,7 +350,8 @@ class _OfGroup:
             products.under(ratio, products.of_z), self._norms, self._norms, variance
         )
         diagonal = np.arange(len(self._norms))
-        self._slopes[diagonal, diagonal] = 0.0  # Distance 0 is constant, and φ′ may diverge at 0.
+        # This distance is constant, and φ′ may diverge at 0.
+        self._slopes[diagonal, diagonal] = 0.0
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
 
@@ -383,27 +384,27 @@ class StepFeatures(NamedTuple):
     """Features of a group at B rows."""
 
     w: Array
-    """(B, M + p)."""
+    """Features w, (B, M + p)."""
     rest: Array
-    """s, (B,)."""
+    """Residual variances s, (B,)."""
     moments: RowMoments
     group: Group
 
     @property
     def n_inducing(self) -> int:
-        """M."""
+        """Number of inducing values, M."""
         return int(self.moments.cross.shape[1])
 
 
 class StepSlopes(NamedTuple):
-    """Derivatives in the moments of a group of g functions at B rows."""
+    """Derivatives with respect to the features of a group of g functions at B rows."""
 
     w: Array
-    """In w (B, M + p), without the dependence through s."""
+    """Derivatives in w (B, M + p), without the dependence through s."""
     rest: Array
-    """In s (B,); 0 where s = 0."""
+    """Derivatives in s (B,); 0 if s = 0."""
     mean: Array
-    """In prior means, (B, g)."""
+    """Derivatives in prior means, (B, g)."""
 
 
 class StepWhitening:
@@ -444,7 +445,7 @@ class StepWhitening:
         return StepFeatures(whole, rest, moments, group)
 
     def pulled(self, features: Sequence[StepFeatures], slopes: Sequence[StepSlopes]) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and in inducing inputs (1 or c, M, d), from slopes in features."""
+        """Return derivatives in hyperparameters and in inducing inputs (1 or c, M, d), from derivatives in features."""
         found = [self._pulled(root, own, bars) for root, own, bars in zip(self._roots, features, slopes, strict=True)]
         covariances, rows = zip(*found, strict=True)
         return self._moments.pulled(covariances, rows)
@@ -462,18 +463,18 @@ class StepWhitening:
 
 
 class Covered(NamedTuple):
-    """Moments of the rows of a batch under q."""
+    """Posterior moments of the rows of a batch."""
 
     mean: Array
     """Means of wᵀv_k, (B, c)."""
     variance: Array
     """Variances of wᵀv_k, (B, c)."""
     covariances: list[Array]
-    """Σ_k w of each group of g functions, (B, g M)."""
+    """Products Σ_k w of each group of g functions, (B, g M)."""
 
 
 class StepPosterior:
-    """q of all functions, from S (c, M, M), h (c, M) and the shares β (c,) of both.
+    """Posterior q of all functions, from S (c, M, M), h (c, M) and their shares β (c,).
 
     Parameters
     ----------
@@ -499,19 +500,19 @@ class StepPosterior:
 
     @property
     def log_normalisers(self) -> Array:
-        """log ∫ N(v | 0, I) exp(β hᵀv − ½ β vᵀS v) dv, (c,)."""
+        """Log normalisers log ∫ N(v | 0, I) exp(β hᵀv − ½ β vᵀS v) dv, (c,)."""
         found: Array = 0.5 * self._share * (self.location * self.mean).sum(axis=1) - self._half_log_dets
         return found
 
     @property
     def divergences(self) -> Array:
-        """KL(q(v_k), N(0, I)), (c,)."""
+        """Divergences KL(q(v_k) ‖ N(0, I)), (c,)."""
         found: Array = 0.5 * (self._traces + self._squares - self.mean.shape[1]) + self._half_log_dets
         return found
 
     @property
     def whole_log_normalisers(self) -> Array:
-        """Log normalisers for β = 1, (c,). For float32 Σ, to first order in 1 − β, by Σ S = (I − Σ) / β."""
+        """Log normalisers for β = 1, (c,). With float32 Σ they are of first order in 1 − β, by Σ S = (I − Σ) / β."""
         if not self._arrays.single:
             return self._arrays.log_normalisers(self._precision, self.location)
         rest = (self._squares - self.mean.shape[1] + self._traces) / self._share
@@ -530,10 +531,10 @@ class StepPosterior:
         return found
 
     def shift(self, common: Array) -> Array:
-        """Move sites by the best common function, h_k + S_k a, and return the new `common`, g (M,).
+        """Move sites by the common shift, h_k + S_k a, for functions with equal features. Return the new g (M,).
 
-        All functions have the same features. See `pymc_gpep.solvers.common_shift`. The matrix of the system is the sum
-        over k of (I − Σ_k) / β_k: S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
+        See `pymc_gpep.solvers.common_shift`. The matrix of the system is Σ_k (I − Σ_k) / β_k, since S Σ S = (S − (I −
+        Σ) / β) / β. The right-hand side uses S μ = h − μ / β.
         """
         arrays, share = self._arrays, self._share
         missing = (self.location - self.mean / share[:, None]).sum(axis=0) - common
@@ -544,7 +545,7 @@ class StepPosterior:
         return common + moved.sum(axis=0)
 
     def shift_by_tests(self, common: Array, cross: Array, precision: Array, ridge: float) -> Array:
-        """Move sites as `shift` does, by r test functions, from g (r,), R (c, r, M) and Q (r, r). This needs roots."""
+        """Move sites like `shift`, with r test functions, from g (r,), R (c, r, M) and Q (r, r). It needs roots."""
         arrays = self._arrays
         system = arrays.residual_tests(precision, cross, self._roots, self._share)
         missing = (cross @ self.mean[:, :, None])[:, :, 0].sum(axis=0) - common
@@ -584,7 +585,7 @@ class StepPosterior:
     ) -> list[StepSlopes]:
         """Return derivatives of each group, from derivatives (B, c) in means and variances of wᵀv_k and in s.
 
-        The residual variance s = κ − wᵀw depends on w. Derivatives in s are 0 where s = 0.
+        The derivatives include the dependence of s = κ − wᵀw on w. Derivatives in s are 0 if s = 0.
         """
         found = []
         for each, covariances in zip(features, covered.covariances, strict=True):

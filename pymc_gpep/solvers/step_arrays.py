@@ -1,7 +1,7 @@
-"""The array library of a step over a batch: BLAS and kernels for NumPy. A subclass implements it for JAX.
+"""Array library of a step over a batch: BLAS and kernels for NumPy. A subclass implements it for JAX.
 
 Formulas of a step are written once (`step_algebra`, `common_shift`, `pymc_gpep.streaming.memories`), for both
-libraries. A method overwrites an array only if its docstring mentions it. The caller uses the returned array.
+libraries. A method overwrites an array only if its docstring states it. Callers must use the returned array.
 
 `PointKernel` computes the terms of the factors of points. Under JAX, `pymc_gpep.streaming.jax_step` computes them.
 """
@@ -32,29 +32,29 @@ from pymc_gpep.kernels.methods.factors import (
     whole_points,
 )
 
-RIDGE = 1e-10  # Ridge of a system, relative to the mean of its diagonal.
-LEAST_RIDGE = 1e-100  # Ridge of a system of zeros.
-_SINGLE_RIDGE = 1e-6  # Ridge of a float32 system.
+RIDGE = 1e-10  # Ridge of a linear system, relative to the mean of its diagonal.
+LEAST_RIDGE = 1e-100  # Smallest ridge, for a system of zeros.
+_SINGLE_RIDGE = 1e-6  # Relative ridge of a float32 system.
 _LARGEST_TRACE = 1e5  # Largest trace of β S for a float32 inverse.
-_LOG_ERROR = float(np.log(1e-6))  # Logarithm of the error of the integral of a point.
-_UNDIVIDED = 80  # Largest size of a matrix that LAPACK factorises and inverts whole.
+_LOG_ERROR = float(np.log(1e-6))  # Logarithm of the allowed error of the integral of a point.
+_UNDIVIDED = 80  # Largest size of a matrix that LAPACK factorises and inverts without recursion.
 
 
 class StepGaussians(NamedTuple):
-    """N(μ_k, Σ_k), Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k, of c functions."""
+    """Gaussians N(μ_k, Σ_k) of c functions, with Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k."""
 
     mean: Array
-    """(c, M)."""
+    """Means μ, (c, M)."""
     covariance: Array
-    """(c, M, M)."""
+    """Covariances Σ, (c, M, M)."""
     half_log_dets: Array
     """½ log |I + β S|, (c,)."""
     roots: Any
-    """R_k with Σ_k = R_kᵀ R_k, if requested."""
+    """Roots R_k with Σ_k = R_kᵀ R_k, if requested."""
 
 
 class StepArrays:
-    """Array library of NumPy. If `single`, products are float32. Stored sums are float64.
+    """Array library for NumPy. If `single`, products are float32. Stored sums are float64.
 
     Matrices S (c, M, M) are read from their lower triangles.
     """
@@ -64,17 +64,17 @@ class StepArrays:
     def __init__(self, single: bool = False) -> None:
         self.single = single
         self.ridge = _SINGLE_RIDGE if single else RIDGE
-        """Ridge of a system of covariances."""
+        """Relative ridge of a system of covariances."""
 
     def root(self, matrix: Array) -> Array:
-        """Return R with RᵀR = matrix⁻¹, in a form for methods of this class.
+        """Return R with RᵀR = matrix⁻¹, in the representation that methods of this class use.
 
         Raises
         ------
         LinAlgError
             If the matrix (M, M) has no Cholesky factor. Under JAX, R is NaN.
         """
-        # A lower triangle in C order is an upper triangle in Fortran order.
+        # The lower triangle in C order is the upper triangle in Fortran order.
         return _inverse_factor(matrix.T)[0]
 
     def whitened(self, root: Array, rows: Array, transposed: bool = False) -> Array:
@@ -96,10 +96,10 @@ class StepArrays:
         return matrix
 
     def gaussians(self, precision: Array, location: Array, share: Array, roots: bool) -> StepGaussians:
-        """Return the StepGaussians of S (c, M, M), h (c, M) and β (c,). Roots are computed in float64.
+        """Return the Gaussians for S (c, M, M), h (c, M) and β (c,). Roots are computed in float64.
 
-        If `single`, Σ is computed in float32. In directions without data its error is the rounding error times the
-        largest eigenvalue of I + β S. If this may be too large for a function, its Σ is computed in float64.
+        If `single`, Σ is computed in float32. In directions without data, the error of Σ is the rounding error times
+        the largest eigenvalue of I + β S. If it could be too large for a function, its Σ is computed in float64.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class StepArrays:
         return StepGaussians(mean, covariance, half_log_dets, kept)
 
     def means(self, roots: Any, location: Array, share: Array) -> Array:
-        """Return μ (c, M) for another h."""
+        """Return means μ (c, M) for another h."""
         return np.array([
             part * dtrmv(root, dtrmv(root, h, trans=1)) for root, part, h in zip(roots, share, location, strict=True)
         ])  # fmt: skip
@@ -161,13 +161,13 @@ class StepArrays:
         return np.array([dsymv(1.0, own.T, x, lower=0) for own in precision])
 
     def solved(self, system: Array, right: Array, ridge: float) -> Array:
-        """Return the solution of a system (n, n) with a ridge; zeros if it fails. The lower triangle is overwritten."""
+        """Solve a system (n, n) with a relative ridge; return zeros if it fails. The lower triangle is overwritten."""
         self.with_diagonal(system, ridge * max(float(system.trace()), 0.0) / len(system) + LEAST_RIDGE)
         _, solution, failed = dposv(system.T, right, lower=0, overwrite_a=1)
         return np.zeros_like(right) if failed or not np.isfinite(solution.sum()) else solution
 
     def narrow(self, rows: Array) -> Array:
-        """Return rows in the precision of Σ (float32 or float64)."""
+        """Return rows as float32 or float64, like Σ."""
         return rows.astype(np.float32 if self.single else np.float64, copy=False)
 
     def residual_variances(self, variance: Array, w: Array) -> Array:
@@ -185,7 +185,7 @@ class StepArrays:
     def feature_slopes(
         self, w: Array, covariances: Array, of_variance: Array, of_rest: Array, inducing: int, slopes: Array
     ) -> Array:
-        """Add derivatives in w, from derivatives (B, g) in variances and s, to `slopes` (B, M), and return them."""
+        """Add derivatives in w to `slopes` (B, M), from derivatives (B, g) in variances and s, and return `slopes`."""
         of_variance, of_rest = map(np.ascontiguousarray, (of_variance, of_rest))
         loops.feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes)
         return slopes
@@ -198,10 +198,10 @@ class StepArrays:
         beta: float,
         added: bool = False,
     ) -> Array:
-        """Return (1 − β) S + β Σ t w wᵀ (c, M, M); S + β Σ t w wᵀ if `added`. S is overwritten.
+        """Return (1 − β) S + β Σ t w wᵀ (c, M, M), or S + β Σ t w wᵀ if `added`. S is overwritten.
 
-        Weights t are (B, c). Features (B, M) come with the functions that use them. Negative weights need a second
-        product. Added sums are float64.
+        Weights t are (B, c). `features` has pairs of features (B, M) and the functions that use them. Negative weights
+        need a second product. With `added`, sums are float64.
         """
         rows, size = features[0][0].shape
         below, above = weights.min(axis=0) < 0.0, weights.max(axis=0) > 0.0
@@ -211,7 +211,7 @@ class StepArrays:
         for w, functions in features:
             for k in functions:
                 own = precision[k]
-                left = 1.0 if added else 1.0 - beta, 0.0  # Weights of the old S and of the old sums.
+                left = 1.0 if added else 1.0 - beta, 0.0  # Weights of the old S, and of the old sums.
                 for sign in [1.0] * bool(above[k] or not below[k]) + [-1.0] * bool(below[k]):
                     loops.scaled_rows(w, weights, k, sign, scaled)
                     if sums is None:
@@ -234,19 +234,19 @@ class StepArrays:
         return cross
 
     def at_sites(self, values: Array, functions: NDArray[np.int64]) -> Array:
-        """Return, from values (B, c) of all functions, the values (B, d) of the function of each site."""
+        """Return the values (B, d) of the function of each site, from values (B, c) of all functions."""
         found = np.empty(functions.shape)
         loops.at_sites(values, functions, found)
         return found
 
     def by_function(self, values: Array, functions: NDArray[np.int64], weights: Array, count: int) -> Array:
-        """Return sums (B, c) of values (B, d) over the sites on each of c functions, times the row's weight (B,)."""
+        """Return sums (B, c) of values (B, d) over the sites of each of c functions, times weights of rows (B,)."""
         found = np.empty((len(values), count))
         loops.by_function(values, functions, weights, found)
         return found
 
     def repeat[State](self, update: Callable[[State], State], start: State, times: int) -> State:
-        """Return the result of `times` updates."""
+        """Return the state after `times` updates."""
         for _ in range(times):
             start = update(start)
         return start
@@ -262,14 +262,14 @@ class StepArrays:
     def matching_sites(self, in_mean: Array, in_variance: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Return sites t, ν with which cavities N(mean, variance) have the moments of the tilted distributions, (B, d).
 
-        If a tilted distribution is wider than its cavity, as with label noise, the site matches the mean alone.
+        If a tilted distribution is wider than its cavity, as with label noise, the site matches only the mean.
         """
         t, nu = np.empty_like(mean), np.empty_like(mean)
         loops.matching_sites(in_mean, in_variance, mean, variance, t, nu)
         return t, nu
 
     def bounded_sites(self, variance: Array, largest: float, t: Array, nu: Array) -> tuple[Array, Array]:
-        """Return sites with the same means, and precision times variance at most `largest`. Sites are overwritten."""
+        """Limit precision times variance of sites to `largest`, with unchanged means. Sites are overwritten."""
         loops.bounded_sites(variance, largest, t, nu)
         return t, nu
 
@@ -283,8 +283,8 @@ class StepArrays:
 def _inverse_factor(matrix: Array) -> tuple[Array, float]:
     """Return U⁻¹ and log |U| for a matrix UᵀU (n, n) in Fortran order. Only its upper triangle is read.
 
-    The recursion by halves computes mostly products of triangular matrices, in half the time of solves. Lower triangles
-    of results are undefined.
+    A recursion over halves computes mostly products of triangular matrices, which takes half the time of solves. Lower
+    triangles of results are undefined.
     """
     size = len(matrix)
     if size <= _UNDIVIDED:
@@ -316,7 +316,7 @@ def adam_step(
     of_second: float,
     least: float,
 ) -> None:
-    """Take a step of Adam uphill (Kingma and Ba 2015), in place and in one loop.
+    """Take a step of Adam upwards (Kingma and Ba 2015), in place and in one loop.
 
     Parameters
     ----------
@@ -333,10 +333,10 @@ def adam_step(
 
 
 class PointTerms(NamedTuple):
-    """Terms of B points with d normal latent values each."""
+    """Terms of B points, each with d normal latent values."""
 
     value: Array
-    """Sum over factors of a functional of the factor, at these means and variances, (B,)."""
+    """Sums over the factors of each point, such as of their log normalisers, (B,)."""
     in_mean: Array
     """Derivatives of `value` in the means, (B, d)."""
     in_variance: Array
@@ -344,15 +344,15 @@ class PointTerms(NamedTuple):
 
 
 class PointKernel:
-    """Terms of points with d normal latent values each.
+    """Kernel that computes `PointTerms`.
 
-    The place of an integral is stored, as the start of the next call.
+    The place of the largest integrand of a point is stored as the start of the next call.
 
     Parameters
     ----------
     compute : function
-        A function of means and variances (B, d), labels (B,), places of integrals (B,), and the arrays of
-        `PointTerms`. It overwrites all but the first three.
+        Function of means and variances (B, d), labels (B,), places of integrals (B,), and the arrays of `PointTerms`.
+        It overwrites the places and these arrays.
     """
 
     def __init__(self, compute: Callable[..., None]) -> None:
@@ -371,7 +371,7 @@ class PointKernel:
 
 
 def pair_kernel(noise: float) -> PointKernel:
-    """Return the kernel of ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k."""
+    """Return the kernel of ∏_k Φ((f_y − f_k) / √noise). Sites of f_y precede sites of the f_k."""
     return PointKernel(lambda mean, variance, labels, places, *found: pairs(mean, variance, noise, *found))
 
 
@@ -386,7 +386,7 @@ def logit_kernel() -> PointKernel:
 
 
 def whole_point_kernel(noise: float, epsilon: float = 0.0) -> PointKernel:
-    """Return the kernel of the probability that the label's utility is largest; the share ε of labels is noise."""
+    """Return the kernel of the probability that the label's utility is largest, with label noise ε."""
 
     def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
         whole_points(mean, variance, labels, noise, FLAT, _LOG_ERROR, places, *found)

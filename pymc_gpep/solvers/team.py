@@ -1,8 +1,9 @@
 """Threads: one for BLAS, and a few threads of this package for independent work.
 
-The threads of OpenBLAS wait for each other at every call. If another process uses a core they wait for the scheduler
-each time, and a solve takes a hundred times as long. So BLAS uses one thread. Independent work, such as the
-factorisations of the classes, is divided into pieces of a millisecond or more. A delayed thread runs fewer pieces.
+The threads of OpenBLAS wait for each other at every call. If another process uses a core, each wait depends on the
+scheduler, and a solve takes a hundred times as long. Therefore BLAS uses one thread. Independent work, such as the
+factorisations for the classes, is divided into pieces of a millisecond or more. A delayed thread then runs fewer
+pieces.
 """
 
 import os
@@ -23,7 +24,7 @@ _MEMORY = 2e9  # Largest number of bytes of matrices of parallel solves.
 
 
 class _Shift:
-    """Workers on a list of work, and the threads that they share.
+    """Workers on a list of tasks, and the threads that they share.
 
     Parameters
     ----------
@@ -39,21 +40,22 @@ class _Shift:
         self._threads = threads
 
     def leave(self) -> None:
-        """Record that a worker has finished."""
+        """Record the end of a worker."""
         with self._lock:
             self._busy -= 1
 
     @property
     def share(self) -> int:
-        """Return the number of threads for each running worker, which inherits threads of finished workers."""
+        """Number of threads for each running worker; threads of finished workers are reused."""
         return self._threads // self._busy
 
 
-_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)  # Shift of this thread.
+# Threads that this thread shares.
+_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)
 
 
 class Team:
-    """The current thread and helper threads; a context.
+    """Context with the current thread and helper threads.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ class Team:
         if self._pool is None or len(listed) < 2:
             return [function(item) for item in listed]
         results: list[Any] = [None] * len(listed)
-        left = iter(enumerate(listed))  # next() is atomic
+        left = iter(enumerate(listed))  # next() is atomic.
         together = min(self.size, len(listed))
         shift = _Shift(together, max(_allowed(), together))
 
@@ -89,7 +91,7 @@ class Team:
                     results[place] = function(item)
             finally:
                 _shift.reset(before)
-                for _ in left:  # do not wait for the rest after a failure
+                for _ in left:  # After a failure, drop the remaining items.
                     pass
                 shift.leave()
 
@@ -104,11 +106,11 @@ class Team:
 
 
 ALONE = Team()
-"""This thread and no other."""
+"""Team of the current thread alone."""
 
 
 def gather(n: int) -> Team:
-    """Return a team for work on n × n matrices. For large matrices it has as many threads as BLAS was allowed."""
+    """Return a team for work on n × n matrices. For large matrices it uses all threads that the user allows BLAS."""
     return Team(_allowed() - 1) if n >= _SMALL else ALONE
 
 
@@ -118,13 +120,13 @@ def gather_for_pieces() -> Team:
 
 
 def gather_for_solves(c: int, n: int) -> Team:
-    """Return a team for parallel solves with c functions at n points. Remaining threads are shared among solves."""
+    """Return a team for parallel solves with c functions at n points. The solves share remaining threads."""
     together = int(_MEMORY / (8 * (2 * c + 4) * n * n))
     return Team(max(min(_allowed(), together) - 1, 0))
 
 
 def _allowed() -> int:
-    """Return the number of threads that this thread may use, itself included."""
+    """Return the number of threads that this thread may use, including itself."""
     if parent_process() is not None:  # A worker process that runs a chain.
         return 1
     shift = _shift.get()
@@ -139,14 +141,14 @@ class _Library(NamedTuple):
 
 
 class _Limit:
-    """Limit of one thread for every BLAS of this process while a caller holds it; then the earlier limits apply."""
+    """Limit of one thread for every BLAS of this process, until the last caller releases it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
         self._before: list[tuple[_Library, int]] = []
         self.allowed = 1
-        """Number of threads that the user allows: that of BLAS before the limit, at most the number of processors."""
+        """Number of threads that the user allows: BLAS's before the limit, at most the number of processors."""
 
     def enter(self) -> None:
         with self._lock:
@@ -165,7 +167,7 @@ class _Limit:
             if self._users:
                 return
             self.allowed = 1
-            # A process that runs a chain uses one thread: idle BLAS threads would spin beside other chains.
+            # In a process that runs a chain the limit stays, since idle BLAS threads would slow other chains.
             if parent_process() is None:
                 for library, threads in self._before:
                     library.set(threads)
@@ -176,10 +178,10 @@ _limit = _Limit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS and LAPACK to one thread inside of this context; also a decorator.
+    """Limit BLAS and LAPACK to one thread in this context; also a decorator.
 
-    The number of threads is a setting of the whole process. After overlapping contexts of several threads, it has the
-    value from before the first context.
+    The number of threads is a setting of the whole process. After overlapping contexts in several threads, the value
+    from before the first context is restored.
     """
     _limit.enter()
     try:
@@ -190,12 +192,12 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> list[_Library]:
-    # Finding BLAS libraries takes longer than a small solve, and NumPy's and SciPy's are already loaded: search once.
+    # Search for BLAS libraries once, since it takes longer than a small solve; NumPy and SciPy have loaded them.
     return [_library(each) for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
 
 
 def _library(controller: LibController) -> _Library:
-    # A limit set by threadpoolctl in one thread cannot be changed in another thread, but a solve may run in any thread.
+    # A limit of threadpoolctl cannot be changed from another thread, but solves run in several threads.
     for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
         get = getattr(controller.dynlib, f"{prefix}openblas_get_num_threads{suffix}", None)
         if get is not None:

@@ -1,10 +1,10 @@
-"""The posterior of whitened inducing values, for independent and for coupled functions.
+"""Posterior of whitened inducing values, for independent and for coupled functions.
 
-The v of all functions are one vector of cM numbers. The site of a point acts on its c projections x_k = w_kᵀv_k, with a
-precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), for products of matrices.
+The v of all functions are a vector of cM numbers. A point has the c projections x_k = w_kᵀv_k, and a site with the
+precision Π = diag(π) − ππᵀ / 1ᵀπ on them. Time for n points is O(n c² M²), for products of matrices.
 
-If all functions share their features w, a point needs only the forms wᵀΣ_kl w of pairs of functions. These depend on
-the symmetric parts of the blocks of Σ, and S has symmetric blocks. BLAS then computes half of the products.
+If all functions share their features w, a point needs only the forms wᵀΣ_kl w for pairs of functions. They depend on
+the symmetric parts of the blocks of Σ, and S has symmetric blocks. Therefore BLAS computes only half of the products.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
         own = rows[chosen]
         scaled = np.empty_like(own)
         scaled_rows(own, weights[chosen, None], 0, sign, scaled)
-        dsyrk(sign, scaled.T, beta=1.0, c=half.T, lower=0, overwrite_c=1)  # lower triangle in C order
+        dsyrk(sign, scaled.T, beta=1.0, c=half.T, lower=0, overwrite_c=1)  # Lower triangle in C order.
     mirror(half)
     if out is None:
         return half
@@ -53,11 +53,11 @@ def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
 
 
 class Whitened(Protocol):
-    """q(v) = N(μ, Σ) of the whitened inducing values of all functions."""
+    """Gaussian q(v) = N(μ, Σ) of the whitened inducing values of all functions."""
 
     @property
     def mean(self) -> Array:
-        """μ, (c, M)."""
+        """Means μ, (c, M)."""
 
     @property
     def root(self) -> Array:
@@ -65,7 +65,7 @@ class Whitened(Protocol):
 
     @property
     def log_normaliser(self) -> float:
-        """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
+        """Log normaliser log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) of w_kᵀv_k, for features w_k (M, B) of each function."""
@@ -78,12 +78,12 @@ class Whitened(Protocol):
 
 
 class WhitenedPosterior(NamedTuple):
-    """q(v_k) = N(μ_k, Σ_k) of each function, Σ = (I + S)⁻¹ = Rᵀ R, μ = Σ h."""
+    """Gaussians q(v_k) = N(μ_k, Σ_k) of independent functions, with Σ = (I + S)⁻¹ = Rᵀ R and μ = Σ h."""
 
     mean: Array
-    """μ, (c, M)."""
+    """Means μ, (c, M)."""
     root: Array
-    """R, lower triangular, (c, M, M)."""
+    """Lower triangular roots R, (c, M, M)."""
     log_normaliser: float
     """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, summed over functions."""
 
@@ -150,14 +150,14 @@ _ENTRIES = 4_000_000  # Largest number of entries of R times features: 32 MB.
 
 @dataclass(frozen=True, eq=False)
 class CoupledWhitened:
-    """q(v) = N(μ, Σ), Σ = (I + S)⁻¹ = Rᵀ R, μ = Σ h."""
+    """Gaussian q(v) = N(μ, Σ) of coupled functions, with Σ = (I + S)⁻¹ = Rᵀ R and μ = Σ h."""
 
     mean: Array
-    """μ, (c, M)."""
+    """Means μ, (c, M)."""
     root: Array
-    """R, lower triangular, (cM, cM)."""
+    """Lower triangular root R, (cM, cM)."""
     log_normaliser: float
-    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
+    """Log normaliser log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) of the projections; see `Whitened.moments`."""
@@ -194,7 +194,7 @@ class CoupledWhitened:
         return drawn
 
     def smoothed(self, w: list[Array], pi: Array) -> Array:
-        """Return the part of Σ W Π that belongs to the features of each function, (c, M, B), for π (c, B)."""
+        """Return the rows of Σ W Π for the features of each function, (c, M, B), for π (c, B)."""
         c, size = self.mean.shape
         found = np.empty((c, size, pi.shape[1]))
         for some, halves in self._halves(w):
@@ -212,13 +212,13 @@ class CoupledWhitened:
         """Return `smoothed` for features w (M, B) that all functions share, summed over functions, (M, B)."""
         found = np.zeros_like(w)
         for (k, other), form in self._pair_forms.items():
-            # A pair of different functions counts twice; off the diagonal a form is twice its symmetric part.
+            # A pair of different functions counts twice. For such a pair, form + formᵀ is twice the symmetric part.
             found += (form + form.T) @ (w * (_pair_precision(pi, k, other) * (0.5 if k == other else 1.0)))
         return found
 
     @cached_property
     def _pair_forms(self) -> dict[tuple[int, int], Array]:
-        """Lower triangular T (M, M) of each pair k ≥ l of functions, with wᵀT w = wᵀΣ_kl w for all w."""
+        """Lower triangular T (M, M) with wᵀT w = wᵀΣ_kl w for all w, by pair k ≥ l of functions."""
         (c, size), (whole, _) = self.mean.shape, dlauum(self.root, lower=1)
         blocks = whole.reshape(c, size, c, size)
         diagonal = np.arange(size)
@@ -226,7 +226,7 @@ class CoupledWhitened:
         for k in range(c):
             for other in range(k + 1):
                 block = blocks[k, :, other]
-                # The upper triangle of a block on the diagonal is not part of LAPACK's result.
+                # LAPACK does not write the upper triangle of a diagonal block.
                 form = np.tril(block + (block if k == other else block.T))
                 form[diagonal, diagonal] = block.diagonal()
                 forms[k, other] = form
