@@ -24,7 +24,7 @@ BUDGETS = {
     "noted_inputs": (112, 1),
     "progress": (74, 1),
     "kernels": (10264, 6),
-    "solvers": (5596, 5),
+    "solvers": (5602, 5),
     "gaussians": (4217, 6),
     "likelihoods": (7413, 6),
     "approximations": (4502, 6),
