@@ -1,7 +1,7 @@
-"""A sum of one Gaussian process and of effects, for methods with inducing inputs.
+"""A sum of one Gaussian process and effects, for methods with inducing inputs.
 
 The process is represented by inducing values. Effects are J z with standard normals z. A row of J is computed from the
-graph of the model's argument with the data of that row.
+graph of the likelihood's argument, with the data of that row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,19 +29,20 @@ from pymc_gpep.sums.effects_of_rows import EffectsOfRows
 from pymc_gpep.sums.latent_sum import LatentSum, SumInForm
 from pymc_gpep.sums.sum_values import SumVariables
 
-# Prior standard deviation, in place of a flat prior, of a coefficient times the root mean square of its column.
+# Standard deviation of the normal prior that replaces a flat prior, of a coefficient times the root mean square of its
+# column.
 _WIDE = 1024.0
 _ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and their like,'
 
 
 def by_inducing(classifier: GPClassifier) -> GPClassifier:
-    """Return a classifier with a process plus effects as its prior; without such a sum, the classifier itself.
+    """Return a classifier whose prior is a process plus effects; the classifier itself if its prior is not such a sum.
 
     Raises
     ------
     StructureError
-        If the sum has several latent functions or processes, if rows select values of the process, or if responses are
-        missing.
+        If the sum has several latent functions or processes, if rows select or multiply values of the process, or if
+        responses are missing.
     """
     classifier.check_one()
     whole = classifier.prior
@@ -79,7 +80,7 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
 
 
 def _with_wide_priors(classifier: GPClassifier, whole: LatentSum) -> LatentSum:
-    """Return a sum with flat priors replaced by normal priors of the standard deviation `_WIDE` at a row.
+    """Return a sum with wide normal priors in place of flat priors, of standard deviation `_WIDE` in a typical row.
 
     Raises
     ------
@@ -110,7 +111,7 @@ def _with_wide_priors(classifier: GPClassifier, whole: LatentSum) -> LatentSum:
 
 @dataclass(frozen=True, eq=False)
 class ProcessPlusEffects(SumInForm):
-    """A process minus its mean, represented by inducing values, and effects, represented by standard normals."""
+    """A sum of a process, represented by inducing values, and of effects, represented by standard normals."""
 
     @cached_property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
@@ -119,7 +120,7 @@ class ProcessPlusEffects(SumInForm):
 
     @property
     def held(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: draws do not contain values of the process at rows."""
+        """See `LatentPrior`: empty, since draws do not contain values of the process at rows."""
         return ()
 
     @property
@@ -142,10 +143,10 @@ class ProcessPlusEffects(SumInForm):
         return {DensePrior: self.covariances}
 
     def roots(self) -> None:
-        """See `LatentPrior`: the process has no coefficients."""
+        """See `LatentPrior`: None, since the process has no coefficients."""
 
     def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
-        """See `LatentPrior`: effects without the process."""
+        """See `LatentPrior`: the effects, without the process."""
         return _EffectsAlone(self, data)
 
     def variables_at_new_rows(
@@ -164,7 +165,7 @@ class ProcessPlusEffects(SumInForm):
 
 
 class _EffectsAlone(SumVariables):
-    """Effects as affine functions of standard normals, without the values of the process at rows."""
+    """Effects as affine functions of standard normals, without the process."""
 
     def _check(self, names: Sequence[str]) -> None:
         super()._check(names)

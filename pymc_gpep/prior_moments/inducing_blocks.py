@@ -1,12 +1,12 @@
 """Prior moments with inducing inputs, block by block.
 
-The graph of a model contains the prior covariance of all points as one matrix. It is never evaluated: covariance and
-mean functions compute blocks.
+The graph of a model contains the prior covariance of all points as a single matrix. It is never evaluated: blocks are
+computed from covariance and mean functions.
 
-Moments as functions of the hyperparameters are compiled once for each form.
-Covariances of one form with separate parameters differ in numbers alone. One function evaluates all of them and takes
-these numbers as inputs. Another function returns the numbers of each covariance. A graph takes as long to make as
-thousands of evaluations.
+Moments as functions of the hyperparameters are compiled once for each form of covariance. Covariances of the same form
+differ only in their parameters, called numbers. So a single function takes these numbers as inputs and evaluates all
+covariances, and a second function returns the numbers of each. Compiling a graph takes as long as thousands of
+evaluations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,11 +47,11 @@ def moment_graphs(
     x: TensorVariable,
     effect_rows: EffectRows | None = None,
 ) -> list[TensorVariable]:
-    """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
+    """Return moments of a prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
 
-    The moments are the covariance (M, M) of the inducing values, their covariance (M, B) with the rows, and variance
-    (B,) and mean (outputs, B) of the rows. With effects, x is a table whose first columns are inputs, and the
-    coefficients (p, B) of effects follow.
+    They are the covariance (M, M) of the inducing values, their covariance (M, B) with the rows, and the variance (B,)
+    and mean (outputs, B) of the rows. With effects, x is a table whose first columns are the inputs, and the last
+    moments are the coefficients (p, B) of effects.
     """
     inputs: TensorVariable = x
     others: Sequence[TensorVariable]
@@ -70,9 +70,9 @@ class MomentFunctions:
     ----------
     model : pm.Model
     values : sequence of Variable
-        The hyperparameters.
+        Symbols of the hyperparameters.
     graphs : sequence of TensorVariable
-        Graphs that `moment_graphs` returns, in terms of the hyperparameters and of the following variables.
+        Graphs from `moment_graphs`, in terms of the hyperparameters and of the symbols that follow.
     numbers : sequence of TensorVariable
     z, x : TensorVariable
     compile_kwargs : dict
@@ -99,14 +99,14 @@ class MomentFunctions:
         return graph_function(self._model, [*self._values, *self._numbers, *inputs], outputs, **self._kwargs)
 
     def _slopes(self, outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Derivatives of Σ bar · output in the hyperparameters, flat, in z, and in the continuous numbers."""
+        """Return derivatives of Σ bar · output in the hyperparameters, flat, in z, and in the continuous numbers."""
         wanted = [*self._values, self._z, *_continuous(self._numbers)]
         slopes = pytensor.grad(_weighted(outputs, bars), wanted, disconnected_inputs="ignore")
         count = len(self._values)
         return [_flat(slopes[:count]), *slopes[count:]]
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
-        """Return the form of the covariance by comparison at `points` of hyperparameters and numbers; see `stationary`.
+        """Return the form of the covariance, by comparison at values of hyperparameters and numbers; see `stationary`.
 
         The form does not include effects.
         """
@@ -114,35 +114,35 @@ class MomentFunctions:
         return stationary(self._model, [*self._values, *self._numbers], graphs, self._z, self._x, points)
 
     def with_numbers(self, found: Stationary, numbers: Sequence[TensorVariable]) -> Stationary:
-        """Return `found` with the graphs of `numbers` in place of the symbols for numbers."""
+        """Return the form `found` with symbols replaced by the graphs `numbers`."""
         places = dict(zip(self._numbers, numbers, strict=True))
         return Stationary(found.profile, *graph_replace(list(found[1:]), places, strict=False))
 
     @cached_property
     def inducing(self) -> Any:
-        """Function of (hyperparameters, numbers, z)."""
+        """Function of (hyperparameters, numbers, z) for the covariance of the inducing values."""
         return self._function([self._z], self._inducing)
 
     @cached_property
     def block(self) -> Any:
-        """Function of (hyperparameters, numbers, z, x)."""
+        """Function of (hyperparameters, numbers, z, x) for all other moments."""
         return self._function([self._z, self._x], self._block)
 
     @cached_property
     def inducing_slopes(self) -> Any:
-        """Function of (hyperparameters, numbers, z, derivatives in the result of `inducing`)."""
+        """Function of (hyperparameters, numbers, z, derivatives in the result of `inducing`) for derivatives."""
         bar = pt.dmatrix("inducing_bar")
         return self._function([self._z, bar], self._slopes([self._inducing], [bar]))
 
     @cached_property
     def block_slopes(self) -> Any:
-        """Function of (hyperparameters, numbers, z, x, derivatives in each result of `block`)."""
+        """Function of (hyperparameters, numbers, z, x, derivatives in the results of `block`) for derivatives."""
         bars = [out.type() for out in self._block]
         return self._function([self._z, self._x, *bars], self._slopes(self._block, bars))
 
 
 class OwnNumbers:
-    """Numbers in which priors of one form differ, as functions of the hyperparameters.
+    """Numbers in which priors of the same form differ, as functions of the hyperparameters.
 
     Attributes
     ----------
@@ -153,9 +153,9 @@ class OwnNumbers:
     ----------
     model : pm.Model
     values : sequence of Variable
-        The hyperparameters.
+        Symbols of the hyperparameters.
     numbers : sequence of sequence of TensorVariable
-        Numbers of each prior, equally many for all priors.
+        Numbers of each prior. All priors have the same count.
     compile_kwargs : dict
     """
 
@@ -184,13 +184,13 @@ class OwnNumbers:
         return graph_function(self._model, [*self._values, *bars], _flat(slopes), **self._kwargs)
 
     def __call__(self, values: Sequence[Array]) -> list[list[Array]]:
-        """Return the numbers of each prior."""
+        """Return the numbers of each prior for these values of the hyperparameters."""
         count = len(self.graphs[0])
         found = self._function(*values) if count else []
         return [list(found[k * count : (k + 1) * count]) for k in range(len(self.graphs))]
 
     def pulled(self, values: Sequence[Array], bars: Mapping[int, Sequence[Array]]) -> Array | float:
-        """Return derivatives in the hyperparameters, flat, from derivatives in the numbers of some priors."""
+        """Return derivatives in the hyperparameters, flat, given derivatives in the numbers of some priors."""
         if not _continuous(self.graphs[0]) or not self._values:
             return 0.0
         nothing = [0.0 * each for each in next(iter(bars.values()))]
@@ -199,14 +199,14 @@ class OwnNumbers:
 
 
 class PriorMoments(NamedTuple):
-    """Moments of the priors of a model."""
+    """Moment functions of all priors of a model."""
 
     functions: list[MomentFunctions]
-    """Functions of each prior; priors of one form share an object."""
+    """Moment functions of each prior. Priors of the same form have the same object."""
     numbers: OwnNumbers
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> list[Stationary] | None:
-        """Return the form of each covariance, by comparison at `points`; None unless all are stationary."""
+        """Return the form of each covariance, by comparison at `points`; None unless all covariances are stationary."""
         numbers = [self.numbers(point) for point in points]
         found: dict[MomentFunctions, Stationary] = {}
         for each in dict.fromkeys(self.functions):
@@ -230,13 +230,13 @@ def moment_functions(
     effect_rows: EffectRows | None,
     compile_kwargs: Mapping[str, Any],
 ) -> PriorMoments:
-    """Make the moment functions of the priors of a model.
+    """Return the moment functions of the priors of a model.
 
     Parameters
     ----------
     classifier : GPClassifier
     matched : sequence of LatentGP and ProcessFunctions
-        Priors and their functions, as `functions_of` returns them.
+        Priors with their covariance and mean functions, from `functions_of`.
     data : dict
         Data of the model → constants that replace them.
     columns : int
@@ -244,7 +244,7 @@ def moment_functions(
     effect_rows : EffectRows or None
         Effects in addition to the processes.
     compile_kwargs : dict
-        For `pytensor.function`.
+        Keyword arguments of `pytensor.function`.
     """
     model = classifier.model
     of = ModelFunctions(model, classifier.hyperparameters, data)
@@ -268,7 +268,7 @@ def _continuous(variables: Sequence[TensorVariable]) -> list[TensorVariable]:
 
 
 def _weighted(outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> TensorVariable:
-    """Σ bar · output."""
+    """Return Σ bar · output."""
     return pt.add(0.0, *((bar * out).sum() for bar, out in zip(bars, outputs, strict=True)))
 
 
@@ -277,36 +277,36 @@ def _flat(slopes: Sequence[TensorVariable]) -> TensorVariable:
 
 
 class InducingBlocks:
-    """Prior moments of the latent functions of a model with inducing inputs, made once for all hyperparameters.
+    """Prior moments of the latent functions of a model with inducing inputs, compiled once for all hyperparameters.
 
     Parameters
     ----------
     classifier : GPClassifier
     gps : sequence of pm.gp.Latent, or None
-        The processes that made the latent values; if None, covariance functions are read from the graph of the model.
+        Processes of the latent values. If None, covariance functions are read from the graph of the model.
     data : dict
         Data of the model → constants that replace them.
     compile_kwargs : dict, optional
-        For `pytensor.function`; without a `mode` graphs are interpreted.
+        Keyword arguments of `pytensor.function`. Without a `mode` graphs are interpreted.
     rows : Rows, optional
-        Rows in place of the rows of the model.
+        Rows that replace the rows of the model.
 
     Attributes
     ----------
     rows : Rows
-        Inputs and labels. With effects, inputs are a table of all data of rows.
+        Inputs and labels. With effects, inputs are a table of all data over rows.
     effect_rows : EffectRows or None
         Effects in addition to the processes.
     named : SharedVariable or None
-        Data variable of the model that contains the inputs.
+        Data variable of the model that contains the inputs; None for computed inputs.
 
     Raises
     ------
     ValueError
-        If `gps` are not the processes that made the latent values, or if inputs of the model are not finite. It is
-        raised as well if `rows` have another number of columns than these inputs, or names in another order.
+        If `gps` are not the processes of the latent values. If inputs of the model are not finite. If `rows` have
+        another number of columns than these inputs, or their names in another order.
     StructureError
-        If `gps` is None, and the graph does not determine the prior at new inputs.
+        If `gps` is None, and the graph of the model does not determine the prior at new inputs.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class InducingBlocks:
         self._moments = moment_functions(
             classifier, matched, data, self._columns, self.effect_rows, compile_kwargs or {}
         )
-        self._of = {  # function → its prior and output
+        self._of = {  # Function → its prior, and the output of the prior.
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
         }
         self._outputs = [len(latent.classes) for latent, _ in matched]
@@ -346,20 +346,20 @@ class InducingBlocks:
         self._alike = [0] * self.n_functions if self._shared else list(range(self.n_functions))
 
     def on(self, rows: Rows) -> "InducingBlocks":
-        """Return a copy of these blocks with other rows."""
+        """Return a copy with other rows."""
         other = copy(self)
         other.rows = rows
         return other
 
     def by_group(self) -> "InducingBlocks":
-        """Return a copy with one group of functions, along the axis q, for each covariance; see `grouped`."""
+        """Return a copy in which functions with the same covariance form a group, along the axis q; see `grouped`."""
         other = copy(self)
         other._alike = self.covariance_of
         return other
 
     @property
     def covariance_of(self) -> list[int]:
-        """Position of each function's covariance among the distinct covariances, (c,)."""
+        """Index of each function's covariance among the distinct covariances, (c,)."""
         return [self._of[k][0] for k in range(self.n_functions)]
 
     @property
@@ -374,18 +374,18 @@ class InducingBlocks:
 
     @property
     def places(self) -> Rows:
-        """Rows with the inputs of processes alone. Other data of the rows are checked when they are read."""
+        """Rows with the inputs of processes alone. Data of effects are checked when a row is read."""
         return FirstColumns(self.rows, self._columns, self.effect_rows.check) if self.effect_rows else self.rows
 
     @property
     def n_covariances(self) -> int:
-        """Number q of groups with the same inducing inputs: 1 if all functions share their prior covariance, else c."""
+        """Number q of groups of functions with the same inducing inputs: 1 if all share one covariance, else c."""
         return 1 if self._shared else self.n_functions
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> list[Stationary] | None:
         """Return each covariance as a variance times a profile of scaled distances; None unless all have this form.
 
-        `points` are values of the hyperparameters for comparisons. Means must be 0.
+        Covariances are compared at `points`, values of the hyperparameters. Prior means must be 0.
         """
         moments = self._moments
         if self.effect_rows:
@@ -396,20 +396,20 @@ class InducingBlocks:
         return [np.asarray(point[name]) for name in self._names]
 
     def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], Group, Array]]:
-        """Yield moment functions, their values, the group of latent functions and z, for each of the q groups."""
+        """Yield moment functions, values of their first inputs, the latent functions, and z of each of the q groups."""
         numbers = self._moments.numbers(values)
         for group in grouped(self._alike, len(z)):
             k = group.functions[0]
             prior, _ = self._of[k]
-            own = z[group.inputs, :, : self._columns]  # the columns of inputs come first in a table
+            own = z[group.inputs, :, : self._columns]  # In a table, columns of inputs come first.
             yield self._moments.functions[prior], [*values, *numbers[prior]], group, own
 
     def inducing(self, point: PointType, z: Array) -> Array:
-        """Covariance (q, M, M) of the inducing values at hyperparameters and inducing inputs z (1 or c, M, d)."""
+        """Return the covariance (q, M, M) of inducing values at a point, for inducing inputs z (1 or c, M, d)."""
         return np.stack([part.inducing(*of, own) for part, of, _, own in self._parts(self._values(point), z)])
 
     def block(self, point: PointType, z: Array, x: Array) -> Block:
-        """Moments at rows x (B, d)."""
+        """Return the moments at rows x (B, d)."""
         found, mean = [], np.empty((self.n_functions, len(x)))
         for part, of, group, own in self._parts(self._values(point), z):
             found.append(part.block(*of, own, x))
@@ -419,7 +419,7 @@ class InducingBlocks:
         return Block(np.stack(cross), np.stack(variance), mean, *map(np.stack, effects))
 
     def inducing_slopes(self, point: PointType, z: Array, bar: Array) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters, flat and unconstrained, and in z, from derivatives in `inducing`."""
+        """Return derivatives in unconstrained hyperparameters, flat, and in z, given derivatives in `inducing`."""
         values = self._values(point)
         parts = self._parts(values, z)
         return self._summed(
@@ -427,7 +427,7 @@ class InducingBlocks:
         )
 
     def block_slopes(self, point: PointType, z: Array, x: Array, bars: Block) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and in z from derivatives in `block`."""
+        """Return derivatives in hyperparameters and in z, given derivatives in the result of `block`."""
         values = self._values(point)
         found = []
         for q, (part, of, group, own) in enumerate(self._parts(values, z)):
@@ -439,7 +439,7 @@ class InducingBlocks:
         return self._summed(values, z, found)
 
     def _summed(self, values: Sequence[Array], z: Array, found: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and z, from each group's derivatives in these and its numbers."""
+        """Return derivatives in hyperparameters and in z, given derivatives of each group in these and its numbers."""
         of_values = np.sum([slopes[0] for slopes in found], axis=0)
         of_z = np.stack([slopes[1] for slopes in found])
         of_numbers: dict[int, list[Array]] = {}
@@ -471,22 +471,22 @@ class PriorAt:
         self.n_effects = blocks.n_effects
 
     def inducing(self) -> Array:
-        """Prior covariance of the inducing values, (q, M, M)."""
+        """Return the prior covariance of the inducing values, (q, M, M)."""
         return self._blocks.inducing(self.point, self.z)
 
     def block(self, rows: slice) -> Block:
-        """Moments of a slice of the rows."""
+        """Return the moments at a slice of the rows."""
         inputs = self._blocks.rows.inputs(rows)
         if self._blocks.effect_rows:
             self._blocks.effect_rows.check(inputs, rows.start + int(getattr(self._blocks.rows, "first", 0)))
         return self._blocks.block(self.point, self.z, inputs)
 
     def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and inducing inputs, from derivatives in the moments of some rows."""
+        """Return derivatives in hyperparameters and inducing inputs, given derivatives in the moments of these rows."""
         return self._blocks.block_slopes(self.point, self.z, self._blocks.rows.inputs(rows), bars)
 
     def row_slopes(self, found: Iterable[Bars]) -> tuple[Array, ...]:
-        """Return the sums of `slopes` over blocks, and the sum of their products W̄ Wᵀ."""
+        """Return the sums over blocks of `slopes`, and of the products W̄ Wᵀ."""
         total: tuple[Array, ...] = ()
         for rows, bars, product in found:
             own = (*self.slopes(rows, bars), product)
@@ -494,12 +494,12 @@ class PriorAt:
         return total
 
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and in z from derivatives in the covariance of the inducing values."""
+        """Return derivatives in hyperparameters and in z, given those in the covariance of the inducing values."""
         return self._blocks.inducing_slopes(self.point, self.z, bar)
 
 
 def _which_columns(rows: Rows) -> str:
-    """Return the names of the columns of rows, and how to choose columns; empty without names."""
+    """Return for a message the names of the columns of rows, and the remedy; empty without names."""
     names = getattr(rows, "columns", ())
     chosen = "Choose the columns of the inputs with data=gpep.open_rows(path, label, columns=[...])"
     return f": {', '.join(map(repr, names))}. {chosen}" if names else ""

@@ -1,8 +1,8 @@
-"""A sum of effects and of a Gaussian process by inducing inputs, with a residual at each place.
+"""A sum of effects and of a Gaussian process with inducing inputs, with a residual at each place.
 
-Values of the process at its inputs are W v + r e. All rows share the standard normals v of inducing values. Each place
-has a residual e (the FITC prior: Snelson and Ghahramani 2006), which rows at this place share. Sites act on sums of all
-terms, or on sums without residuals, as in the variational bound of Titsias (2009).
+Values of the process at its inputs are W v + r e. The standard normals v of inducing values are common to all rows. The
+residual e of a place is common to the rows at this place (FITC: Snelson and Ghahramani 2006). Sites act on latent
+values, or on latent values without residuals, as in the variational bound of Titsias (2009).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,16 +41,16 @@ from pymc_gpep.sums.row_parts import MovedProcess, ProcessTerm
 from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows
 from pymc_gpep.sums.sum_values import SumVariables
 
-_SAME = 1e-10  # Relative difference of a variance and a covariance at equal inputs that rounding may cause.
+_SAME = 1e-10  # Relative difference of variance and covariance at equal inputs that counts as rounding.
 
 
 def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
-    """Return a classifier whose prior is a sum with one process; a process alone becomes a sum without effects.
+    """Return a classifier whose prior is a sum with one process. A process alone becomes a sum without effects.
 
     Raises
     ------
     StructureError
-        If the prior does not support the `option`, inducing inputs or neighbours.
+        If the prior does not support this option: inducing inputs or neighbours.
     """
     prior, called = classifier.prior, {"inducing": "Inducing inputs", "neighbours": "Nearest neighbours"}[option]
     all_rows = f"Leave {option} out for an exact prior"
@@ -82,7 +82,7 @@ def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
 
 
 def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
-    """Return the sum that has one process as its only term."""
+    """Return a sum whose only term is a process."""
     (latent,) = processes.latents
     n = processes.n_points
     argument = latent.f if latent.f.ndim == 1 else latent.f[0]
@@ -97,7 +97,7 @@ def _sum_of(processes: GPModel, classifier: GPClassifier) -> LatentSum:
 
 @dataclass(frozen=True, eq=False)
 class OneProcessInForm(SumInForm):
-    """A sum of effects and one process. Numbers that represent the process follow the numbers of effects."""
+    """A sum of effects and a process in some form. Coefficients of the process follow the coefficients of effects."""
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]  # a field of other priors
@@ -105,12 +105,12 @@ class OneProcessInForm(SumInForm):
 
     @property
     def implicit(self) -> tuple[TensorVariable, ...]:
-        """See `LatentPrior`: standard normals that the model rotates to values of the process."""
+        """See `LatentPrior`: standard normals from which the model computes values of the process."""
         return tuple(latent.free for latent in self.processes if latent.rotated)
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """See `EffectSum`; numbers that represent the process come last."""
+        """See `EffectSum`. Coefficients of the process come last."""
         ends = np.cumsum([0, *(each.size for each in self.recipes.values())]).tolist()
         found = {v: slice(*own) for v, own in zip(self.recipes, pairwise(ends), strict=True)}
         return found | {self.processes[0].f: slice(self.n_plain, self.n_normals)}
@@ -118,20 +118,20 @@ class OneProcessInForm(SumInForm):
 
 @dataclass(frozen=True, eq=False)
 class InducingSum(OneProcessInForm):
-    """A sum whose process is W v + r e by inducing inputs.
+    """A sum whose process is W v + r e, with inducing inputs.
 
-    The order of standard normals is: effects, v (M,) of the process, e (p,) of its places.
+    The order of standard normals is: effects, then v (M,), then e (p,) of the places.
 
     Attributes
     ----------
     inducing : array (M, d)
         Inducing inputs.
     keeps_residuals : bool
-        Whether residuals keep their prior, as in a variational bound.
+        Whether residuals have their prior distribution in the posterior, as in a variational bound.
     point_places : array (points,)
-        Place of each point of the process: points with equal inputs are one place.
+        Index of the place of each point of the process. Points with equal inputs are at the same place.
     structure : PlaceStructure
-        Places of rows.
+        Place of each row.
     data : mapping
         Data of the model → constants.
     """
@@ -155,7 +155,7 @@ class InducingSum(OneProcessInForm):
         return replace(made, point_places=places, structure=structure)
 
     def _cells(self, term: ProcessTerm, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
-        """Return the place of each row among the values of the process."""
+        """Return for each row the index of the point of the process that it selects."""
         if term.whole:
             return np.arange(self.n_points)
         functions = ModelFunctions(self.model, self.hyperparameters, data)
@@ -166,7 +166,7 @@ class InducingSum(OneProcessInForm):
 
     @property
     def n_common(self) -> int:
-        """Number of standard normals that all rows share: effects and inducing values."""
+        """Number of standard normals that all rows share, for effects and inducing values."""
         return self.n_plain + len(self.inducing)
 
     @property
@@ -175,11 +175,11 @@ class InducingSum(OneProcessInForm):
 
     @property
     def n_probed(self) -> int:
-        """Length of the vector that `by_normals` takes in place of normals: shared normals and three `probes` of e."""
+        """Length of the vector that `by_normals` takes: common standard normals, and three `probes` of e."""
         return self.n_common + 3
 
     def along_units(self, slopes: Array) -> PlaceRows | None:
-        """Return rows (m, q) from slopes (n_probed, m) along units; None if a row has several residuals."""
+        """Return rows (m, q), given slopes (n_probed, m) along unit vectors; None if a row has several residuals."""
         count = self.n_normals - self.n_common
         changes = list(slopes[self.n_common :])
         cells, alone = cells_by_probes(changes, (count,))
@@ -200,7 +200,7 @@ class InducingSum(OneProcessInForm):
 
     @cached_property
     def _process_rows(self) -> TensorVariable:
-        """(W | r) of the process at its inputs, in terms of the random variables of the model."""
+        """(W | r) of the process at its inputs, in terms of the model's random variables."""
         own = process_functions_of(self)
         return inducing_rows(self, own, self.inducing, own.inputs, self.data)
 
@@ -213,7 +213,7 @@ class InducingSum(OneProcessInForm):
         return None
 
     def array(self) -> TensorVariable:
-        """Return J and r (1, n, n_common + 1), in terms of the random variables of the model."""
+        """Return J and r (1, n, n_common + 1), in terms of the model's random variables."""
         assert self.structure is not None
         (term,), rows = self.terms, self._process_rows
         if not term.whole:
@@ -224,7 +224,7 @@ class InducingSum(OneProcessInForm):
         return (pt.concatenate(parts, axis=1) if self.n_plain else rows)[None]
 
     def roots(self) -> None:
-        """See `LatentPrior`: coefficients are in the form of the prior."""
+        """See `LatentPrior`: None, since the form of the prior contains the coefficients."""
 
     def process(
         self, latent: Any, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
@@ -234,7 +234,7 @@ class InducingSum(OneProcessInForm):
         return MovedProcess(moments.where, moments)
 
     def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> None:
-        """See `EffectSum`: None, since rows are computed in full."""
+        """See `EffectSum`: None, since coefficients are not split into parts."""
 
     def variables(self, data: Mapping[Variable, Variable]) -> "InducingVariables":
         return InducingVariables(self, data)
@@ -249,7 +249,7 @@ class InducingSum(OneProcessInForm):
 
 
 class _Solved:
-    """Posterior covariance (q, q) of all standard normals for products with columns."""
+    """Posterior covariance (q, q) of all standard normals, as an operator on columns."""
 
     def __init__(self, algebra: Any, size: int) -> None:
         self._algebra, self._size = algebra, size
@@ -262,7 +262,7 @@ class _Solved:
 
 
 class _RowsJoint(Joint):
-    """A joint Gaussian of several variables, by rows of the common normals and a residual of each entry."""
+    """Joint Gaussian of several variables, by rows of the common standard normals and a residual of each entry."""
 
     def __init__(
         self,
@@ -292,12 +292,12 @@ class _RowsJoint(Joint):
 
 
 class InducingVariables(SumVariables):
-    """Integrated variables as affine functions of the normals of an `InducingSum`."""
+    """Integrated variables as affine functions of the standard normals of an `InducingSum`."""
 
     _prior: InducingSum
 
     def _rows_of(self, variables: AffineMap, point: PointType) -> dict[str, tuple[Array, PlaceRows]]:
-        """Return t (...) and rows of T by name."""
+        """Return t (...) and rows of T, by name."""
         found = variables(point)
         return self._placed(found.centres, found.slopes)
 
@@ -307,7 +307,7 @@ class InducingVariables(SumVariables):
     def _placed(
         self, centres: Mapping[str, Array], slopes_of: Mapping[str, Array]
     ) -> dict[str, tuple[Array, PlaceRows]]:
-        """Return t (...) and rows of T by name from slopes (n_probed, ...)."""
+        """Return t (...) and rows of T by name, given slopes (n_probed, ...)."""
         made = {}
         for name, centre in centres.items():
             slopes = slopes_of[name].reshape(self._prior.n_probed, -1)
@@ -357,7 +357,7 @@ class InducingVariables(SumVariables):
 
 
 class InducingEffects(EffectsAtNewRows):
-    """Variables at new data, by slopes in the common normals of an `InducingSum` and probes of its residuals."""
+    """Variables at new data, by slopes in the common normals of an `InducingSum` and in probes of its residuals."""
 
     _prior: InducingSum
 
@@ -373,9 +373,9 @@ class InducingEffects(EffectsAtNewRows):
 
 
 class InducingAtNewRows(SumAtNewRows):
-    """Rows of the normals of an `InducingSum` at new data.
+    """Coefficients of new rows by the standard normals of an `InducingSum`.
 
-    A process at new inputs has a separate residual at each new row. New rows at fitted places share the residuals of
+    For a process at new inputs, each new row has a separate residual. New rows at fitted places have the residuals of
     these places.
     """
 
@@ -412,7 +412,7 @@ class InducingAtNewRows(SumAtNewRows):
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, None, None], new.mean[:, :m])
 
     def _placed(self, roots: Array) -> PlaceRows:
-        """Return rows from slopes (m, n_common + 3)."""
+        """Return rows, given slopes (m, n_common + 3)."""
         found = self._prior.along_units(np.ascontiguousarray(roots.T))
         if found is None:
             raise ValueError(
@@ -423,9 +423,9 @@ class InducingAtNewRows(SumAtNewRows):
 
 
 def by_inducing_rows(classifier: GPClassifier, inducing: Array, approximator: Any) -> GPClassifier:
-    """Return a classifier whose sum represents its one process by inducing inputs (M, d).
+    """Return a classifier whose prior represents its process by inducing inputs (M, d).
 
-    If the approximation `bounds` the evidence, residuals keep their prior.
+    If the approximation `bounds` the evidence, residuals have their prior distribution in the posterior.
     """
     prior = classifier.prior
     assert isinstance(prior, LatentSum)
@@ -442,9 +442,9 @@ def process_functions_of(prior: LatentSum) -> ProcessFunctions:
 
 
 def equal_inputs(prior: LatentSum, data: Mapping[Variable, Variable]) -> NDArray[np.int64]:
-    """Return the place of each point of the process of a sum; points with equal inputs are at one place.
+    """Return the index of the place of each point of a sum's process. Points with equal inputs are at the same place.
 
-    If the covariance has noise, which points with equal inputs do not share, each point is a separate place.
+    If the covariance has noise, which points with equal inputs do not share, each point has a separate place.
     """
     functions = process_functions_of(prior)
     at = ModelFunctions(prior.model, prior.hyperparameters, data)

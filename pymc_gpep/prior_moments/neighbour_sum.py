@@ -1,7 +1,8 @@
-"""A sum of a nearest-neighbour Gaussian process and of effects, in coordinates with a sparse precision.
+"""A sum of a nearest-neighbour Gaussian process and effects, in coordinates with a sparse precision.
 
-Coordinates of the process are its values at different inputs, its places. Places are ordered, and each value is a
-regression on values of earlier neighbours (Vecchia 1988). Rows at one place share its value.
+Coordinates of the process are its values at distinct inputs, its places. Places have an order. The prior of a value is
+its regression on values at neighbours, which are earlier places (Vecchia 1988). Rows at the same place have the same
+value.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,20 +48,22 @@ from pymc_gpep.sums.sum_at_new_rows import ARGUMENT
 class NeighbourSum(OneProcessInForm, PrecisionSum):
     """A sum of effects and of a nearest-neighbour process.
 
-    Coordinates of effects come first. Values of the process minus its mean, at the ordered places, follow.
+    Values of the centred process at its places, in order, follow the coordinates of effects.
 
     Attributes
     ----------
     neighbours : int
-        Number of neighbours of each place.
+        Number of neighbours of a place.
     point_places : array (points,)
-        Place of each point of the process, as a position in the order of places.
+        Index of the place of each point of the process, in the order of places.
     ordered : array (p, d)
-        Inputs of the places in their order, minus the centre.
+        Inputs of the places, in order, minus the centre.
     centre : array (d,)
-        See `NeighbourChoice.centre`.
+        Offset that is subtracted from inputs, see `NeighbourChoice.centre`.
     sets : NeighbourSets
+        Neighbours of each place.
     choice : NeighbourChoice
+        Chooses neighbours at a point of the hyperparameters.
     """
 
     neighbours: int = 0
@@ -79,8 +82,8 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         Raises
         ------
         StructureError
-            If rows have many coefficients of effects, so that the precision is not sparse, or if inputs depend on
-            random variables.
+            If rows have many coefficients of effects, so that the precision is not sparse. If inputs depend on random
+            variables.
         """
         (latent,) = plain.processes
         stop = set(plain.model.basic_RVs)
@@ -113,7 +116,7 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         return replace(part, slopes=rows, structure=part.structured(rows, together))
 
     def keeps(self, point: PointType) -> bool:
-        """Whether the neighbours chosen at another point of the hyperparameters are the same."""
+        """Return whether the same neighbours are chosen at another point of the hyperparameters."""
         assert self.sets is not None
         assert self.choice is not None
         order, sets = self.choice.sets(point, self.ordered, self.neighbours)
@@ -171,12 +174,12 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         return BoundForm(NeighbourPrior, self.structure), self.array()
 
     def roots(self) -> None:
-        """See `LatentPrior`: coefficients are in the form of the prior."""
+        """See `LatentPrior`: None, since the form of the prior contains the coefficients."""
 
     # New data.
 
     def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m), d (s,) and coordinates (s, m) of neighbours of the process at inputs (s, d)."""
+        """Return b (s, m), d (s,) and coordinates of neighbours (s, m) for the process at new inputs (s, d)."""
         assert self.choice is not None
         assert self.sets is not None
         places, p = np.concatenate([self.ordered, x - self.centre]), len(self.ordered)
@@ -184,9 +187,9 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         return *self.choice.regressions(point, places, jitter_of(self._latent), near, counts), self.n_plain + near
 
     def drawn(self, point: PointType, x: Array, values: Array, rng: np.random.Generator) -> Array:
-        """Return draws (count, s) of the process at inputs (s, d), given draws of its values (count, p) at places.
+        """Return draws (count, s) of the process at new inputs (s, d), given draws (count, p) of its values at places.
 
-        Each new place is a regression on the nearest places of the data and earlier new places.
+        The value at a new place is drawn from its regression on the nearest places of the data and earlier new places.
         """
         assert self.choice is not None
         p, jitter = len(self.ordered), jitter_of(self._latent)
@@ -218,7 +221,7 @@ class NeighbourEffects(EffectsAtNewRows):
 
     @property
     def _units(self) -> Array | None:
-        """See `EffectsAtNewRows`; if the process is moved, only units of effects."""
+        """See `EffectsAtNewRows`: unit vectors of effects, if the process is at new inputs."""
         return np.eye(self._prior.n_plain, self._prior.n_normals) if self._moved else None
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
@@ -235,7 +238,7 @@ class NeighboursAtNewRows(PrecisionAtNewRows):
     _prior: NeighbourSum
 
     def _process_at(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, NDArray[np.int64]] | None:
-        """Return coefficients (m,) and places (s, d) of a moved process, and the place (m,) of rows; else None."""
+        """Return coefficients (m,) of a process, its new places (s, d), and the place of each row (m,); else None."""
         if isinstance(x, RowsOfData) or not self._moved(x.names):
             return None
         x = self._resolved(point, x)
@@ -248,7 +251,7 @@ class NeighboursAtNewRows(PrecisionAtNewRows):
     def draws(
         self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
     ) -> Iterator[tuple[slice, Array]]:
-        """See `PriorAtNewRows`; values of the process at new places are drawn together, in one part."""
+        """See `PriorAtNewRows`. Values of the process at all new places are drawn in one block."""
         if (process := self._process_at(point, x)) is None:
             yield from super().draws(point, x, prior, rng, f, z)
             return
@@ -281,12 +284,12 @@ class NeighboursAtNewRows(PrecisionAtNewRows):
 
 
 def takes_neighbours(approximator: TakesForms) -> bool:
-    """Whether an approximation supports a nearest-neighbour process."""
+    """Return whether an approximation supports nearest-neighbour processes."""
     return approximator.takes(NeighbourPrior)
 
 
 def by_neighbours(classifier: GPClassifier, neighbours: int, point: PointType) -> GPClassifier:
-    """Return a classifier whose sum represents its one process by neighbours chosen at a point."""
+    """Return a classifier whose prior represents its process by neighbours, which are chosen at a point."""
     prior = classifier.prior
     assert isinstance(prior, LatentSum)
     if isinstance(prior, NeighbourSum):

@@ -1,11 +1,11 @@
 """Sums of effects with a sparse precision: prior, variables, and new rows.
 
-Each variable is an affine function t + T x of coordinates x with a sparse precision (`Field`), or of standard normals.
-Coefficients, moments, draws and new rows refer to x.
+Each variable is an affine function t + T x of coordinates x. They have a sparse precision (`Field`), or are standard
+normals. Coefficients of rows, moments, draws and new rows are in terms of x.
 
-The pattern of T is found at one point of the hyperparameters. Coordinates that no row has in common then move together
-(Curtis, Powell and Reid 1974). The number of evaluations is about the number of coefficients of a row. If it is larger,
-slopes along random directions separate the few coefficients of a row.
+The sparsity pattern of T is found at one point of the hyperparameters. Later, coordinates that do not occur in a common
+row are moved together (Curtis, Powell and Reid 1974). Then the number of evaluations is about the number of
+coefficients of a row. If it is larger, slopes along a few random directions determine the few coefficients of each row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,12 +50,12 @@ from pymc_gpep.sums.new_data import NOT_ALIKE, NewData, RowsOfData
 from pymc_gpep.sums.sum_at_new_rows import ARGUMENT, SumAtNewRows
 from pymc_gpep.sums.sum_values import SumVariables
 
-# Largest number of coefficients of a value that the directions can separate.
+# Largest number of coefficients of a value that random directions are used for.
 _MOST_COEFFICIENTS = 8
 
 
 def _colours(entries: Entries, q: int) -> NDArray[np.int64]:
-    """Return a colour for each coordinate, (q,). No two coordinates of a row share a colour."""
+    """Return a colour for each coordinate, (q,). Coordinates that occur in the same row have different colours."""
     there = entries.values != 0.0
     row, along = np.nonzero(there)
     place = entries.cells[row, along]
@@ -74,30 +74,30 @@ def _colours(entries: Entries, q: int) -> NDArray[np.int64]:
 
 
 class SparseSlopes:
-    """Values t + T x as a function of the hyperparameters.
+    """Values t + T x of variables, as a function of the hyperparameters.
 
     Parameters
     ----------
     prior : InNormals
     values : dict of str to TensorVariable
-        Variables by name that depend on x. Their values are concatenated.
+        Variables by name, as expressions that depend on x. Their values are concatenated.
     blocks : sequence of tuple of int
         Shapes of the blocks of x.
     data : mapping
         Data of the model → their replacements.
     rounding : float
-        A value below this fraction of the largest along a direction counts as zero.
+        Values below this fraction of the largest along a direction count as zero.
     functions : int
-        Number of functions. Their values are concatenated, and their coefficients have the same pattern.
+        Number of functions. Their values are concatenated, and their coefficients have the same sparsity pattern.
 
     Attributes
     ----------
     linear : callable
-        Function from directions (s, q) to T along these, at one point of the hyperparameters.
+        Function from directions (s, q) to T along these directions, at one point of the hyperparameters.
     entries : Entries or None
-        T at one point of the hyperparameters; None if rows of T have many coefficients.
+        T at this point; None if rows of T have many coefficients.
     shapes : dict of str to tuple of int
-        Shape of each variable.
+        Shape of each variable, by name.
     """
 
     def __init__(
@@ -123,25 +123,25 @@ class SparseSlopes:
         self.entries = found if found is None or functions == 1 else at_common_places(found, functions)
 
     def _along(self, directions: Array) -> tuple[TensorVariable, TensorVariable]:
-        """Return t (m,) and T along directions (s, q), in terms of the random variables of the model."""
+        """Return t (m,), and T along directions (s, q), in terms of the model's random variables."""
         found = [self._affine.graphs(name, [pt.constant(directions)]) for name in self.shapes]
         slopes = [along.reshape((len(directions), -1)) for _, along in found]
         return pt.concatenate([centre.ravel() for centre, _ in found]), pt.concatenate(slopes, axis=1)
 
     def graph(self) -> TensorVariable:
-        """Return the entries of T, (m, k), in terms of the random variables of the model."""
+        """Return the entries of T, (m, k), in terms of the model's random variables."""
         return self._graphs[1]
 
     @cached_property
     def _graphs(self) -> tuple[TensorVariable, TensorVariable]:
-        """Graphs of t (m,) and of the entries of T (m, k)."""
+        """Graphs of t (m,), and of the entries of T (m, k)."""
         assert self.entries is not None
         cells, q = self.entries.cells, self.entries.q
         there = self.entries.values != 0.0
         colours = _colours(self.entries, q)
         k = cells.shape[1]
         if k <= _MOST_COEFFICIENTS and colours.max() >= k + 2:
-            # The coefficients of a value follow from its slopes along a few directions.
+            # The coefficients of a value are solved from its slopes along a few directions.
             directions = np.random.default_rng(SEED).standard_normal((k + 2, q))
             apart = np.linalg.pinv(np.where(there, directions[:, cells], 0.0).swapaxes(0, 1))
             centre, moved = self._along(directions)
@@ -157,7 +157,7 @@ class SparseSlopes:
         return self._affine.functions(self._graphs, shared=True)
 
     def __call__(self, point: PointType) -> tuple[Array, Entries]:
-        """Return t and T at values of the value variables. T is dense if its rows have many coefficients."""
+        """Return t and T for values of the value variables. T is dense if its rows have many coefficients."""
         if self.entries is None:
             every = self._affine(point)
             slopes = [each.reshape(len(each), -1) for each in every.slopes.values()]
@@ -166,7 +166,7 @@ class SparseSlopes:
         return centre, Entries(self.entries.cells, np.ascontiguousarray(values), self.entries.q)
 
     def by_name(self, point: PointType) -> dict[str, tuple[Array, Entries]]:
-        """Return t (...) and rows of T by name."""
+        """Return t (...) and rows of T, by name."""
         centre, rows = self(point)
         found, begin = {}, 0
         for name, shape in self.shapes.items():
@@ -183,13 +183,13 @@ class Numbers(NamedTuple):
     """The posterior of x."""
 
     centre: Array
-    """Mean, (q,)."""
+    """Posterior mean, (q,)."""
     precision: SparsePrecision
-    """Precision, factorised."""
+    """Posterior precision, factorised."""
 
 
 class _Solved:
-    """Posterior covariance (q, q) for products with columns."""
+    """Posterior covariance (q, q), as an operator on columns."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
@@ -202,7 +202,7 @@ class _Solved:
 
 
 class _SparseJoint(Joint):
-    """A joint Gaussian of several variables, with few coefficients for each entry."""
+    """Joint Gaussian of several variables whose entries have few coefficients."""
 
     def __init__(self, means: dict[str, Array], rows: Mapping[str, Entries], numbers: Numbers) -> None:
         super().__init__(means, {}, _Solved(numbers))
@@ -251,7 +251,7 @@ class PrecisionVariables(SumVariables):
         }
 
     def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Any]:
-        """Return the mean (q,) of x, and its covariance for products with columns."""
+        """Return the posterior mean of x, (q,), and its covariance as an operator on columns."""
         numbers = _numbers(functions)
         return numbers.centre, _Solved(numbers)
 
@@ -298,7 +298,7 @@ _DIRECTIONS = 3  # Number of directions along which rows are compared.
 
 
 class PrecisionAtNewRows(SumAtNewRows):
-    """Coefficients of x at new rows.
+    """Coefficients of coordinates x at new rows.
 
     Parameters
     ----------
@@ -317,11 +317,11 @@ class PrecisionAtNewRows(SumAtNewRows):
 
     @cached_property
     def _units(self) -> Array:
-        """A few directions along which slopes distinguish rows."""
+        """A few directions along which slopes show differences between rows."""
         return np.random.default_rng(SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
 
     def by_normals(self, point: PointType, x: NewData | RowsOfData) -> RowsOfNormals:
-        """See `PriorAtNewRows`; raises the errors of `SumAtNewRows`."""
+        """See `PriorAtNewRows`. It raises the errors of `SumAtNewRows`."""
         if isinstance(x, RowsOfData):
             mean, every = self._rows_at(point, self._own_rows, [], self._rows)
             of = (self._rows * np.arange(len(mean))[:, None] + x.positions).ravel()
@@ -336,7 +336,7 @@ class PrecisionAtNewRows(SumAtNewRows):
         return found
 
     def _divided(self, point: PointType, x: NewData) -> tuple[RowsOfNormals, Entries | None]:
-        """Return rows without the part of new levels, and coefficients of this part (None without new levels)."""
+        """Return rows without new levels, and the coefficients of new levels (None without such levels)."""
         for name in x.unseen_levels:
             if (self._levels.owners(point, name)[~self._independent] >= 0).any():
                 raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
@@ -360,7 +360,7 @@ class PrecisionAtNewRows(SumAtNewRows):
         return self._with_points(point, rows, points)
 
     def _with_points(self, point: PointType, rows: Entries, points: NDArray[np.intp]) -> Array:
-        """Return prior covariances (c, m, s) of rows (cm, q) with points whose coordinates are independent."""
+        """Return prior covariances (c, m, s) of rows (cm, q) with points, for independent coordinates."""
         prior, c = self._prior, self._prior.n_functions
         if not self._of_fit:
             self._of_fit[()] = AffineMap(prior, {ARGUMENT: prior.argument}, self._data, seen=True)
@@ -370,7 +370,7 @@ class PrecisionAtNewRows(SumAtNewRows):
         return np.stack([(own[k * m : (k + 1) * m] @ seen[k * n + points].T).toarray() for k in range(c)])
 
     def _at_rows(self, point: PointType, x: NewData) -> tuple[Array, Entries]:
-        """Return means (c, m) and coefficients at rows without new levels, or with their placeholders."""
+        """Return means (c, m) and coefficients at rows. Placeholders stand for new levels."""
         return self._rows_at(point, self._whole(point, x), x.values(len(x)), len(x))
 
     def _used(self, point: PointType, x: NewData, other: NewData) -> NDArray[np.bool_]:
@@ -397,27 +397,27 @@ def _as_sparse(rows: Entries) -> csr_array:
     return csr_array((rows.values.ravel(), rows.cells.ravel(), k * np.arange(n + 1)), shape=(n, rows.q))
 
 
-_MANY = 60  # Number of standard normals below which dense matrices are as fast.
-_PAIRS = 40_000_000  # Largest number of pairs of entries of rows: 160 MB.
-_DENSE = 1.0 / 3.0  # Work of a dense factorisation of a (q, q) matrix, in units of q³.
-_ORDER = 2  # Largest order of running sums.
-_ROUNDING = 1e-11  # A difference below this fraction of the largest along a direction counts as zero.
+_MANY = 60  # Number of standard normals up to which dense matrices are as fast.
+_PAIRS = 40_000_000  # Largest number of pairs of entries in rows (160 MB).
+_DENSE = 1.0 / 3.0  # Operations of a dense factorisation of a (q, q) matrix, divided by q³.
+_ORDER = 2  # Largest order of running sums that is tried.
+_ROUNDING = 1e-11  # Differences below this fraction of the largest along a direction count as zero.
 
 type Fields = Mapping[TensorVariable, Field]
 
 
 @dataclass(frozen=True, eq=False)
 class PrecisionSum(SumInForm):
-    """A sum of effects by coordinates x with a sparse precision.
+    """A sum of effects in coordinates x with a sparse precision.
 
     Attributes
     ----------
     slopes : SparseSlopes
-        The latent function in terms of x.
+        Latent functions in terms of x.
     structure : PrecisionStructure
-        Sparsity pattern of coefficients and precision, for the data of the model.
+        Sparsity pattern of coefficients and precision, for these data of the model.
     by_fields : mapping of TensorVariable to Field
-        The coordinates of each variable.
+        Field of each variable.
     """
 
     slopes: SparseSlopes | None = None
@@ -428,7 +428,7 @@ class PrecisionSum(SumInForm):
     def of(cls, plain: LatentSum, data: Mapping[Variable, Variable]) -> "PrecisionSum | None":
         """Return a sum with a sparse precision; None if dense matrices of standard normals are cheaper.
 
-        If a row has many coefficients of a variable, it may have few coefficients of running sums.
+        If rows have many coefficients of a variable, running sums are tried: rows may have few coefficients of these.
         """
         if plain.processes or plain.n_normals < _MANY or plain.seen:
             return None
@@ -480,11 +480,11 @@ class PrecisionSum(SumInForm):
 
     @property
     def blocks(self) -> list[tuple[int, ...]]:
-        """Shapes of the coordinates of each variable."""
+        """Shapes of the coordinates, for each variable."""
         return [shape for v, recipe in self.recipes.items() for shape in _blocks(v, recipe, self.by_fields[v])]
 
     def structured(self, rows: SparseSlopes, values: SparseSlopes | None) -> PrecisionStructure:
-        """Return the pattern of rows and precision, including covariances between the entries of a variable."""
+        """Return the sparsity pattern of rows and precision. It includes covariances between entries of a variable."""
         assert rows.entries is not None
         given = list(self.by_fields.values())
         begins = [self.places[v].start for v in self.by_fields]
@@ -505,7 +505,7 @@ class PrecisionSum(SumInForm):
         )
 
     def array(self) -> TensorVariable:
-        """Return coefficients of rows and entries of the precision, (1, 1, cnk + m)."""
+        """Return coefficients of rows and entries of the precision as one array, (1, 1, cnk + m)."""
         assert self.slopes is not None
         recipes = self.plain.recipes
         entries = [field.entries(recipes[v].scales).astype("float64") for v, field in self.by_fields.items()]
@@ -546,7 +546,7 @@ def _blocks(variable: TensorVariable, recipe: Recipe, field: Field) -> Sequence[
 
 
 def _of_sums(linear: Linear, own: slice, shape: tuple[int, ...], q: int, order: int) -> Linear:
-    """Return a linear function of some of q coordinates, or of their running sums of an order."""
+    """Return a linear function with a slice of its q coordinates replaced by running sums of this order."""
 
     def of(directions: Array) -> Array:
         parts = directions.reshape(-1, *shape)
@@ -560,7 +560,7 @@ def _of_sums(linear: Linear, own: slice, shape: tuple[int, ...], q: int, order: 
 
 
 def _rounded(values: Array, rounding: float) -> Array:
-    """Return values (s, m) along directions with zeros in place of rounding errors."""
+    """Return values (s, m) along directions, with 0 in place of rounding errors."""
     if not rounding:
         return values
     sizes = np.abs(values)
@@ -570,7 +570,7 @@ def _rounded(values: Array, rounding: float) -> Array:
 def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
     """Return a classifier with the best form of its prior for an approximation and the size of the model.
 
-    Sums of many effects have a sparse precision if the approximation supports it.
+    For example, a sum of many effects gets a sparse precision if the approximation supports it.
     """
     prior = classifier.prior
     plain = prior.plain if isinstance(prior, PrecisionSum) else prior

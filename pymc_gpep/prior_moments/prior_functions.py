@@ -25,7 +25,7 @@ from pymc_gpep.sums.row_groups import row_groups
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
-    """Return a mapping from data and dim lengths of a model to constants with their current values."""
+    """Return the data and dim lengths of a model → constants with their current values."""
     shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
     return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
 
@@ -34,7 +34,7 @@ def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
 def as_it_was(
     model: pm.Model, data: Mapping[Variable, Variable], coords: Mapping[str, tuple[Any, ...] | None]
 ) -> Iterator[None]:
-    """Context in which a model has the data that `frozen_data` returned, and the given coords."""
+    """Context manager in which a model has the data from an earlier `frozen_data`, and these coords."""
     now = {v: v.get_value() for v in data}, dict(model.coords)
     try:
         _set(model, {v: constant.data for v, constant in data.items()}, coords)
@@ -51,16 +51,16 @@ def _set(model: pm.Model, values: Mapping[Variable, Any], coords: Mapping[str, t
 
 
 class Moments(NamedTuple):
-    """Prior, observations and likelihood of an approximation, at a point of a model."""
+    """Prior, observations and likelihood for an approximation, at a point of the hyperparameters."""
 
     k: Array
-    """Prior covariance (1 or c, n, n), or another array from which a prior is made."""
+    """Prior covariance (1 or c, n, n), or another array from which the form of prior is made."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: Observed
     """Observations, (n,)."""
     likelihood: Likelihood
-    """The likelihood with its parameters at the point."""
+    """Likelihood with its parameters at the point."""
 
 
 def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[PriorForm]:
@@ -81,9 +81,10 @@ def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[Pr
 def prior_array_of(
     classifier: GPClassifier, approximator: TakesForms, data: Mapping[Variable, Variable], interpreted: bool
 ) -> tuple[Any, TensorVariable]:
-    """Return the maker of the prior of an approximation, for the given data, and the array that the maker takes.
+    """Return the function that makes the prior for an approximation, and its array, for these data.
 
-    Rows are separated only if a graph is `interpreted`: compiled code identifies a prior by its name alone.
+    Coefficients are split into parts only in an `interpreted` graph: compiled code identifies a prior by its name
+    alone.
     """
     prior_type = prior_type_of(classifier, approximator)
     bound = classifier.prior.bound(prior_type, data) if interpreted else None
@@ -95,10 +96,9 @@ def prior_moments(
     data: Mapping[Variable, Variable] | None = None,
     array: TensorVariable | None = None,
 ) -> Callable[[PointType], Moments]:
-    """Return a function from a point of the model to the moments that an approximation needs.
+    """Return a function from a point of the model to the moments for an approximation.
 
-    The function uses the given data, as `frozen_data` returns them. Without them it uses the data of the model at each
-    call.
+    `data` is the result of `frozen_data`. Without it, the function uses the current data of the model in each call.
     """
     labels, parameters, likelihood = classifier.at_points
     array = classifier.prior.covariances() if array is None else array
@@ -115,7 +115,7 @@ def prior_moments(
 def observed(
     classifier: GPClassifier, data: Mapping[Variable, Variable]
 ) -> Callable[[PointType], tuple[Observed, Likelihood]]:
-    """Return a function from a point of the model to observations and the likelihood with its parameters."""
+    """Return a function from a point of the model to observations, and the likelihood with its parameters."""
     functions = ModelFunctions(classifier.model, classifier.hyperparameters, data)
     function = functions([classifier.parameters, classifier.labels])
 
@@ -131,7 +131,7 @@ def prior_roots(
 ) -> Callable[[PointType], Array] | None:
     """Return a function from a point of the model to factors J (c, n, q) of the prior covariance.
 
-    The result is None if Cholesky factors are used, or if a prior of the type is made of factors J.
+    None if Cholesky factors are used, or if the form of prior consists of the factors.
     """
     roots = None if prior_type.by_normals else classifier.prior.roots()
     if roots is None:
@@ -141,7 +141,7 @@ def prior_roots(
 
 
 def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
-    """Raise a ValueError if prior moments are invalid for a Gaussian process, or if the likelihood's parameters are."""
+    """Raise a ValueError if prior moments, or parameters of the likelihood, are invalid."""
     k, mean, labels, likelihood = moments
     for name, values in (("covariance", k), ("mean", mean)):
         if bad := np.count_nonzero(~np.isfinite(values)):
@@ -155,7 +155,7 @@ def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
 
 
 def check_densities(moments: Moments) -> None:
-    """Raise a ValueError if observations have no finite log density at the prior mean."""
+    """Raise a ValueError if the log density of an observation is not finite at the prior mean."""
     with np.errstate(all="ignore"):
         bad = ~np.isfinite(moments.likelihood.log_densities(moments.mean, moments.labels))
     if bad.any():
@@ -166,7 +166,7 @@ def check_densities(moments: Moments) -> None:
 
 
 def by_groups(classifier: GPClassifier, approximator: Any) -> GPClassifier:
-    """Return a classifier with one point for each group of rows; itself if no rows share latent values.
+    """Return a classifier with one point for each group of rows; itself if no rows have equal latent values.
 
     Groups are used only if the approximation supports the likelihood of a group.
     """

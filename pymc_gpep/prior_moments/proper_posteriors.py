@@ -1,13 +1,14 @@
-"""Refusal of models whose posterior is improper, since the data leave a direction of flat coefficients open.
+"""Errors for models whose posterior is improper because the data do not determine flat coefficients.
 
-Let A (n, p) be the columns of the coefficients with a flat prior. The likelihood of a row may fall to 0 on both sides
-of its latent value, on one side, or on none. The posterior is improper if A has dependent columns. It is also improper
-if the likelihood of no row falls along a direction δ. Then aᵀδ = 0 for rows that fall on both sides, and aᵀδ has one
-sign for rows that fall on one side. Albert and Anderson (1984) call such binary data separated. Effects with a proper
-prior do not matter. Linear programmes with few rows at a time find the direction.
+Let A (n, p) be the columns of the coefficients with a flat prior. The likelihood of a row falls to 0 on both sides of
+its latent value, on one side, or on neither side. The posterior is improper if columns of A are dependent. It is also
+improper if there is a direction δ along which no row's likelihood falls. Then aᵀδ is 0 for rows that fall on both
+sides, and has one sign for rows that fall on one side. Such binary data are called separated (Albert and Anderson
+1984). Effects with a proper prior have no influence. The direction is found by linear programmes with few rows at a
+time.
 
-Hyperparameters with a flat prior that shift prior means are such coefficients, kept at their maximum. In a direction
-that the data leave open their likelihood has no maximum, or several.
+Hyperparameters with a flat prior that shift prior means are also such coefficients, which a fit keeps at their maximum.
+Along such a direction the likelihood has no maximum, or no unique maximum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,22 +33,22 @@ from pymc_gpep.recipes.recipe import Recipe, shape_of
 
 # Latent values at which a density that falls to 0 is small. The first value with a finite density is used.
 _FAR = 10.0 ** np.r_[80.0:2.0:-10.0, 2.0, 1.5]
-# A density is constant if its logarithm falls by less than this between half of such a value and the value.
+# A log density counts as constant if it falls by less than this from half of such a value to the value.
 _FALL = 1e-3
-# Rows of the first linear programme, and largest number of rows added to each further programme.
+# Number of rows in the first linear programme, and largest number of rows added to each later programme.
 _ROWS = 500
-# A slope below this fraction of the largest of its row counts as 0.
+# A slope below this fraction of the largest in its row counts as 0.
 _SLOPE = 1e-9
-# Largest relative difference of moments that counts as rounding.
+# Largest relative difference between moments that counts as rounding.
 _LINEAR = 1e-6
 # Smallest singular value of columns, relative to the largest, for which flat coefficients are accurate.
 _NEAR = 1e-6
-# Least eigenvalue of the inner products of columns, relative to the largest, above which they are clearly independent.
+# Columns are clearly independent if all eigenvalues of their inner products exceed this fraction of the largest.
 _CLEAR = 1e-6
 
 
 class _Rows(NamedTuple):
-    """Rows of a linear programme."""
+    """Conditions of rows in a linear programme."""
 
     held: Array
     """Rows with aᵀδ = 0, (m, p)."""
@@ -61,13 +62,13 @@ def check_proper(
     moments: Callable[[PointType], Any],
     point: PointType,
 ) -> None:
-    """Raise a StructureError if the data leave a direction of coefficients with a flat prior open.
+    """Raise a StructureError if the data do not determine the coefficients with a flat prior.
 
     Parameters
     ----------
     classifier : GPClassifier
     prior_type : callable
-        Function of array and mean that makes the prior.
+        Function that makes the prior from an array and a mean.
     moments : callable
         Function that returns array, mean, labels and likelihood at a point of the model.
     point : dict
@@ -81,7 +82,7 @@ def check_proper(
 def _held_coefficients(
     classifier: GPClassifier, moments: Callable[[PointType], Any], point: PointType
 ) -> list[tuple["_Name", Array]]:
-    """Return names and columns (c, n) of hyperparameters with a flat prior that only shift prior means, linearly."""
+    """Return names and columns (c, n) of hyperparameters with a flat prior that shift prior means linearly."""
     model = classifier.model
     behind = set(ancestors([classifier.prior.mean()]))
     others = [rv for rv in model.observed_RVs if rv not in classifier.observed]
@@ -112,7 +113,7 @@ def _held_coefficients(
 
 
 def _alike(one: Array, other: Array) -> bool:
-    """Whether two arrays are equal up to rounding."""
+    """Return whether two arrays are equal up to rounding."""
     size = np.abs(other[np.isfinite(other)]).max(initial=0.0)
     return bool(np.allclose(one, other, rtol=_LINEAR, atol=_LINEAR * size))
 
@@ -124,17 +125,17 @@ def check_columns(
     recipes: Mapping[TensorVariable, Recipe],
     held: Sequence[tuple["_Name", Array]] = (),
 ) -> None:
-    """Raise a StructureError if the data leave a direction of flat coefficients open.
+    """Raise a StructureError if the data do not determine the coefficients of these columns.
 
     Parameters
     ----------
     columns : array (c, n, p)
-        Columns of the coefficients.
+        Columns of the flat coefficients.
     labels : array (n,)
     likelihood : Likelihood
         Likelihood with its parameters.
     recipes : dict of TensorVariable to Recipe
-        Integrated variables, in the order of their columns.
+        Integrated variables, in the order of their columns → their recipes.
     held : sequence of (_Name, array)
         Names and columns (c, n) of coefficients that are hyperparameters.
     """
@@ -153,7 +154,7 @@ def check_columns(
 
 
 def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
-    """Raise a StructureError if columns (m, p), of length 1, are linearly dependent, or nearly so."""
+    """Raise a StructureError if columns (m, p) of length 1 are linearly dependent, exactly or nearly."""
     if _are_clearly_independent(seen):
         return
     if (dependent := _null_space(seen)).size:
@@ -169,7 +170,7 @@ def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
 
 
 def _rows_of(columns: Array, labels: Any, likelihood: Likelihood) -> _Rows | None:
-    """Return rows by the direction in which their likelihood falls; None if the direction is unknown."""
+    """Return rows by the direction in which their likelihood falls; None if it is unknown."""
     c, n, p = columns.shape
     if c == 1 and (likelihood.offers(ScalarDensity) or likelihood.offers(PlainDensity)):
         left, right = (_stays(likelihood, labels, sign, n) for sign in (-1.0, 1.0))
@@ -184,7 +185,7 @@ def _rows_of(columns: Array, labels: Any, likelihood: Likelihood) -> _Rows | Non
 
 
 def _stays(likelihood: Likelihood, labels: Any, sign: float, n: int) -> NDArray[np.bool_]:
-    """Return for each row whether its likelihood stays above 0 far to one side."""
+    """Return a mask of rows whose likelihood does not fall to 0 far to one side."""
     found, open_ = np.zeros(n, bool), np.ones(n, bool)
     for far in _FAR:
         with np.errstate(all="ignore"):
@@ -198,7 +199,7 @@ def _stays(likelihood: Likelihood, labels: Any, sign: float, n: int) -> NDArray[
 
 
 def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
-    """Return log p(y | f) of each row (n,), −∞ if it is not a number."""
+    """Return log p(y | f) of each row (n,), or −∞ if it is not a number."""
     density: ScalarDensity | PlainDensity = (
         likelihood.computation(ScalarDensity)
         if likelihood.offers(ScalarDensity)
@@ -210,7 +211,7 @@ def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
 
 
 def _null_space(rows: Array) -> Array:
-    """Return directions (p, k) that are orthogonal to all rows (m, p), up to rounding."""
+    """Return directions (p, k) that are orthogonal to all rows (m, p), apart from rounding."""
     if _are_clearly_independent(rows):
         return np.zeros((rows.shape[1], 0))
     _, values, vectors = np.linalg.svd(rows, full_matrices=len(rows) < rows.shape[1])
@@ -220,13 +221,13 @@ def _null_space(rows: Array) -> Array:
 
 
 def _are_clearly_independent(rows: Array) -> bool:
-    """Whether the columns (m, p) are far from linearly dependent, by their inner products."""
+    """Return whether the columns (m, p) are far from linearly dependent, by their inner products."""
     values = np.linalg.eigvalsh(rows.T @ rows)
     return bool(values[0] > _CLEAR * values[-1])
 
 
 def _separating(rows: _Rows) -> Array | None:
-    """Return a direction (p,) along which the likelihood of no row falls, or None."""
+    """Return a direction (p,) along which no row's likelihood falls; None if all directions have such a row."""
     held = rows.held if len(rows.held) else np.zeros((1, rows.rising.shape[1]))
     basis = _null_space(held)
     if not basis.shape[1]:
@@ -250,27 +251,27 @@ def _separating(rows: _Rows) -> Array | None:
 
 
 class _Name(NamedTuple):
-    """A number with a flat prior."""
+    """A coefficient with a flat prior."""
 
     shown: str
     advice: str
-    """Remedy if the data leave the number open."""
+    """Remedy if the data do not determine the coefficient."""
     held: bool = False
-    """Whether the number is a hyperparameter."""
+    """Whether the coefficient is a hyperparameter."""
 
 
 def _entry(variable: TensorVariable, place: Sequence[Any]) -> str:
-    """Return the name of an entry of a variable."""
+    """Return the name of an entry of a variable, for messages."""
     return f"{variable.name}[{', '.join(map(str, place))}]" if len(place) else str(variable.name)
 
 
 def _advice(name: str) -> str:
-    """Return the remedy for a coefficient without a density."""
+    """Return the remedy for a flat coefficient that the data do not determine."""
     return f"Leave a column out, or give its coefficient a density: pm.Normal({name!r}, 0, s)."
 
 
 def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> list[_Name]:
-    """Return the name of each number with a flat prior, and the remedy if the data leave it open."""
+    """Return the name of each flat coefficient, and its remedy."""
     found = []
     with_bounds = "pm.sample() draws" if likelihood.function_axis else "method='ep' integrates"
     for variable, recipe in recipes.items():
@@ -288,7 +289,7 @@ def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> 
 
 
 def _improper(names: Sequence[_Name], which: NDArray[np.bool_], before: str, after: str = "") -> StructureError:
-    """Return the error that names the columns of a direction."""
+    """Return the error for a direction that the data do not determine, with the names of its columns."""
     advice = [own.advice for own, there in zip(names, which, strict=True) if there]
     first = min(advice, key=lambda text: not text.startswith("The bounds"))
     held = all(own.held for own, there in zip(names, which, strict=True) if there)

@@ -60,9 +60,7 @@ from pymc_gpep.recipes.recipe import as_double, as_matrix, is_read, lower_root, 
 from pymc_gpep.univariate.likelihood import argument_of_variable
 from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, stable
 
-_DESIGN = (
-    "design_matrix_without_intercept"  # Attribute that parts of a bambi model have if their predictors are centred.
-)
+_DESIGN = "design_matrix_without_intercept"  # Attribute of parts of a bambi model with centred predictors.
 
 
 def with_bambi_intercept(model: pm.Model) -> pm.Model:
