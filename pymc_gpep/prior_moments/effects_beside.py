@@ -135,7 +135,7 @@ class ProcessPlusEffects(SumInForm):
     def _process_by_normals(
         self, latent: LatentGP, shape: tuple[int, ...], z: TensorVariable
     ) -> tuple[TensorVariable, None]:
-        """See `EffectSum`: values of the process minus its mean are 0."""
+        """See `EffectSum`: the centred process is 0."""
         return pt.zeros(shape), None
 
     @property

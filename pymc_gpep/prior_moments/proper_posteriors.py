@@ -41,7 +41,7 @@ _ROWS = 500
 _SLOPE = 1e-9
 # Largest relative difference between moments that counts as rounding.
 _LINEAR = 1e-6
-# Smallest singular value of columns, relative to the largest, for which flat coefficients are accurate.
+# Smallest singular value of columns, relative to the largest, at which flat coefficients are accurate.
 _NEAR = 1e-6
 # Columns are clearly independent if all eigenvalues of their inner products exceed this fraction of the largest.
 _CLEAR = 1e-6
@@ -298,5 +298,5 @@ def _improper(names: Sequence[_Name], which: NDArray[np.bool_], before: str, aft
 
 
 def _shown(names: Sequence[_Name], which: NDArray[np.bool_]) -> str:
-    """Return the names of some columns."""
+    """Return the names of the selected columns, for a message."""
     return few_of(own.shown for own, there in zip(names, which, strict=True) if there)
