@@ -494,7 +494,7 @@ class PriorAt:
         return total
 
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and in z, given those in the covariance of the inducing values."""
+        """Return derivatives in hyperparameters and in z, given these in the covariance of the inducing values."""
         return self._blocks.inducing_slopes(self.point, self.z, bar)
 
 
