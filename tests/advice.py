@@ -1,4 +1,4 @@
-"""Advice that messages give, tried: the model or call that provokes a message, and the same after the advice."""
+"""Test of advice in messages: the call that causes the message, and the call after the advice."""
 
 import re
 import warnings
@@ -12,7 +12,10 @@ __all__ = ["Advice", "checked", "fitted", "follow"]
 
 
 class Advice(NamedTuple):
-    """A message with a remedy.
+    """A message with advice.
+
+    Attributes ---------- provoke : callable Raises or warns. message : str Pattern of the message, with the remedy as
+    it is written there. advised : callable The same after the remedy: it neither raises nor warns.
 
     Attributes
     ----------
@@ -41,7 +44,7 @@ def fitted(declare: Callable[[], Any], method: str = "laplace", **options: Any) 
 
 
 def follow(advice: Advice) -> Any:
-    """Provoke a message, and return what the same call returns once the advice was taken."""
+    """Check the message, and return the result of the call that follows the advice."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:

@@ -1,6 +1,6 @@
-"""Kernels are compiled by one of the processes that run tests, experiments and pages beside each other.
+"""Of all processes that run tests, experiments and pages at once, one compiles a kernel and the others wait.
 
-Without this each of two processes compiles most kernels in a first run, since both need them at the same time.
+Without this, two processes would each compile most kernels in a first run.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from numba.core.dispatcher import Dispatcher
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks; there each process compiles for itself.
+except ImportError:  # Windows lacks these locks: each process compiles its own kernels.
     fcntl = None
 
 __all__ = ["compile_once", "compiled_alone"]
@@ -22,8 +22,8 @@ _held: set[Path] = set()
 def compiled_alone(compiler: Any, dispatcher: Any, signature: Any) -> Any:
     """Compile a kernel, or read it from the cache, while no other process does so.
 
-    A kernel takes the locks of those that it calls, which never call it but by recursion. A thread has numba's own lock
-    before it waits, so that it never waits for another thread of its process.
+    The lock also covers kernels that this kernel calls. Those never call it, except by recursion. A thread waits while
+    it holds numba's lock, so that it never waits for a thread of its own process.
     """
     index = getattr(getattr(dispatcher._cache, "_cache_file", None), "_index_path", None)
     if index is None or fcntl is None:
@@ -34,7 +34,7 @@ def compiled_alone(compiler: Any, dispatcher: Any, signature: Any) -> Any:
             return compiler(dispatcher, signature)
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
-        except OSError:  # A folder that cannot be made has no kernels of other processes.
+        except OSError:  # If the folder cannot be made, it contains no kernels of other processes.
             return compiler(dispatcher, signature)
         with lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -46,6 +46,6 @@ def compiled_alone(compiler: Any, dispatcher: Any, signature: Any) -> Any:
 
 
 def compile_once() -> None:
-    """Have numba take a lock for each kernel, to the end of this process."""
+    """Let numba use a lock for each kernel until this process ends."""
     compiler = Dispatcher.compile
     Dispatcher.compile = lambda self, sig: compiled_alone(compiler, self, sig)

@@ -1,4 +1,4 @@
-"""Hooks of all tests; the rest is in `shared.py`, which processes that run tests import."""
+"""Hooks of all tests. Fixtures are in `shared.py`, which processes that run tests import."""
 
 import os
 from importlib import import_module
@@ -16,7 +16,7 @@ from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A process that has others run tests does not import PyMC, which would take it seconds before they begin."""
+    """Do not import PyMC in a process that only distributes tests: it would delay them by seconds."""
     has_others = config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
     if not has_others:
         config.pluginmanager.register(import_module("tests.shared"), "tests.shared")

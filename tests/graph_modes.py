@@ -1,4 +1,4 @@
-"""How tests make graphs."""
+"""Modes of PyTensor's graphs in tests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ from pymc_gpep.graphs.interpreted import INTERPRETED, NUMPY_REWRITES
 __all__ = ["HARDLY_REWRITTEN", "hardly_rewritten", "interpret_graphs", "make_functions_quickly", "rewritten"]
 
 HARDLY_REWRITTEN = Mode(INTERPRETED.linker, RewriteDatabaseQuery(include=["merge"])).register(*NUMPY_REWRITES)
-"""Graphs as they were written, which are made in a third of the time and evaluated in three times as much."""
+"""Mode with few rewrites: graphs are made in a third of the time, and evaluated in three times the time."""
 _AS_FOR_USERS = dict(vars(INTERPRETED))
 
 
 @contextmanager
 def hardly_rewritten() -> Iterator[None]:
-    """Graphs of fits, and those that PyTensor makes without a mode, are left as they were written.
+    """Within this context, graphs of fits and graphs without a mode are hardly rewritten.
 
-    Wherever `INTERPRETED` was imported to, it is the same object, and gets what the other mode consists of.
+    `INTERPRETED` is one object wherever it was imported: its contents are replaced.
     """
     with patch.dict(vars(INTERPRETED), vars(HARDLY_REWRITTEN), clear=True):
         yield
@@ -31,22 +31,22 @@ def hardly_rewritten() -> Iterator[None]:
 
 @contextmanager
 def rewritten() -> Iterator[None]:
-    """Within `hardly_rewritten`, graphs are those that users have."""
+    """Within `hardly_rewritten`, use the graphs that users have."""
     with patch.dict(vars(INTERPRETED), _AS_FOR_USERS, clear=True):
         yield
 
 
 def interpret_graphs() -> None:
-    """Have PyTensor interpret graphs, to the end of this process.
+    """Let PyTensor interpret graphs until this process ends.
 
-    Machine code takes ten seconds to make for a graph that a test or a page evaluates a few times. C links graphs
-    within such graphs, which takes a second for each operation.
+    Compiling takes ten seconds for a graph that a test or a page evaluates a few times. Within such graphs C code would
+    be linked, one second for each operation.
     """
     pytensor.config.mode, pytensor.config.cxx = INTERPRETED, ""
 
 
 def make_functions_quickly() -> None:
-    """Take what PyTensor does alike for each function out of the time of tests, to the end of this process."""
+    """Remove work that PyTensor repeats for each function, until this process ends."""
     _one_rewriter_of_a_mode()
     _tags_without_detours()
 
@@ -54,7 +54,7 @@ def make_functions_quickly() -> None:
 def _one_rewriter_of_a_mode() -> None:
     """Make the rewriter of a mode once.
 
-    A rewriter looks up which rewrites concern an operation, which takes half of the time of a small function.
+    A rewriter looks up the rewrites for each operation, which takes half of the time of a small function.
     """
     query, made = SequenceDB.query, dict[Any, Any]()
 
@@ -72,7 +72,7 @@ def _one_rewriter_of_a_mode() -> None:
 
 
 def _tags_without_detours() -> None:
-    """Copy the tags of variables, one for each whenever a graph is cloned, without what pickles go through."""
+    """Copy the tags of variables directly, without the pickle protocol. Cloning a graph copies all tags."""
 
     def copied(self: Scratchpad) -> Scratchpad:
         other = Scratchpad()
@@ -80,4 +80,4 @@ def _tags_without_detours() -> None:
         return other
 
     Scratchpad.__copy__ = copied
-    Scratchpad.__getattribute__ = object.__getattribute__  # which its own calls
+    Scratchpad.__getattribute__ = object.__getattribute__  # the call that the copy uses

@@ -1,4 +1,4 @@
-"""Small classifiers that the tests of fitting share."""
+"""Small classifiers that many tests of fits share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,18 +11,18 @@ import pytest
 import pymc_gpep as gpep
 from tests.reference.data import iris
 
-# What NumPy says of a stock sampler's excursions where its graph is interpreted, and what PyTensor says of pip's BLAS.
+# NumPy's warnings about far steps of a sampler with interpreted graphs, and PyTensor's warning about BLAS from pip.
 interpreted_sampler = pytest.mark.filterwarnings(
     "ignore:.* encountered in .*:RuntimeWarning", "ignore:PyTensor could not link to a BLAS:UserWarning"
 )
 
 SPECIES = ("setosa", "versicolor", "virginica")
 MEANS = tuple(f"mean_{name}" for name in SPECIES)
-"""Of `per_class`, to stay hyperparameters in its fits."""
+"""Means of `per_class` that stay hyperparameters in its fits."""
 
 
 class Fitted(NamedTuple):
-    """A model, what made its latent values, its data, and its fit."""
+    """A model, its Gaussian processes, its data, and its fit."""
 
     model: pm.Model
     gp: Any
@@ -32,7 +32,7 @@ class Fitted(NamedTuple):
 
 
 def data(points: int = 30) -> tuple[np.ndarray, np.ndarray]:
-    """Every fifth flower of iris, standardised, its two petal features."""
+    """Every fifth flower of iris, with the two standardised petal features."""
     X, y = iris()
     chosen = np.arange(0, 150, 150 // points)
     return X[chosen][:, 2:], y[chosen]
@@ -54,7 +54,7 @@ def shared(rotated: bool = True) -> tuple[pm.Model, pm.gp.Latent]:
 
 
 def flat_prior() -> tuple[pm.Model, pm.gp.Latent]:
-    """One hyperparameter, whose prior has no density that depends on it."""
+    """One hyperparameter with a constant prior density."""
     X, y = data()
     with pm.Model() as model:
         log_ls = pm.Flat("log_ls", initval=0.3)
@@ -64,7 +64,7 @@ def flat_prior() -> tuple[pm.Model, pm.gp.Latent]:
 
 
 def per_class() -> tuple[pm.Model, list[pm.gp.Latent]]:
-    """A covariance and a prior mean for each class, stacked; one of them centred."""
+    """A covariance and a prior mean for each class, stacked. One process is centred."""
     X, y = data()
     with pm.Model() as model:
         gps, rows = [], []
@@ -78,7 +78,7 @@ def per_class() -> tuple[pm.Model, list[pm.gp.Latent]]:
 
 
 def fixed() -> tuple[pm.Model, pm.gp.Latent]:
-    """No hyperparameters at all."""
+    """A model without hyperparameters."""
     X, y = data()
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1.0))
@@ -103,12 +103,12 @@ def softmax() -> tuple[pm.Model, pm.gp.Latent]:
 
 
 def probit() -> tuple[pm.Model, pm.gp.Latent]:
-    """The same with a multinomial probit."""
+    """One covariance with one hyperparameter, and a multinomial probit."""
     return _one_hyperparameter(lambda f, y: gpep.MultinomialProbit("y", f, observed=y, dims="flower"))
 
 
 def _two_classes(observe: Callable[[Any, np.ndarray], Any], apart: bool = False) -> tuple[pm.Model, pm.gp.Latent]:
-    """Whether a flower is a virginica, by one latent function with a mean; with inputs `apart` no two are equal."""
+    """Whether a flower is a virginica, by one latent function with a mean. With `apart` all inputs differ."""
     X, y = data()
     X = X + 1e-6 * np.arange(len(X))[:, None] if apart else X
     with pm.Model(coords={"flower": np.arange(y.size) + 100}) as model:
@@ -121,24 +121,24 @@ def _two_classes(observe: Callable[[Any, np.ndarray], Any], apart: bool = False)
 
 
 def bernoulli_probit(apart: bool = False) -> tuple[pm.Model, pm.gp.Latent]:
-    """One latent function with one hyperparameter, and a probit; with inputs `apart` no two rows have equal inputs."""
+    """One latent function with one hyperparameter, and a probit. With `apart` all inputs differ."""
     return _two_classes(lambda f, y: gpep.Probit("y", f, observed=y, dims="flower"), apart)
 
 
 def bernoulli_logit() -> tuple[pm.Model, pm.gp.Latent]:
-    """The same with a logistic function."""
+    """One latent function with one hyperparameter, and a logit."""
     return _two_classes(lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y, dims="flower"))
 
 
 def bernoulli_complementary() -> tuple[pm.Model, pm.gp.Latent]:
-    """The same by the rate of an event."""
+    """One latent function with one hyperparameter, and a complementary log-log link."""
     return _two_classes(
         lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y, dims="flower"), apart=True
     )
 
 
 def effects_beside() -> tuple[pm.Model, pm.gp.Latent]:
-    """A process with a mean, beside levels and a column, whose coefficients depend on hyperparameters."""
+    """A process with a mean, plus levels and a slope whose coefficients depend on hyperparameters."""
     rows, levels = 40, 4
     rng = np.random.default_rng(6)
     x, c = rng.uniform(-2, 2, size=(rows, 1)), rng.normal(size=rows)
@@ -154,7 +154,7 @@ def effects_beside() -> tuple[pm.Model, pm.gp.Latent]:
 
 
 def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
-    """The value of an expression of the model's random variables at the hyperparameters of a fit."""
+    """Value of an expression of the model's random variables at the hyperparameters of a fit."""
     values = fitted.fit.hyperparameters
     return np.asarray(
         expression.eval({fitted.model[name]: values[name].values for name in values}, on_unused_input="ignore")

@@ -1,8 +1,8 @@
-"""A budget of the tests: processor seconds of each folder, and the share of the whole that a folder may take.
+"""Budget of the tests: processor seconds of each folder, and the largest share of the total for a folder.
 
-Shares differ less from machine to machine than seconds do. They differ between a first run, in which kernels are
-compiled, and a repeated one; a stated share holds for both. It holds for the tests that `make test` runs, and other
-selections of tests, like that of `make test-slow`, have no budget.
+Shares vary less between machines than seconds. They differ between a first run, which compiles kernels, and later runs.
+A stated share holds for both. It holds for the tests of `make test`. Other selections of tests, such as `make
+test-slow`, have no budget.
 """
 
 import os
@@ -40,11 +40,11 @@ SHARES = {
     "evidence": 0.07,
     ".": 0.07,
 }
-"""Share of the processor time that each folder of tests may take, in a whole run by `make test`."""
+"""Largest share of the processor time of each folder in a run by `make test`."""
 OTHERS = 0.05
-"""The same for each folder that the table does not name."""
+"""Largest share of a folder that the table does not name."""
 WHOLE = 100.0
-"""Processor seconds below which a run is taken for a part of the tests, whose seconds are not shown."""
+"""A run with fewer processor seconds is a partial run, for which no times are shown."""
 
 _started = 0.0
 _seconds: Counter[str] = Counter()
@@ -52,7 +52,7 @@ _largest = 0.0
 
 
 def _processor_seconds() -> float:
-    """Seconds of this process and of those that it has waited for."""
+    """Processor seconds of this process and of its finished child processes."""
     return sum(os.times()[:4])
 
 
@@ -67,7 +67,7 @@ def pytest_runtest_logstart() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """The report of each phase of a test carries its time, also from the workers to the process that prints."""
+    """Add the time of each phase of a test to its report, which workers send to the printing process."""
     global _started
     report = yield
     now = _processor_seconds()
@@ -85,7 +85,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _has_budget(config: pytest.Config) -> bool:
-    """Whether this run is of the tests of `make test`, all of them: no path, no `-k`, and the marks of the settings."""
+    """Whether this run has the tests of `make test`: no path, no `-k`, and the default marks."""
     usual = config.getini("addopts")
     return (
         config.args_source is pytest.Config.ArgsSource.TESTPATHS

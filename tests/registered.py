@@ -1,4 +1,4 @@
-"""Tables of the package, restored after a test that registers entries."""
+"""Restores tables of the package after a test that registers entries."""
 
 from importlib import import_module
 
@@ -10,7 +10,7 @@ __all__ = ["restore_tables"]
 
 
 def restore_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each table have its present entries again when a test ends."""
+    """Restore the current entries of all tables at the end of a test."""
     for table, module in registry.TABLES.items():
         import_module(f"pymc_gpep.{module}")
         monkeypatch.setattr(registry._made[table], "_entries", tuple(registry._made[table]))

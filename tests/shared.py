@@ -1,4 +1,4 @@
-"""Settings and fixtures of all tests, and fits that several files of them look at, made once."""
+"""Settings and fixtures of all tests, and fits that several files of tests share."""
 
 import gc
 import os
@@ -18,14 +18,14 @@ from tests import graph_modes, models
 from tests.compile_once import compile_once
 from tests.short_lived import ShortLived
 
-# Tests of compiled graphs ask for `machine_code`, or name their mode, and tests of C ask for `c_compiler`.
+# Tests of compiled graphs use the fixture `machine_code` or name their mode. Tests of C use `c_compiler`.
 _CXX = pytensor.config.cxx
 graph_modes.interpret_graphs()
-# No variable keeps the lines that made it, which takes a seventh of the time of a graph.
+# Variables do not record the source lines that made them, which takes a seventh of the time of a graph.
 pytensor.config.traceback__limit = 0
 graph_modes.make_functions_quickly()
 
-# Most tests of Gaussian processes look at the maximum; those of the default set this as it is for users.
+# Most tests of Gaussian processes use the maximum. Tests of the default restore it.
 inference._MOST_OF_PROCESSES = 0
 
 _WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -33,12 +33,12 @@ _FORKS = _WORKER and sys.platform == "linux"
 if _WORKER:
     compile_once()
 
-# A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
+# A shell starts background jobs with interrupts ignored, and tests interrupt fits.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Folders and files whose graphs are rewritten as they are for users: some of each kind of graph, and those that are
-# evaluated often. Elsewhere numbers are compared that do not depend on it, and rewriting would take most of the time.
+# Folders and files whose graphs are rewritten as for users: each kind of graph occurs, and graphs that are evaluated
+# often. In all other files results do not depend on rewriting, which would take most of the time.
 _REWRITTEN = {
     "approximations/test_negative_sites.py",
     "checks/test_other_mode.py",
@@ -56,7 +56,7 @@ _REWRITTEN = {
     "hyper/test_sparse_log_posterior.py",
 }
 _NOT_REWRITTEN = {"samplers/test_inducing_model.py", "samplers/test_sum_values.py"}
-"""Files of these folders that evaluate each graph a few times."""
+"""Files of these folders that evaluate each graph only a few times."""
 _EXTRA = {"cluster", "benchmarks", "test_docstring_examples.py", "test_examples.py"}
 _GARBAGE = 150e6  # bytes
 _process = psutil.Process()
@@ -64,7 +64,7 @@ _kept = _process.memory_info().rss
 
 
 def pytest_collection_finish(session):
-    """Modules stay to the end, so that collections of garbage need not go over them again and again."""
+    """Exclude imported modules from garbage collection, which would visit them again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
@@ -74,9 +74,10 @@ def pytest_collection_finish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Tests of clusters, of commands and of examples, those of docstrings too, have a target of their own.
+    """Deselect tests that have a make target of their own: clusters, commands, examples and docstrings.
 
-    Parameters that the mark of a `variation` names run with the others, and all else of it with the slow tests.
+    Of a `variation`, the parameters that its mark names run with the quick tests, and all other parameters with the
+    slow tests.
     """
     here = Path(__file__).parent
     named, found = set(), set()
@@ -96,10 +97,10 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_given_back():
-    """Graphs that a file of tests leaves behind are freed before the next one begins, once they have become many.
+    """Free graphs of a file of tests before the next file starts, if there are many.
 
-    They are full of circles, and a collection goes over all that is alive, which takes longer with every file. Where
-    tests have short-lived processes, the end of a process frees them.
+    Graphs have reference cycles. A collection visits all living objects, so that it takes longer with each file. With
+    short-lived processes, the end of a process frees the graphs.
     """
     global _kept
     yield
@@ -110,7 +111,7 @@ def memory_given_back():
 
 @pytest.fixture(scope="module", autouse=True)
 def rewriting(request):
-    """Graphs are rewritten as for users where that is among what is tested, and hardly elsewhere."""
+    """Rewrite graphs as for users in tests of rewriting, and hardly in other tests."""
     file = request.path.relative_to(Path(__file__).parent)
     names = {file.parts[0], file.as_posix()}
     as_for_users = names & _REWRITTEN and not names & _NOT_REWRITTEN
@@ -120,9 +121,9 @@ def rewriting(request):
 
 @pytest.fixture(autouse=True)
 def rewriting_of_slow_tests(request):
-    """Slow tests mostly evaluate graphs, and rewritten graphs are faster to evaluate.
+    """Rewrite graphs in slow tests, which mostly evaluate them: rewritten graphs are faster to evaluate.
 
-    A variation has its graphs like the test that it varies.
+    A variation uses the graphs of the test that it varies.
     """
     long = any(not mark.args for mark in request.node.iter_markers("slow"))
     with graph_modes.rewritten() if long else nullcontext():
@@ -131,14 +132,14 @@ def rewriting_of_slow_tests(request):
 
 @pytest.fixture
 def machine_code():
-    """Graphs are compiled as PyMC compiles them for its users."""
+    """Compile graphs as PyMC does for users."""
     with pytensor.config.change_flags(mode="NUMBA"):
         yield
 
 
 @pytest.fixture
 def c_compiler():
-    """PyTensor finds a C compiler, if there is one."""
+    """Let PyTensor find a C compiler, if one is installed."""
     if not _CXX:
         pytest.skip("there is no C compiler")
     with pytensor.config.change_flags(cxx=_CXX):
@@ -164,7 +165,7 @@ def _fit_again(**kwargs):
 
 
 def _make_shared():
-    """Make the fits that tests share, once, before the processes are forked that run these tests."""
+    """Make the shared fits once, before the processes that run tests are forked."""
     _fit(models.shared)
     _fit(_centred)
     _fit(models.per_class, hyperparameters=models.MEANS)
@@ -207,7 +208,7 @@ def shared_ccd():
 
 @pytest.fixture(scope="session")
 def shared_mcmc(shared):
-    """A few draws by PyMC's own NUTS of the same model, of short trajectories, since they are looked at and no more."""
+    """A few draws of the same model by PyMC's NUTS, with short trajectories. Only their format matters."""
     with shared.model:
         return pm.sample(
             50,

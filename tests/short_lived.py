@@ -1,7 +1,7 @@
-"""Tests run in short-lived processes, which end before they hold much memory.
+"""Tests run in short-lived processes, which end before they use much memory.
 
-Graphs that tests leave behind are full of circles. A collection of them takes an eighth of the time of all tests, and
-what a kernel's compiler has used never comes back. The end of a process frees all of it at once.
+Graphs of tests have reference cycles. Collecting them takes an eighth of the time of all tests, and memory of a
+kernel's compiler is never returned. The end of a process frees both at once.
 """
 
 import gc
@@ -18,15 +18,17 @@ import pytest
 
 __all__ = ["ShortLived"]
 
-_MOST = 1.05e9  # bytes of a process, after which it takes no other file
-_OBJECTS = 1_000_000  # that may be made between collections
-_SHORT = 0.005  # seconds, below which `--durations` shows no phase
+_MOST = 1.05e9  # bytes of a process, above which it starts no other file
+_OBJECTS = 1_000_000  # new objects between two collections
+_SHORT = 0.005  # seconds, below which `--durations` does not show a phase
 
 
 class ShortLived:
-    """A plugin of a worker that forks a process for some files of tests, and another one for those that follow.
+    """A plugin of a worker that forks a process for some files of tests, and another process for the following files.
 
-    The worker runs no test itself, so that each of them finds it as it was at first.
+    The worker itself runs no test, so that each process starts from the same state.
+
+    Parameters ---------- prepare : function Function that makes what all tests share, before the first fork.
 
     Parameters
     ----------
@@ -42,7 +44,7 @@ class ShortLived:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        if self._process == 0:  # this is the process that runs it
+        if self._process == 0:  # the forked process, which runs the tests
             return None
         if self._process is None:
             self._fork(item.session)
@@ -62,7 +64,7 @@ class ShortLived:
         return True
 
     def _report_end(self, item: pytest.Item) -> None:
-        """A test that ends its process has failed; those that follow have another process."""
+        """Report a failure for a test that ends its process. Another process runs the following tests."""
         code = os.waitstatus_to_exitcode(self._end())
         says = f"The process of this test ended with code {code}; a negative one is that of a signal."
         no_cost = {"processor_seconds": 0.0, "peak_bytes": 0}
@@ -78,7 +80,7 @@ class ShortLived:
         self._connection, other = Pipe()
         sys.stdout.flush()
         with warnings.catch_warnings():
-            # A thread of pytest-xdist waits for messages, and holds no lock that tests need.
+            # A thread of pytest-xdist waits for messages. It holds no lock that tests need.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
@@ -97,10 +99,10 @@ class ShortLived:
 
 
 class _Reports:
-    """A plugin that keeps reports, in place of the one that sends them to the process that prints.
+    """A plugin that stores reports instead of sending them to the printing process.
 
-    A short setup or teardown that says nothing has no report. Each report goes through three processes, and tests are
-    thousands. A file of results in XML has a test from its teardown.
+    A short setup or teardown without output has no report, since each report passes three processes. Files of results
+    in XML need the report of each teardown.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -121,7 +123,7 @@ class _Reports:
 
 
 def _serve(connection: Connection, session: pytest.Session) -> None:
-    """Run the tests that are asked for, until the other end is closed."""
+    """Run the requested tests until the other end closes."""
     gc.set_threshold(_OBJECTS, 10, 10)
     manager = session.config.pluginmanager
     for plugin in manager.get_plugins():

@@ -1,4 +1,4 @@
-"""Small models whose latent functions are sums of effects, each written as its users write it."""
+"""Small models whose latent functions are sums of effects, written as users write them."""
 
 from collections.abc import Callable
 

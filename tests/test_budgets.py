@@ -1,6 +1,6 @@
 """Budgets of the package: lines and floors of each room, files of a folder, lines of a file, names of classes.
 
-A commit that raises a figure names in one line the ability that a reader gets for it. Lower a figure whenever you can.
+A commit that raises a figure names the ability that it adds. Lower a figure whenever you can.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 
 from tests.test_project import MODULES, ROOMS, ROOT, imports, nodes, parsed, room
 
-# Room → lines of its modules after the formatter, and floors: a module stands one floor above what it imports.
+# Room → lines of its modules after formatting, and floors. A module stands one floor above the modules it imports.
 BUDGETS = {
     "array_types": (12, 1),
     "argument_types": (92, 1),
@@ -131,7 +131,7 @@ def members(node: ast.ClassDef) -> set[str]:
 
 
 def lonely_protocols(found: dict[str, list[tuple[str, ast.ClassDef]]]) -> set[str]:
-    """Return the names of protocols whose only implementation stands in the same room."""
+    """Return the names of protocols whose only implementation is in the same room."""
     every = [(place, node) for each in found.values() for place, node in each]
     lonely = set()
     for place, node in every:
@@ -142,7 +142,7 @@ def lonely_protocols(found: dict[str, list[tuple[str, ast.ClassDef]]]) -> set[st
     return lonely
 
 
-def test_protocols_have_several_implementations_or_an_implementation_elsewhere():
+def test_protocols_have_several_implementations_or_an_implementation_in_another_room():
     assert lonely_protocols(classes()) == set()
 
 

@@ -1,4 +1,4 @@
-"""The lock that a kernel is compiled under."""
+"""The lock during the compilation of a kernel."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ def test_failed_compilation_releases_its_lock(tmp_path):
 
 
 def test_kernel_and_inner_kernels_are_compiled_by_one_process(tmp_path):
-    """A lock on another handle of the file is refused as one of another process would be."""
+    """A lock on another handle of the file is refused, as in another process."""
     outer, inner = kernel_at(tmp_path / "outer.nbi"), kernel_at(tmp_path / "inner.nbi")
     locks = [tmp_path / "outer.lock", tmp_path / "inner.lock"]
     seen = []
@@ -43,7 +43,7 @@ def test_kernel_and_inner_kernels_are_compiled_by_one_process(tmp_path):
         return signature
 
     def compile_outer(dispatcher, signature):
-        again = compiled_alone(lambda *_: "again", outer, signature)  # a recursion waits for nothing
+        again = compiled_alone(lambda *_: "again", outer, signature)  # a recursive call does not wait
         return again, compiled_alone(compile_inner, inner, signature)
 
     assert compiled_alone(compile_outer, outer, 3) == ("again", 3)

@@ -1,6 +1,6 @@
-"""Every public name has an example in its docstring, which runs; the page of public names has each of them.
+"""Every public name has an example that runs in its docstring, and appears on the page of public names.
 
-Examples are written for users: draws are cut short here, and files go to a temporary folder.
+In tests, examples use fewer draws and a temporary folder.
 """
 
 import doctest
@@ -43,7 +43,7 @@ PUBLIC = {
 }
 NAMES = [(module, name) for module, names in PUBLIC.items() for name in names]
 RESULTS = re.findall(r"^   ([a-z_.]+)\.([A-Z]\w+)$", PAGE.read_text(), flags=re.MULTILINE)
-"""The module and the name of each type of results."""
+"""Module and name of each type of results."""
 WITH_EXAMPLES = [
     *NAMES,
     *((import_module(f"pymc_gpep.{module}"), name) for module, name in RESULTS if "Solution" not in name),
@@ -52,7 +52,7 @@ WITH_EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def names(shared):
-    """What examples may speak of; the page of public names says so."""
+    """Names that examples may use without import, as the page of public names states."""
     X, y = shared.X, shared.y
     county, x = np.arange(30) % 10, np.linspace(-1, 1, 30)
     with pm.Model(coords={"place": range(10)}):
@@ -109,7 +109,7 @@ def test_example_runs(module, name, names, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     restore_tables(monkeypatch)  # one example registers a method
     monkeypatch.setattr(pm, "sample", few_draws(pm.sample))
-    monkeypatch.setattr(progress, "_PATIENCE", math.inf)  # a slow machine prints no more than a quick one
+    monkeypatch.setattr(progress, "_PATIENCE", math.inf)  # progress must not depend on the speed of the machine
     text = inspect.getdoc(getattr(module, name)) or ""
     examples = doctest.DocTestParser().get_examples(text.partition("Examples\n--------\n")[2])
     assert examples
@@ -128,7 +128,7 @@ def test_page_has_every_public_name():
     assert sorted(listed) == sorted(name for _, name in NAMES)
 
 
-def test_modules_offer_their_own_and_registered_names():
+def test_modules_list_their_own_and_registered_names():
     assert {"ep", "ivm", "iep", "gfitc"} <= set(PUBLIC[methods])
     for module, names in PUBLIC.items():
         assert set(module.__all__) - set(ROOMS) <= set(names) <= set(dir(module))
@@ -155,7 +155,7 @@ def test_options_of_a_class_and_its_bases_are_documented_once(kind):
         ("Batches", ByBatches, [memory for memories in STREAMING_METHODS.values() for memory in memories]),
     ],
 )
-def test_the_page_of_options_has_each_option(heading, plan, kinds):
+def test_page_of_options_contains_each_option(heading, plan, kinds):
     section = OPTIONS.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     there = {*plan.names(), *(option.name for kind in kinds for option in fields(kind)), "start", "random_seed"}
     assert set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)) == there - {"starts"}

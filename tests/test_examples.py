@@ -1,4 +1,4 @@
-"""The examples: scripts in cells that a notebook can be made of, each with its page in the documentation."""
+"""The examples: scripts in notebook cells, each with a page in the documentation."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ of_each_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: pat
 
 
 def cells(path: Path) -> list[tuple[str, str]]:
-    """What is before the first cell, and of each cell its kind and text, as jupytext's percent format has them."""
+    """Text before the first cell, and kind and text of each cell in jupytext's percent format."""
     first, *parts = re.split(r"^# %%(.*)\n", path.read_text(), flags=re.MULTILINE)
     return [("before", first), *((kind.strip(), text) for kind, text in zip(parts[::2], parts[1::2], strict=True))]
 
@@ -44,7 +44,8 @@ def test_example_is_linear_and_draws_its_figure_in_the_last_cell(path):
     assert "__name__" not in path.read_text()
     kind, last = cells(path)[-1]
     assert kind == ""
-    assert re.search(r"^figure.* = plt\.", last, flags=re.MULTILINE)  # a notebook shows it below the cell that makes it
+    # a notebook shows a figure below the cell that makes it
+    assert re.search(r"^figure.* = plt\.", last, flags=re.MULTILINE)
     assert last.rstrip().splitlines()[-1] == f'figure.savefig("output/{path.stem}.png", dpi=110)'
 
 

@@ -1,4 +1,4 @@
-"""Unknown names: the error asks whether the closest known name was meant, wherever an option has a set of names."""
+"""Errors for unknown names suggest the closest known name, for every option with a set of names."""
 
 import re
 
@@ -137,7 +137,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("case", ELSEWHERE)
-def test_misspelt_name_elsewhere_gets_a_suggestion(case):
+def test_misspelt_name_in_other_functions_gets_a_suggestion(case):
     call, meant = ELSEWHERE[case]
     with pytest.raises(ValueError, match=rf"Did you mean {meant!r}\?$"):
         call()
@@ -156,7 +156,7 @@ def test_misspelt_option_of_a_sampler_gets_a_suggestion(step, options, meant, sh
         step(**options)
 
 
-def test_python_suggests_the_public_name_that_was_meant():
+def test_python_suggests_the_closest_public_name():
     with pytest.raises(AttributeError) as raised:
         _ = gpep.Probitt
     assert raised.value.name == "Probitt"

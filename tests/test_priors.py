@@ -1,4 +1,4 @@
-"""Priors that are written down for the user's inputs."""
+"""Default priors that depend on the user's inputs."""
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ def test_single_length_scale_follows_distances():
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"dims": "input"}])
-def test_length_scale_of_each_input_has_its_unit(kwargs):
+def test_length_scale_of_each_input_is_in_its_unit(kwargs):
     with pm.Model(coords={"input": ["a", "b", "c"]}) as model:
         ls, _ = gpep.default_priors(pd.DataFrame(X), ard=True, names=("scale", "size"), **kwargs)
     assert [rv.name for rv in model.free_RVs] == ["scale", "size"]

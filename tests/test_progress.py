@@ -1,4 +1,4 @@
-"""What is shown of long work on rows, and what an interrupt of it says."""
+"""Progress of long work on rows, and messages of its interrupts."""
 
 from types import SimpleNamespace
 
@@ -21,19 +21,19 @@ def test_short_work_shows_nothing(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_long_work_shows_its_share_and_the_remaining_time(capsys, monkeypatch):
+def test_long_work_shows_its_fraction_and_the_remaining_time(capsys, monkeypatch):
     monkeypatch.setattr(progress, "_PATIENCE", 0.0)
     clock = iter(np.arange(0.0, 100.0, 2.0))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
     with progress.RowProgress("Predicting", 40, True) as shown:
         for _ in range(4):
             shown.advance(10)
-    # The second quarter takes two seconds, so that four are left; the next line of text comes five seconds later.
+    # The second quarter takes two seconds, so that four remain. The next line is printed five seconds later.
     assert capsys.readouterr().out.splitlines() == ["Predicting: 50%, 0:00:04 left"]
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_first_piece_with_compilation_does_not_count(capsys, monkeypatch, moves):
+def test_first_piece_with_compilation_is_not_counted(capsys, monkeypatch, moves):
     monkeypatch.setenv("FORCE_COLOR" if moves else "NO_COLOR", "1")
     clock = iter(np.cumsum([60.0, 0.4, 0.4, 0.4]))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
@@ -71,7 +71,7 @@ def test_interrupted_prediction_reports_progress_and_can_be_repeated(shared, mon
 
 
 def interrupted_at(monkeypatch, module, name, call):
-    """Let a function of a module be interrupted in one of its calls; the sizes of what it was given."""
+    """Interrupt a function of a module in one of its calls. Return the sizes of its arguments."""
     given, sizes = getattr(module, name), []
 
     def interrupted(likelihood, mean, *args, **kwargs):
@@ -124,7 +124,7 @@ def test_interrupted_leave_one_out_by_parts_can_be_repeated(monkeypatch):
 
 
 def test_many_rows_are_predicted_in_blocks(shared_ccd, monkeypatch):
-    """10 000 rows, of which 500 are looked at at a time at each node; their probabilities are made up."""
+    """Each of 20 blocks has 500 of 10 000 rows. The probabilities are artificial."""
     sizes = []
 
     def quickly(likelihood, mean, cov, **_):

@@ -1,4 +1,4 @@
-"""What holds of the project as a whole: its modules, its files, what importing it costs, its Makefile."""
+"""Properties of the whole project: modules, files, cost of imports, Makefile."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ from pymc_gpep.solvers.prior_form import Prior
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
-# From the ground upwards: a module imports from its own room and from those before it.
+# From the lowest upwards: a module imports from its own room and from rooms before it.
 ROOMS = (
     "array_types",
     "argument_types",
@@ -66,7 +66,7 @@ ROOMS = (
 )
 SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
-BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
+BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # in a worktree of git, .git is a file
 
 
 @cache
@@ -109,7 +109,7 @@ FOLDERS = [path.parent for path in MODULES if path.name == "__init__.py" and pat
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(ROOT / "pymc_gpep").as_posix())
 def test_room_docstring_lists_its_modules(folder):
-    """A line for each module and each room inside, in reading order."""
+    """The docstring has a line for each module and each room inside, in reading order."""
     doc = ast.get_docstring(parsed(folder / "__init__.py"))
     inside = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
     inside += [path.parent.name for path in folder.glob("*/__init__.py")]
@@ -135,7 +135,7 @@ def test_architecture_page_has_a_paragraph_for_each_room_in_order():
 
 
 def words(page: str) -> int:
-    """Number of words on a page, without the bars of tables."""
+    """Number of words on a page, without separators of tables."""
     return sum(any(map(str.isalnum, word)) for word in (ROOT / "docs" / page).read_text().split())
 
 
@@ -146,7 +146,7 @@ def listed(page: str) -> list[str]:
 
 
 def test_documentation_stays_within_its_number_of_words():
-    """Figures and experiments are the pages of Evidence; all other pages but the architecture are for users."""
+    """Figures and experiments are the pages of Evidence. All other pages except the architecture are for users."""
     pages = (path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if not BUILT & set(path.parts))
     counts = {path.as_posix().removesuffix(".md"): words(path.as_posix()) for path in pages}
     evidence = listed("evidence.md")
@@ -156,7 +156,7 @@ def test_documentation_stays_within_its_number_of_words():
 
 
 def test_code_of_pages_fits_into_its_column():
-    """Code of at most 100 characters is not wrapped by a wide screen."""
+    """A wide screen shows code of at most 100 characters without wrapping."""
     long = {
         path.name: line
         for path in (ROOT / "docs").rglob("*.md")
@@ -176,11 +176,11 @@ def test_reference_pages_have_at_most_900_words():
 
 
 SEARCHED = json.loads((ROOT / "docs" / "searched.json").read_text())
-"""Words that people search, with the page that the search of the site has first."""
+"""Search terms, with the page that the site's search must list first."""
 
 
 def test_search_terms_are_main_index_entries_of_one_page():
-    """The search of the site has a page with an exact main entry (`!`) first, and pages with other entries last."""
+    """The search lists pages with an exact main entry (`!`) first, and pages with other entries last."""
     entries = {
         (entry.strip(), path.relative_to(ROOT / "docs").with_suffix("").as_posix())
         for path in (ROOT / "docs").rglob("*.md")
@@ -192,13 +192,13 @@ def test_search_terms_are_main_index_entries_of_one_page():
 
 
 def room(module: str) -> str:
-    """The room of a module by its dotted name, `__init__` for the package itself."""
+    """Room of a module by its dotted name, or `__init__` for the package itself."""
     _, *inside = module.split(".")
     return inside[0] if inside else "__init__"
 
 
 def imports_among(nodes: Iterable[ast.AST]) -> list[tuple[str, int]]:
-    """Modules that these nodes import, as dotted names, and the lines where."""
+    """Modules that these nodes import, as dotted names, with line numbers."""
     found = []
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -212,7 +212,7 @@ def imports_among(nodes: Iterable[ast.AST]) -> list[tuple[str, int]]:
 
 @cache
 def imports(path: Path) -> list[tuple[str, int]]:
-    """Modules that a module imports, as dotted names, and the lines where."""
+    """Modules that a module imports, as dotted names, with line numbers."""
     return imports_among(nodes(path))
 
 
@@ -228,10 +228,11 @@ def test_imports_between_rooms_go_one_way():
     assert upwards == []
 
 
-def test_modules_import_each_other_in_no_circle():
+def test_imports_between_modules_have_no_cycle():
     """Imports inside functions and for type checkers count as well.
 
-    Modules that need no other are taken away, then those that no other needs; what stays is in a circle.
+    Modules without remaining imports are removed, then modules that no other module imports. Remaining modules form a
+    cycle.
     """
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
     needs = {}
@@ -247,21 +248,21 @@ def test_modules_import_each_other_in_no_circle():
 
 
 def test_rooms_stand_on_at_most_seventeen_floors():
-    """Each room stands one floor above the highest one that it imports from."""
+    """Each room stands one floor above the highest room that it imports from."""
     below = {name: set() for name in ROOMS}
     for path in MODULES:
         own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
         names = [name for name, _ in imports(path) if name.split(".")[0] == "pymc_gpep"]
         below[own] |= {room(name) for name in names} - {own, "__init__"}
     floors = {}
-    for name in ROOMS[:-1]:  # the package itself names what all rooms offer
+    for name in ROOMS[:-1]:  # the package itself exports names of all rooms
         floors[name] = 1 + max((floors[other] for other in below[name]), default=0)
-    del floors["rivals"]  # nothing stands on this room
+    del floors["rivals"]  # no room imports from this room
     assert max(floors.values()) <= 17, floors
 
 
-def test_rivals_are_imported_by_the_package_alone():
-    """Other rooms reach the methods of this room by the tables that they are registered in."""
+def test_only_the_package_imports_rivals():
+    """Other rooms reach these methods by the tables in which they are registered."""
     importers = {
         str(path.relative_to(ROOT / "pymc_gpep"))
         for path in MODULES
@@ -272,9 +273,9 @@ def test_rivals_are_imported_by_the_package_alone():
     assert importers == {"__init__.py"}
 
 
-def test_kernels_are_called_where_arrays_are_worked_on():
-    """Above the approximations modules import the statuses of kernels alone, but for three files."""
-    upper = set(ROOMS[ROOMS.index("approximations") + 1 :]) - {"rivals"}  # which has approximations
+def test_kernels_are_called_in_lower_rooms_only():
+    """Rooms above the approximations import only statuses of kernels, with three exceptions."""
+    upper = set(ROOMS[ROOMS.index("approximations") + 1 :]) - {"rivals"}  # this room contains approximations
     own = {
         "evidence/evidence.py": {"kernels.compile"},
         "samplers/probit_gibbs.py": {"kernels.sampling"},
@@ -293,7 +294,7 @@ def test_kernels_are_called_where_arrays_are_worked_on():
 
 
 def test_only_their_makers_name_forms_of_priors():
-    """Rows of effects and sparse precisions are asked for what they say, and not for which of them they are."""
+    """Code that uses rows of effects or sparse precisions does not distinguish these forms."""
     forms = {f"{kind}_{what}" for kind in ("row", "precision") for what in ("form", "prior", "posterior")}
     found = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
@@ -307,14 +308,14 @@ def test_only_their_makers_name_forms_of_priors():
 
 
 def brings(name: str) -> set[str]:
-    """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
+    """Libraries that importing a module loads, directly or by other modules of the package."""
     path = (ROOT / name.replace(".", "/")).with_suffix(".py")
     return {each.split(".")[0] for each, _ in imports(path)} if path.exists() else {name.split(".")[0]}
 
 
 def test_only_slow_imports_are_inside_functions():
     late = []
-    # `registration` is what `import pymc_gpep` runs; all else is imported when it is wanted.
+    # `registration` runs in `import pymc_gpep`. All other modules are imported on demand.
     for path in (path for path in MODULES if path.stem != "registration"):
         functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]
         late += [
@@ -327,7 +328,7 @@ def test_only_slow_imports_are_inside_functions():
 
 
 def named_types(nodes: Iterable[ast.AST]) -> dict[ast.expr, int]:
-    """Types that `isinstance`, `issubclass` and comparisons with `type(...)` name, and the lines where."""
+    """Types in `isinstance`, `issubclass` and comparisons with `type(...)`, with line numbers."""
     found = {}
     for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"isinstance", "issubclass"}:
@@ -342,13 +343,13 @@ def named_types(nodes: Iterable[ast.AST]) -> dict[ast.expr, int]:
 
 
 def classes_of(kind: type) -> set[str]:
-    """Names of classes of the package that are of a kind."""
+    """Names of the classes of the package that derive from a class."""
     below = kind.__subclasses__()
     return {kind.__name__}.union(*map(classes_of, below)) if below else {kind.__name__}
 
 
 def asks_which(nodes: Iterable[ast.AST], classes: set[str]) -> list[int]:
-    """Lines of nodes that ask whether something is of one of these classes."""
+    """Lines of nodes that check for one of these classes."""
     asked = named_types(nodes)
     return [line for types, line in asked.items() if {getattr(n, "id", "") for n in ast.walk(types)} & classes]
 
@@ -390,7 +391,7 @@ def test_only_their_makers_check_the_class_of_a_prior():
 
 
 def test_private_names_of_libraries_are_in_three_files():
-    """A private attribute that no module of the package sets or defines is one of a library."""
+    """An attribute is a library's private attribute if no module of the package sets or defines it."""
     modules = {str(path.relative_to(ROOT / "pymc_gpep")): nodes(path) for path in MODULES}
     own, used, imported = {"_replace", "_asdict", "_fields", "_make"}, [], []
     for path, inside in modules.items():
@@ -410,7 +411,7 @@ def test_private_names_of_libraries_are_in_three_files():
 
 
 def test_kernels_import_neither_pymc_nor_pytensor():
-    # A bare stand-in for the parent package, whose own __init__ does import PyMC.
+    # An empty module replaces the parent package, whose own __init__ imports PyMC.
     imported = run_python(
         "import importlib, pkgutil, sys, types\n"
         "package = types.ModuleType('pymc_gpep')\n"
@@ -428,7 +429,7 @@ def test_kernels_import_neither_pymc_nor_pytensor():
 
 @cache
 def imported_and_named() -> list[str]:
-    """Return two lines: modules that the package adds to those of PyMC, and public names after imports of modules."""
+    """Return two lines: modules that the package loads after PyMC, and public names after imports of modules."""
     return run_python(
         "import sys, pymc\nbefore = set(sys.modules)\nimport pymc_gpep\nprint(*sorted(set(sys.modules) - before))\n"
         "import pymc_gpep.fits.prediction, pymc_gpep.variational.inference\n"
@@ -438,14 +439,14 @@ def imported_and_named() -> list[str]:
     ).splitlines()
 
 
-def test_times_are_taken_from_clocks_that_never_jump():
-    # The system's clock may be set while a fit runs: seconds, limits and bars need time.monotonic or perf_counter.
+def test_times_are_measured_by_monotonic_clocks():
+    # The system's clock can be set during a fit. Durations need time.monotonic or perf_counter.
     jumps = re.compile(r"\btime\.time\(|from time import .*\btime\b|datetime\S*\.(utc)?now\(")
     assert [str(path) for path in MODULES if jumps.search(path.read_text())] == []
 
 
 def test_import_brings_no_optional_or_heavy_library():
-    # These are for those who plot or compare; `import pymc` may bring them, `import pymc_gpep` should not.
+    # These libraries are for plots or comparisons. `import pymc` may load them, and `import pymc_gpep` must not.
     added = imported_and_named()[0].split()
     assert "pymc_gpep" in added
     assert not {"arviz", "jax", "matplotlib", "numba", "nutpie", "sklearn"} & set(added)
@@ -459,8 +460,8 @@ def test_files_name_no_package_index():
     assert matches(r"index[-_]url|--find[-]links|python[h]osted|https?://[^\s/]+(:\d+)?/(pypi|simple)\b") == []
 
 
-def test_files_hold_no_path_of_a_machine():
-    # A path may follow another name, as in docs/work/, and "/tmp" may be spoken of; a file or folder in it may not.
+def test_files_contain_no_path_of_a_machine():
+    # A path may follow another name, as in docs/work/, and "/tmp" may be mentioned. A file or folder in it may not.
     assert matches(r"(?<![\w.~)}\]-])/(home|root|work|tmp|Users)/[\w.-]+") == []
 
 
@@ -488,7 +489,7 @@ def test_python_versions_agree():
 
 @pytest.fixture
 def machine(tmp_path):
-    """Make a machine with no Python but the given ones, and return what `make python` says there."""
+    """Return a function that runs `make python` on a simulated machine with the given Python versions."""
     make = shutil.which("make")
     if make is None:
         pytest.skip("make is not installed")
@@ -506,7 +507,7 @@ def machine(tmp_path):
     return make_python
 
 
-def test_make_takes_the_first_python_that_is_recent_enough(machine):
+def test_make_uses_the_first_python_that_is_recent_enough(machine):
     result = machine(python3="3.11", **{"python3.12": "3.12"})
     assert (result.returncode, result.stdout) == (0, "python3.12\n")
 

@@ -1,6 +1,6 @@
-"""Docstrings, messages and pages follow the rules of plain English in CONTRIBUTING, as far as a program can tell.
+"""Docstrings, messages and pages follow the rules of plain English in CONTRIBUTING, where a program can check them.
 
-Pages that a new user reads have shorter sentences than others, on average.
+Pages for new users have shorter sentences on average.
 """
 
 import ast
@@ -37,7 +37,7 @@ def docstrings() -> Iterator[str]:
 
 
 def messages() -> Iterator[str]:
-    """Texts of errors that are raised and of warnings, with X in place of what is put in."""
+    """Texts of raised errors and of warnings, with X in place of formatted values."""
     for node in nodes():
         called = node.exc if isinstance(node, ast.Raise) else node
         if not isinstance(called, ast.Call) or not called.args:
@@ -63,7 +63,7 @@ def pages() -> Iterator[str]:
 
 
 def prose(page: str) -> str:
-    """A page without what is no sentence: code, formulas, tables, titles and where links lead."""
+    """A page without code, formulas, tables, titles and link targets."""
     page = re.sub(r"\A---\n.*?\n---\n|^(```+).*?^\1\s*$|^\$\$.*?\$\$\s*$", "\n\n", page, flags=re.S | re.M)
     page = re.sub(r"^[|#].*$", "\n", page, flags=re.M)
     page = re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "\n\n", page, flags=re.M)
@@ -71,7 +71,7 @@ def prose(page: str) -> str:
 
 
 def listed(page: str) -> list[Path]:
-    """Pages that the tables of contents of a page name, and the page itself."""
+    """A page and the pages that its tables of contents name."""
     path = DOCS / page
     tables = re.findall(r"```{toctree}\n(.*?)```", path.read_text(), flags=re.S)
     named = [path.parent / f"{name}.md" for name in " ".join(tables).split()]
@@ -79,7 +79,7 @@ def listed(page: str) -> list[Path]:
 
 
 def sentences(paragraphs: str) -> Iterator[str]:
-    """Sentences without code: formulas, tables, examples and lists of modules are not sentences."""
+    """Sentences without code. Formulas, tables, examples and lists of modules are skipped."""
     for paragraph in re.split(
         r"\n\s*\n|^.*\n\s*-{3,}\s*$|^\s*>>>.*$|^[\w*, ]+ : .*$|^[a-z_0-9]+: .*$|^[A-Z]\w*(?:Error|Warning).*$",
         paragraphs,

@@ -1,4 +1,4 @@
-"""The public interface changes on purpose only: its list is stored, and the changelog names each change."""
+"""The public interface changes only on purpose: its list is stored, and the changelog names each change."""
 
 from tests.public_interface import STORED, interface
 

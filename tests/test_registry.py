@@ -1,4 +1,4 @@
-"""Methods and likelihoods of other packages: registered, fitted, predicted by, saved and read again."""
+"""Methods and likelihoods of other packages: registration, fits, predictions, saving and loading."""
 
 import importlib
 import re
@@ -82,7 +82,7 @@ class CautiousEP(EP):
 
 @dataclass(frozen=True)
 class PlainLaplace(NewtonApproximation):
-    """Laplace's method without derivatives in parameters of a likelihood."""
+    """Laplace's method without derivatives with respect to parameters of a likelihood."""
 
     name = "plain_laplace"
     site_form = SiteForm.INDEPENDENT
@@ -99,7 +99,7 @@ class PlainLaplace(NewtonApproximation):
 
 
 class Never(HyperMethod):
-    """A treatment that nobody calls."""
+    """A treatment of hyperparameters that is registered and never called."""
 
     name = "never"
 
@@ -108,7 +108,7 @@ class Never(HyperMethod):
 
 
 class Rarely(Never):
-    """Another one."""
+    """A second treatment that is never called."""
 
     name = "rarely"
 
@@ -151,7 +151,7 @@ def test_registered_method_and_likelihood_fit_predict_and_are_saved(method, tmp_
                 gpep.from_datatree(fit.to_datatree(), model)
 
 
-def test_registered_pair_is_a_function_of_arrays():
+def test_registered_pair_is_available_as_a_function_of_arrays():
     gpep.register("likelihood", LogLog())
     gpep.register("approximation", CautiousEP)
     solution = gpep.methods.cautious_ep([[3.0]], [0.5], [1], "log_log")
@@ -183,16 +183,16 @@ def test_error_names_likelihood_whose_link_fails(link, found, monkeypatch):
         pm.fit(method="ep", progressbar=False)
 
 
-def test_computation_is_offered_by_the_likelihood_that_it_was_registered_for():
+def test_computation_belongs_to_the_likelihood_that_it_was_registered_for():
     probit, logit = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "logit"))
     assert not probit.offers(Slope)
     gpep.register("computation", Computation("probit", Slope(np.tanh)))
     assert probit.computation(Slope).kernel is np.tanh
     assert not logit.offers(Slope)
-    assert not GroupedLikelihood(inner=probit).offers(Slope)  # its arrays are others
+    assert not GroupedLikelihood(inner=probit).offers(Slope)  # the arrays of grouped rows differ
 
 
-def test_registered_method_is_named_by_messages():
+def test_messages_list_registered_methods():
     gpep.register("approximation", CautiousEP)
     with log_log_model(), pytest.raises(KeyError, match=r"cautious_ep.*Did you mean 'cautious_ep'"):
         pm.fit(method="cautios_ep")
@@ -211,7 +211,7 @@ def test_own_entries_come_before_registered_entries():
     assert names.index("kl") < names.index("iep") < names.index("tap_naive")
 
 
-def test_second_entry_of_a_name_is_refused():
+def test_second_entry_with_a_name_is_refused():
     @dataclass(frozen=True)
     class Other(CautiousEP):
         name = "ep"
@@ -226,7 +226,7 @@ def test_second_entry_of_a_name_is_refused():
         gpep.register("approximation", Other)
 
 
-def test_methods_of_one_name_stand_for_different_likelihoods():
+def test_methods_of_one_name_serve_different_likelihoods():
     @dataclass(frozen=True)
     class ForVotes(EP):
         name = "ep"
@@ -281,7 +281,7 @@ def test_failing_path_is_skipped_with_one_warning(path):
     with pytest.warns(
         UserWarning, match=f"hyper '{re.escape(path)}'.* is left out: .*gpep.register\\('hyper', "
     ) as warned:
-        assert HYPER["never"] is Never  # a method that has nothing to do with the path
+        assert HYPER["never"] is Never  # a method that does not need the path
     assert len(warned) == 1
     assert "never" in HYPER.names  # without a second warning
 
@@ -306,7 +306,7 @@ class Later(Never):
 """
 
 
-def test_threads_that_import_and_read_do_not_wait_for_each_other(monkeypatch, tmp_path):
+def test_threads_that_import_and_read_do_not_deadlock(monkeypatch, tmp_path):
     module(monkeypatch, tmp_path, "registers_at_import", OWN_MODULE.format(name="Mine", lower="mine"))
     gpep.register("hyper", "registers_at_import:Later")
     found = []
@@ -322,7 +322,7 @@ def test_threads_that_import_and_read_do_not_wait_for_each_other(monkeypatch, tm
     assert set(HYPER.names) >= {"mine", "later"}
 
 
-def test_paths_that_a_failing_module_registers_are_kept(monkeypatch, tmp_path):
+def test_paths_registered_by_a_failing_module_are_kept(monkeypatch, tmp_path):
     text = f"import pymc_gpep as gpep\ngpep.register('hyper', '{__name__}:Never')\nraise OSError('no licence')\n"
     module(monkeypatch, tmp_path, "registers_and_fails", text)
     gpep.register("hyper", "registers_and_fails:Mine")
@@ -378,7 +378,7 @@ class NoName(HyperMethod):
 
 @dataclass(frozen=True)
 class NoNeeds(NewtonApproximation):
-    """An approximation that does not tell the computations that it needs."""
+    """An approximation that does not state the computations it needs."""
 
     name = "no_needs"
     site_form = SiteForm.INDEPENDENT
@@ -398,7 +398,7 @@ class NoLink(TwoClasses):
 
 
 class Undecorated(EP):
-    """EP without the line above the class."""
+    """EP without the decorator of the class."""
 
     damping: float = 0.3
     name = "undecorated"
@@ -406,7 +406,7 @@ class Undecorated(EP):
 
 @dataclass(frozen=True)
 class Untyped(EP):
-    """EP with a default that has no type."""
+    """EP with a default without a type."""
 
     damping = 0.3
     name = "untyped"
@@ -453,7 +453,7 @@ def test_own_entries_are_complete():
             table_of(table)._check(entry)
 
 
-def test_subclass_without_a_name_of_its_own_is_refused():
+def test_subclass_without_its_own_name_is_refused():
     with pytest.raises(ValueError, match=r"Mine inherits the name 'ep' from EP. Add `name = \"my_ep\"`."):
         gpep.register("approximation", dataclass(frozen=True)(type("Mine", (EP,), {})))
 
@@ -480,7 +480,7 @@ def test_second_computation_of_a_likelihood_and_type_is_refused():
         gpep.register("computation", Computation("probit", Slope(kernel("second", 2.0))))
     assert probit.computation(Slope).kernel is first
     gpep.register("computation", Computation("probit", Slope(first)))
-    again = kernel("first", 3.0)  # as a cell of a notebook defines it again
+    again = kernel("first", 3.0)  # as a notebook cell that runs again
     gpep.register("computation", Computation("probit", Slope(again)))
     assert probit.computation(Slope).kernel is again
     gpep.register("computation", Computation("probit", Slope(kernel("first", 1.0))), Computation("logit", Slope(first)))

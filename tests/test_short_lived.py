@@ -1,4 +1,4 @@
-"""Processes that tests run in, by a run of a few tests within this one."""
+"""Processes that run tests, tested by a nested run of a few tests."""
 
 import os
 import re
@@ -88,7 +88,7 @@ def test_short():
 
 
 def run(folder: Path, options: str) -> str:
-    """Standard output of a run of the tests in a folder by one worker."""
+    """Output of a run of the tests in a folder by one worker."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     command = "-m pytest -n 1 --dist loadfile -W error -p no:cacheprovider --no-loadscope-reorder --rootdir . ."
     result = subprocess.run(
@@ -106,7 +106,7 @@ def run(folder: Path, options: str) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems fork no process for tests")
 @pytest.mark.parametrize(("most", "processes"), [(0, 3), (1e12, 2)], ids=["one for each file", "one for all"])
 def test_files_have_separate_processes_once_memory_is_used(tmp_path, most, processes):
-    """The second file ends its process, after which a third one begins in any case."""
+    """The second file ends its process, so that a third process starts in any case."""
     (tmp_path / "conftest.py").write_text(CONFTEST.format(most=most))
     for name, last in ("test_a", True), ("test_b", False), ("test_c", True):
         (tmp_path / f"{name}.py").write_text(TESTS.format(last=last))

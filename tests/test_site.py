@@ -1,4 +1,4 @@
-"""The checks of the built site find faults that are put into a small one."""
+"""The checks of the built site find faults in a small site."""
 
 import importlib.util
 import json
@@ -70,7 +70,7 @@ def test_page_without_style_sheet_is_found(site):
     assert check_site.wide_parts(site) == ["plain.html does not use site.css"]
 
 
-def test_part_that_is_wider_than_a_phone_is_found(site):
+def test_element_wider_than_a_phone_is_found(site):
     add(site, '<p style="max-width: 900px"><table style="width: 500px">')
     assert check_site.wide_parts(site) == ["index.html has a part of 500 pixels"]
 
@@ -100,7 +100,7 @@ print("<title>" + json.dumps(found) + "</title>")
 
 
 def test_browser_reports_first_results_and_widths(site, tmp_path_factory):
-    """A script in place of a browser misses one search, and reports that each page is 768 pixels wide."""
+    """A script replaces the browser. It misses one search, and reports that each page is 768 pixels wide."""
     browser = tmp_path_factory.mktemp("browser") / "browser"
     pages = [f"/{page if word != 'GAM' else 'index'}.html" for word, page in check_site.SEARCHED.items()]
     browser.write_text(f"#!{sys.executable}" + BROWSER.format(pages=f"iter({pages})"))

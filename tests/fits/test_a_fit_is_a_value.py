@@ -1,4 +1,4 @@
-"""Answers of a fit after its arrays changed in place, beside those of a fit whose arrays did not change."""
+"""Results of a fit do not change if the caller's arrays change in place."""
 
 import numpy as np
 import pymc as pm

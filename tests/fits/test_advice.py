@@ -1,4 +1,4 @@
-"""Advice of messages about questions to a fit, tried on the fit that provokes it."""
+"""Advice in messages about methods of a fit, tried on the fits that cause the messages."""
 
 import re
 
@@ -29,7 +29,7 @@ def _sum(named=True, method="laplace", **options):
 
 @pytest.fixture(scope="module")
 def fits():
-    """The same sum with its data by name, at its maximum, and with arrays."""
+    """Fits of the same sum at its maximum, with data by name and with arrays."""
     return {"sum": _sum(), "map": _sum(hyper="map"), "arrays": _sum(named=False)}
 
 
@@ -140,7 +140,7 @@ OF_SUMS = {
 
 
 @pytest.mark.parametrize("case", OF_SUMS)
-def test_advised_call_of_a_fit_of_a_sum_works(case, fits):
+def test_advised_call_for_a_fit_of_a_sum_works(case, fits):
     provoke, message, advised = OF_SUMS[case]
     follow(Advice(lambda: provoke(fits), message, lambda: advised(fits)))
 
@@ -180,7 +180,7 @@ OF_PROCESSES = {
 
 
 @pytest.mark.parametrize("case", OF_PROCESSES)
-def test_advised_call_of_a_fit_of_a_process_works(case, shared):
+def test_advised_call_for_a_fit_of_a_process_works(case, shared):
     provoke, message, advised = OF_PROCESSES[case]
     x = models.data()[0][:3] + 0.1
     follow(Advice(lambda: provoke(shared.fit, x), message, lambda: advised(shared.fit, x)))
@@ -279,7 +279,7 @@ def test_advised_process_of_latent_values_is_accepted(shared):
         )
 
 
-def test_advised_recovery_gives_draws_of_a_marginal_model_their_latent_values(shared):
+def test_advised_recovery_adds_latent_values_to_draws_of_a_marginal_model(shared):
     marginal = gpep.marginalize(shared.model)
     with marginal:
         idata = pm.sample(

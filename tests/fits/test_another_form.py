@@ -1,4 +1,4 @@
-"""A form of prior that only tests know: fits, predictions, draws, samplers and files ask for nothing that it lacks."""
+"""A form of prior that is registered by tests: fits, predictions, draws, samplers and files use only its interface."""
 
 import numpy as np
 import pymc as pm
@@ -42,7 +42,7 @@ def array(prior):
 
 @pytest.fixture
 def known(monkeypatch):
-    """Let processes be given in this form."""
+    """Register this form of prior for processes."""
     restore_tables(monkeypatch)
     gpep.register("posterior", RANK_ONE)
     monkeypatch.setattr(GPModel, "arrays", property(lambda own: {RankOnePrior: lambda: array(own)}))
@@ -92,7 +92,7 @@ def test_fit_draws_and_file_work_with_a_registered_form(dense):
             each.sample(4000, gp=made, random_seed=3, **where)["posterior"]["f"][0]
             for each, made in ((fit, own), (expected, gp))
         )
-        # A few draws of large magnitudes have a say in standard deviations, and none in quartiles.
+        # A few large draws change standard deviations, and not quartiles.
         quartiles = [each.quantile([0.25, 0.5, 0.75], "draw") for each in (drawn, others)]
         spread = quartiles[1][2] - quartiles[1][0]
         assert_allclose((quartiles[0] - quartiles[1]) / spread, 0, atol=0.1)

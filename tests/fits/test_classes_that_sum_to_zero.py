@@ -1,4 +1,4 @@
-"""Effects that sum to zero over classes are the same model as independent ones, where only differences are seen."""
+"""Effects with a zero sum over classes are equivalent to independent effects if only differences matter."""
 
 import numpy as np
 import pymc as pm
@@ -34,7 +34,7 @@ def test_zero_sum_classes_keep_probabilities(softmax):
     assert_allclose(*(fit.predict(data=new, progressbar=False)["p"] for fit in (zero, plain)), atol=1e-8)
     mean, sd = zero.effects("b")["b"].values
     assert_allclose(mean.sum(axis=1), 0.0, atol=1e-10)
-    # Less their mean over classes, effects of both are the same.
+    # After subtraction of their mean over classes, the effects are equal.
     contrasts = {f"{i} {k}": {"b": np.outer(np.eye(D)[i], np.eye(C)[k] - 1 / C)} for i in range(D) for k in range(C)}
     other = plain.contrast(contrasts)
     assert_allclose(mean.ravel(), other["mean"], atol=1e-7)

@@ -1,4 +1,4 @@
-"""Contrasts of variables of two axes by labels, beside those by arrays."""
+"""Contrasts of variables with two axes, by labels and by arrays."""
 
 import numpy as np
 import pymc as pm
@@ -32,7 +32,7 @@ def test_contrast_accepts_labels_of_two_axes(labels, weights, fit):
     found = fit.contrast({"labels": {"v": labels, "level": 1}, "array": {"v": weights, "level": 1}})
     assert_allclose(found["mean"][0], found["mean"][1], atol=1e-12)
     assert_allclose(found["cov"], np.full((2, 2), found["cov"][1, 1]), atol=1e-12)
-    # The mean is that of the effects.
+    # The mean equals the combination of the effects.
     effects = fit.effects(["v", "level"]).sel(moment="mean")
     assert_allclose(found["mean"][0], (effects["v"] * np.array(weights)).sum() + effects["level"], atol=1e-12)
 

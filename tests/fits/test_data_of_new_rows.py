@@ -1,4 +1,4 @@
-"""New rows by their data: rows counted by parameters of the likelihood, inputs of a process by name."""
+"""Data of new rows: number of rows from parameters of the likelihood, and inputs of a process by name."""
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,10 @@ def by_hours():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_rows_are_counted_by_the_exposure_alone(by_hours):
+def test_number_of_new_rows_is_the_length_of_the_exposure(by_hours):
     hours = np.array([1.0, 2.0, 0.5])
     found = by_hours.predict(data={"hours": hours}, quantiles=[0.5], observed=[0, 1, 2], progressbar=False)
-    # The posterior of the level by quadrature: N(0, 1) times the likelihood of a sum of counts.
+    # Posterior of the level by quadrature: N(0, 1) times the likelihood of a sum of counts.
     level = np.linspace(-4.0, 3.0, 20_001)
     density = np.exp(-0.5 * level**2 + COUNTS.sum() * level - HOURS.sum() * np.exp(level))
     density /= density.sum()
@@ -39,7 +39,7 @@ def test_rows_are_counted_by_the_exposure_alone(by_hours):
     assert found.sizes["new_point"] == found["log_density"].size == found["y_quantile"].shape[0] == 3
 
 
-def test_rows_of_draws_are_counted_by_the_exposure_alone(by_hours):
+def test_number_of_new_rows_of_draws_is_the_length_of_the_exposure(by_hours):
     draws = by_hours.sample(40, random_seed=1)
     model = by_hours.classifier.model
     found = gpep.predict_draws(draws, data={"hours": [1.0, 2.0]}, model=model, progressbar=False)
@@ -60,7 +60,7 @@ def test_single_row_of_effects_is_repeated_for_all_trials():
         fit.predict(data={"trials": [1, 4]}, progressbar=False)
 
 
-def test_rows_are_counted_by_the_group_of_the_noise_and_unknown_groups_are_refused():
+def test_groups_of_the_noise_determine_the_number_of_rows_and_unknown_groups_are_refused():
     sd = np.array([0.5, 1.0, 1.5])
     with pm.Model():
         group, table = pm.Data("group", GROUP), pm.Data("table", np.ones(3))
@@ -86,7 +86,7 @@ def process(written, method="ep", **options):
 
 
 @pytest.mark.parametrize("method", ["ep", "sparse_ep"])
-def test_inputs_of_a_process_are_taken_by_name(method):
+def test_inputs_of_a_process_are_accepted_by_name(method):
     fit, gp = process(lambda: pm.Data("X", X), method, **({"inducing": 4} if method == "sparse_ep" else {}))
     expected = fit.predict(NEW, progressbar=False)
     for found in (
@@ -100,7 +100,7 @@ def test_inputs_of_a_process_are_taken_by_name(method):
         fit.predict(NEW, data={"X": NEW}, progressbar=False)
 
 
-def test_inputs_of_one_column_are_taken_as_a_vector():
+def test_inputs_with_one_column_are_accepted_as_a_vector():
     with pm.Model():
         f = pm.gp.Latent(cov_func=9.0 * pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=pm.Data("x", X[:, 0])[:, None])
         pm.Bernoulli("y", logit_p=f, observed=BINARY)
@@ -109,20 +109,20 @@ def test_inputs_of_one_column_are_taken_as_a_vector():
     assert_allclose(fit.predict(data={"x": NEW[:, 0]}, progressbar=False)["mean"], expected["mean"], rtol=1e-12)
 
 
-def test_inputs_are_scaled_by_the_model():
+def test_model_scales_new_inputs():
     fit, _ = process(lambda: (pm.Data("X", X) - 1.0) / 2.0)
     plain, _ = process(lambda: pm.Data("X", (X - 1.0) / 2.0))
     found = fit.predict(data={"X": NEW}, progressbar=False)
     assert_allclose(found["mean"], plain.predict((NEW - 1.0) / 2.0, progressbar=False)["mean"], rtol=1e-8)
 
 
-def test_far_inputs_are_warned_of_by_name_as_well():
+def test_distant_inputs_given_by_name_cause_a_warning():
     fit, _ = process(lambda: pm.Data("X", X))
     with pytest.warns(UserWarning, match="1 of 2 rows of Xnew is further"):
         fit.predict(data={"X": [[1.0, 1.0], [90.0, 90.0]]}, progressbar=False)
 
 
-def test_exposure_counts_the_rows_of_a_single_input():
+def test_exposure_determines_the_number_of_rows_for_a_single_input():
     with pm.Model():
         f = pm.gp.Latent(cov_func=9.0 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=pm.Data("X", X))
         pm.Poisson("y", pt.exp(f) * pm.Data("hours", HOURS), observed=COUNTS)

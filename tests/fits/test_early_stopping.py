@@ -1,4 +1,4 @@
-"""Rows that are kept back: their scores, the fit that predicts them best, and when a fit ends by them."""
+"""Held-out rows: scores during a fit, the fit with the best score, and early stopping."""
 
 import re
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ WAYS = {
     "active rows": {"method": "ivm", "active": 12, "random_seed": 1},
     "batches": SPARSE | {"batch_size": 10, "warmup": 0, "obj_optimizer": pm.adam(learning_rate=0.1)},
 }
-EPOCHS = {"batches": 3}  # of the 30 rows
+EPOCHS = {"batches": 3}  # for 30 rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 
@@ -96,12 +96,12 @@ def test_patience_counts_scores_since_the_best():
     assert scores.values.argmax() == scores.size - 3
 
 
-def test_a_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
+def test_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
     held = gpep.EarlyStopping(X, Y)
     _, found = fit(30, held, method="qiep", hyper="ccd", random_seed=0)
     assert found.nodes.sizes["node"] > 1
     assert_allclose(held.scores.mlpd[-1], mean_log_density(found), rtol=1e-9)
-    assert held.scores.iteration[-1] == len(found.hist)  # one more than there were
+    assert held.scores.iteration[-1] == len(found.hist)  # one more than the number of iterations
     assert_allclose(mean_log_density(held.best), held.scores.mlpd.max(), rtol=1e-9)
 
 
@@ -136,14 +136,14 @@ def test_counts_are_scored_by_log_density():
         held = gpep.EarlyStopping(x[:3] + 0.1, [1, 0, 2])
         pm.fit(method="laplace", progressbar=False, callbacks=[held])
     assert set(held.scores) == {"mlpd", "squared_error"}
-    assert held.scores.iteration == 0  # there is nothing to learn, and only the end
+    assert held.scores.iteration == 0  # without hyperparameters there is one score, at the end
     assert held.scores.mlpd < 0
 
 
 def test_gp_argument_allows_scores_of_computed_latent_values():
     inputs, labels = models.data()
     with pm.Model():
-        x = pm.Data("x", inputs)  # the greatest of them is known of all rows together alone
+        x = pm.Data("x", inputs)  # its maximum depends on all rows together
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, 1.0) * (x**2).max())
         gpep.MultinomialProbit("y", gp.prior("f", X=x, n_outputs=3).T, observed=labels)
         held = gpep.EarlyStopping(X, Y, gp=gp)
@@ -154,7 +154,7 @@ def test_gp_argument_allows_scores_of_computed_latent_values():
 
 
 @pytest.mark.variation
-def test_other_methods_have_no_fit_to_score():
+def test_methods_without_iterations_have_no_scores():
     with models.fixed()[0], pytest.raises(TypeError, match=r"for the methods of pymc_gpep, but got a"):
         pm.fit(2, method="advi", callbacks=[gpep.EarlyStopping(X, Y)], progressbar=False)
 

@@ -1,4 +1,4 @@
-"""Terms of a sum alone at other inputs and data, beside dense formulas in numpy."""
+"""Terms of a sum at new inputs and data, against dense formulas in NumPy."""
 
 import numpy as np
 import pymc as pm
@@ -28,7 +28,7 @@ def fitted(declare, method="ep", **kwargs):
 
 
 def conditional(fit, k, cross, variance):
-    """Mean and sd of what has covariances `cross` with f at the rows, given the sites of a fit of one function."""
+    """Mean and sd of values with covariances `cross` with f at the rows, given the sites of a fit of one function."""
     posterior = fit.solution.posterior
     precision = np.ravel(posterior.precision)
     force = np.ravel(posterior.weights + posterior.precision * posterior.marginals()[0])
@@ -72,7 +72,7 @@ def test_equal_numbers_of_new_inputs_and_rows_are_not_confused(fit):
     found = fit.effects("both", Xnew=rows)["both"]
     assert found.shape == (2, N)
     assert_allclose(found[:, : len(NEW)], fit.effects("both", Xnew=NEW)["both"], atol=1e-10)
-    assert_allclose(fit.effects("f", Xnew=XY)["f"], fit.effects("f")["f"], atol=2e-3)  # but for jitter
+    assert_allclose(fit.effects("f", Xnew=XY)["f"], fit.effects("f")["f"], atol=2e-3)  # up to the jitter
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_invalid_new_data_raise_value_error(names, given, message, fit):
         fit.effects(names, **given)
 
 
-def test_part_without_a_process_follows_new_data():
+def test_term_without_a_process_uses_new_data():
     fit = fitted(lambda: trend(pm.Data("X", XY)))
     posterior = fit.contrast({"one": {"b": [1.0, 0.0]}, "two": {"b": [0.0, 1.0]}})
     found = fit.effects("line", data={"X": NEW})["line"]
@@ -100,7 +100,7 @@ def test_part_without_a_process_follows_new_data():
 
 
 def test_field_by_a_basis_is_predicted_at_new_inputs():
-    """The basis of PyMC's own linearised process, evaluated at the grid."""
+    """The basis of PyMC's linearised process is evaluated at the grid."""
     gp = pm.gp.HSGP(m=[4, 3], L=[3.0, 4.0], cov_func=pm.gp.cov.Matern52(2, ls=0.8))
 
     def declare():
@@ -123,7 +123,7 @@ def test_field_by_a_basis_is_predicted_at_new_inputs():
 
 
 def test_process_indexed_by_places_is_predicted_at_new_inputs():
-    """Rows select its values, so that its inputs have another length than rows."""
+    """Rows select values of the process, which has fewer inputs than rows."""
 
     def declare():
         f = process("f", PLACES, 1)
@@ -132,7 +132,7 @@ def test_process_indexed_by_places_is_predicted_at_new_inputs():
     fit = fitted(declare)
     grid = np.array([[0.1], [0.55]])
     k = expquad(PLACES, PLACES) + 1e-6 * np.eye(J)
-    place = GROUP[fit.classifier.groups.first]  # rows of a place are one point
+    place = GROUP[fit.classifier.groups.first]  # rows at a place are one point
     mean, sd = conditional(fit, k[place][:, place] + 1.0, expquad(grid, PLACES)[:, place], np.ones(len(grid)))
     assert_allclose(fit.effects("f", Xnew=grid)["f"], [mean, sd], atol=1e-7)
 
@@ -171,7 +171,7 @@ def test_sum_of_processes_only_is_predicted():
 @pytest.mark.variation(but=["pm.Data"])
 @pytest.mark.parametrize("data", [False, True], ids=["array", "pm.Data"])
 def test_effects_of_classes_are_predicted_at_new_inputs(data):
-    """The process of each class and a trend: together they are what is predicted."""
+    """The sum of each class's process and trend is the prediction."""
 
     def declare():
         x = pm.Data("X", XY) if data else XY
@@ -187,7 +187,7 @@ def test_effects_of_classes_are_predicted_at_new_inputs(data):
     assert_allclose(found["both"].sel(moment="sd") ** 2, variance, atol=1e-6)
 
 
-def test_random_walk_is_predicted_at_other_weeks():
+def test_random_walk_is_predicted_at_selected_weeks():
     def declare():
         week = pm.Data("week", GROUP)
         walk = pm.GaussianRandomWalk("walk", sigma=0.4, init_dist=pm.Normal.dist(0, 1), dims="group")

@@ -1,4 +1,4 @@
-"""Gaussian variables in the mean of a process are the same effects as beside the process."""
+"""Gaussian variables in the mean of a process are equivalent to separate effects."""
 
 import numpy as np
 import pymc as pm
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:
 
 
 class Trend(pm.gp.mean.Mean):
-    """A mean function of one's own, with a row for each class: affine in Gaussian variables."""
+    """Mean function of a user, with a row for each class, affine in Gaussian variables."""
 
     def __init__(self, coeffs, intercept):
         self.coeffs, self.intercept = coeffs, intercept
@@ -49,7 +49,7 @@ def classes(x, inside):
 
 
 def beside_another(x, inside):
-    """The process has a mean, and there is another effect beside it."""
+    """The process has a mean, and the model has one more effect."""
     b, c = pm.Normal("b", shape=2), pm.Normal("c")
     mean = pm.gp.mean.Linear(coeffs=b) if inside else pm.gp.mean.Zero()
     f = gp_of(mean).prior("f", X=x, reparameterize=False)

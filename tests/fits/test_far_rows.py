@@ -1,4 +1,4 @@
-"""New rows that are far from all that was fitted; right values from covariances that are written out."""
+"""New rows that are far from all fitted rows: warnings, with references from explicit covariances."""
 
 import numpy as np
 import pymc as pm
@@ -13,7 +13,7 @@ cov = pm.gp.cov
 
 
 def unreached_among(k):
-    """Return the share of points with the covariance k that no other of them reaches."""
+    """Return the fraction of points whose correlations with all other points are negligible under the covariance k."""
     cross = k.copy()
     np.fill_diagonal(cross, np.nan)
     return unreached(cross[None], k.diagonal()[None], k.diagonal()[None]).mean()
@@ -32,7 +32,7 @@ REACHES = {
     "a common level": (cov.ExpQuad(2, ls=1.0) + cov.Constant(30.0), WHICH),
     "noise": (cov.ExpQuad(2, ls=1.0) + cov.WhiteNoise(1.0), WHICH),
     "product": (cov.ExpQuad(2, ls=1.0) * cov.Linear(2, c=0.0), WHICH),
-    # These know of rows anywhere, or tell no rows apart.
+    # Covariances without a length scale: they never vanish, or are equal for all rows.
     "Linear": (cov.Linear(2, c=0.0), 0 * WHICH),
     "Polynomial": (cov.Polynomial(2, c=0.0, d=2, offset=1.0), 0 * WHICH),
     "Periodic": (cov.Periodic(2, period=3.0, ls=1.0), 0 * WHICH),
@@ -48,7 +48,7 @@ def test_rows_beyond_all_length_scales_are_far(covariance, right):
     )
     far = unreached(cross[None], variance[None], k.diagonal()[None])
     assert_array_equal(far, right)
-    # A row that one of several functions reaches is not far.
+    # A row within reach of one of several functions is not far.
     cosines = FAR @ X.T
     both = np.stack([cross, cosines]), np.stack([variance, (FAR**2).sum(axis=1)])
     assert_array_equal(unreached(*both, np.stack([k.diagonal(), (X**2).sum(axis=1)])), 0)
@@ -89,7 +89,7 @@ def model_of(covariance):
 
 
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS)
-def test_far_rows_are_warned_of_once_with_their_number(options):
+def test_distant_rows_cause_one_warning_with_their_number(options):
     model, gp = model_of(lambda eta: eta**2 * cov.ExpQuad(2, ls=1.0))
     with model:
         fit = pm.fit(**options, random_seed=1, progressbar=False)
@@ -113,7 +113,7 @@ def test_isolated_training_rows_cause_no_warning_for_new_rows(options):
     assert_allclose(fit.predict(NEAR)["p"], 0.5, atol=1e-6)
 
 
-def test_loaded_fit_warns_of_far_rows():
+def test_loaded_fit_warns_about_distant_rows():
     model, _ = model_of(lambda eta: eta**2 * cov.ExpQuad(2, ls=1.0))
     with model:
         fit = pm.fit(**FITS["sparse_ep"], data=(X[::-1].copy(), Y[::-1].copy()), random_seed=1, progressbar=False)
@@ -123,7 +123,7 @@ def test_loaded_fit_warns_of_far_rows():
 
 
 def test_fitted_rows_far_from_inducing_inputs_cause_a_warning():
-    """A third of the rows are about (100, 100), and inducing inputs about 0 have no word of them."""
+    """A third of the rows are near (100, 100), and all inducing inputs are near 0."""
     x = np.vstack([X, X[:20] + 100.0])
     with pm.Model():
         f = pm.gp.Latent(cov_func=4 * cov.ExpQuad(2, ls=1.0)).prior("f", X=x)

@@ -1,4 +1,4 @@
-"""Coefficients with a flat prior (`pm.Flat`) are integrated exactly, with the density 1 in their own units."""
+"""Coefficients with a flat prior (`pm.Flat`) are integrated exactly, with density 1 in their units."""
 
 import re
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ BINARY = (RNG.random(N) < special.expit(X - 3.0 + EFFECT)).astype(int)
 
 @pytest.fixture(params=["rows", "precision"])
 def form(request, monkeypatch):
-    """The form of the prior: by rows, or by a sparse precision."""
+    """Run with the prior by rows, or by a sparse precision matrix."""
     if request.param == "precision":
         monkeypatch.setattr("pymc_gpep.prior_moments.precision_sum._MANY", 1)
     return {"rows": "By rows", "precision": "By a sparse precision"}[request.param]
@@ -106,7 +106,7 @@ def test_coefficients_named_as_hyperparameters_maximise_the_likelihood():
 
 
 def laplace_of_counts():
-    """Mode, inverse curvature and log evidence of Laplace's method in coefficients and effects, by SciPy."""
+    """Mode, inverse curvature and log evidence of Laplace's method for coefficients and effects, with SciPy."""
     design = np.column_stack([COLUMNS, LEVELS])
     precision = np.r_[0.0, 0.0, np.full(Q, SCALE**-2)]
 
@@ -136,7 +136,7 @@ def test_laplace_of_counts_matches_a_dense_computation(form):
 
 @pytest.mark.parametrize(("kind", "method"), [("poisson", "laplace"), ("bernoulli", "ep"), ("normal", "kl")])
 def test_gradient_of_the_evidence_matches_differences(form, kind, method):
-    """The slope has a scale of its own: the evidence depends on it by the Jacobian alone."""
+    """The slope is multiplied by a hyperparameter. The evidence depends on it only by the Jacobian."""
     scaled = regression(kind, scale=lambda name: pm.HalfNormal(name, 1.0))
     with scaled:
         fit = pm.fit(method=method, hyper="map", tolerance=1e-10, progressbar=False)
@@ -156,7 +156,7 @@ def of_kinks(f):
 
 @pytest.mark.parametrize("kind", ["binary", "kinks"])
 def test_ep_of_two_coefficients_matches_quadrature(kind):
-    """The likelihood is summed over a grid; that of Laplace's distribution has no curvature at its mode."""
+    """The reference sums the likelihood over a grid. A Laplace density has no curvature at its mode."""
     with pm.Model() as model:
         f = pm.Flat("a") + pm.Flat("b") * (X - 3.0)
         if kind == "binary":
@@ -290,7 +290,7 @@ def test_improper_posterior_is_refused_with_its_columns(case):
 
 
 def test_separation_is_found_by_linear_programmes_of_few_rows(monkeypatch):
-    """One row of the class that is not separated decides, and each programme has three rows more."""
+    """One row of the class without separation decides. Each linear programme uses three more rows."""
     monkeypatch.setattr("pymc_gpep.prior_moments.proper_posteriors._ROWS", 3)
     for label, separated in ((1, True), (0, False)):
         labels = HIGH.copy()
@@ -314,7 +314,7 @@ def test_separation_is_found_if_effects_have_a_density(method):
 
 
 def test_ep_is_exact_for_rows_that_alone_inform_on_a_coefficient():
-    """The evidence is a product of gamma functions, and cavities of both groups of rows are improper."""
+    """The evidence is a product of gamma functions. Cavities of both groups of rows are improper."""
     counts, first = 1 + COUNTS, np.arange(N) == 0
     with pm.Model() as model:
         counted(lambda: pm.Flat("a") + pm.Flat("b") * first, counts)()
@@ -382,7 +382,7 @@ def test_fit_names_flat_coefficients_and_the_spelling_of_maximum_likelihood(capl
 
 
 def test_draws_file_and_leave_one_out_of_flat_coefficients_work(tmp_path):
-    """The posterior is a linear regression with effects, whose moments are known."""
+    """The posterior is that of a linear regression with effects, whose moments have closed forms."""
     fit = fitted(regression(), "ep")
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     _, mean, cov = restricted(COLUMNS, covariance, Y)
@@ -392,7 +392,7 @@ def test_draws_file_and_leave_one_out_of_flat_coefficients_work(tmp_path):
     fit.save(tmp_path / "fit.nc")
     again = gpep.load(tmp_path / "fit.nc", regression())
     assert_allclose(again.summary(["a", "b"]), fit.summary(["a", "b"]))
-    # Without a row the restricted likelihood is lower by the log density of that row given the others.
+    # Without a row the restricted likelihood is lower, by the log density of the row given the remaining rows.
     keep = np.arange(N) != 7
     without = restricted(COLUMNS[keep], covariance[np.ix_(keep, keep)], Y[keep])[0]
     assert_allclose(fit.loo().elpd_i.to_numpy()[7], fit.log_evidence - without, rtol=1e-8)
@@ -456,7 +456,7 @@ def beside_a_process(observed=BINARY):
 
 
 def test_flat_coefficients_with_inducing_inputs_match_a_fit_of_all_rows():
-    """With an inducing input at each row the sparse model is the model itself."""
+    """With an inducing input at each row, the sparse model equals the model."""
     whole, sparse = fitted(beside_a_process(), "ep"), fitted(beside_a_process(), "sparse_ep", inducing=N)
     constant = float(re.search(r"log evidence is ([\d.]+) larger", str(sparse))[1])
     assert sparse.log_evidence + constant == pytest.approx(whole.log_evidence, abs=2e-4)
@@ -469,7 +469,7 @@ def test_flat_coefficients_with_inducing_inputs_match_a_fit_of_all_rows():
 
 
 def uniform(kind="normal", bounds=(-100, 100)):
-    """Two coefficients with uniform priors; whole numbers have eight bits in PyMC's graphs."""
+    """Two coefficients with uniform priors. Integers have eight bits in PyMC's graphs."""
     with pm.Model() as model:
         f = pm.Uniform("a", -100, 100) + pm.Uniform("b", *bounds) * X + pm.Normal("u", 0, SCALE, shape=Q)[GROUP]
         if kind == "normal":
@@ -493,7 +493,7 @@ def test_uniform_coefficients_with_far_bounds_have_a_flat_density(form, method, 
     assert_allclose(gpep.load(tmp_path / "fit.nc", uniform()).summary(["a", "b"]), found)
 
 
-def test_bounds_with_an_effect_are_named_and_fitted_by_ep():
+def test_bounds_with_an_effect_on_the_posterior_are_named_and_fitted_by_ep():
     covariance = NOISE**2 * np.eye(N) + SCALE**2 * LEVELS @ LEVELS.T
     _, mean, cov = restricted(COLUMNS, covariance, Y)
     sd = np.sqrt(cov[1, 1])
@@ -514,7 +514,7 @@ def test_bounds_that_make_a_posterior_proper_are_named():
     assert "Bounds left out: b" in str(fitted(model, "laplace"))
 
 
-def test_uniform_coefficient_with_a_bound_that_is_learned_stays_a_hyperparameter():
+def test_uniform_coefficient_with_a_learned_bound_stays_a_hyperparameter():
     with pm.Model() as model:
         s = pm.HalfNormal("s", 10)
         pm.Normal("y", pm.Normal("a", 0, 10) + pm.Uniform("b", -s, s) * X, NOISE, observed=Y)
@@ -526,7 +526,7 @@ def test_uniform_coefficient_with_a_bound_that_is_learned_stays_a_hyperparameter
 
 
 def test_scale_with_a_regression_and_flat_coefficients_is_at_the_maximum():
-    """The scale's coefficients move no latent value, so that no Newton step is taken for them."""
+    """Latent values do not depend on the scale's coefficients, so that these get no Newton step."""
     x = X - 3.0
     y = 1.0 + np.exp(-0.3 + 0.5 * x) * np.random.default_rng(3).normal(size=N)
     with pm.Model() as model:
@@ -543,7 +543,7 @@ def test_scale_with_a_regression_and_flat_coefficients_is_at_the_maximum():
 
 
 def test_levels_with_flat_priors_alone_have_their_own_means(form):
-    """Nothing has a prior density, so that the prior precision has no entries."""
+    """No variable has a prior density: the prior precision has no entries."""
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("a", shape=Q)[GROUP], NOISE, observed=Y)
     fit = fitted(model, "laplace")
@@ -564,7 +564,10 @@ def test_columns_too_close_for_double_precision_are_named():
 
 @pytest.mark.parametrize("prior", ["half-flat", "flat logarithm"])
 def test_improper_posterior_of_a_scale_is_refused(prior):
-    """Two groups with a flat level leave a large scale open, and a flat logarithm every small one."""
+    """With a flat prior of the level, two groups do not bound the scale.
+
+    A flat prior of log σ does not bound it below.
+    """
     with pm.Model() as model:
         scale = pm.HalfFlat("s") if prior == "half-flat" else pm.math.exp(pm.Flat("s"))
         u = pm.Normal("u", 0, scale, shape=2)
@@ -576,12 +579,12 @@ def test_improper_posterior_of_a_scale_is_refused(prior):
 
 
 def test_scale_of_rows_with_a_half_flat_prior_has_its_closed_form():
-    """The square of the scale has an inverse gamma distribution."""
+    """The squared scale has an inverse gamma distribution."""
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("a") + pm.Flat("b") * X, pm.HalfFlat("s"), observed=Y)
     found = fitted(model, "laplace").summary(["s", "b"])
     rest = Y - COLUMNS @ np.linalg.lstsq(COLUMNS, Y, rcond=None)[0]
-    squared = stats.invgamma(0.5 * (N - 3), scale=0.5 * rest @ rest)  # of n − 2 degrees of freedom and the density of s
+    squared = stats.invgamma(0.5 * (N - 3), scale=0.5 * rest @ rest)  # n − 2 degrees of freedom, and the density of s
     mean = squared.expect(np.sqrt)
     assert_allclose(found.loc["s"].iloc[:2], [mean, np.sqrt(squared.mean() - mean**2)], rtol=0.02)
     sd = np.sqrt(squared.mean() * np.linalg.inv(COLUMNS.T @ COLUMNS)[1, 1])
@@ -591,7 +594,7 @@ def test_scale_of_rows_with_a_half_flat_prior_has_its_closed_form():
 @pytest.mark.variation(but=["4"])
 @pytest.mark.parametrize("groups", [3, 4, 5])
 def test_half_flat_scale_of_few_groups_lacks_moments(groups):
-    """Given J groups and a flat level the density of the scale falls as s^-(J-1) (Gelman 2006)."""
+    """Given J groups and a flat level, the density of the scale falls like s^-(J-1) (Gelman 2006)."""
     mean, rest = 2.0 * np.arange(groups), np.random.default_rng(3).normal(size=(8, groups))
     with pm.Model() as model:
         where = pm.Data("where", np.arange(8 * groups) % groups)
@@ -617,7 +620,7 @@ def test_half_flat_scale_of_few_groups_lacks_moments(groups):
         new = fit.predict(data={"where": [0, groups]}, new_levels=True)
     for name, least in (("mean", 2), ("variance", 1), ("y_mean", 2), ("y_variance", 1)):
         assert np.isnan(new[name]).values.tolist() == [False, missing >= least]
-    # By quadrature: the means of groups are a sufficient statistic.
+    # By quadrature: group means are a sufficient statistic.
     s = np.exp(np.linspace(-8.0, 20.0, 20001))
     spread = s**2 + 1.0 / 8.0
     density = s * spread ** (-0.5 * (groups - 1)) * np.exp(-0.5 * ((mean - mean.mean()) ** 2).sum() / spread)
@@ -626,7 +629,7 @@ def test_half_flat_scale_of_few_groups_lacks_moments(groups):
 
 
 def test_scales_that_grow_together_without_bound_are_refused():
-    """Given the scale of one effect, the posterior of the other scale is proper."""
+    """Given one scale, the posterior of the other scale is proper."""
     with pm.Model() as model:
         u, v = (pm.Normal(name, 0, pm.HalfFlat(f"scale_{name}"), shape=3) for name in "uv")
         pm.Normal("y", pm.Flat("a") + (u + v)[GROUP % 3], NOISE, observed=Y)
@@ -634,7 +637,7 @@ def test_scales_that_grow_together_without_bound_are_refused():
         fitted(model, "laplace")
 
 
-def test_endless_search_along_a_scale_reports_an_improper_posterior():
+def test_unbounded_search_along_a_scale_reports_an_improper_posterior():
     with pm.Model() as model:
         u = pm.Normal("u", 0, pm.HalfFlat("s"), shape=6)
         binary(lambda: u[GROUP % 6], GROUP % 2)()
@@ -658,7 +661,7 @@ PUBLISHED = {
     "dyestuff": (YIELDS, [np.repeat(np.arange(6), 5)], 319.654276842, [41.99995]),
     "penicillin": (DIAMETERS, [np.repeat(np.arange(24), 6), np.tile(np.arange(6), 24)], 330.860589, [0.84669, 1.93162]),
 }
-"""Data, groups, and REML criteria of lme4 and of the tests of MixedModels.jl, with their standard deviations."""
+"""Data, groups, REML criteria of lme4 and of the tests of MixedModels.jl, and standard deviations."""
 
 
 @pytest.mark.variation(but=["dyestuff"])

@@ -1,4 +1,4 @@
-"""Fits of rows that share a latent value, against quadrature of the model as it is written."""
+"""Fits of rows that share a latent value, against quadrature of the ungrouped model."""
 
 from functools import cache
 
@@ -22,7 +22,7 @@ WEIGHTS = -0.5 * Z**2 - logsumexp(-0.5 * Z**2)
 
 
 def of_rows(log_p):
-    """Log densities (rows, nodes) of rows at nodes of the prior of their tanks."""
+    """Log densities (rows, nodes) of rows at the nodes of the prior of their tanks."""
     return log_p(SD * Z, ALIVE[:, None])
 
 
@@ -35,7 +35,7 @@ def normal(f, y):
 
 
 def by_quadrature(log_p):
-    """Evidence, means of effects, and log densities of each row without itself."""
+    """Evidence, means of effects, and leave-one-out log densities."""
     rows = of_rows(log_p)
     tanks = np.stack([rows[t == TANK].sum(axis=0) for t in range(TANKS)]) + WEIGHTS
     evidences = logsumexp(tanks, axis=1)
@@ -63,7 +63,7 @@ def fit_of(link="logit", method="ep"):
 
 
 @pytest.mark.parametrize(("link", "log_p"), [("logit", logistic), ("probit", normal)])
-def test_ep_of_rows_of_independent_effects_is_exact(link, log_p):
+def test_ep_of_grouped_rows_of_independent_effects_is_exact(link, log_p):
     fit = fit_of(link)
     evidence, means, without = by_quadrature(log_p)
     assert fit.log_evidence == pytest.approx(evidence, abs=1e-6)
@@ -80,7 +80,7 @@ def test_left_out_groups_of_rows_are_exact_or_state_their_error():
     whole = fit.loo(groups="tank_of")
     np.testing.assert_allclose(whole.elpd_i, logsumexp(every, axis=1), atol=1e-6)
     assert not whole.error_i.any()
-    # Halves of two tanks: their other rows stay.
+    # Half of the rows of two tanks: the other half stays.
     halves = np.where(np.arange(len(TANK)) % 2 == 0, TANK // 2, 100 + TANK // 2)
     found = fit.loo(groups=halves, draws=4000)
     expected = []
@@ -100,7 +100,7 @@ def test_refitted_rows_match_left_out_rows():
     np.testing.assert_allclose(fit.loo(refit_above=-np.inf).elpd_i, by_quadrature(logistic)[2], atol=1e-6)
 
 
-def test_latent_values_and_draws_are_of_rows():
+def test_latent_values_and_draws_have_an_entry_for_each_row():
     fit = fit_of()
     _, means, _ = by_quadrature(logistic)
     assert fit.latent["mean"].dims == ("row",)
@@ -146,7 +146,7 @@ def test_marginal_model_has_the_evidence_of_the_fit():
 
 
 def test_ep_of_48_tanks_with_a_common_level_matches_quadrature():
-    """Rows by themselves have an evidence that is 0.4 lower."""
+    """Without grouping, EP's log evidence is 0.4 lower."""
     rng = np.random.default_rng(3)
     sizes = rng.choice([10, 25, 35], 48)
     alive = rng.binomial(sizes, expit(1.4 + 1.6 * rng.standard_normal(48)))
@@ -200,7 +200,7 @@ HIT = (np.array([np.count_nonzero(PLACE[:i] == at) for i, at in enumerate(PLACE)
 
 
 def covariance(a, b):
-    """Prior covariance of a process with a magnitude and a length scale of 1.2."""
+    """Prior covariance of a process with a given magnitude and length scale 1.2."""
     return 1.2**2 * np.exp(-0.5 * ((a[:, None] - b) / 1.2) ** 2)
 
 
@@ -219,7 +219,7 @@ def process_alone(rows=True, reparameterize=True):
 
 @pytest.mark.slow
 def test_rows_of_a_process_at_the_same_inputs_match_quadrature():
-    """Four places, 44⁴ nodes."""
+    """Four places and 44⁴ nodes."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(44)
     root = np.linalg.cholesky(covariance(PLACES, PLACES) + 1e-6 * np.eye(4))
     z = np.stack(np.meshgrid(*[nodes] * 4, indexing="ij")).reshape(4, -1)
@@ -240,7 +240,7 @@ def test_rows_of_a_process_at_the_same_inputs_match_quadrature():
 
 
 @pytest.mark.parametrize("reparameterize", [True, False])
-def test_process_at_repeated_inputs_has_the_fit_of_its_binomial(reparameterize):
+def test_fit_at_repeated_inputs_equals_the_fit_of_binomial_counts(reparameterize):
     gp, fit, _ = process_alone(reparameterize=reparameterize)
     _, other, _ = process_alone(rows=False)
     constant = gammaln(TRIALS + 1) - gammaln(HITS + 1) - gammaln(TRIALS - HITS + 1)
@@ -275,7 +275,7 @@ def test_draws_at_repeated_inputs_are_equal(reparameterize):
     assert np.isfinite(cov).all()
 
 
-def test_file_of_a_process_at_repeated_inputs_has_the_same_fit(tmp_path):
+def test_saved_fit_at_repeated_inputs_equals_the_fit(tmp_path):
     _, fit, model = process_alone()
     fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
     again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"), model)
@@ -284,7 +284,7 @@ def test_file_of_a_process_at_repeated_inputs_has_the_same_fit(tmp_path):
 
 
 def test_rows_of_a_process_with_white_noise_are_not_grouped():
-    """Rows with equal inputs have noise of their own, so that each row is a factor."""
+    """Each row has its own noise, also at equal inputs, so that each row is a factor."""
     rng = np.random.default_rng(0)
     x = np.repeat(rng.normal(size=(6, 2)), 3, axis=0)
     counts = rng.poisson(2.0, 18)

@@ -1,4 +1,4 @@
-"""Class probabilities of fits by inducing inputs whose functions are independent, against orthants and draws."""
+"""Class probabilities of fits with inducing inputs and independent functions, against orthants and draws."""
 
 import numpy as np
 import pymc as pm
@@ -28,7 +28,7 @@ WAYS = [
 
 @pytest.fixture(scope="module", params=WAYS, ids=lambda way: f"{way[0]} of the {way[1]}")
 def predicted(request):
-    """At new inputs: moments of the utilities whose largest is observed, and probabilities less label noise."""
+    """At new inputs: moments of the utilities, probabilities without label noise, and probabilities."""
     method, likelihood, options = request.param
     with pm.Model():
         gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=0.7) + pm.gp.cov.WhiteNoise(0.5))
@@ -49,13 +49,13 @@ def test_probabilities_sum_to_one(predicted):
 
 
 def test_probabilities_equal_orthant_probabilities(predicted):
-    """Whatever a rule in one dimension does with independent functions: of their differences, which are not."""
+    """The functions are independent and computed by a one-dimensional rule. The reference uses their differences."""
     for mean, cov, p, _ in zip(*predicted, strict=True):
         assert_allclose(p, orthant_probabilities(mean, cov, 1e-12), rtol=0, atol=1e-6)
 
 
 @pytest.mark.variation(but=["sparse_vi of the step"])
-def test_probabilities_match_shares_of_draws(predicted):
+def test_probabilities_match_frequencies_of_draws(predicted):
     rng, draws = np.random.default_rng(5), 1_000_000
     for mean, cov, p, _ in zip(*predicted, strict=True):
         utilities = mean + np.sqrt(np.diag(cov)) * rng.standard_normal((draws, 3))

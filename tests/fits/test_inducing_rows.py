@@ -1,4 +1,4 @@
-"""Fits by inducing inputs as rows with residuals, against dense algebra on the FITC covariance Q + diag(K − Q)."""
+"""Fits with inducing inputs as rows with residuals, against dense algebra on the FITC covariance Q + diag(K − Q)."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ N, M, GROUPS = 24, 5, 4
 X = RNG.uniform(-2.0, 2.0, size=(12, 2))
 Z = RNG.uniform(-2.0, 2.0, size=(M, 2))
 PLACE = RNG.permutation(np.repeat(np.arange(12), 2))
-GROUP = np.empty(N, np.int64)  # two different groups at each place, so that all rows are points
+GROUP = np.empty(N, np.int64)  # each place has two different groups, so that rows are not grouped
 for place in range(12):
     GROUP[place == PLACE] = RNG.permutation(GROUPS)[:2]
 COUNTS = RNG.poisson(np.exp(np.sin(X[PLACE, 0]) + 0.3 * GROUP / GROUPS))
@@ -31,7 +31,7 @@ def kernel(a, b):
 
 
 def fitc(a, b, same):
-    """FITC covariance of places a and b; `same` marks pairs that are one place."""
+    """FITC covariance of places a and b. `same` marks pairs of equal places."""
     k = kernel(Z, Z)
     k += JITTER * np.trace(k) / M * np.eye(M)
     q = kernel(a, Z) @ np.linalg.solve(k, kernel(Z, b))
@@ -44,7 +44,7 @@ def process(x, **kernels):
 
 @pytest.fixture(scope="module")
 def effects():
-    """A process at places of two rows, with groups of rows in addition."""
+    """A process at places of two rows each, plus group effects of rows."""
     with pm.Model() as model:
         place, group = pm.Data("place", PLACE), pm.Data("group", GROUP)
         f = process(X)
@@ -66,7 +66,7 @@ def test_evidence_matches_dense_ep_with_the_fitc_covariance(effects):
 
 
 def test_rows_of_a_place_share_its_residual_at_new_rows(effects):
-    """A new row at a fitted place has the residual of that place; groups are other ones."""
+    """A new row at a fitted place has the residual of this place. Its group differs."""
     place, group = np.array([3, 3, 7]), np.array([0, 1, 2])
     predicted = effects.fit.predict(data={"place": place, "group": group})
     same = place[:, None] == PLACE
@@ -78,7 +78,7 @@ def test_rows_of_a_place_share_its_residual_at_new_rows(effects):
 
 
 def test_rows_with_equal_inputs_share_a_residual():
-    """A process with a value for each row, whose inputs are equal in pairs."""
+    """A process with a value for each row, with pairs of equal inputs."""
     likelihood = LIKELIHOODS["poisson"].given(np.zeros((1, N)))
     with pm.Model():
         f = process(pm.Data("x", X[PLACE]))
@@ -107,7 +107,7 @@ def test_rows_with_equal_inputs_have_separate_noise():
 
 
 def test_new_inputs_have_separate_residuals():
-    """A process whose inputs are the rows' own, with an effect beside it."""
+    """A process with an input for each row, plus an effect."""
     x, new = RNG.normal(size=(15, 2)), RNG.normal(size=(3, 2))
     group, y = RNG.integers(0, GROUPS, 15), RNG.poisson(2.0, 15)
     with pm.Model():
@@ -152,7 +152,7 @@ def test_binary_fit_equals_the_method_for_classes(method, other):
 
 @pytest.fixture(scope="module")
 def places_of_counts():
-    """Counts at places of their own, and the row form by EP."""
+    """Counts at distinct places, and the row form by EP."""
     with pm.Model() as model:
         f = process(RNG.normal(size=(N, 2)))
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
@@ -171,8 +171,8 @@ def test_fit_of_counts_equals_the_method_for_classes(places_of_counts, method, o
 
 
 @pytest.mark.parametrize(("memory", "tolerance"), [("sites", 1e-6), ("stateless", 0.1)])
-def test_batches_of_counts_end_at_the_row_form(places_of_counts, memory, tolerance):
-    """Stored sites have EP's fixed point. Batches without memory have noise about it."""
+def test_batch_fit_of_counts_converges_to_the_row_form(places_of_counts, memory, tolerance):
+    """With stored sites the fixed point is EP's. Without memory, batches add noise."""
     model, one = places_of_counts
     given = {"memory": memory, "inducing": Z, "batch_size": 12, "learn_inducing": False, "random_seed": 1}
     with model:
@@ -181,7 +181,7 @@ def test_batches_of_counts_end_at_the_row_form(places_of_counts, memory, toleran
     assert_allclose(two.predict(Z)["variance"], one.predict(Z)["variance"], atol=tolerance)
 
 
-def test_batches_of_the_bound_end_at_its_maximum(places_of_counts):
+def test_batch_fit_of_the_bound_converges_to_its_maximum(places_of_counts):
     with places_of_counts[0]:
         given = {"inducing": Z, "progressbar": False}
         one = pm.fit(method="kl", tolerance=1e-11, **given)
@@ -189,7 +189,7 @@ def test_batches_of_the_bound_end_at_its_maximum(places_of_counts):
     assert_allclose(two.predict(Z)["mean"], one.predict(Z)["mean"], atol=1e-8)
 
 
-def test_batches_refuse_exposures_that_differ():
+def test_batches_with_unequal_exposures_are_refused():
     with pm.Model():
         mu = np.linspace(1.0, 2.0, 12) * pm.math.exp(process(X))
         pm.Poisson("y", mu=mu, observed=COUNTS[:12])
@@ -200,7 +200,7 @@ def test_batches_refuse_exposures_that_differ():
 
 @pytest.fixture(scope="module")
 def learned():
-    """A process and an effect whose magnitudes are learned, of rows that share places."""
+    """A process and an effect with learned magnitudes. Rows share places."""
     with pm.Model() as model:
         ls, eta, s = pm.InverseGamma("ls", 3, 3), pm.HalfNormal("eta", 1), pm.HalfNormal("s", 1)
         cov = eta**2 * pm.gp.cov.Matern52(2, ls=ls)
@@ -213,7 +213,7 @@ def learned():
 
 @pytest.mark.parametrize(("method", "written"), [("ep", True), ("laplace", True), ("kl", False)])
 def test_gradient_matches_differences_of_the_log_posterior(learned, method, written, monkeypatch):
-    """Moments and their derivatives are written formulas, or graphs of the model where no formula is known."""
+    """Prior moments come from closed formulas, or from the model's graph where no formula exists."""
     if not written:
         monkeypatch.setattr("pymc_gpep.processes.inducing_rows.stationary", lambda *given: None)
     with learned:
@@ -238,7 +238,7 @@ def test_draws_and_moments_of_variables_agree(learned):
         assert_allclose(found[name].sel(moment="sd"), values.std(axis=0), rtol=0.08)
 
 
-def test_fit_from_a_file_predicts_the_same(learned, tmp_path):
+def test_loaded_fit_has_equal_predictions(learned, tmp_path):
     with learned:
         fit = pm.fit(method="ep", inducing=Z, hyper="map", progressbar=False)
         fit.save(tmp_path / "fit.nc")
@@ -297,7 +297,7 @@ def test_several_functions_are_refused_with_the_method_for_classes():
         pm.fit(method="laplace", inducing=3, progressbar=False)
 
 
-def test_inducing_inputs_are_at_most_as_many_as_different_inputs():
+def test_number_of_inducing_inputs_is_at_most_the_number_of_different_inputs():
     with pm.Model():
         pm.Poisson("y", mu=pm.math.exp(process(X[PLACE])), observed=COUNTS)
         whole = pm.fit(method="laplace", inducing=12, progressbar=False)
@@ -316,7 +316,7 @@ def test_inducing_inputs_are_refused_for_unsupported_methods():
             pm.fit(method="laplace", inducing=3, backend="numba", progressbar=False)
 
 
-def test_fit_by_inducing_inputs_starts_a_fit_of_all_rows(learned):
+def test_fit_of_all_rows_can_start_at_a_fit_by_inducing_inputs(learned):
     with learned:
         few = pm.fit(method="laplace", inducing=Z, hyper="map", progressbar=False)
         fit = pm.fit(method="laplace", start=few, hyper="map", progressbar=False)
@@ -325,7 +325,7 @@ def test_fit_by_inducing_inputs_starts_a_fit_of_all_rows(learned):
 
 
 def test_rows_without_a_response_are_left_out_and_predicted():
-    """With all places as inducing inputs the prior is that of all rows, up to its jitter."""
+    """With all places as inducing inputs, the prior is the dense prior up to the jitter."""
     masked = np.ma.masked_array(COUNTS, np.isin(np.arange(N), [3, 11]))
     with pm.Model():
         f = process(X)

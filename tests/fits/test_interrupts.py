@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) at a hundred random moments: files stay whole, and later results are the same."""
+"""Interrupts (Ctrl-C) at a hundred random moments: files stay complete, and later results are equal."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ from tests import models
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers of processor time"),
-    # Python itself drops an interrupt that arrives in the clearing up of an object.
+    # Python ignores an interrupt that arrives during the finalisation of an object.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning"),
 ]
@@ -44,7 +44,7 @@ def probit():
 
 @pytest.fixture
 def interrupted():
-    """Return a function that calls `work`, and returns its result and whether the timer interrupted it."""
+    """Return a function that calls `work`, and returns its result and whether it was interrupted."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -64,7 +64,7 @@ def interrupted():
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_interrupts_leave_whole_files_and_the_same_numbers(probit, interrupted, name, tmp_path):
+def test_interrupts_leave_complete_files_and_equal_results(probit, interrupted, name, tmp_path):
     work, numbers = WORK[name]
     path = tmp_path / name
     work(probit, path)

@@ -1,4 +1,4 @@
-"""Variables whose dims have labels of another length than their axes."""
+"""Dims whose coordinates in the model have another length than the variable's axis."""
 
 import numpy as np
 import pymc as pm
@@ -26,7 +26,7 @@ def fit():
     return pm.fit(model=model(), method="ep", hyper="map", progressbar=False)
 
 
-def test_dims_with_labels_of_wrong_length_get_names_of_arviz():
+def test_dims_with_labels_of_wrong_length_get_default_names():
     made = model()
     coords = made.coords
     assert dims_that_fit(made, "u", (4,), coords) == ["group"]
@@ -35,7 +35,7 @@ def test_dims_with_labels_of_wrong_length_get_names_of_arviz():
     assert plain_dims(made, {"u": (4,), "s": (), "steps": (3,)}, coords) == {"steps": ["steps_dim_0"]}
 
 
-def test_draws_keep_other_labels(fit):
+def test_other_labels_of_draws_are_kept(fit):
     draws = fit.sample(6, random_seed=1)["posterior"]
     assert draws["u"].dims[2:] == ("group",)
     assert list(draws["group"].values) == LABELS
@@ -43,18 +43,18 @@ def test_draws_keep_other_labels(fit):
     assert_allclose(draws["steps"].values, np.diff(draws["u"].values, axis=2), atol=1e-12)
 
 
-def test_dims_of_the_caller_come_first(fit):
+def test_dims_given_by_the_caller_take_precedence(fit):
     draws = fit.sample(2, random_seed=1, dims={"steps": ["step"]})["posterior"]
     assert draws["steps"].dims[2:] == ("step",)
 
 
-def test_effects_keep_other_labels(fit):
+def test_other_labels_of_effects_are_kept(fit):
     found = fit.effects(["u", "steps"])
     assert found["steps"].dims == ("moment", "steps_dim_0")
     assert_allclose(found["steps"].sel(moment="mean"), np.diff(found["u"].sel(moment="mean")), atol=1e-10)
 
 
-def test_recovered_draws_keep_other_labels():
+def test_other_labels_of_recovered_draws_are_kept():
     marginal = gpep.marginalize(model(), method="laplace")
     draws = pm.draw(marginal["s"], 3, random_seed=1)
     sampled = xr.DataTree.from_dict(

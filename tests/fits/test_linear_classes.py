@@ -1,4 +1,4 @@
-"""The mode of a softmax with linear effects is scikit-learn's penalised logistic regression."""
+"""The mode of a softmax with linear effects equals scikit-learn's penalised logistic regression."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""Files of fits that nothing is solved for when they are read: other models are refused all the same."""
+"""Loaded fits that need no solve: files of other models are refused."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""Effects with scales of their own against sums over all models, conjugate draws and other spellings; frailties."""
+"""Effects with local scales, against sums over all models, conjugate draws and other spellings; frailties."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ SHARE, SLAB = 0.3, 1.2
 
 
 def by_enumeration():
-    """Return the log evidence and the inclusion probabilities, by sums over all 2^P models."""
+    """Return the log evidence and the inclusion probabilities by sums over all 2^P models."""
     models = np.array(list(product([0, 1], repeat=P)))
     heights = []
     for chosen in models:
@@ -76,7 +76,7 @@ def test_spike_and_slab_matches_the_sum_over_all_models(spelling):
     assert ((drawn["beta"] != 0.0) == (drawn["shown"] == 1)).all()
     assert_allclose((drawn["slab"] * drawn["shown"]), drawn["beta"], atol=1e-12)
     assert_allclose(drawn["slab"][drawn["shown"] == 0].std(), SLAB, rtol=0.05)
-    # More than half of the mass of an effect is a spike.
+    # More than half of the mass of an effect is the spike at 0.
     table = fit.summary("beta", ci_prob=0.5)
     spikes = inclusion < 0.2
     assert_allclose(table[["eti50_lb", "eti50_ub"]].astype(float)[spikes], 0.0, atol=1e-12)
@@ -125,7 +125,7 @@ def test_local_variables_stay_hyperparameters_if_named_and_for_other_methods(opt
 
 
 def test_common_scales_stay_hyperparameters():
-    """A scale of all effects, a scale with another use, and scales of one number are not local."""
+    """Not local are a scale of all effects, a scale with another use, and scalar scales."""
     with pm.Model() as made:
         tau, lam = pm.HalfNormal("tau", 1), pm.HalfNormal("lam", 1, shape=P)
         one = pm.Normal("one", 0, pm.HalfNormal("s", 1))

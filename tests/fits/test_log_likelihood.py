@@ -1,4 +1,4 @@
-"""Log densities of observations at draws of a fit, against SciPy, and leave-one-out by them."""
+"""Log densities of observations at draws of a fit, against SciPy, and leave-one-out from these draws."""
 
 import arviz as az
 import numpy as np
@@ -54,7 +54,7 @@ def test_misleading_leave_one_out_of_draws_causes_a_warning():
     _, fit = fitted(value_of_each_row)
     with pytest.warns(UserWarning, match=r"az\.loo of these draws has an elpd of .* Compare models by the fits"):
         fit.sample(300, log_likelihood=True, random_seed=1)
-    table = az.compare({"a": fit.loo(), "b": fit.loo()})  # the advice
+    table = az.compare({"a": fit.loo(), "b": fit.loo()})  # the advice of the warning
     assert len(table) == 2
 
 
@@ -72,7 +72,7 @@ def test_log_densities_of_arrays_have_their_dims(declare):
     assert_allclose(found[0], expected, rtol=1e-7)
 
 
-def test_vectors_are_drawn_whole_at_new_data():
+def test_vectors_are_drawn_jointly_at_new_data():
     model, fit = fitted(vectors)
     with model:
         drawn = pm.sample_posterior_predictive(fit.sample(4000, random_seed=1), progressbar=False, random_seed=2)

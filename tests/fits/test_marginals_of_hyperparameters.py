@@ -1,4 +1,4 @@
-"""Marginals of hyperparameters as users see them, in summaries and draws, against grids of closed forms."""
+"""Marginals of hyperparameters in summaries and draws, against grids of closed forms."""
 
 import numpy as np
 import pymc as pm
@@ -24,14 +24,14 @@ def marginal(values, weights):
 
 
 def exact_slopes():
-    """Marginals of two standard deviations and a correlation, by the normal density of each group's rows."""
+    """Marginals of two standard deviations and a correlation, from the normal density of each group's rows."""
     sd = np.linspace(0.01, 3.0, 40)
     rho = np.linspace(-0.995, 0.995, 41)
     first, second, corr = np.meshgrid(sd, sd, rho, indexing="ij")
     cov = np.stack(
         [np.stack([first**2, corr * first * second], -1), np.stack([corr * first * second, second**2], -1)], -1
     )
-    logs = -0.5 * (first**2 + second**2) + np.log1p(-(corr**2))  # half-normal of scale 1, LKJ of eta = 2
+    logs = -0.5 * (first**2 + second**2) + np.log1p(-(corr**2))  # half-normal prior of scale 1, LKJ prior with eta = 2
     for g in range(GROUPS):
         design = np.column_stack([np.ones(EACH), X[g == GROUP]])
         own = design @ cov @ design.T + NOISE**2 * np.eye(EACH)
@@ -60,8 +60,8 @@ def test_standard_deviations_and_correlations_of_slopes_have_their_exact_quantil
         assert draws[name].mean() == pytest.approx(mean, abs=0.08 * sd)
 
 
-def test_a_slope_that_does_not_vary_is_integrated_without_a_warning():
-    """Warnings are errors: in PyMC's coordinates of the factor the search runs to a border."""
+def test_slope_that_does_not_vary_is_integrated_without_a_warning():
+    """Warnings are errors. In PyMC's coordinates of the factor the search would end at a border."""
     rng = np.random.default_rng(0)
     group, x = np.repeat(np.arange(12), 5), rng.normal(size=60)
     y = rng.normal(rng.normal(scale=0.8, size=12)[group] + 0.5 * x, 0.5)
@@ -77,7 +77,7 @@ def test_a_slope_that_does_not_vary_is_integrated_without_a_warning():
 
 
 def test_effects_are_averaged_over_hyperparameters(slopes):
-    """Means by sums over the same grid of covariances, and draws beside them."""
+    """Means by sums over the same grid of covariances, and by draws."""
     effects = slopes.effects("u")["u"]
     draws = slopes.sample(2000, random_seed=2)["posterior"]["u"].values[0]
     sd = effects.sel(moment="sd").values
@@ -87,7 +87,7 @@ def test_effects_are_averaged_over_hyperparameters(slopes):
 
 @pytest.mark.parametrize("groups", [5, 12])
 def test_scales_of_few_groups_with_wide_priors_match_quadrature(groups):
-    """Summary and draws of both standard deviations; rows of a group have a normal density in closed form."""
+    """Summary and draws of both standard deviations. Rows of a group have a normal density in closed form."""
     rng = np.random.default_rng(groups)
     rows = 4
     y = rng.normal(rng.normal(scale=0.8, size=(groups, 1)), 1.0, size=(groups, rows))
@@ -115,7 +115,10 @@ def test_scales_of_few_groups_with_wide_priors_match_quadrature(groups):
 
 
 def test_scale_of_groups_with_few_binary_rows_matches_quadrature():
-    """EP's own evidence makes it 0.04 standard deviations too small; its correction is part of the weights."""
+    """EP's evidence alone gives a result that is 0.04 standard deviations too small.
+
+    The weights include its correction.
+    """
     rng = np.random.default_rng(7)
     groups, rows = 60, 4
     x = rng.normal(size=(groups, rows))

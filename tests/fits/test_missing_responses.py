@@ -1,4 +1,4 @@
-"""Fits of models some of whose responses are missing, beside models without these rows."""
+"""Fits with missing responses, against fits of the rows with a response."""
 
 import warnings
 from contextlib import nullcontext
@@ -32,7 +32,7 @@ def binary(rows, y):
 
 
 def zero_inflated(rows, y):
-    """A mixture, which PyMC observes in part by an operation of its own."""
+    """A mixture, for which PyMC uses another operation if some rows are missing."""
     where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
     alpha = pm.Normal("alpha", 0, 0.8, dims="group")
     pm.ZeroInflatedPoisson("y", psi=0.8, mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
@@ -66,7 +66,8 @@ def declared(declare, rows, y):
     coords = {"group": range(J), "row": ROWS[rows], "input": ["p", "q"], "kind": list("abc")}
     with pm.Model(coords=coords) as model, warnings.catch_warnings():
         warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
-        warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)  # by PyMC, of NaN
+        # from PyMC's cast of NaN
+        warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)
         declare(rows, y)
     return model
 
@@ -78,7 +79,7 @@ def fitted(model, method="ep"):
 
 @pytest.fixture(scope="module")
 def fits():
-    """The model of binary responses with missing ones, its fit, and that of the rows with a response."""
+    """The model of binary responses with missing rows, its fit, and the fit of the rows with a response."""
     model = declared(binary, np.full(N, True), with_nan(BINARY))
     return model, fitted(model), fitted(declared(binary, KEPT, BINARY[KEPT]))
 
@@ -102,9 +103,7 @@ def test_rows_without_a_response_are_left_out_and_predicted(case, fits):
     data = {} if given else {name: values[GONE] for name, values in data.items()}
     expected = without.predict(*given, data=data, progressbar=False)
     assert_array_equal(found.coords["row"], ROWS[GONE])
-    atol = (
-        1e-5 if case == "process" else 1e-8
-    )  # values of a process have PyMC's jitter in the model, and none elsewhere
+    atol = 1e-5 if case == "process" else 1e-8  # the model's values of a process include PyMC's jitter
     assert set(found.data_vars) == set(expected.data_vars)
     for name, values in expected.data_vars.items():
         assert_allclose(found[name], values.values, atol=atol)
@@ -125,8 +124,8 @@ def test_moments_match_a_fit_to_the_rows_with_a_response(fits):
 
 
 @pytest.mark.variation
-def test_a_process_has_values_at_all_rows():
-    """Posterior means at the rows without a response are those of predictions."""
+def test_process_has_values_at_all_rows():
+    """At rows without a response, posterior means equal predictions."""
     fit = fitted(declared(process, np.full(N, True), with_nan(BINARY)))
     effect = fit.effects("f")["f"]
     assert effect.sizes["f_dim_0"] == N
@@ -144,7 +143,7 @@ def test_draws_of_missing_responses_follow_predictions(fits):
 
 
 def test_draws_of_missing_responses_follow_the_latent_values_of_their_draw(fits):
-    """Where the latent value of a row is high, its responses are mostly 1."""
+    """In draws with a high latent value of a row, most responses are 1."""
     draws = fits[1].sample(3000, random_seed=2)["posterior"]
     row = np.flatnonzero(GONE)[0]
     f = draws["alpha"].values[0][:, GROUP[row]] + draws["beta"].values[0] * X[row]
@@ -152,13 +151,13 @@ def test_draws_of_missing_responses_follow_the_latent_values_of_their_draw(fits)
     assert share == pytest.approx(0.0, abs=0.05)
 
 
-def test_draws_of_one_seed_are_the_same(fits):
+def test_draws_with_equal_seeds_are_equal(fits):
     one, other = (fits[1].sample(20, random_seed=5)["posterior"]["y_unobserved"] for _ in range(2))
     assert_array_equal(one, other)
 
 
 @pytest.mark.variation
-def test_a_saved_fit_predicts_missing_responses(fits):
+def test_loaded_fit_predicts_missing_responses(fits):
     model, fit, _ = fits
     again = gpep.from_datatree(fit.to_datatree(), model)
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
@@ -166,7 +165,7 @@ def test_a_saved_fit_predicts_missing_responses(fits):
     assert_allclose(found, expected, atol=1e-8)
 
 
-def test_recovered_draws_have_missing_responses(fits):
+def test_recovered_draws_contain_missing_responses(fits):
     model, fit, _ = fits
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["s"]
@@ -180,7 +179,7 @@ def test_recovered_draws_have_missing_responses(fits):
     assert_array_equal(draws["y"].values[0][:, GONE], draws["y_unobserved"].values[0])
 
 
-def test_importance_weights_use_rows_with_a_response(fits):
+def test_importance_weights_use_only_rows_with_a_response(fits):
     found, expected = (each.importance(400, random_seed=1) for each in fits[1:])
     assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-8)
 
@@ -249,14 +248,14 @@ def censored(rows, y):
     pm.Censored("y", pm.Normal.dist(alpha, 1.0), lower=None, upper=9.0, observed=y)
 
 
-def test_one_missing_row_of_a_mixture_is_read():
-    """PyMC gives a single unobserved value a known shape, by an operation that several do not have."""
+def test_single_missing_row_of_a_mixture_is_recognised():
+    """PyMC uses another operation, with a known shape, if a single value is missing."""
     found = read_classifier(declared(zero_inflated_alone, np.full(N, True), np.where(ONE, np.nan, COUNTS)))
     assert_array_equal(found.missing.rows, [5])
     assert found.n_points == N - 1
 
 
-def test_one_missing_row_is_left_out_and_predicted():
+def test_single_missing_row_is_left_out_and_predicted():
     y = np.where(ONE, np.nan, COUNTS)
     fit, without = (
         fitted(declared(censored, rows, values)) for rows, values in ((np.full(N, True), y), (~ONE, COUNTS[~ONE]))

@@ -1,4 +1,4 @@
-"""Effects without names: those of the variables that a model is written in."""
+"""`effects()` without names returns the variables of the model."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from tests.sum_models import BINARY, GROUP, PLACES, J, N, X, made
 
 
 def non_centred():
-    """A level and a slope of groups, the second with a mean, and what is reported beside them."""
+    """A level and a slope for groups, non-centred. The slope has a mean, and derived quantities are reported."""
     s, t = pm.HalfNormal("s", 1), pm.HalfNormal("t", 1)
     level, mean = pm.Normal("level", 0, 1), pm.Normal("mean", 0, 1)
     z, w = pm.Normal("z", 0, 1, dims="group"), pm.Normal("w", 0, 1, dims="group")
@@ -63,7 +63,7 @@ def test_names_of_effects_are_the_names_in_the_model(declare, names):
 
 
 def test_effects_without_names_have_the_moments_of_named_effects():
-    """None of them warns that a variable and what is made of it are not told apart."""
+    """There is no warning that a variable and a transformed variable are not identified separately."""
     with made(non_centred):
         fit = pm.fit(method="ep", hyper="map", progressbar=False)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Dims of a model whose names results of a fit use, and labels of rows that are missing."""
+"""Dims of a model that clash with names in results, and missing labels of rows."""
 
 import numpy as np
 import pymc as pm
@@ -26,19 +26,19 @@ def model_of(rows="row", groups="group", labels=None, observe=None):
 
 
 @pytest.mark.parametrize("rows", ["class", "mean", "variance", "node", "moment", "new_point", "p", "error", "y_mean"])
-def test_dim_of_rows_that_results_use_is_refused(rows):
+def test_dim_of_rows_that_clashes_with_results_is_refused(rows):
     with pytest.raises(StructureError, match=f"'y' has the dim '{rows}'.*'{rows}_label', say"):
         check_dims(read_classifier(model_of(rows)))
     check_dims(read_classifier(model_of(f"{rows}_label")))
 
 
 @pytest.mark.parametrize("groups", ["node", "moment"])
-def test_dim_of_an_effect_that_results_use_is_refused(groups):
+def test_dim_of_an_effect_that_clashes_with_results_is_refused(groups):
     with pytest.raises(StructureError, match=f"'u' has the dim '{groups}'"):
         check_dims(read_classifier(model_of(groups=groups)))
 
 
-def test_dim_that_no_result_of_the_model_uses_is_accepted():
+def test_dim_without_a_clash_is_accepted():
     check_dims(read_classifier(model_of(groups="class")))
 
     def counts(f, rows):
@@ -53,7 +53,7 @@ def test_fit_refuses_a_reserved_dim():
 
 
 @pytest.mark.parametrize("labels", [[np.nan, *range(N - 1)], np.array(["NaT"] + ["2020-01-01"] * (N - 1), "M8[ns]")])
-def test_fit_with_missing_labels_of_rows_is_read(labels):
+def test_fit_with_missing_labels_of_rows_is_saved_and_loaded(labels):
     model = model_of(labels=labels)
     fit = pm.fit(model=model, method="ep", progressbar=False)
     again = gpep.from_datatree(fit.to_datatree(), model)
@@ -61,7 +61,7 @@ def test_fit_with_missing_labels_of_rows_is_read(labels):
 
 
 @pytest.mark.parametrize("name", ["weight", "evidence", "log_posterior"])
-def test_hyperparameter_keeps_a_name_that_nodes_have(name):
+def test_hyperparameter_may_have_a_name_of_a_column_of_nodes(name):
     with pm.Model() as model:
         u = pm.Normal("u", 0.0, pm.HalfNormal(name, 1.0), shape=2)
         pm.Bernoulli("y", logit_p=u[GROUP], observed=LABELS)
@@ -76,7 +76,7 @@ def test_hyperparameter_keeps_a_name_that_nodes_have(name):
 
 
 @pytest.mark.parametrize("name", ["node", "moment"])
-def test_variable_whose_name_results_use_is_refused(name):
+def test_variable_that_clashes_with_results_is_refused(name):
     with pm.Model() as model:
         pm.Bernoulli("y", logit_p=pm.Normal(name, 0.0, 1.0, shape=2)[GROUP], observed=LABELS)
     with pytest.raises(StructureError, match=f"has a variable '{name}'"):

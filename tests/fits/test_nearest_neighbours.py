@@ -1,4 +1,4 @@
-"""Fits by nearest neighbours: against fits of all rows, and against dense algebra on the covariance of regressions."""
+"""Fits by nearest neighbours, against fits of all rows, and against dense algebra on the implied covariance."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def matern(a, b, scales=(0.9, 0.9)):
 
 
 def by_regressions(x, m, scales=(0.9, 0.9)):
-    """Covariance of places x, each given the m nearest before it in the order of largest distances."""
+    """Implied covariance of places x, each regressed on its m nearest predecessors in the max-min order."""
     moved, order = x / scales, [int(((x / scales - (x / scales).mean(axis=0)) ** 2).sum(axis=1).argmin())]
     while len(order) < len(x):
         least = ((moved[:, None] - moved[order]) ** 2).sum(axis=2).min(axis=1)
@@ -47,7 +47,7 @@ def by_regressions(x, m, scales=(0.9, 0.9)):
 
 
 def model_of(rows, learned=True, offset=0.0):
-    """A process at rows, or at places that rows select from, beside groups and a slope."""
+    """A process at rows or at places that rows select, plus groups and a slope."""
     with pm.Model() as model:
         ls = pm.InverseGamma("ls", 3, 3) if learned else 0.9
         gp = pm.gp.Latent(cov_func=1.44 * pm.gp.cov.Matern32(2, ls=ls))
@@ -69,7 +69,7 @@ def pair(request):
 
 def test_fit_with_all_places_as_neighbours_equals_fit_of_all_rows(pair):
     few, whole = pair.few, pair.whole
-    assert few.log_evidence == pytest.approx(whole.log_evidence, abs=1e-5)  # places that are equal share their jitter
+    assert few.log_evidence == pytest.approx(whole.log_evidence, abs=1e-5)  # equal places share their jitter
     assert_allclose(few.trace.best.theta, whole.trace.best.theta, atol=1e-5)
     assert_allclose(few.latent["mean"], whole.latent["mean"], atol=1e-5)
     assert_allclose(few.latent["variance"], whole.latent["variance"], atol=1e-5)
@@ -111,14 +111,14 @@ def test_loaded_fit_has_the_neighbours_of_the_fit(pair):
 
 
 class Units:
-    """Standard normals whose rows are zeros for draws of places of the data, then unit vectors."""
+    """Generator whose rows are zeros for draws at places of the data, and then unit vectors."""
 
     def standard_normal(self, shape):
         return np.eye(*shape, k=shape[1] - shape[0])
 
 
 def test_joint_draws_at_new_places_have_the_covariance_of_the_process(pair):
-    """Draws are linear in values at places of the data and in noise, so that unit vectors give their matrix."""
+    """Draws are linear in values at places of the data and in noise: unit vectors reveal their matrix."""
     at, new = pair.few.log_posterior, np.concatenate([X[:3] + 0.05, X[:3] + 0.06, X[:1]])
     point, prior = at.point(pair.few.trace.best.theta), at.classifier.prior
     known, values = prior.ordered + prior.centre, np.eye(PLACES + len(new), PLACES)
@@ -136,7 +136,7 @@ def test_joint_draws_at_new_places_have_the_covariance_of_the_process(pair):
 def test_order_and_neighbours_by_a_tree_match_brute_force(x):
     order = PlaceTree(x - x.mean(axis=0)).maximin()
     squares = ((x[order][:, None] - x[order]) ** 2).sum(axis=2)
-    for k in range(1, len(x)):  # each place is the farthest of the places that follow
+    for k in range(1, len(x)):  # each place is the farthest from its predecessors
         assert squares[k, :k].min() == pytest.approx(squares[k:, :k].min(axis=1).max(), rel=1e-12)
     cells = PlaceTree(x[order]).nearest(x[order], 5, np.arange(len(x)))
     for k in range(5, len(x)):
@@ -144,7 +144,7 @@ def test_order_and_neighbours_by_a_tree_match_brute_force(x):
 
 
 def test_evidence_matches_the_covariance_of_regressions():
-    """Inputs are metres of a map, far from 0."""
+    """Inputs are in metres with a large offset."""
     with model_of(False, learned=False, offset=np.array([5e5, 5e6])):
         fit = pm.fit(method="laplace", neighbours=3, tolerance=1e-10, **FIXED)
     j = np.column_stack([0.7 * np.eye(GROUPS)[GROUP], np.linspace(-1.0, 1.0, N)])
@@ -164,8 +164,8 @@ def test_gradient_matches_differences(method):
     assert at(np.array([0.3])).gradient[0] == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5)
 
 
-def test_neighbours_follow_the_length_scales():
-    """Scales of 0.1 and 10 make a column all but alone decide; a covariance of two scales goes by correlations."""
+def test_neighbours_depend_on_the_length_scales():
+    """With scales of 0.1 and 10, one column decides. A covariance with two scales uses correlations."""
     x = RNG.uniform(0.0, 4.0, size=(40, 2))
     moved = x / [0.1, 10.0]
     order = PlaceTree(moved - moved.mean(axis=0)).maximin()
@@ -214,7 +214,7 @@ def test_unsupported_neighbours_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Matern12", "Matern52"])
 def test_twenty_neighbours_agree_with_fit_of_all_rows(kind):
-    """With scales of their own for both inputs, so that neighbours are chosen again."""
+    """Both inputs have learned length scales, so that neighbours are selected again."""
     rng = np.random.default_rng(1)
     x, new = rng.uniform(0.0, 5.0, size=(300, 2)), rng.uniform(0.2, 4.8, size=(60, 2))
     y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0]) * np.cos(0.5 * x[:, 1]) + 0.5))

@@ -1,4 +1,4 @@
-"""Levels of groups that a model does not have: their prior given what levels have in common, or a message."""
+"""New levels of groups: their prior given the common parameters, or a refusal."""
 
 import numpy as np
 import pymc as pm
@@ -77,7 +77,7 @@ def test_new_level_of_a_single_effect_has_the_prior_given_the_remaining_effects(
         pm.Normal("y", u[pm.Data("where", np.zeros(N, int))], 1.0, observed=np.arange(N) % 3)
         fit = pm.fit(method="ep", progressbar=False)
     found = fit.predict(data={"where": [0, 5]}, new_levels=True, progressbar=False)
-    # The mean of N observations has variance SD² + 1/N, given the level, and averages 1.
+    # Given the level, the mean of N observations has variance SD² + 1/N and average 1.
     kept = 1.0 / (1.0 + SD**2 + 1.0 / N)
     assert_allclose(found["mean"], [(1.0 + SD**2) * kept, kept], atol=1e-8)
     assert_allclose(found["variance"], [(1.0 + SD**2) * (1 - (1.0 + SD**2) * kept), 1.0 - kept + SD**2], atol=1e-8)
@@ -96,7 +96,7 @@ def test_new_player_can_meet_any_player():
     assert_allclose(found["variance"], SD**2 + np.array([*sd[[0, 1, 1]], SD]) ** 2, atol=1e-8)
 
 
-def test_levels_are_counted_if_data_are_an_index():
+def test_number_of_levels_is_used_if_data_are_an_index():
     where, scale, u = pt.lvector("where"), pt.lvector("scale"), pt.constant(np.zeros((5, 3)))
     assert levels_of(where, [u[where, 0] * scale]) == 5
     assert levels_of(scale, [u[where, 0] * scale]) is None
@@ -108,7 +108,7 @@ def entries(roots):
     return Entries(np.tile(np.arange(roots.shape[1]), (len(roots), 1)), roots, roots.shape[1])
 
 
-def test_normals_belong_to_their_only_level():
+def test_each_normal_belongs_to_its_only_level():
     roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
     found = owners_of("g", np.ones(3), entries(roots))
     assert found.tolist() == [-1, 0, 1, 1, 2]
@@ -124,7 +124,7 @@ def test_differing_last_level_is_detected(wrong):
         owners_of("g", np.array([1.0, 1.0, 1.5]), entries(np.eye(3)))
 
 
-def test_data_that_are_not_only_an_index_have_no_levels():
+def test_data_with_another_use_than_an_index_have_no_levels():
     where, u = pt.lvector("where"), pt.constant(np.zeros((5, 3)))
     selected = u[where, 0] * u[where + pt.zeros_like(where)].shape[0]
     assert of_each_level(where, [selected]).eval().shape == (5,)

@@ -1,4 +1,4 @@
-"""Effects whose priors are not normal: evidence and moments against sums over a grid, and results at rows."""
+"""Effects with non-normal priors: evidence and moments against sums over a grid, and results at rows."""
 
 import numpy as np
 import pymc as pm
@@ -41,7 +41,7 @@ def fitted(*args, **options):
 
 
 def by_grid(prior, binary, kept=slice(None)):
-    """Return the log evidence, and means and deviations of effects, by sums over level and effects."""
+    """Return the log evidence, means and deviations of effects, by sums over level and effects."""
     a = np.linspace(-5.0, 5.0, 201)
     low = -25.0 if prior.support()[0] < 0.0 else 0.0
     width = (25.0 - low) / 6000
@@ -76,11 +76,11 @@ def test_evidence_and_moments_match_sums_over_a_grid(name, binary):
     found = fit.effects("u")["u"]
     assert fit.converged
     assert_allclose(fit.log_evidence, evidence, atol=0.06 if binary else 0.03)
-    if binary:  # The next order that EP neglects.
+    if binary:  # correction of the next order, which EP neglects
         assert abs(fit.corrected_evidence().evidence - evidence) < 0.6 * abs(fit.log_evidence - evidence)
     assert_allclose(found.sel(moment="mean"), mean, atol=0.05 * sd.max())
     assert_allclose(found.sel(moment="sd"), sd, rtol=0.08)
-    # The prior of a group without rows is its posterior.
+    # The posterior of a group without rows is its prior.
     assert_allclose(found.sel(moment="sd", g="d"), prior(0.8).std(), rtol=1e-4)
 
 
@@ -179,7 +179,7 @@ def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moment
     with pytest.warns(UserWarning, match="1 of 2 new rows depend on levels of 'u' without data|y_mean is NaN"):
         found = fit.predict(data={"group": [0, 3]}, **({} if binary else {"quantiles": [0.1, 0.5, 0.9]}))
     assert np.isnan(found["mean"].values).tolist() == [False, True]
-    # Level and effect are independent there.
+    # level and effect are independent here
     a = stats.norm.rvs(*fit.effects("a")["a"].values, 100_000, random_state=1)
     eta = a + stats.cauchy.rvs(0, 0.8, 100_000, random_state=2)
     if binary:
@@ -197,7 +197,7 @@ def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moment
 
 
 def by_precision(patch):
-    """Let fits take the form of a sparse precision."""
+    """Use the form by a sparse precision for all fits."""
     patch.setattr(precision_sum, "_MANY", 1)
     patch.setattr(precision_sum, "_DENSE", np.inf)
 
@@ -229,8 +229,8 @@ def test_intervals_respect_the_support():
 
 
 @pytest.mark.slow
-def test_tilted_density_without_an_integral_does_not_converge():
-    """A row that is far out under heavy tails says the less of an effect, the nearer the effect is to 0."""
+def test_improper_tilted_density_causes_nonconvergence():
+    """Under heavy tails a distant row is less informative on an effect near 0."""
     with pm.Model() as made:
         u = pm.StudentT("u", 3, mu=0, sigma=0.5, shape=2)
         pm.StudentT("y", 3, mu=pm.Normal("a", 0, 0.3) + u[[0, 1, 1, 1]], sigma=0.5, observed=[20.0, 0.1, -0.2, 0.0])
@@ -240,14 +240,14 @@ def test_tilted_density_without_an_integral_does_not_converge():
 
 
 @pytest.mark.parametrize(("name", "method"), [("Laplace", "laplace"), ("HalfNormal", "kl")])
-def test_other_methods_name_the_effects_that_they_can_keep(name, method):
+def test_other_methods_name_the_effects_to_keep_as_hyperparameters(name, method):
     with pytest.raises(ValueError, match=r"fit it: 'ep'.*hyperparameters=\['u'\]"):
         pm.fit(method=method, model=model(PRIORS[name][0]), progressbar=False)
 
 
 @pytest.mark.slow
 def test_rows_of_an_outlying_group_are_left_out_one_by_one():
-    """Without all its rows the group has no cavity: the site of a heavy tail has a negative precision."""
+    """The group has no cavity without all its rows: the site of a heavy-tailed row has a negative precision."""
     fit = fitted(lambda s: pm.StudentT("u", 2.5, mu=0, sigma=0.2, dims="g"))
     assert fit.solution.posterior.cavities(fit.solution.mean, fit.solution.cov)[1].min() < 0.0
     found = fit.loo().elpd_i.values
@@ -255,7 +255,7 @@ def test_rows_of_an_outlying_group_are_left_out_one_by_one():
     whole = by_grid(prior, False)[0]
     for row in (0, 2, 5):
         assert_allclose(found[row], whole - by_grid(prior, False, np.arange(N) != row)[0], atol=0.15)
-    # Where the group has a cavity, and sites of priors are held, both ways agree.
+    # For groups with a cavity, and with fixed sites of priors, both ways agree.
     functions = next(iter(fit.functions(None)))
     functions.__dict__["_priors"] = None
     rows = np.flatnonzero(GROUP < 2)
@@ -276,7 +276,7 @@ OF_FEW = {
 
 @pytest.mark.parametrize("name", OF_FEW)
 def test_left_out_rows_of_small_groups_update_the_prior_factor(name):
-    """The site of a prior resembles it where the rows of the effect are, and not where they are left out."""
+    """The site of a prior factor is fitted to a posterior with all rows, and is wrong without the row."""
     make, prior = OF_FEW[name]
     with pm.Model():
         pm.Normal("y", make()[FEW], 1.0, observed=SEEN)

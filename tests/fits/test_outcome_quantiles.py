@@ -1,4 +1,4 @@
-"""Quantiles of new observations against distribution functions of SciPy, averaged as they are defined."""
+"""Quantiles of new observations, against averages of SciPy's distribution functions."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ BY_NAME = {each.name: each for each in LIKELIHOODS}
 
 
 def parts(name):
-    """Two nodes of hyperparameters, of which one has more spread."""
+    """Two nodes of hyperparameters with different variances."""
     likelihood = BY_NAME[name].given((CASES | STANDARD)[name].parameters[:, :3])
     return [
         Part(weight, likelihood, (MEAN + shift)[:, None], (scale * VARIANCE)[:, None, None])
@@ -42,7 +42,7 @@ def parts(name):
 
 @pytest.mark.variation(but=["negative_binomial", "logistic", "binomial"])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_distribution_function_reaches_the_level_at_the_quantile(name):
+def test_distribution_function_reaches_the_level_at_the_quantile(name):
     found = outcome_quantiles(parts(name), LEVELS)
 
     def reached(y, i):
@@ -65,7 +65,7 @@ def test_the_distribution_function_reaches_the_level_at_the_quantile(name):
 
 def test_quantiles_of_counts_beyond_all_integers_terminate():
     mean = np.array([[40.0], [100.0]])
-    # With a dispersion of 1 counts are geometric, and exponential where they are so large.
+    # With a dispersion of 1, counts are geometric, and nearly exponential for large means.
     likelihood = BY_NAME["negative_binomial"].given(np.array([[0.0, 0.0], [1.0, 1.0]]))
     found = outcome_quantiles([Part(1.0, likelihood, mean, np.ones((2, 1, 1)))], LEVELS)
     for (centre,), counts in zip(mean, found, strict=True):
@@ -75,7 +75,7 @@ def test_quantiles_of_counts_beyond_all_integers_terminate():
 
 @pytest.mark.parametrize(("mean", "scale"), [(0.0, 1e-15), (0.0, 1e12), (1e8, 1.0), (1e-4, 1e-13)])
 @pytest.mark.parametrize("name", ["normal", "logistic"])
-def test_quantiles_have_as_many_digits_in_any_unit(name, mean, scale):
+def test_quantiles_keep_digits_in_any_unit(name, mean, scale):
     likelihood = BY_NAME[name].given(np.array([[scale], [-1e300], [1e300]]))
     (found,) = outcome_quantiles([Part(1.0, likelihood, np.array([[mean]]), np.zeros((1, 1, 1)))], LEVELS)
     expected = {"normal": stats.norm, "logistic": stats.logistic}[name].ppf(LEVELS)
@@ -87,11 +87,11 @@ def test_every_likelihood_without_classes_has_quantiles():
 
 
 @pytest.mark.parametrize("quantiles", [0.0, 1.5, [0.1, np.nan]])
-def test_levels_are_between_0_and_1(quantiles):
+def test_levels_must_be_between_0_and_1(quantiles):
     with pytest.raises(ValueError, match="quantiles must be numbers between 0 and 1"):
         checked_levels(quantiles, BY_NAME["poisson"])
 
 
-def test_classes_have_no_quantiles():
+def test_quantiles_of_classes_are_refused():
     with pytest.raises(TypeError, match="are classes, which have no quantiles"):
         checked_levels(0.5, BY_NAME["logit"])

@@ -1,4 +1,4 @@
-"""New levels that several data of a row name, beside the exact posterior of a normal model, and data that name none."""
+"""Placeholders for new levels in several data of a row, against exact posteriors, and data without levels."""
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ def exact(rows):
 
 
 def check(fit, new, known, own, exact_posterior):
-    """Compare rows with coefficients `known` (m, levels) of levels of the model, and `own` (m, k) of new ones."""
+    """Compare predictions for coefficients `known` (m, levels) of fitted levels and `own` (m, k) of new levels."""
     mean, cov = exact_posterior
     found = fit.predict(data=new, new_levels=True, progressbar=False)
     known, own = np.array(known, float), np.array(own, float)
@@ -42,7 +42,7 @@ def one_hot(values, levels=4):
 
 
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, -1.0)], ids=["mean", "difference"])
-def test_same_new_level_is_one_level(weights):
+def test_equal_new_levels_in_a_row_are_one_level(weights):
     v, w = weights
     fit = fitted(lambda u, a, b: v * u[a] + w * u[b], a=A, b=B)
     rows = v * one_hot(A) + w * one_hot(B)
@@ -128,7 +128,7 @@ def test_two_effects_of_one_index_share_the_new_level():
 
 
 @pytest.mark.parametrize("method", ["laplace", "ep"])
-def test_same_new_level_is_one_level_with_a_sparse_precision(method):
+def test_equal_new_levels_in_a_row_are_one_level_with_a_sparse_precision(method):
     many = 600
     a, b = np.arange(many), np.roll(np.arange(many), 1)
     fit = fitted(lambda u, a, b: 0.5 * u[a] + 0.5 * u[b], levels=many, method=method, a=a, b=b)
@@ -168,7 +168,7 @@ def test_computed_index_out_of_range_is_refused():
             fit.predict(data={"b": [value]}, progressbar=False)
     mean, cov = exact(one_hot(B))
     assert_allclose(fit.predict(data={"b": [1, 4]}, progressbar=False)["mean"], mean[[0, 3]], atol=1e-8)
-    # As advised: the index is computed before the model.
+    # As advised, the index is computed before the model.
     check(fitted(lambda u, b: u[b], b=B), {"b": [-1]}, [[0] * 4], [[1.0]], (mean, cov))
 
 
@@ -204,7 +204,7 @@ def test_level_with_its_own_covariate_is_refused_and_the_covariate_of_rows_works
     assert_allclose(found["variance"], variance, atol=1e-8)
 
 
-def test_index_that_is_a_number_as_well_is_refused():
+def test_index_that_is_also_a_covariate_is_refused():
     fit = fitted(lambda u, a: u[a] + 0.1 * a, a=A)
     with pytest.raises(ValueError, match=r"uses its values as numbers as well.*pm\.Data\('a_value', \.\.\.\)"):
         fit.predict(data={"a": [9]}, new_levels=True, progressbar=False)

@@ -21,7 +21,7 @@ def fitted(name, request):
 
 
 def dense(fitted, x):
-    """Latent mean (m, c) and covariance (m, c, c), prior moments by PyMC, posterior by the dense reference."""
+    """Latent mean (m, c) and covariance (m, c, c), from PyMC's prior moments and the dense reference."""
     classifier = fitted.fit.classifier
     k, mean = (models.at_hyperparameters(fitted, m) for m in (classifier.prior.covariance(), classifier.prior.mean()))
     gps = fitted.gp if isinstance(fitted.gp, list) else [fitted.gp] * 3
@@ -29,7 +29,7 @@ def dense(fitted, x):
         np.stack([models.at_hyperparameters(fitted, moment(gp)) for gp in gps])
         for moment in (lambda gp: gp.cov_func(x, fitted.X), lambda gp: gp.cov_func(x), lambda gp: gp.mean_func(x))
     )
-    # From where the fit ended the reference goes to its own fixed point in fewer sweeps.
+    # Started at the end of the fit, the reference needs few sweeps to its own fixed point.
     start = fitted.fit.solution.start.reshape(2, len(fitted.y), 2)
     solution = dense_nested_ep(k, fitted.y, mean, c=3, start=tuple(start), tolerance=1e-9)
     mean, cov = dense_predict(solution, cross, new, new_mean)
@@ -48,8 +48,8 @@ def test_prediction_has_the_moments_of_latent_functions(fitted):
 
 @fits
 @pytest.mark.parametrize("probabilities", ["orthant", "inner_ep"])
-def test_predicted_probabilities_match_their_average(fitted, probabilities):
-    """Against draws of the latent functions: frequencies of the largest of f + noise."""
+def test_predicted_probabilities_match_draws(fitted, probabilities):
+    """The reference are frequencies of the largest f + noise, for draws of the latent functions."""
     x = np.random.default_rng(1).normal(size=(6, 2))
     predicted = fitted.fit.predict(fitted.gp, x, probabilities=probabilities)
     assert_allclose(predicted["p"].sum(predicted["p"].dims[1]), 1, atol=1e-12)
@@ -62,8 +62,8 @@ def test_predicted_probabilities_match_their_average(fitted, probabilities):
         assert_allclose(predicted["p"][i], frequency, atol=slack)
 
 
-def test_training_inputs_give_the_posterior(fixed):
-    """Up to the jitter, which the model adds to the latent values and a new point at the same place does not share."""
+def test_prediction_at_training_inputs_is_the_posterior(fixed):
+    """Up to the jitter: the model adds it to the latent values, and a new point at the same place does not share it."""
     predicted = fixed.fit.predict(fixed.gp, fixed.X)
     assert_allclose(predicted["mean"], fixed.fit.latent["mean"], atol=1e-4)
     assert_allclose(predicted["cov"], fixed.fit.latent["cov"], atol=1e-4)
@@ -77,7 +77,7 @@ def test_results_do_not_depend_on_chunks(shared, monkeypatch):
 
 
 @pytest.mark.variation
-def test_intervals_hold_the_probabilities_and_widen_with_their_level(shared_ccd):
+def test_intervals_contain_the_probabilities_and_widen_with_their_level(shared_ccd):
     X = shared_ccd.fitted_inputs()[:4] + 0.1
     half, most = (shared_ccd.predict(X, intervals=level, covariances=False, progressbar=False) for level in (0.5, 0.95))
     lower, upper = most["p_interval"].sel(ci_bound="lower"), most["p_interval"].sel(ci_bound="upper")
@@ -105,7 +105,7 @@ def test_predictions_have_the_labels_of_the_model(shared, per_class):
     assert unnamed["p"].dims == ("place", "class")
 
 
-def test_order_of_processes_does_not_matter(per_class):
+def test_order_of_processes_does_not_change_predictions(per_class):
     x = np.random.default_rng(0).normal(size=(3, 2))
     xr.testing.assert_equal(per_class.fit.predict(per_class.gp[::-1], x), per_class.fit.predict(per_class.gp, x))
 
@@ -114,7 +114,7 @@ def test_prediction_at_zero_points_is_empty(shared):
     assert shared.fit.predict(shared.gp, np.empty((0, 2)))["p"].shape == (0, 3)
 
 
-def test_errors_name_wrong_processes(shared, per_class):
+def test_error_names_wrong_processes(shared, per_class):
     other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
     with pytest.raises(ValueError, match="none of the 1 given made the latent values 'f'"):
         shared.fit.predict(other, np.zeros((1, 2)))
@@ -149,7 +149,7 @@ def test_errors_name_wrong_processes(shared, per_class):
     ],
 )
 def test_inputs_with_wrong_number_of_axes_raise_value_error(columns, shape, advice):
-    """What is advised is tried."""
+    """The advice is tried."""
     x = np.zeros(shape)
     with pytest.raises(ValueError, match=rf"\(points, inputs\), here \(points, {columns}\), but has shape") as raised:
         new_inputs(x, columns)

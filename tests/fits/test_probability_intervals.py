@@ -1,4 +1,4 @@
-"""Ranges of class probabilities against exact distribution functions and against draws by another formula."""
+"""Intervals of class probabilities, against exact distribution functions and draws by another formula."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ ONE_FUNCTION = {"probit": ndtr, "logit": expit}
 
 
 def of_one_function(name):
-    """Two nodes, of which one has more spread."""
+    """Two nodes with different variances."""
     return [
         Part(weight, BY_NAME[name], (MEAN + shift)[:, None], (scale * VARIANCE)[:, None, None])
         for weight, shift, scale in ((0.7, 0.0, 1.0), (0.3, 0.4, 3.0))
@@ -25,7 +25,7 @@ def of_one_function(name):
 
 
 @pytest.mark.parametrize("name", ONE_FUNCTION)
-def test_ends_for_two_classes_match_the_mixture_of_normals(name):
+def test_bounds_for_two_classes_match_the_mixture_of_normals(name):
     found = probability_intervals(of_one_function(name), LEVELS)
 
     def quantile(i, level):
@@ -37,13 +37,13 @@ def test_ends_for_two_classes_match_the_mixture_of_normals(name):
     assert_allclose(found[:, 0], 1.0 - found[:, 1, ::-1])
 
 
-def test_ends_for_one_node_have_five_digits():
+def test_bounds_for_one_node_have_five_digits():
     part = of_one_function("probit")[0]._replace(weight=1.0)
     found = probability_intervals([part], LEVELS)
     assert_allclose(found[:, 1], ndtr(MEAN[:, None] + np.sqrt(VARIANCE)[:, None] * ndtri(LEVELS)), rtol=2e-5)
 
 
-def test_nine_of_ten_draws_of_a_softmax_lie_within():
+def test_nine_of_ten_draws_of_a_softmax_lie_within_the_interval():
     rng = np.random.default_rng(3)
     root = rng.normal(size=(2, 3, 3))
     mean = rng.normal(size=(2, 3))
@@ -64,11 +64,11 @@ def test_intervals_without_variance_equal_the_probabilities():
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, np.nan, True, [0.5, 0.9]])
-def test_a_level_is_one_number_between_0_and_1(level):
+def test_level_must_be_one_number_between_0_and_1(level):
     with pytest.raises(ValueError, match="intervals must be a number between 0 and 1"):
         checked_interval(level, BY_NAME["probit"], 1)
 
 
-def test_numbers_have_quantiles_and_no_intervals():
+def test_numeric_observations_have_quantiles_and_no_intervals():
     with pytest.raises(TypeError, match=r"Use quantiles=\[0.05, 0.95\]"):
         checked_interval(0.9, BY_NAME["poisson"], 1)

@@ -1,4 +1,4 @@
-"""New rows depend on their own data alone: models that mix rows are refused, and what the message advises is right."""
+"""Predictions of a row depend on its own data alone: models that mix rows are refused, and the advice works."""
 
 import numpy as np
 import pymc as pm
@@ -63,7 +63,7 @@ def test_process_of_an_array_whose_rows_depend_on_each_other_is_refused():
         fit.predict(NEW[:, None], progressbar=False)
 
 
-def test_process_less_its_mean_is_selected_by_an_index_as_advised():
+def test_process_minus_its_mean_is_predicted_by_an_index_as_advised():
     every = np.concatenate([X, NEW])
     with pm.Model():
         f = process(every[:, None])
@@ -78,7 +78,7 @@ def test_process_less_its_mean_is_selected_by_an_index_as_advised():
 
 
 @pytest.mark.parametrize("method", ["ep", "laplace"])
-def test_column_less_a_mean_is_predicted_with_a_constant_as_advised(method):
+def test_column_minus_its_mean_is_predicted_with_a_constant_as_advised(method):
     def fitted(column):
         with pm.Model():
             x = pm.Data("x", X)
@@ -103,7 +103,7 @@ LARGEST = {
 
 @pytest.mark.variation(but=["largest", "last"])
 @pytest.mark.parametrize("mixed", LARGEST.values(), ids=LARGEST)
-def test_numbers_of_all_rows_are_refused_where_rows_are_sorted(mixed):
+def test_statistics_of_all_rows_are_refused_for_sorted_rows(mixed):
     with pm.Model() as model:
         x = pm.Data("x", X)
         slope = pm.Normal("slope", 0, 1)
@@ -119,8 +119,10 @@ def test_numbers_of_all_rows_are_refused_where_rows_are_sorted(mixed):
         gpep.predict_draws(draws, data={"x": NEW}, model=model, progressbar=False)
 
 
-@pytest.mark.parametrize("mixed", [LARGEST["above half of the largest"], MIXED["cumulative"]], ids=["largest", "sum"])
-def test_effects_with_inducing_inputs_are_refused_with_numbers_of_all_rows(mixed):
+@pytest.mark.parametrize(
+    "mixed", [LARGEST["above half of the largest"], MIXED["cumulative"]], ids=["largest", "cumulative sum"]
+)
+def test_effects_with_inducing_inputs_are_refused_with_statistics_of_all_rows(mixed):
     with pm.Model() as model:
         x = pm.Data("x", np.sort(X))
         f = process(pm.Data("X", X[:, None]))
@@ -129,7 +131,7 @@ def test_effects_with_inducing_inputs_are_refused_with_numbers_of_all_rows(mixed
         pm.fit(method="sparse_ep", inducing=3, progressbar=False, model=model)
 
 
-def test_many_effects_by_a_sparse_precision_are_refused_with_numbers_of_all_rows():
+def test_many_effects_by_a_sparse_precision_are_refused_with_statistics_of_all_rows():
     many = 600
     with pm.Model():
         g, x = pm.Data("g", np.arange(many)), pm.Data("x", np.linspace(0.0, 1.0, many))
@@ -162,7 +164,7 @@ HOURS_MIXED = {
 
 @pytest.mark.variation(but=["exposure", "noise"])
 @pytest.mark.parametrize("likelihood", [exposure, noise, size])
-def test_parameters_of_likelihoods_are_refused_with_other_rows(likelihood):
+def test_likelihood_parameters_that_depend_on_other_rows_are_refused(likelihood):
     for mixed in HOURS_MIXED.values():
         with pm.Model():
             hours = pm.Data("hours", HOURS)
@@ -185,7 +187,7 @@ def test_prediction_with_centred_exposure_does_not_depend_on_further_rows():
 
 
 @pytest.mark.parametrize("effects", [0.0, 1.0], ids=["alone", "in a sum"])
-def test_inputs_less_their_mean_are_predicted_with_a_constant_as_advised(effects):
+def test_inputs_minus_their_mean_are_predicted_with_a_constant_as_advised(effects):
     def fitted(inputs):
         with pm.Model():
             gp = pm.gp.Latent(cov_func=ExpQuad(1, ls=1.0))
@@ -205,7 +207,7 @@ def test_inputs_less_their_mean_are_predicted_with_a_constant_as_advised(effects
     assert_allclose(found["mean"], weights @ Y, atol=1e-4)
 
 
-def test_covariance_function_of_a_maker_is_refused_with_numbers_of_all_inputs():
+def test_custom_covariance_function_is_refused_with_statistics_of_all_inputs():
     def fitted(warp):
         with pm.Model():
             gp = pm.gp.Latent(cov_func=WarpedInput(1, ExpQuad(1, ls=1.0), warp_func=warp))

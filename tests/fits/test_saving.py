@@ -1,4 +1,4 @@
-"""A fit as a file, and back."""
+"""Saving and loading of fits."""
 
 import contextlib
 
@@ -29,7 +29,7 @@ KINDS = {
 }
 FORMATS = {
     "netcdf": (lambda tree, path: tree.to_netcdf(path), az.from_netcdf),
-    # Of version 3 zarr itself warns that its summary of the groups is no standard yet.
+    # For version 3, zarr warns that consolidated metadata are not standardised yet.
     "zarr": (lambda tree, path: tree.to_zarr(path, zarr_format=2), az.from_zarr),
 }
 
@@ -53,7 +53,7 @@ def through_file(tree, path, form):
 @pytest.mark.parametrize(
     ("kind", "form"),
     [
-        # What is kept of a fit does not depend on the format: few kinds show that zarr takes it.
+        # The content does not depend on the format: few kinds of fits suffice to test zarr.
         *((kind, "netcdf") for kind in KINDS if kind not in ("no hyperparameters", "nuts")),
         ("no hyperparameters", "zarr"),
         *(pytest.param(kind, "zarr", marks=pytest.mark.slow) for kind in ("shared, ccd", "nuts")),
@@ -70,7 +70,8 @@ def test_loaded_fit_equals_saved_fit(kind, form, tmp_path):
     assert again.converged == fit.converged
     assert again.seconds == fit.seconds
     assert again.log_posterior.approximator == fit.log_posterior.approximator
-    # The model computes the same prior, and the solver starts from the same sites: weights alone are rounded again.
+    # The model computes the same prior, and the solver starts at the stored sites. Only weights have other rounding
+    # errors.
     for name in ("latent", "history", "hyperparameters", "nodes"):
         xr.testing.assert_allclose(getattr(again, name), getattr(fit, name), rtol=1e-13, atol=1e-13)
     assert_array_equal(again.hist, fit.hist)
@@ -95,7 +96,7 @@ def test_loaded_fit_predicts_like_a_fit(probit):
 
 @contextlib.contextmanager
 def full_disk(free):
-    """Within this context a file takes `free` bytes, and further writes raise an error."""
+    """Within this context a file can grow by `free` bytes, and further writes raise an error."""
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))
@@ -136,7 +137,7 @@ MUTATIONS = {
 
 
 def is_refused(path):
-    """Return whether a file is refused, with its name."""
+    """Return whether the file is refused with an error that names it."""
     try:
         read_tree(path)
     except ValueError as error:
@@ -147,7 +148,7 @@ def is_refused(path):
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize("count", [30, pytest.param(2500, marks=pytest.mark.slow)])
 def test_mutated_netcdf_files_are_refused(probit, tmp_path, mutation, count):
-    """Only a mutation of the checksum itself leaves a file that can be read, with the numbers that were written."""
+    """Only a mutation of the checksum itself leaves a readable file, with unchanged numbers."""
     probit.save(tmp_path / "fit.nc")
     data, path, rng = (tmp_path / "fit.nc").read_bytes(), tmp_path / "mutated.nc", np.random.default_rng(count)
     refused = 0
@@ -184,12 +185,12 @@ def test_save_refuses_unknown_endings_before_work(probit, tmp_path):
         gpep.load(tmp_path / "fit.nc", probit.model)
 
 
-def test_cloudpickle_takes_a_fit_with_its_model(probit):
+def test_cloudpickle_accepts_a_fit_with_its_model(probit):
     again = cloudpickle.loads(cloudpickle.dumps(probit))
     xr.testing.assert_identical(again.predict(None, NEW), probit.predict(None, NEW))
 
 
-def test_summary_of_a_file_needs_no_model(probit, tmp_path):
+def test_summary_of_a_loaded_fit_needs_no_model(probit, tmp_path):
     tree = through_file(probit.to_datatree(), tmp_path / "fit", "netcdf")
     assert tree.attrs["approximation"] == "nested_ep"
     assert tree.attrs["message"] == probit.message
@@ -219,7 +220,7 @@ def test_draws_in_place_of_a_fit_raise_value_error(probit):
 
 
 def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECIES):
-    """The model of `models.probit`, with something else in one place."""
+    """The model of `models.probit` with one change."""
     theirs, labels = models.data()
     names = [*names, "sp."][:classes]
     with pm.Model(coords={"species": names, "flower": np.arange(len(labels if y is None else y)) + 100}) as model:

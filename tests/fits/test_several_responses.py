@@ -1,4 +1,4 @@
-"""Fits of several observed variables that share Gaussian variables, beside fits of one and exact formulas."""
+"""Fits of several observed variables that share Gaussian variables, against fits of one variable and exact formulas."""
 
 import numpy as np
 import pymc as pm
@@ -52,7 +52,7 @@ def split():
 
 
 def frailty(missing=()):
-    """Counts and censored times of patients with one frailty; the counts of some rows may be missing."""
+    """Counts and censored times of patients with a common frailty. Some counts may be missing."""
     y = np.ma.masked_array(COUNTS, np.isin(np.arange(N), missing)) if len(missing) else COUNTS
     with pm.Model(coords={"patient": range(J), "visit": np.arange(N) + 100}) as model:
         s = pm.HalfNormal("s", 1)
@@ -82,11 +82,11 @@ def joint():
     return model, fitted(model)
 
 
-# A variable that is split in two is the same.
+# One variable that is split into two variables.
 
 
 @pytest.mark.variation
-def test_a_variable_split_in_two_has_the_same_fit(pair):
+def test_variable_split_in_two_has_the_same_fit(pair):
     one, two = pair
     assert two.log_evidence == pytest.approx(one.log_evidence, abs=1e-10)
     assert_allclose(two.theta, one.theta, atol=1e-9)
@@ -96,7 +96,7 @@ def test_a_variable_split_in_two_has_the_same_fit(pair):
     assert_allclose(two.std_data["u"], one.std_data["u"], atol=1e-9)
 
 
-def test_a_variable_split_in_two_has_the_same_predictions(pair):
+def test_variable_split_in_two_has_the_same_predictions(pair):
     one, two = pair
     new = {"where": [0, 4], "x": [0.5, -1.0], "hours": [1.0, 2.0]}
     for name in ("first", "second"):
@@ -107,7 +107,7 @@ def test_a_variable_split_in_two_has_the_same_predictions(pair):
             assert_allclose(found[f"{name}_{variable}"], wanted[f"y_{variable}"], atol=1e-9)
 
 
-def test_leave_one_out_covers_rows_of_a_variable_or_of_all_variables(pair):
+def test_leave_one_out_includes_rows_of_one_variable_or_of_all(pair):
     one, two = pair
     alone, together = one.loo(pit=True), two.loo(pit=True)
     assert_allclose(together.elpd_i, alone.elpd_i, atol=1e-9)
@@ -121,7 +121,7 @@ def test_leave_one_out_covers_rows_of_a_variable_or_of_all_variables(pair):
 
 
 @pytest.mark.parametrize("form", ["by rows", "by precision"])
-def test_every_form_of_the_prior_takes_several_variables(form):
+def test_every_form_of_the_prior_supports_several_variables(form):
     n, levels = (900, 600) if form == "by precision" else (400, 8)
     rng = np.random.default_rng(2)
     group, x = rng.integers(0, levels, n), rng.normal(size=n)
@@ -157,12 +157,12 @@ def test_samplers_use_the_joint_density():
     assert_allclose(other, slope, atol=1e-10)
 
 
-def test_a_marginal_model_has_the_evidence_of_all():
+def test_marginal_model_has_the_evidence_of_all_variables():
     logs = [gpep.marginalize(model, "ep").compile_logp()({"s_log__": np.array(-0.3)}) for model in (whole(), split())]
     assert logs[1] == pytest.approx(logs[0], abs=1e-9)
 
 
-# Exact values.
+# Exact values
 
 
 def test_two_normal_variables_are_one_normal_vector():
@@ -189,7 +189,7 @@ def test_two_normal_variables_are_one_normal_vector():
         assert_allclose(found["variance"], np.array(row) @ effects_cov @ row, atol=1e-9)
 
 
-def test_a_count_and_a_time_of_one_frailty_are_integrated_as_by_quadrature():
+def test_fit_of_a_count_and_a_time_with_one_frailty_matches_quadrature():
     y, t, alpha = np.array([3, 1, 2]), np.array([0.4, 0.7]), 1.3
     with pm.Model() as model:
         u, a = pm.Normal("u", 0, 0.8), pm.Normal("a", 0, 1)
@@ -209,7 +209,7 @@ def test_a_count_and_a_time_of_one_frailty_are_integrated_as_by_quadrature():
 
 @pytest.mark.variation(but=["constant"])
 @pytest.mark.parametrize("inputs", [lambda name, x: pm.Data(name, x), lambda name, x: x], ids=["data", "constant"])
-def test_a_process_of_two_variables_is_predicted_at_other_inputs(inputs):
+def test_process_of_two_variables_is_predicted_at_new_inputs(inputs):
     x, new = np.linspace(-2, 2, 9)[:, None], np.array([[0.3], [2.5]])
     rng = np.random.default_rng(4)
     with pm.Model() as model:
@@ -235,7 +235,7 @@ def test_a_process_of_two_variables_is_predicted_at_other_inputs(inputs):
         assert_allclose(found["variance"], own - np.einsum("ij,jk,ik->i", cross, inner, cross), atol=1e-5)
 
 
-# As with one variable.
+# The same abilities as with one variable
 
 
 @pytest.mark.variation
@@ -265,7 +265,7 @@ def test_responses_of_one_variable_may_be_missing():
     assert restored.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
 
 
-def test_a_fit_is_saved_and_read_with_the_names_of_all(joint):
+def test_loaded_fit_has_the_names_of_all_variables(joint):
     model, fit = joint
     tree = fit.to_datatree()
     assert_allclose(tree["observed_data"]["time"], TIMES)
@@ -294,7 +294,7 @@ def test_rows_have_the_coords_of_their_variable(joint):
     assert fit.loo(response="time").elpd_i.dims == ("time_dim_0",)
 
 
-def test_an_observed_variable_of_a_hyperparameter_stays_a_term():
+def test_observed_variable_that_depends_on_a_hyperparameter_stays_a_term():
     with pm.Model() as model:
         log_s, b = pm.Normal("log_s", 0, 1), pm.Normal("b", 0, 1)
         u = pm.Normal("u", 0, pm.math.exp(log_s), shape=J)
@@ -306,7 +306,7 @@ def test_an_observed_variable_of_a_hyperparameter_stays_a_term():
     assert [rv.name for rv in found.hyperparameters] == ["log_s"]
 
 
-def test_variable_read_by_its_log_density_is_fitted_with_a_poisson_variable():
+def test_variable_with_a_custom_log_density_is_fitted_with_a_poisson_variable():
     with pm.Model() as model:
         u, b = effects()
         pm.StudentT("heavy", nu=4, mu=u[GROUP] + b, sigma=1.0, observed=X)
@@ -327,7 +327,7 @@ def test_name_of_a_response_selects_it_for_the_fit():
     assert [part.response for part in read_classifier(model).parts] == ["first", "second"]
 
 
-# What is not carried.
+# Unsupported calls
 
 
 def test_prediction_without_a_response_name_is_refused(joint):
@@ -339,7 +339,7 @@ def test_prediction_without_a_response_name_is_refused(joint):
         fit.loo(groups=GROUP)
 
 
-def test_methods_are_compared_at_new_rows_of_the_variable_that_is_named(joint):
+def test_methods_are_compared_at_new_rows_of_the_named_variable(joint):
     model, fit = joint
     fits = {"ep": fit, "laplace": fitted(model, "laplace"), "draws": fit.sample(100, random_seed=1)}
     held_out = {"ynew": np.array([1, 0]), "data": {"where": [0, 3]}}
@@ -373,7 +373,7 @@ def test_inducing_inputs_are_refused_for_several_variables():
 
 @pytest.mark.slow
 @interpreted_sampler
-def test_a_joint_fit_agrees_with_nuts(joint):
+def test_joint_fit_agrees_with_nuts(joint):
     model, _ = joint
     fit = fitted(model, hyper="ccd")
     with model:

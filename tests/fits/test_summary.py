@@ -1,4 +1,4 @@
-"""Summaries of fits, beside sums over grids and quantiles of SciPy's skew normal distribution."""
+"""Summaries of fits, against sums over grids and quantiles of SciPy's skew normal distribution."""
 
 from itertools import permutations
 
@@ -36,7 +36,7 @@ def quantiles(values, weights, p):
 
 
 def test_intervals_match_sums_over_a_grid(fit):
-    """The Gaussian's are off by 0.15 and more, and its standard deviations by 4 %."""
+    """Intervals of a Gaussian are off by 0.15 and more, and its standard deviations by 4 %."""
     b = np.stack(np.meshgrid(np.linspace(-3.5, 1, 301), np.linspace(-2, 3, 301), indexing="ij")).reshape(2, -1)
     eta = b[0][:, None] + b[1][:, None] * X
     log_p = stats.norm.logpdf(b, 0, 2).sum(axis=0) + (COUNTS * eta - np.exp(eta)).sum(axis=1)
@@ -60,7 +60,7 @@ KINDS[[3, 7, 12, 18]], KINDS[[8, 15, 20, 24, 25, 29]] = 1, 2
 
 
 def test_intervals_of_classes_match_weighted_draws():
-    """The Gaussian's are off by 0.2."""
+    """Intervals of a Gaussian are off by 0.2."""
     with pm.Model():
         b = pm.Normal("b", 0, 1.5, shape=(2, 2))
         others = b[0] + X[:, None] * b[1]
@@ -104,7 +104,7 @@ def test_second_order_term_equals_the_sum_over_pairs():
 
 @pytest.mark.parametrize("way", ["rows", "matrices"])
 def test_second_order_term_of_some_effects_equals_second_order_term_of_all(way, monkeypatch):
-    """A few effects have the term as a trace over standard normals, and all effects have it by pairs of rows."""
+    """For a few effects the term is a trace over standard normals. For all effects it is a sum over pairs of rows."""
     rows = np.arange(45) % 30
     monkeypatch.setattr(effect_sum, "_MANY", 1 if way == "rows" else 1000)
     with pm.Model():
@@ -138,7 +138,7 @@ GRID = np.linspace(0.01, 5.0, 500)
 
 @pytest.fixture(scope="module")
 def groups():
-    """Groups with a learned standard deviation, and its likelihood on a grid."""
+    """A model of groups with a learned standard deviation, and its likelihood on a grid."""
     with pm.Model():
         s = pm.HalfNormal("s", 1)
         z = pm.Normal("z", 0, 1, shape=6)
@@ -175,7 +175,7 @@ def test_reweighting_by_other_priors_matches_refits(groups):
         assert own["shift"] == pytest.approx((moved[0] - exact[0]) / exact[1], abs=0.1)
     assert found.loc["as fitted", "shift"].abs().max() == 0.0
     assert (found["effective_nodes"] > 2.0).all()
-    # Where a standard deviation is smaller, groups are nearer to each other.
+    # A smaller standard deviation pulls the groups together.
     assert found.loc["narrow", "mean"]["u[0]"] / found.loc["as fitted", "mean"]["u[0]"] < 1.0
 
 
@@ -225,7 +225,7 @@ def test_names_and_probabilities_are_checked(fit):
 
 @pytest.fixture(scope="module")
 def at_maximum():
-    """Groups of which the standard deviation and a shift stay at their maximum."""
+    """A model of groups whose standard deviation and shift are at their maximum."""
     with pm.Model():
         s, shift = pm.HalfNormal("s", 1, shape=2), pm.Normal("shift", 0, 1)
         u = pm.Normal("u", 0, s[0], shape=6)
@@ -267,7 +267,7 @@ def test_text_of_a_fit_names_hyperparameters_at_their_maximum(at_maximum, groups
 
 @pytest.fixture(scope="module")
 def grouped():
-    """Counts in groups, with two hyperparameters that are integrated over."""
+    """A model of counts in groups, with two integrated hyperparameters."""
     rng = np.random.default_rng(3)
     first, second = rng.integers(0, 8, 60), rng.integers(0, 5, 60)
     with pm.Model():
@@ -277,7 +277,7 @@ def grouped():
         return pm.fit(method="ep", hyper="grid", progressbar=False)
 
 
-def test_skewness_of_the_heaviest_nodes_serves_all_nodes(grouped, monkeypatch):
+def test_skewness_of_the_heaviest_nodes_is_used_for_all_nodes(grouped, monkeypatch):
     exact = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
     monkeypatch.setattr(summary_module, "_COVARIANCES", 1)
     some = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
@@ -293,7 +293,7 @@ def test_summary_does_not_depend_on_batch_size(grouped, monkeypatch):
     assert_allclose(grouped.summary(["v", "u"]).to_numpy(), exact, rtol=1e-9)
 
 
-def test_effects_of_many_levels_warn_of_the_variables_with_few(monkeypatch):
+def test_warning_about_effects_of_many_levels_names_variables_with_few(monkeypatch):
     level = np.arange(30) % 15
     with pm.Model():
         a, b = pm.Normal("a", 0, 30), pm.Normal("b", 0, 30)

@@ -1,6 +1,6 @@
-"""Fits of models whose latent functions are sums of effects, beside dense formulas in numpy.
+"""Fits of models whose latent functions are sums of effects, against dense formulas in NumPy.
 
-Given the sites exp(νᵀf − ½ fᵀΠf) of a fit, the posterior of v = μ + B z is Gaussian, with precision I + BᵀAᵀΠAB of z.
+Given the sites exp(νᵀf − ½ fᵀΠf) of a fit, the posterior of v = μ + B z is Gaussian. The precision of z is I + BᵀAᵀΠAB.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ def intercepts():
 
 
 class Dense:
-    """The posterior of `varying_intercepts`: (level, gamma, alpha, beta) = B z, and f = A of these."""
+    """The posterior of `varying_intercepts`: v = (level, gamma, alpha, beta) = B z, and f = A v."""
 
     def __init__(self, fit):
         sigma = fit.hyperparameters["sigma"].item()
@@ -59,7 +59,7 @@ class Dense:
 
 
 def precision_and_force(posterior):
-    """π and ν of sites, from marginals and weights: b = ν − Π f̂."""
+    """π and ν of sites from marginals and weights: b = ν − Π f̂."""
     mean, _ = posterior.marginals()
     return posterior.precision, posterior.weights + posterior.precision * mean
 
@@ -104,7 +104,7 @@ def test_unknown_effects_are_refused(name, message, intercepts):
 
 
 def test_predictions_match_the_dense_formula(intercepts):
-    """The last row is of a group with few rows, the first of a combination that the fit has not seen."""
+    """The last row is in a group with few rows. The first row is a new combination of levels."""
     _, fit = intercepts
     dense = Dense(fit)
     where, floor = np.array([3, 7, 0]), np.array([0.0, 1.0, -5.0])
@@ -128,7 +128,7 @@ def test_predictions_match_the_dense_formula(intercepts):
         ({"nothing": [0]}, (ValueError, TypeError)),
         ({"where": [0], "floor": [0.0], "nothing": [0]}, ValueError),
     ],
-    ids=["lengths", "no such group", "no whole number", "missing", "no such data", "more data"],
+    ids=["unequal lengths", "unknown group", "fraction", "missing data", "unknown data", "additional data"],
 )
 def test_invalid_data_of_predictions_are_refused(data, error, intercepts):
     with pytest.raises(error):
@@ -165,7 +165,7 @@ def test_importance_sampling_confirms_the_fit(intercepts):
 
 
 def test_left_out_rows_match_fits_without_these_rows(intercepts):
-    """At the same hyperparameters: sigma is given."""
+    """Both have the same hyperparameters, since sigma is given."""
     sigma = intercepts[1].hyperparameters["sigma"].item()
 
     def model_of(keep):
@@ -183,11 +183,11 @@ def test_left_out_rows_match_fits_without_these_rows(intercepts):
         assert loo.elpd_i.values[i] == pytest.approx(np.log(p), abs=0.03)
 
 
-# ---- one model, many forms -------------------------------------------------------------------------------------
+# ---- one model in many forms ----
 
 
 def evidence(declare, **values):
-    """EP's log evidence at hyperparameters in the model's own space."""
+    """EP's log evidence at hyperparameters on their natural scale."""
     classifier = read_classifier(made(declare), means=True)
     given = {rv: pt.constant(values[rv.name]) for rv in classifier.hyperparameters}
     moments = graph_replace([classifier.prior.covariances(), classifier.prior.mean()], given, strict=False)
@@ -252,7 +252,7 @@ def areas_by(form):
 
 
 class Known(pm.gp.mean.Mean):
-    """A mean that is known at the rows."""
+    """A mean with given values at the rows."""
 
     def __call__(self, X):
         return pt.as_tensor(HOURS)
@@ -270,7 +270,7 @@ def offset_by(form):
 
 
 def process_by(form):
-    """A process at places, of which rows take values."""
+    """A process at places. Rows select its values."""
 
     def declare():
         cov = 0.8**2 * pm.gp.cov.Matern32(1, ls=0.5)
@@ -399,7 +399,7 @@ def test_forms_of_one_model_have_the_same_moments(case):
             assert_allclose(moments[name], first[name], atol=atol)
 
 
-# ---- hyperparameters -------------------------------------------------------------------------------------------
+# ---- hyperparameters ----
 
 
 @pytest.mark.variation(but=["correlated_slopes"])
@@ -460,7 +460,7 @@ def test_methods_with_inducing_inputs_name_another_method(method):
         fitted(MODELS["varying_intercepts"](), method=method, **kwargs)
 
 
-# ---- classes, and draws given hyperparameters ------------------------------------------------------------------
+# ---- classes, and draws given hyperparameters ----
 
 
 @pytest.mark.variation(but=["softmax_with_reference-laplace"])
@@ -478,7 +478,7 @@ def test_sums_of_classes_are_fitted(name, method):
 
 
 def test_draws_contain_integrated_variables():
-    """Given sigma, recovered draws have the moments of the fit at this sigma."""
+    """At given sigma, recovered draws have the moments of the fit with this sigma."""
     model = MODELS["varying_intercepts"]()
     marginal = gpep.marginalize(model)
     assert [rv.name for rv in marginal.free_RVs] == ["sigma"]

@@ -1,4 +1,4 @@
-"""Fits of sums by a sparse precision give what fits by their covariance give."""
+"""Fits of sums by a sparse precision matrix equal fits by covariance matrices."""
 
 import numpy as np
 import pymc as pm
@@ -61,7 +61,7 @@ def location_and_scale():
 
 
 class Case:
-    """Fits of one model both ways."""
+    """Fits of a model in both forms."""
 
     def __init__(self, build, method, hyper="map"):
         self.model = pm.Model(coords={"group": range(J), "time": range(T)})
@@ -123,7 +123,7 @@ def test_log_posterior_and_gradient_equal_the_dense_form(case):
     assert_allclose(found.gradient, expected.gradient, atol=1e-6)
 
 
-def test_digits_are_kept_under_small_steps(monkeypatch):
+def test_sparse_precision_keeps_digits_for_small_steps(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:
@@ -180,13 +180,13 @@ def test_new_levels_of_several_groups_equal_the_dense_form(monkeypatch):
 
 
 @pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
-def test_new_areas_are_refused(case):
+def test_predictions_of_new_areas_are_refused(case):
     with pytest.raises(ValueError, match="have different priors"):
         case.sparse.predict(data={"where": [T + 1], "x": [0.0]}, new_levels=True, progressbar=False)
 
 
 @pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
-def test_missing_data_are_named(case):
+def test_error_names_missing_data(case):
     with pytest.raises(ValueError, match="depend on further data"):
         case.sparse.predict(data={"where": [0, 1]}, progressbar=False)
 
@@ -237,7 +237,7 @@ def test_importance_sampling_equals_the_dense_form(case):
     assert found.log_evidence == pytest.approx(expected.log_evidence, abs=4 * error + 1e-5)
 
 
-def test_small_models_have_no_sparse_precision():
+def test_small_models_use_no_sparse_precision():
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=J)
         pm.Poisson("y", mu=pt.exp(u[GROUP]), observed=COUNTS)
@@ -259,7 +259,7 @@ def test_sparse_precision_is_used_for_many_levels_but_not_many_columns():
     assert precision_sum.suited(every, EP()) is every
 
 
-def test_methods_without_sparse_precision_get_dense_matrices(monkeypatch):
+def test_methods_without_sparse_precision_use_dense_matrices(monkeypatch):
     monkeypatch.setattr(precision_sum, "_MANY", 1)
     monkeypatch.setattr(precision_sum, "_DENSE", np.inf)
     with pm.Model() as model:
@@ -272,7 +272,7 @@ def test_methods_without_sparse_precision_get_dense_matrices(monkeypatch):
     assert precision_sum.suited(suited, NaiveTAP()).prior is classifier.prior
 
 
-def test_cumulative_sums_have_coefficients_in_full(monkeypatch):
+def test_cumulative_sums_have_dense_coefficients(monkeypatch):
     levels = 90
     with pm.Model():
         where = pm.Data("where", RNG.integers(0, levels, 200))
@@ -362,7 +362,10 @@ def test_fit_by_running_sums_matches_matrices(monkeypatch):
 
 
 def test_second_model_of_a_shape_rewrites_no_graph(monkeypatch):
-    """Data and their pattern differ; the graphs of the log posterior and of its coefficients are the same."""
+    """The models have other data with another pattern.
+
+    Graphs of the log posterior and of the coefficients are equal.
+    """
 
     def fitted(seed):
         rng = np.random.default_rng(seed)
@@ -383,8 +386,8 @@ def test_second_model_of_a_shape_rewrites_no_graph(monkeypatch):
     assert not made
 
 
-def test_solutions_by_few_coefficients_keep_little_memory():
-    """A solution by rows of 302 normals at 10⁵ rows is a few vectors and matrices of the normals."""
+def test_stored_solutions_by_rows_need_little_memory():
+    """A solution by rows of 302 normals at 10⁵ rows stores a few vectors and matrices of the normals."""
     base = Entries(np.zeros((5, 1), np.int64), np.ones((5, 1)), 302)
     assert BoundForm(RowPrior, RowStructure(base)).kept(1, 100_000, 302) < 2_000_000
     assert RowPrior.kept(1, 100_000, 302) > 30_000_000

@@ -1,4 +1,4 @@
-"""Fits of sums by rows of coefficients give what fits by their covariance give."""
+"""Fits of sums by rows of coefficients equal fits by covariance matrices."""
 
 import numpy as np
 import pymc as pm
@@ -59,7 +59,7 @@ def process_at_places():
 
 
 class Case:
-    """Fits of one model both ways."""
+    """Fits of a model in both forms."""
 
     def __init__(self, build, method, **options):
         self.model = pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]})
@@ -69,7 +69,7 @@ class Case:
             self.dense = pm.fit(**options)
             patch.setattr(effect_sum, "_MANY", 1)
             self.rows = pm.fit(**options)
-            # New rows stand apart from priors as well, where they are first asked for.
+            # Predictions also use rows of coefficients, in the order of the first request.
             self.rows.predict(data={"where": [0, 1], "x": [0.0, 1.0]}, progressbar=False)
             assert self.rows.log_posterior._prior_at_new_rows(None)._parts is not None
 
@@ -137,7 +137,7 @@ def test_joint_covariance_of_some_points_needs_no_full_matrix(case, monkeypatch)
 
 
 @pytest.mark.parametrize("count", [3, N])
-def test_missing_data_are_named_each_time(case, count):
+def test_error_names_missing_data_in_each_call(case, count):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"depend on further data: data=\{..., 'x': ...\}"):
             case.rows.predict(data={"where": np.zeros(count, int)}, progressbar=False)
@@ -165,7 +165,7 @@ def test_left_out_groups_equal_the_dense_form(case):
 
 @some
 def test_samplers_move_equally_in_both_forms(case):
-    """Both forms number standard normals alike, so that the same seeds give the same draws."""
+    """Both forms number standard normals alike: equal seeds give equal draws."""
     chains = []
     for many in (10**9, 1):
         with pytest.MonkeyPatch.context() as patch:
@@ -190,7 +190,7 @@ def test_indexed_process_keeps_its_inputs(case):
 
 
 def test_draws_have_the_moments_of_the_fit(case):
-    if case.rows.classifier.n_functions > 1:  # normals are not numbered alike, so that draws are others
+    if case.rows.classifier.n_functions > 1:  # the order of normals differs, and so do the draws
         drawn = case.rows.sample(400, random_seed=2)["posterior"]
         for name in {"b", "u", "z"}.intersection(case.dense.mean_data):
             mean, sd = case.dense.mean_data[name], case.dense.std_data[name]
@@ -233,7 +233,7 @@ def test_corrected_probabilities_cover_all_rows(case):
 
 @pytest.mark.variation
 def test_draws_contain_variables_of_classes(monkeypatch):
-    """Given s, recovered draws have the moments of the fit at this s."""
+    """At given s, recovered draws have the moments of the fit with this s."""
     monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         classes()
@@ -249,8 +249,8 @@ def test_draws_contain_variables_of_classes(monkeypatch):
 
 
 @pytest.mark.parametrize(("build", "method"), [(binary, EP()), (classes, NestedEP())], ids=["binary", "classes"])
-def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
-    """A mode that is named is enough: machine code of such graphs would take ten seconds and more."""
+def test_compiled_code_receives_all_coefficients(monkeypatch, build, method):
+    """Naming a compiled mode suffices: real machine code for such graphs would take ten seconds and more."""
     monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         build()

@@ -1,4 +1,4 @@
-"""Sums of effects as users meet them: wide priors, mistakes in models, and messages."""
+"""Sums of effects from a user's view: wide priors, mistakes in models, and messages."""
 
 import numpy as np
 import pymc as pm
@@ -111,7 +111,7 @@ def test_gaussian_variables_truncated_to_integers_are_refused_for_any_distributi
             pm.fit(method="laplace", progressbar=False)
 
 
-def test_single_precision_is_read():
+def test_data_in_single_precision_are_accepted():
     with pm.Model():
         u = pm.Normal("u", 0, 1, shape=4)
         pm.Bernoulli("y", logit_p=u.astype("float32")[GROUP], observed=Y)

@@ -1,4 +1,4 @@
-"""Predictions of sums whose inputs are arrays, beside the same models with `pm.Data` and a dense formula in numpy."""
+"""Predictions of sums with arrays as inputs, against models with `pm.Data` and a dense formula in NumPy."""
 
 import numpy as np
 import pymc as pm
@@ -19,7 +19,7 @@ def process(name, x, mean=None, **kwargs):
 
 
 class Values(pm.gp.mean.Mean):
-    """A mean that is a variable of the model."""
+    """A mean function whose values are a variable of the model."""
 
     def __init__(self, values):
         self.values = values
@@ -48,7 +48,7 @@ def process_on_process(x):
 
 
 def known_coefficients(x):
-    """In the mean of the process, and beside it."""
+    """Known coefficients, in the mean of the process and as a separate term."""
     f = process("f", x, pm.gp.mean.Linear(np.array([0.3, -0.2]), intercept=0.5))
     pm.Bernoulli("y", logit_p=f + pt.as_tensor(x) @ np.array([0.4, -0.2]) + pm.Normal("a"), observed=BINARY)
 
@@ -94,7 +94,8 @@ def test_inputs_given_twice_are_refused():
 def test_predictions_of_arrays_match_the_dense_formula(of_arrays):
     posterior = of_arrays.solution.posterior
     precision = np.ravel(posterior.precision)
-    force = np.ravel(posterior.weights + posterior.precision * posterior.marginals()[0])  # of sites
+    # natural parameters of the sites
+    force = np.ravel(posterior.weights + posterior.precision * posterior.marginals()[0])
 
     def covariance(a, b):
         distance = ((a[:, None] - b[None]) ** 2).sum(axis=2)
@@ -111,14 +112,14 @@ def test_predictions_of_arrays_match_the_dense_formula(of_arrays):
 
 
 def test_equal_numbers_of_new_and_fitted_rows_are_not_confused(of_arrays):
-    """No array of the fit is taken for one of new rows."""
+    """Arrays of the fit must not be used as arrays of new rows."""
     rows = np.concatenate([NEW, XY[len(NEW) :]])
     found = of_arrays.predict(rows, progressbar=False)
     assert_allclose(found["mean"][: len(NEW)], of_arrays.predict(NEW, progressbar=False)["mean"], atol=1e-10)
 
 
-def test_fitted_rows_are_predicted_as_they_were_fitted(of_arrays):
-    """But for the jitter that PyMC adds to the covariance of fitted rows."""
+def test_predictions_at_fitted_rows_equal_the_fit(of_arrays):
+    """Up to the jitter that PyMC adds to the covariance of fitted rows."""
     assert_allclose(of_arrays.predict(XY, progressbar=False)["mean"], of_arrays.latent_moments()[0][:, 0], atol=1e-5)
     assert_allclose(of_arrays.fitted_inputs(), XY)
 
@@ -136,7 +137,7 @@ def test_prediction_with_gp_equals_prediction_without_gp():
 
 
 def beside(declare):
-    """A process of an array, and something else."""
+    """A process of an array, plus another term."""
     return fit_of(lambda: pm.Bernoulli("y", logit_p=process("f", XY) + declare(), observed=BINARY))
 
 
@@ -169,7 +170,7 @@ def test_inputs_and_data_can_be_given_together():
         "another array-as many rows as were fitted",
     ]
 )
-@pytest.mark.parametrize("rows", [len(NEW), N], ids=["few rows", "as many rows as were fitted"])
+@pytest.mark.parametrize("rows", [len(NEW), N], ids=["few rows", "as many rows as in the fit"])
 @pytest.mark.parametrize(
     ("declare", "why"),
     [
@@ -202,7 +203,7 @@ def test_columns_with_equal_values_at_all_rows_are_refused():
 
 
 @pytest.mark.parametrize("kept", [[], ["b"]], ids=["integrated", "a hyperparameter"])
-def test_mean_with_one_coefficient_agrees_with_its_maker(kept):
+def test_mean_with_one_coefficient_agrees_with_its_reference(kept):
     with pm.Model():
         b = pm.Normal("b", 0.0, 1.0)
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Linear(coeffs=b), cov_func=pm.gp.cov.ExpQuad(1, ls=LS))

@@ -1,4 +1,4 @@
-"""Fits with wide normal priors end at the maximum of the likelihood, in every form of the prior."""
+"""Fits with wide normal priors end at the maximum of the likelihood, for every form of the prior."""
 
 import numpy as np
 import pymc as pm
@@ -38,7 +38,7 @@ def test_wide_normal_prior_by_rows_gives_least_squares(method, width):
 
 
 def test_scale_of_noise_is_found_under_wide_priors():
-    """Of n observations with q flat coefficients, log σ has its mode at RSS / (n − q) but for its own prior."""
+    """With n observations and q flat coefficients, the mode of σ² is RSS / (n − q), up to the prior of σ."""
     with pm.Model():
         b, log_s = pm.Normal("b", 0, 1e8, shape=4), pm.Flat("log_s")
         pm.Normal("y", COLUMNS @ b, pm.math.exp(log_s), observed=Y)
@@ -56,7 +56,7 @@ def test_wide_normal_prior_with_many_levels_gives_generalised_least_squares(monk
         b, u = pm.Normal("b", 0, 1e7, shape=2), pm.Normal("u", 0, 0.5, shape=Q)
         pm.Normal("y", b[0] + b[1] * HEIGHT + u[GROUP], NOISE, observed=Y)
         fit = pm.fit(method=method, progressbar=False)
-    # Generalised least squares of the rows whose covariance the levels make.
+    # Generalised least squares with the covariance of rows that levels imply.
     covariance = NOISE**2 * np.eye(N) + 0.25 * levels @ levels.T
     root = np.linalg.inv(np.linalg.cholesky(covariance))
     expected = least_squares(root @ COLUMNS[:, :2], root @ Y)
@@ -64,7 +64,7 @@ def test_wide_normal_prior_with_many_levels_gives_generalised_least_squares(monk
 
 
 def test_mode_of_classes_under_wide_priors_maximises_the_likelihood():
-    """Newton's method for a softmax by rows, held against plain Newton's method for its few coefficients."""
+    """Newton's method for a softmax by rows, against plain Newton's method for its few coefficients."""
     softmax = next(each for each in LIKELIHOODS if each.name == "softmax")
     columns = np.column_stack([np.ones(N), HEIGHT - 170.0])
     labels = RNG.integers(3, size=N)
@@ -83,8 +83,8 @@ def test_mode_of_classes_under_wide_priors_maximises_the_likelihood():
     assert_allclose(found.mean - found.mean.mean(axis=0), (columns @ (b - b.mean(axis=0)).T).T, atol=1e-6)
 
 
-def test_variances_beyond_the_digits_of_a_matrix_are_named_with_advice_that_works():
-    """Twelve rows of fourteen numbers are given by a matrix."""
+def test_error_for_variances_beyond_double_precision_advises_a_form_that_works():
+    """With twelve rows of fourteen normals, the form is a covariance matrix."""
     raw = np.column_stack([np.ones(12), RNG.normal(8000.0, 100.0, size=(12, 9))])
     y, group = RNG.integers(2, size=12), np.arange(12) % 4
 
@@ -114,7 +114,7 @@ def test_single_effect_with_another_prior_matches_quadrature(prior):
     assert_allclose(found.to_numpy()[0, :2], [mean, sd], rtol=0.01)
 
 
-def test_names_of_hyperparameters_are_a_list_a_name_or_none():
+def test_names_of_hyperparameters_may_be_a_list_a_name_or_none():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("a") + pm.Normal("slope") * MALE, NOISE, observed=Y)
     for given, expected in ((None, []), ("slope", ["slope"]), (("slope",), ["slope"])):
@@ -124,7 +124,7 @@ def test_names_of_hyperparameters_are_a_list_a_name_or_none():
 
 
 def test_half_flat_dispersion_of_counts_is_refused_before_a_search(monkeypatch):
-    """The likelihood becomes that of a Poisson distribution, which is not 0."""
+    """The limit of the likelihood is a Poisson density, which is not 0."""
     monkeypatch.setattr("pymc_gpep.variational.plans.all_rows.Climb.run", None)
     with pm.Model():
         f = pm.Flat("a") + pm.Normal("u", 0, 1, shape=3)[GROUP[:30] % 3]

@@ -1,4 +1,4 @@
-"""Anderson acceleration on fixed points whose solution is known."""
+"""Anderson acceleration of fixed-point iterations with known solutions."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from pymc_gpep.kernels.schemes import accelerated_step, weighted_norm
 
 
 def iterate(residual, x, weight, memory, mixing, steps):
-    """Accelerate x ← x + residual(x) from its first step on; the norm of the residual at every point visited."""
+    """Accelerate x ← x + residual(x), starting at its first step. Return the norms of the residuals."""
     dx, df = np.full((2, memory, x.size), np.nan)
     f = residual(x)
     norms = [weighted_norm(weight, f)]
@@ -30,7 +30,7 @@ def test_weighted_norm_matches_definition():
 @pytest.mark.parametrize("dimension", [1, 2, 5])
 @pytest.mark.parametrize("mixing", [1.0, 0.3])
 def test_linear_fixed_point_takes_one_step_more_than_its_dimension(dimension, mixing):
-    # The iteration itself diverges: some eigenvalues of I − A are far outside the unit circle.
+    # The plain iteration diverges: some eigenvalues of I − A are far outside of the unit circle.
     rng = np.random.default_rng(dimension)
     matrix = np.diag(np.linspace(3.0, 6.0, dimension)) + 0.5 * rng.standard_normal((dimension, dimension))
     target = rng.standard_normal(dimension)
@@ -51,7 +51,7 @@ def test_short_memory_converges_where_the_plain_iteration_diverges():
 
 @pytest.mark.parametrize("used", range(5))
 def test_step_is_the_mixed_step_from_the_combination_of_least_residual(used):
-    """Only the first `used` rows count: the others hold NaN."""
+    """Only the first `used` rows count. All other rows are NaN."""
     memory, dimension, mixing = 4, 9, 0.7
     rng = np.random.default_rng(used)
     weight = rng.uniform(0.1, 10.0, dimension)
@@ -66,7 +66,7 @@ def test_step_is_the_mixed_step_from_the_combination_of_least_residual(used):
     assert_allclose(step, mixing * f - gamma @ (dx[:used] + mixing * df[:used]), rtol=1e-9, atol=1e-9)
 
 
-def test_repeated_change_counts_once():
+def test_repeated_change_is_used_once():
     rng = np.random.default_rng(1)
     weight, f = np.ones(6), rng.standard_normal(6)
     dx, df = rng.standard_normal((2, 1, 6))

@@ -1,4 +1,4 @@
-"""Factors that classes have in common: the split of their covariance, and rules over them."""
+"""Common factors of classes: factorisation of their covariance, and quadrature rules over the factors."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_diagonal_is_the_largest_possible():
     v = a @ a.T + 0.1 * np.eye(6)
     _, variance, _ = split(v)
     largest = 0.0
-    # Any other diagonal that leaves no negative eigenvalue takes less away.
+    # A larger diagonal would leave a negative eigenvalue.
     for direction in np.random.default_rng(2).uniform(0, 1, (2000, 6)):
         basis = np.linalg.svd(np.ones((1, 6)))[2][1:]
         scaled = np.linalg.solve(basis @ v @ basis.T, basis @ np.diag(direction) @ basis.T)

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: used again while the code they are made of is the same, and never after it has changed."""
+"""Compiled kernels on disk: reused while their code is unchanged, and compiled again after any change of it."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from pymc_gpep.kernels import compile
 
 KERNELS = Path(pymc_gpep.kernels.__file__).parent
 
-# Prints for each kernel its value, whether the cache had it, and the key that PyTensor would be given.
+# Prints for each kernel its value, whether it came from the cache, and its key for PyTensor.
 _RUN = """
 import importlib, json
 from pymc_gpep.kernels.compile import source_key
@@ -31,7 +31,7 @@ print(json.dumps(found))
 
 
 class Package:
-    """A copy of the kernels, whose parent package imports nothing, with a cache of its own."""
+    """A copy of the kernels in a package without other imports, with its own cache."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,11 +40,11 @@ class Package:
         (root / "pymc_gpep" / "__init__.py").touch()
 
     def python(self, code: str, *options: str) -> str:
-        """What a new interpreter prints that runs `code`."""
+        """Output of a new interpreter that runs `code`."""
         environment = os.environ | {
             "NUMBA_CACHE_DIR": str(self.root / "cache"),
             "PYTHONPATH": str(self.root),
-            # Python takes a file for unchanged that was written in the same second, with as many letters.
+            # Python does not recompile a file of the same second and the same length.
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTENSOR_FLAGS": f"base_compiledir={self.root / 'pytensor'}",
         }
@@ -71,7 +71,7 @@ def kernel_of(expression: str, docstring: str = "") -> str:
 
 
 def test_kernel_is_compiled_once(package):
-    """One kernel calls into SciPy, whose address differs from process to process, and one with two integers."""
+    """One kernel calls SciPy, whose address differs between processes. One kernel has two integer arguments."""
     package.write("tail", "from pymc_gpep.kernels.special.normal import log_ndtr as kernel_of_test\n")
     package.write("callee", "@kernel\ndef power(x, k):\n    return x**k\n")
     package.write("caller", "from pymc_gpep.kernels.callee import power\n" + kernel_of("power(x, 0) + power(x, 2)"))
@@ -88,7 +88,7 @@ MODULES = ("callee", "caller", "callers_caller", "bystander")
 
 
 def test_change_of_a_kernel_recompiles_only_its_callers(package):
-    """A kernel that another one calls, which a third one calls; and a kernel that knows none of them."""
+    """The changed kernel has a caller, which has a caller itself. One more kernel is unrelated."""
     package.write("callee", kernel_of("2.0 * x"))
     package.write("caller", CALLER.format("callee"))
     package.write("callers_caller", CALLER.format("caller"))
@@ -99,7 +99,7 @@ def test_change_of_a_kernel_recompiles_only_its_callers(package):
     changed = package.run(*MODULES)
     assert [changed[module][:3] for module in MODULES] == [[-6.0, 0, 1]] * 3 + [[-1.5, 1, 0]]
     assert [changed[module][3] == first[module][3] for module in MODULES] == [False, False, False, True]
-    # A change of words or lines compiles nothing again.
+    # Changes of comments or line numbers do not compile anything.
     package.write("callee", f"# a comment\n\n\n{kernel_of('4.0 * x', docstring='x four times.')}")
     package.write("caller", f'"""A caller."""\n{CALLER.format("callee")}')
     again = package.run(*MODULES)
@@ -135,7 +135,7 @@ def test_key_follows_an_import_in_any_form(package, imported, monkeypatch):
 
 
 def test_key_follows_imports_from_another_room():
-    """The kernels of `rivals` call the kernels of the core."""
+    """Kernels of `rivals` call kernels of the core."""
     own = KERNELS.parent / "rivals" / "kernels" / "class_independent.py"
     callee = KERNELS / "methods" / "factors.py"
     assert callee in compile._read(own)[1]
@@ -172,8 +172,8 @@ print(pytensor.function([x], Line()(x), mode="NUMBA")(3.0))
 
 
 @pytest.mark.variation
-def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package):
-    """PyTensor caches compiled nodes as well, under the key that it is given."""
+def test_change_of_a_kernel_or_its_wrapper_changes_the_graph_key(package):
+    """PyTensor also caches compiled nodes, under the key from the package."""
 
     def run(slope, factor=1.0):
         package.write("folder.callee", f"@kernel\ndef slope():\n    return {slope}\n")
@@ -194,12 +194,12 @@ def test_ops_name_the_file_of_their_wrapper():
 
 @pytest.fixture
 def files(tmp_path):
-    """Make the files of one kernel, as each process has them, for the stamp of its source."""
+    """Make the cache files of one kernel as a process does, for the stamp of its source."""
     return lambda stamp=b"source": compile._Files([str(tmp_path)], "kernel", stamp)
 
 
 def test_processes_that_save_at_once_never_exchange_code(files):
-    """The second process read the index before the first wrote it, and saves while the first does."""
+    """The second process reads the index before the first writes it, and saves during the first save."""
     first, second = files(), files()
     second._load_index = dict
     write = first._save_data
@@ -247,8 +247,8 @@ def doubled(x):
     return 2.0 * x
 
 
-def test_kernels_are_read_from_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    """No folder is writable, as with a read-only home; for root neither a folder in a file is."""
+def test_kernels_are_read_from_a_folder_without_write_permission(tmp_path, monkeypatch):
+    """Simulated by a folder inside of a file, which root cannot write to either."""
     filled, absent = tmp_path / "filled", tmp_path / "file" / "absent"
     (tmp_path / "file").touch()
     monkeypatch.setattr(compile, "_digest", lambda path: b"source")

@@ -1,4 +1,4 @@
-"""Draws of utilities from the cone against plain rejection, the reference sampler and exact distribution functions."""
+"""Draws of utilities from the cone, against rejection sampling, the reference sampler and exact distributions."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from pymc_gpep.kernels.sampling import draw_in_cone
 from tests.reference.gibbs import draw_utilities
 
 DRAWS = 4000
-LEAST = 1e-3  # p-value; at the seeds below the least that occurs is well above it
+LEAST = 1e-3  # limit for p values; with these seeds the smallest is well above
 
 MODERATE = [
     ((0.0, 0.0), 1),
@@ -40,7 +40,7 @@ def draws(f, label, count=DRAWS, seed=1):
 
 
 def statistics(v, label):
-    """Every coordinate and every distance from the largest, which see how coordinates go together."""
+    """All coordinates, and their distances from the largest, whose joint distribution is compared."""
     others = np.delete(v, label, axis=0)
     return np.concatenate([v, v[label] - others, v.sum(axis=0, keepdims=True)])
 
@@ -55,7 +55,7 @@ def by_rejection(f, label):
 
 
 def distribution_functions(f, label):
-    """Of every coordinate, by quadrature over the largest."""
+    """Distribution functions of all coordinates, by quadrature over the largest."""
     f = np.array(f)
     others = np.delete(f, label)
     low, high = f.min() - 10.0, f.max() + 10.0
@@ -115,7 +115,7 @@ def test_observed_class_has_the_largest_utility(c, spread):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
-def test_arguments_that_are_infinite_or_far_out_return_nan(value):
+def test_infinite_or_distant_arguments_return_nan(value):
     f = np.zeros((3, 2))
     f[1, 0] = value
     v = np.zeros_like(f)

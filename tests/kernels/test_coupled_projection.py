@@ -1,4 +1,4 @@
-"""Constrained projection on coupled sites against SciPy's minimiser, and what stationarity says."""
+"""Constrained projection onto coupled sites, against SciPy's minimiser and the conditions of stationarity."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def project(factor, loss, start=None):
 
 
 def problem(seed, c, variance):
-    """F, Ω, and covariances of cavity and tilted distribution."""
+    """F, Ω, and the covariances of the cavity and of the tilted distribution."""
     mean, covariance = cavity(seed, c, variance)
     _, factor, _, loss = moments(mean, covariance, 500)
     return factor, loss, covariance, factor @ (np.eye(c) - loss) @ factor.T
@@ -51,7 +51,7 @@ def test_contrasts_have_their_tilted_variances(c, variance, seed):
     pi, left = project(factor, loss)
     assert left < 1e-9
     gaussian = np.linalg.inv(np.linalg.inv(covariance) + coupled_precision(pi, LABEL))
-    # f_a − xᵀf in differences, of which that from the label itself is none.
+    # f_a − xᵀf in terms of differences from the label, without the zero difference of the label itself
     z = np.delete(np.eye(c) - pi / pi.sum(), LABEL, axis=1)
     own = [np.einsum("aj,jk,ak->a", z, matrix, z) for matrix in (gaussian, tilted, covariance)]
     assert_allclose(own[0] / own[2], own[1] / own[2], atol=1e-9)
@@ -60,7 +60,7 @@ def test_contrasts_have_their_tilted_variances(c, variance, seed):
 
 
 @pytest.mark.parametrize("c", [4, 6])
-def test_site_of_the_form_is_recovered(c):
+def test_site_of_coupled_form_is_recovered(c):
     rng = np.random.default_rng(c)
     mean, covariance = cavity(2, c, 3.0)
     _, factor, _, _ = moments(mean, covariance, 300)
@@ -78,8 +78,8 @@ def test_two_classes_share_their_precision():
 
 
 @pytest.mark.parametrize("c", [3, 4])
-def test_a_coupling_of_the_wrong_sign_ends_at_the_boundary(c):
-    """Then no site of the form matches; the best one is a limit, which is approached and is no NaN."""
+def test_coupling_of_the_wrong_sign_ends_at_the_boundary(c):
+    """No site of the coupled form matches the moments. The result approaches the best limit, without NaN."""
     mean, covariance = cavity(4, c, 1.0)
     _, factor, _, _ = moments(mean, covariance, 300)
     wrong = np.eye(c - 1) + 0.4
@@ -94,7 +94,7 @@ def test_a_coupling_of_the_wrong_sign_ends_at_the_boundary(c):
     assert divergence(pi, LABEL, covariance, tilted) <= smallest + 1e-7
 
 
-def test_site_without_information_stays():
+def test_site_without_information_is_zero():
     pi, left = project(np.zeros((2, 3)), np.zeros((3, 3)), np.log([0.2, 0.5, 0.3]))
     assert_allclose(pi, [0.2, 0.5, 0.3])
     assert left == 0.0

@@ -1,4 +1,4 @@
-"""What can be a prior covariance."""
+"""Validation of prior covariances."""
 
 import numpy as np
 import pytest

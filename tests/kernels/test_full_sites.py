@@ -1,4 +1,4 @@
-"""Full sites of g: what they make of f, their cavities, and how they are kept positive semi-definite."""
+"""Full sites of g: sites of f, cavities, and the restriction to positive semi-definite precisions."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def random_site(seed, d):
 
 
 def with_u_integrated_out(precision, location):
-    """Natural parameters of ∫ N(u | 0, 1) site(x + u 1) du in x."""
+    """Natural parameters of ∫ N(u | 0, 1) site(x + u 1) du as a function of x."""
     d = location.size
     both = np.column_stack([np.eye(d), np.ones(d)])
     joint = both.T @ precision @ both
@@ -95,7 +95,7 @@ def test_indefinite_matrix_is_shrunk_to_semidefinite(seed, d, excess):
     if np.linalg.eigvalsh(a / scale).min() > 1e-12:
         assert_array_equal(shrunk, a)
     else:
-        assert lowest < 1e-6  # shrunk no more than needed
+        assert lowest < 1e-6  # shrunk as little as possible
 
 
 def test_row_with_zero_variance_has_zero_covariance():

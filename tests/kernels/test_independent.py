@@ -1,4 +1,4 @@
-"""One class's posterior against dense elimination in numbers of 60 digits."""
+"""Posterior of one class, against dense elimination with 60 digits."""
 
 import mpmath
 import numpy as np
@@ -12,7 +12,7 @@ N = 6
 
 
 def dense(prior, pi):
-    """Cov f = K − K B K and B (n, n), with B = (I + DK)⁻¹ D, and log|I + DK|, in floats."""
+    """Cov f = K − K B K and B (n, n) with B = (I + DK)⁻¹ D, and log|I + DK|, as floats."""
     with mpmath.workdps(60):
         k, d = mpmath.matrix(prior.tolist()), mpmath.diag([mpmath.mpf(p) for p in pi])
         stretched = mpmath.eye(len(pi)) + d * k
@@ -44,7 +44,7 @@ def test_results_equal_dense_algebra(variance, lowest):
     pi = precisions(lowest)
     log_det, marginal, b, gradient = solve(prior, pi)
     expected_cov, expected_b, expected_log_det = dense(prior, pi)
-    # Where sites say much and the prior little, what is left of a large prior variance has its rounding.
+    # With precise sites and a wide prior, the rounding errors of the prior variance remain.
     assert_allclose(marginal, expected_cov.diagonal(), rtol=1e-10, atol=1e-14 * variance)
     assert_allclose(b, expected_b, rtol=1e-8, atol=1e-13)
     assert log_det == pytest.approx(expected_log_det, rel=1e-11, abs=1e-14)

@@ -1,4 +1,4 @@
-"""The largest of independent utilities against quadrature in many digits, and the tables against SciPy."""
+"""Largest of independent utilities: probabilities against quadrature in many digits, tables against SciPy."""
 
 import mpmath
 import numpy as np
@@ -13,7 +13,7 @@ from tests.reference.stored import stored
 
 @stored
 def by_mpmath(mean, sd):
-    """Each class by its own integral, in pieces about where any of the others is at its mean."""
+    """Integral for each class with mpmath, split at the means of the other classes."""
     with mpmath.workdps(20):
 
         def integrand(x, k):
@@ -63,7 +63,7 @@ def test_many_classes_of_any_scale_match_a_finer_rule():
         assert_allclose(computed(mean[:, order] + 3.0, variance[:, order], FINE)[0], p[:, order], rtol=0, atol=1e-9)
 
 
-def test_zero_variance_gives_a_step_and_invalid_moments_give_nan():
+def test_zero_variance_returns_a_step_and_invalid_moments_return_nan():
     p, _ = computed(np.array([[0.0, 1e6], [0.0, 0.0], [0.0, np.nan], [0.0, 0.0]]),
                     np.array([[1.0, 1.0], [1e-12, 1.0], [1.0, 1.0], [0.0, 1.0]]), FINE)  # fmt: skip
     assert_allclose(p[:2], [[0.0, 1.0], [0.5, 0.5]], atol=1e-12)

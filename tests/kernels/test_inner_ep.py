@@ -1,4 +1,4 @@
-"""Inner EP against the same algorithm in the c + 1 dimensions of (f, u), and against what is known exactly."""
+"""Inner EP against the same algorithm in the c + 1 dimensions of (f, u), and against exact results."""
 
 import mpmath
 import numpy as np
@@ -21,12 +21,12 @@ def cavity(c, scale, seed=0):
 
 
 def directions(c, y):
-    """The (c + 1, c − 1) matrix that takes (f, u) to g."""
+    """Matrix (c + 1, c − 1) that maps (f, u) to g."""
     return np.vstack([np.eye(c)[:, [y]] - np.delete(np.eye(c), y, 1), np.ones((1, c - 1))])
 
 
 def update(mean, cov, y, alpha, beta, max_sweeps=500, tolerance=1e-14):
-    """`inner_ep_update` for one point: new sites, scale, evidence terms and residual."""
+    """Run `inner_ep_update` for one point. Return new sites, scale, evidence terms and residual."""
     new_alpha, new_beta, scale = np.full((3, 1, alpha.size), np.nan)
     terms, residual = inner_ep_update(
         mean[:, None], cov[None], np.array([y]), alpha[None], beta[None], max_sweeps, tolerance,
@@ -53,7 +53,7 @@ def test_tilted_log_normaliser_matches_reference(c, scale):
 @classes
 @scales
 def test_update_from_a_cavity_matches_reference(c, scale):
-    """With vacuous sites the posterior is the cavity."""
+    """With vacuous sites the posterior equals the cavity."""
     mean, cov = cavity(c, scale)
     for y in range(c):
         expected = inner_ep(mean, cov, y)
@@ -93,14 +93,14 @@ def test_update_from_a_marginal_equals_update_from_its_cavity(c, scale, converge
         assert residual < 1e-10
         b = directions(c, y)
         assert_allclose(variance, np.einsum("ij,ik,kj->j", b, expected.covariance, b), rtol=1e-10)
-        # The tilted normaliser is that of cavity and site, and the terms.
+        # The tilted normaliser is the normaliser of cavity and site plus the terms.
         total = 1.0 + alpha.sum()
         with_site = log_partition(marginal_mean, marginal) - log_partition(mean, cov)
         with_site += 0.5 * beta.sum() ** 2 / total - 0.5 * np.log(total)
         assert with_site + terms == pytest.approx(expected.log_normaliser, rel=1e-10, abs=1e-10)
 
 
-def test_points_do_not_affect_each_other():
+def test_results_of_a_point_do_not_depend_on_other_points():
     points = [(*cavity(4, 2.0, seed), seed % 4) for seed in range(5)]
     apart = [update(mean, cov, y, np.zeros(3), np.zeros(3)) for mean, cov, y in points]
     new_alpha, new_beta, scale = np.empty((3, 5, 3))
@@ -123,13 +123,13 @@ def test_two_classes_are_exact(variance, difference):
     with mpmath.workdps(40):
         scale = mpmath.sqrt(2 + mpmath.mpf(variance))
         expected = [float(mpmath.log(mpmath.ncdf(sign * mpmath.mpf(difference) / scale))) for sign in (-1, 1)]
-    # What is added up is of the size of the exponent under the cavity.
+    # summands have the size of the exponent under the cavity
     assert_allclose(tilted_log_normaliser(mean, cov, 50, 1e-12)[0], expected, rtol=1e-12, atol=1e-14)
 
 
 @classes
-def test_zero_variance_gives_the_likelihood(c):
-    """Inner EP is a close approximation of it, and a symmetric case is one of 1 / c."""
+def test_zero_variance_returns_the_likelihood(c):
+    """Inner EP approximates it closely. In a symmetric case the probability is 1 / c."""
     equal = tilted_log_normaliser(np.zeros((1, c)), np.zeros((1, c, c)), 500, 1e-12)[0]
     assert np.ptp(equal) < 1e-12
     assert np.exp(equal[0]) == pytest.approx(1 / c, rel=0.05)

@@ -1,4 +1,4 @@
-"""The wrappers of BLAS and LAPACK, with NaN in every triangle that they must not read."""
+"""Wrappers of BLAS and LAPACK. Triangles that they must not read are NaN."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.linalg import lapack
 
-sizes = pytest.mark.parametrize("n", [1, 2, 7, 70, 270])  # the last has five blocks on its diagonal
+sizes = pytest.mark.parametrize("n", [1, 2, 7, 70, 270])  # the last size has five blocks on its diagonal
 
 
 def positive_definite(n):
@@ -15,7 +15,7 @@ def positive_definite(n):
 
 
 def lower_of(matrix):
-    """The lower triangle, NaN above."""
+    """The lower triangle of a matrix, with NaN above."""
     result = matrix.copy()
     result[np.triu_indices(len(matrix), 1)] = np.nan
     return result
@@ -39,10 +39,10 @@ def test_cholesky_of_an_indefinite_matrix_returns_false(matrix):
 
 @pytest.mark.parametrize("n", [65, 129, 300])
 @pytest.mark.parametrize("jitter", [1e-10, 3e-14])
-def test_blocks_keep_digits_of_nearly_singular_matrices(n, jitter):
-    """A covariance with eigenvalues from 3e-14 to n is factorised and solved with as exactly as LAPACK does it.
+def test_factor_of_a_nearly_singular_matrix_keeps_its_digits(n, jitter):
+    """A covariance with eigenvalues from 3e-14 to n is factorised and solved as exactly as by LAPACK.
 
-    At 1e-14 rounding decides, and processors round differently: LAPACK itself refuses 400 rows.
+    At 1e-14 rounding errors decide, and they differ between processors: LAPACK itself fails for 400 rows.
     """
     x = np.linspace(0.0, 1.0, n)
     a = np.exp(-2.0 * (x[:, None] - x) ** 2) + jitter * np.eye(n)
@@ -128,7 +128,7 @@ def test_triangular_products_and_solves_match_numpy(n, transposed):
 
 
 def test_single_precision_matrices_match_numpy():
-    """What a sweep does with them, in their own precision."""
+    """Operations of a sweep in single precision."""
     n = 40
     matrix = positive_definite(n)
     factor, rng = np.linalg.cholesky(matrix), np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""The largest of independent utilities: log probability and derivatives, against quadrature and differences."""
+"""Largest of independent utilities: log probability and derivatives, against quadrature and differences."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_probabilities_of_all_classes_sum_to_one():
 
 
 def furthest_tail(mean, variance):
-    """log P of class 0 where it is so small that the log integrand is quadratic wherever a Φ is not 1, by its mode."""
+    """log P of class 0 in the far tail, where the log integrand is quadratic unless a Φ is 1, from its mode."""
     slopes, offsets = np.sqrt(variance[0] / variance[1:]), (mean[0] - mean[1:]) / np.sqrt(variance[1:])
     x = 0.0
     for _ in range(len(mean)):
@@ -74,8 +74,8 @@ def furthest_tail(mean, variance):
     return -0.5 * x**2 - 0.5 * (np.minimum(slopes * x + offsets, 0.0) ** 2).sum()
 
 
-def test_very_different_widths_keep_digits_in_the_tail():
-    """With hazards of 10⁸ a curvature by differences has no digit: the mode was not found, and pieces had no end."""
+def test_tail_probabilities_with_unequal_widths_keep_digits():
+    """With hazards of 10⁸ a curvature by differences has no valid digit. The search for the mode failed here."""
     rng = np.random.default_rng(3)
     reached = 0
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""Third derivatives of the multinomial probit against differences of second ones computed with 30 digits."""
+"""Third derivatives of the multinomial probit, against differences of second derivatives with 30 digits."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,10 @@ def test_third_derivative_depends_on_differences_only():
 
 
 def test_third_derivative_is_finite_in_both_tails():
-    """Sure of the class nothing is left; far from it log p is −(f_0 − f_1)² / 4 and less."""
+    """For a certain class they vanish.
+
+    For an impossible class log p is about −(f_0 − f_1)² / 4, so that they vanish too.
+    """
     assert_allclose(contracted([40.0, 0.0], 0, np.eye(2)), 0.0, atol=1e-14)
     assert_allclose(contracted([40.0, 0.0], 1, np.eye(2)), 0.0, atol=1e-3)
 

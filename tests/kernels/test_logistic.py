@@ -1,4 +1,4 @@
-"""The logistic function averaged over a normal variable, by both ways, against quadrature; and its logarithm."""
+"""Averages of the logistic function over a normal variable, by two formulas, against quadrature; and its logarithm."""
 
 import mpmath
 import numpy as np
@@ -20,7 +20,7 @@ from tests.reference.stored import stored
 
 @stored
 def exact(mean, sd):
-    """E σ(−d), E σ(d)."""
+    """E σ(−d) and E σ(d)."""
     with mpmath.workdps(25):
         breaks = sorted({-12.0, 12.0} | {min(12.0, max(-12.0, (x - mean) / sd)) for x in (-40, -10, -2, 0, 2, 10, 40)})
         return [
@@ -57,7 +57,7 @@ def test_mixture_matches_the_logistic_function():
 
 
 @pytest.mark.parametrize("variance", [0.0, 0.1, 1.0, 4.0, 30.0, 300.0, 1e4])
-def test_the_logarithm_by_the_mixture_keeps_its_digits_in_both_tails(variance):
+def test_log_average_by_the_mixture_keeps_digits_in_both_tails(variance):
     scales, room = mixture_scales(variance), np.empty(ROOM)
     for mean in [-200.0, -40.0, -15.0, -5.0, -1.0, 0.0, 0.3, 2.0, 15.0, 40.0, 200.0]:
         value, first, second = log_logistic_mixture(mean, variance, scales)

@@ -28,7 +28,7 @@ def random_latents(c, scale):
     return scale * np.random.default_rng(c).standard_normal(c)
 
 
-# Spread out, all against one, one against one, and a tie for second: up to log probabilities of -375 000.
+# Equal spacing, one class below all, two close classes, a tie for second. Log probabilities are down to −375 000.
 TAILS = [
     np.array([0.0, 1e3]),
     np.array([0.0, 1e3, 1e3, 1e3]),
@@ -98,7 +98,7 @@ def test_label_outside_the_classes_has_probability_zero(y):
     assert not hessian(np.zeros(3), y).any()
 
 
-def test_nan_gives_nan():
+def test_nan_argument_returns_nan():
     f = np.array([0.0, np.nan, 1.0])
     value, gradient = value_and_gradient(f, 0)
     assert np.isnan(value)
@@ -120,7 +120,7 @@ def test_probabilities_sum_to_one_and_gradients_to_zero(f):
 
 @settings(deadline=None)
 @given(latents, st.floats(-100, 100), st.randoms(use_true_random=False))
-def test_shifts_and_permutations_change_nothing(f, shift, random):
+def test_shifts_and_permutations_do_not_change_probabilities(f, shift, random):
     order = np.array(random.sample(range(len(f)), len(f)))
     y = random.randrange(len(f))
     value, gradient = value_and_gradient(f, y)
@@ -132,7 +132,7 @@ def test_shifts_and_permutations_change_nothing(f, shift, random):
 @settings(deadline=None)
 @given(latents)
 def test_hessian_is_negative_semidefinite(f):
-    # The integrand is log-concave in (u, f), and so is what is left when u is integrated out (Prékopa 1973).
+    # The integrand is log-concave in (u, f), and so is the integral over u (Prékopa 1973).
     H = hessian(f, 0)
     np.testing.assert_allclose(H, H.T)
     np.testing.assert_allclose(H.sum(0), 0.0, atol=1e-12)

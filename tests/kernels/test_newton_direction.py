@@ -1,4 +1,4 @@
-"""Newton's direction against a dense solution."""
+"""Newton's direction against a dense solve."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_truncated_direction_is_an_ascent(limit):
     d, pull, left = direction(k, w, r, 0.0, limit)
     assert_allclose(d.ravel(), prior @ pull.ravel(), atol=1e-11)
     assert_allclose(left.ravel(), r.ravel() - sites @ d.ravel() - pull.ravel(), atol=1e-11)
-    # Conjugate gradients gain half of rᵀd in the quadratic model, more with every step.
+    # Each step of conjugate gradients increases the quadratic model, by half of rᵀd in total.
     gain = inner_product(r, d)
     assert gain == pytest.approx(d.ravel() @ (sites @ d.ravel() + pull.ravel()), abs=1e-10)
     further, _, _ = direction(k, w, r, 0.0, limit + 1)

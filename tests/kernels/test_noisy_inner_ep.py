@@ -1,4 +1,4 @@
-"""Inner EP with noise around the latent values, against the same with the noise among these."""
+"""Inner EP with noise of the latent values, against inner EP of the noisy latent values."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ classes = pytest.mark.parametrize("c", [2, 3, 5])
 
 
 def converged(mean, cov, y, rest):
-    """The inner sites of a cavity."""
+    """Converged inner sites of a cavity."""
     alpha, beta, scale = np.full((3, 1, mean.size - 1), np.nan)
     nothing = np.zeros((1, mean.size - 1))
     noisy_inner_ep_update(
@@ -43,7 +43,7 @@ def test_sites_equal_sites_on_latent_values_after_integrating_the_noise(c, size)
         precision = np.diag(pi) - np.outer(pi, pi) / pi.sum()
         assert_allclose(precision, springs @ on_f, rtol=1e-7, atol=1e-11)
         assert_allclose(nu, springs @ location, rtol=1e-7, atol=1e-9)
-        # What cavity, sites and terms make is the normaliser of the tilted distribution.
+        # The product of cavity, sites and terms has the normaliser of the tilted distribution.
         marginal = np.linalg.inv(np.linalg.inv(cov) + precision)
         marginal_mean = marginal @ (np.linalg.solve(cov, mean) + nu)
         terms, residual = noisy_inner_ep_update(

@@ -1,4 +1,4 @@
-"""The normal distribution against mpmath."""
+"""Functions of the normal distribution against mpmath."""
 
 import mpmath
 import numpy as np
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pymc_gpep.kernels.special.normal import LOG_2PI, hazard, log_ndtr, log_ndtr_and_hazard, probit_moments
 
-# From far out to the middle, every quarter, and on both sides of where one formula takes over from another.
+# Points from the far tail to the centre in steps of ¼, and both sides of each change of formula.
 POINTS = np.unique(
     np.concatenate(
         [
@@ -22,7 +22,7 @@ POINTS = np.unique(
 
 
 def exact_moments(z):
-    """The definitions, with digits to spare for 1 − h(h + z), which is as small as z⁻²."""
+    """Exact moments. More digits are used for 1 − h(h + z), which is of size z⁻²."""
     with mpmath.workdps(60):
         z = mpmath.mpf(float(z))
         upper = mpmath.erfc(z / mpmath.sqrt(2)) / 2
@@ -80,5 +80,5 @@ def test_variances_lie_between_zero_and_one(z):
 
 @settings(deadline=None, derandomize=True)
 @given(st.floats(-37.0, 37.0))
-def test_tails_add_up_to_one(z):
+def test_tails_sum_to_one(z):
     assert np.exp(log_ndtr(z)) + np.exp(log_ndtr(-z)) == pytest.approx(1.0, abs=1e-15)

@@ -16,7 +16,7 @@ def random_covariance(rng, d, scale):
 
 @stored
 def given_first(b, s):
-    """P(x < b) of x ~ N(0, s) in two dimensions by one quadrature in 20 digits."""
+    """P(x < b) for x ~ N(0, s) in two dimensions, by one quadrature with 20 digits."""
     with mpmath.workdps(20):
         slope = mpmath.mpf(s[0, 1]) / s[0, 0]
         spread = mpmath.sqrt(s[1, 1] - slope * s[0, 1])
@@ -55,7 +55,7 @@ def test_bivariate_at_zero_is_an_angle():
 @pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.0, 0.5, 0.99, 0.99999])
 @pytest.mark.parametrize("b", [(-8.0, -7.0), (-20.0, 3.0), (0.1, -12.0), (-30.0, -1.0), (-9.0, -9.0), (-6.0, -5.9)])
 def test_small_bivariate_has_small_relative_error(correlation, b):
-    """By Gauss-Legendre rules on pieces of 0.01 of the first variable, with sums of logarithms."""
+    """The reference are Gauss-Legendre rules on pieces of length 0.01 of the first variable, with log sums."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     x = (b[0] - 0.01 * (np.arange(5000)[:, None] + 0.5 * (1.0 + nodes))).ravel()
     spread = np.sqrt((1.0 - correlation) * (1.0 + correlation))
@@ -104,14 +104,14 @@ def test_two_integrals_of_the_trivariate_agree(scale):
 
 
 def test_small_trivariate_has_small_relative_error():
-    """Independent variables, so that the probability is a product."""
+    """Variables are independent, so that the probability is a product."""
     b = np.array([-7.0, -6.0, 0.3])
     assert small_trivariate(b, np.eye(3)) == pytest.approx(np.exp(log_ndtr(b).sum()), rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e4, 1e8, 1e50])
 def test_nearly_collinear_wide_classes_are_integrated(scale):
-    """v = scale (m + a z), one z: the largest is known from the ends of the intervals of z, but for the noise."""
+    """Utilities are scale (m + a z) with one z, plus noise. Without noise the largest follows from intervals of z."""
     rng = np.random.default_rng(4)
     a, m = rng.standard_normal((50, 4)), rng.standard_normal((50, 4))
     found = np.empty((50, 4))
@@ -168,7 +168,7 @@ def test_tilt_is_a_saddle_point(d, scale):
     rng = np.random.default_rng(d)
     lower, bound, mu, z = tilted(random_covariance(rng, d, scale), scale * rng.standard_normal(d))
     assert mu[-1] == 0.0
-    z[-1] = 0.0  # no part of it
+    z[-1] = 0.0  # the last variable is not part of the saddle point
     for e in 1e-5 * np.eye(d)[:-1]:
         for dz, dmu in ((e, 0.0), (0.0, e)):
             rise = tilted_log_weight(z + dz, mu + dmu, lower, bound) - tilted_log_weight(z - dz, mu - dmu, lower, bound)
@@ -176,7 +176,7 @@ def test_tilt_is_a_saddle_point(d, scale):
 
 
 def weights(u, lower, bound, mu):
-    """The integrand at points u (points, d, sequences) of the unit cube."""
+    """Integrand at points u (points, d, sequences) of the unit cube."""
     d = len(bound)
     points = (u * 2**orthant.BITS).astype(np.int64)
     found = np.zeros((len(u), orthant.SEQUENCES))
@@ -186,7 +186,7 @@ def weights(u, lower, bound, mu):
     return found.ravel()
 
 
-def test_tilting_keeps_the_mean_and_cuts_the_variance():
+def test_tilting_keeps_the_mean_and_reduces_the_variance():
     rng = np.random.default_rng(3)
     d = 9
     lower, bound, mu, _ = tilted(random_covariance(rng, d, 1.0), rng.standard_normal(d) - 1.0)
@@ -194,7 +194,7 @@ def test_tilting_keeps_the_mean_and_cuts_the_variance():
     plain, weighted = (weights(u, lower, bound, shift) for shift in (np.zeros(d), mu))
     assert weighted.mean() == pytest.approx(plain.mean(), abs=4 * plain.std() / np.sqrt(plain.size))
     assert weighted.std() < plain.std() / 3
-    # The weight at the saddle point bounds all others.
+    # The weight at the saddle point is the largest.
     assert weighted.max() < 3 * weighted.mean()
 
 
@@ -206,7 +206,7 @@ def test_class_probabilities_sum_to_one():
     probabilities = np.array([0.2, 0.3, 0.51])
     error = orthant._sum_to_one(probabilities, np.full(3, 1e-8))
     np.testing.assert_allclose(probabilities, [0.2 - 0.01 / 3, 0.3 - 0.01 / 3, 0.51 - 0.01 / 3], rtol=1e-14)
-    # The sum is 58 standard deviations off.
+    # The sum differs from 1 by 58 standard deviations.
     assert error == pytest.approx(np.sqrt(1e-8 * 2 / 3) * 0.01 / np.sqrt(3e-8))
 
 

@@ -1,4 +1,4 @@
-"""Log normalisers of the factors of points, and their derivatives, against quadrature and differences."""
+"""Log normalisers of the factors of a point and their derivatives, against quadrature and differences."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def terms(compute, mean, variance, *between):
 
 
 def assert_derivatives(compute, mean, variance, *between, atol):
-    """Of values, by central differences."""
+    """Compare derivatives of values with central differences."""
     _, in_mean, in_variance = terms(compute, mean, variance, *between)
     h = 1e-4
     for i in range(mean.shape[1]):
@@ -106,7 +106,7 @@ def by_quadrature(mean, variance, y):
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 20.0])
 def test_terms_of_whole_points_match_quadrature(spread):
-    """With widths that are alike, where few nodes do, and others."""
+    """With similar widths a few nodes suffice. With different widths more are needed."""
     mean, variance = some(12, 5, spread)
     variance[6:, 1:] *= 1e-3
     labels = RNG.integers(5, size=12)
@@ -122,7 +122,7 @@ def test_terms_of_whole_points_match_quadrature(spread):
 
 @pytest.mark.parametrize("ratio", [1e-10, 1e-4, 0.3, 900.0, 2000.0, 1e6, 1e10])
 def test_whole_points_with_a_wide_or_narrow_utility_match_quadrature(ratio):
-    """Nodes are enough however steep the integrand is, and no digits cancel where it is flat."""
+    """The number of nodes suffices for steep integrands, and flat integrands lose no digits by cancellation."""
     mean, variance = RNG.normal(size=(6, 3)), RNG.uniform(0.5, 2.0, (6, 3))
     variance[:, 0] *= ratio
     mean[:, 0] *= max(1.0, np.sqrt(ratio))
@@ -135,10 +135,10 @@ def test_whole_points_with_a_wide_or_narrow_utility_match_quadrature(ratio):
 
 
 def _by_hand(mean, variance):
-    """Log probability that the first of three is the largest, and its derivatives, by Simpson's rule."""
+    """Log probability that the first of three utilities is the largest, and its derivatives, by Simpson's rule."""
     s = np.sqrt(variance)
     at = np.linspace(-9.0, 9.0, 6001)
-    # The grid has points where any of the three changes.
+    # The grid is dense wherever one of the three functions changes.
     u = np.unique(np.concatenate([m + w * at for m, w in zip(mean, s, strict=True)]))
     x, z = (u - mean[0]) / s[0], (u[:, None] - mean[1:]) / s[1:]
     first, others = norm.pdf(x), norm.cdf(z)
@@ -149,7 +149,7 @@ def _by_hand(mean, variance):
     steep = norm.pdf(z) * others[:, ::-1] * first[:, None]
     d = [-_simpson(u, steep[:, k]) / (s[0] * s[1 + k]) for k in range(2)]
     v = [-_simpson(u, steep[:, k] * z[:, k]) / (2.0 * s[0] * s[1 + k] ** 2) for k in range(2)]
-    if s[0] < min(s[1:]):  # the same without a difference of what is nearly equal
+    if s[0] < min(s[1:]):  # avoids the difference of nearly equal numbers
         d0 = -sum(d)
         bend = norm.pdf(z)
         curve = 2.0 * bend.prod(axis=1) / s[1:].prod() - (bend * z * others[:, ::-1] / s[1:] ** 2).sum(axis=1)
@@ -186,7 +186,7 @@ def test_terms_with_label_noise_match_quadrature():
 
 
 def expected_log(log_response, mean, variance):
-    """E of a log response of a normal number, by adaptive quadrature."""
+    """Expected log response of a normal variable, by adaptive quadrature."""
     deviation = np.sqrt(variance)
     found, _ = quad(lambda x: log_response(mean + deviation * x) * norm.pdf(x), -12.0, 12.0, limit=500, points=[0.0])
     return found

@@ -1,4 +1,4 @@
-"""The compiled sampler at fixed hyperparameters: one draw against its exact law, chains against exact posteriors."""
+"""Compiled Gibbs sampler at fixed hyperparameters: exact distribution of a draw, and exact posteriors."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def prepared(k):
 
 
 def chain(k, mean, labels, draws, seed=2, burn=200):
-    """Latent values after every sweep, (draws, c, n)."""
+    """Latent values after each sweep, (draws, c, n)."""
     rng = np.random.default_rng(seed)
     roots, precisions, total = prepared(k)
     f, v = mean.copy(), np.empty_like(mean)
@@ -86,13 +86,13 @@ def test_draws_of_latent_values_have_their_conditional_moments(per_class, shifte
     expected = np.concatenate(
         [(mean + np.einsum("kij,kj->ki", gain, given + shift - mean)).ravel(), (given + shift).ravel()]
     )
-    loading = np.concatenate([*gain, *([np.eye(n)] * c)])  # of latent values and utilities on the shift
+    loading = np.concatenate([*gain, *([np.eye(n)] * c)])  # coefficients of latent values and utilities in the shift
     covariance = loading @ spread @ loading.T
     for a in range(c):
         covariance[a * n : (a + 1) * n, a * n : (a + 1) * n] += gain[a]
 
     sd = np.sqrt(np.diag(covariance))
-    deviations = sampled - expected  # none at all where nothing is shifted
+    deviations = sampled - expected  # zero without a shift
     assert (abs(deviations.mean(axis=0)) <= 4.5 * sd / np.sqrt(draws)).all()
     error = np.sqrt((np.outer(sd, sd) ** 2 + covariance**2) / draws)
     assert (abs(np.cov(deviations.T) - covariance) <= 4.5 * error).all()
@@ -122,7 +122,7 @@ def test_moments_match_the_reference(per_class):
 
 
 def test_common_part_of_classes_is_independent_of_the_last_draw():
-    # The labels say nothing about it: it is drawn from its prior, however large the prior variance is.
+    # Labels do not depend on the common part. It is drawn from its prior, for any prior variance.
     k, mean, labels = problem(10, 3, False)
     common = chain(1e4 * k, mean, labels, 2000).mean(axis=1) - mean.mean(axis=0)
     first, last = common[:-1], common[1:]

@@ -1,4 +1,4 @@
-"""Normal averages of a likelihood of one latent function and of its logarithm, in the middle and in the extremes."""
+"""Averages of a likelihood of one latent function and of its logarithm, for moderate and extreme arguments."""
 
 import math
 
@@ -25,8 +25,8 @@ def terms(link, mean, sd, label=1):
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("sd", [0.001, 0.7, 0.75, 1.9, 2.5, 30.0, 3000.0])
-def test_averages_keep_digits_far_out(link, sd):
-    """On both sides of where one rule takes over from another, to forty standard deviations."""
+def test_averages_in_the_tails_keep_digits(link, sd):
+    """Both sides of each change of rule, up to forty standard deviations."""
     for multiple in (-40.0 if sd < 10.0 else -6.45, -0.3):
         found, _ = terms(link, multiple * sd, sd)
         assert_allclose(found, exact_log_average(link, multiple * sd, sd), rtol=1e-10)
@@ -38,7 +38,7 @@ def test_averages_keep_digits_far_out(link, sd):
 @pytest.mark.parametrize("sd", [0.001, 0.7, 1.9, 2.5, 30.0, 3000.0])
 @pytest.mark.parametrize("link", LINKS)
 def test_second_class_has_the_complementary_probability(link, sd):
-    """Its value and derivatives follow from 1 − p, all its digits from those of the less likely one."""
+    """Value and derivatives follow from 1 − p. Digits come from the less likely class."""
     for multiple in (0.0, 0.4, 3.0, 9.0):
         likely, _ = terms(link, multiple * sd, sd)
         other, _ = terms(link, multiple * sd, sd, label=0)
@@ -53,7 +53,7 @@ def test_second_class_has_the_complementary_probability(link, sd):
 
 
 @pytest.mark.parametrize("sd", [1.5, 8.0, 60.0])
-def test_logistic_averages_far_out_match_exponentials(sd):
+def test_logistic_averages_in_the_far_tail_match_exponentials(sd):
     mean = -40.0 * sd if sd < 40.0 else -40.0 * sd**2
     h, g = terms("logit", mean, sd)
     tail = math.exp(mean + 1.5 * sd**2)
@@ -87,7 +87,7 @@ def test_terms_are_continuous_where_rules_meet(link):
 
 @pytest.mark.parametrize("link", LINKS)
 def test_curvatures_are_log_concave_at_any_mean_and_width(link):
-    """Tilted and effective variances are positive, and log p on average is less than the logarithm of the average."""
+    """Tilted and effective variances are positive, and the average log p is below the log of the average."""
     rng = np.random.default_rng(5)
     n = 4000
     sd = 10.0 ** rng.uniform(-9, 6, n)
@@ -110,7 +110,7 @@ def test_curvatures_are_log_concave_at_any_mean_and_width(link):
 
 @pytest.mark.parametrize(("likelihood", "most"), [(LogitLikelihood, 1), (PoissonLikelihood, 400)])
 def test_rough_average_has_nine_digits_of_a_site(likelihood, most):
-    """In units of the cavity, at widths from those of a point to where σ and counts are steps."""
+    """In units of the cavity, for widths from nearly 0 to the limit where σ and counts are step functions."""
     rng = np.random.default_rng(1)
     n = 3000
     y, variance = rng.integers(0, most + 1, n), np.exp(rng.uniform(np.log(1e-7), np.log(1e3), n))
@@ -125,7 +125,7 @@ def test_rough_average_has_nine_digits_of_a_site(likelihood, most):
 
 
 @pytest.mark.parametrize("likelihood", [LogitLikelihood, PoissonLikelihood])
-def test_rough_average_of_no_normal_density_is_nan(likelihood):
+def test_rough_average_of_an_invalid_normal_density_is_nan(likelihood):
     found = np.zeros((5, 3))
     arrays = np.array([0.0, np.inf, 0.0]), np.array([-1.0, 1.0, np.inf]), np.zeros(3, np.int64), np.zeros((1, 3))
     average_of(likelihood).rough(*arrays, found)

@@ -65,7 +65,7 @@ def exact_average_of_counts(mean, sd, count):
     return log_average(density, lambda f: count * f - np.exp(np.minimum(f, 600.0)), mean, sd)
 
 
-@pytest.mark.parametrize("count", [0, 3, 15])  # a few units wide, as the reference takes it
+@pytest.mark.parametrize("count", [0, 3, 15])  # counts for which the reference needs a few units of width only
 @pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.01), (0.4, 0.5), (5.0, 1.5), (-3.0, 4.0), (2.0, 30.0)])
 def test_averages_of_counts_match_values_of_many_digits(mean, sd, count):
     assert_allclose(averaged(mean, sd**2, count), exact_average_of_counts(mean, sd, count), rtol=1e-9)
@@ -74,7 +74,7 @@ def test_averages_of_counts_match_values_of_many_digits(mean, sd, count):
 @pytest.mark.parametrize("count", [0, 1, 10**4, 10**12])
 @pytest.mark.parametrize("variance", [0.0, 1e-12, 1e-3, 1.0, 9.99, 10.01, 1e4, 1e8])
 def test_averages_of_counts_are_finite_for_wide_and_far_densities(count, variance):
-    """Log-concave, and of a density that the average does not make narrower."""
+    """Averages are log-concave, as is the density."""
     for mean in (-200.0, -20.0, 0.0, 5.0, 30.0):
         value, slope, curvature, third, fourth = averaged(mean, variance, count)
         assert np.isfinite([value, slope, curvature, third, fourth]).all()
@@ -86,7 +86,7 @@ def test_averages_of_counts_are_finite_for_wide_and_far_densities(count, varianc
 @pytest.mark.parametrize(
     ("mean", "variance", "count"), [(np.nan, 1.0, 2), (0.0, -1.0, 2), (0.0, np.inf, 2), (0, 1, -1)]
 )
-def test_averages_of_invalid_arguments_are_nan(mean, variance, count):
+def test_averages_for_invalid_arguments_are_nan(mean, variance, count):
     assert np.isnan(averaged(mean, variance, count)).all()
 
 
@@ -119,7 +119,7 @@ def test_slopes_in_parameters_match_differences(name):
 @pytest.mark.parametrize("name", ["ordinal probit", "ordinal logit"])
 @pytest.mark.parametrize("f", [-30.0, 30.0])
 def test_averages_far_from_an_interval_match_its_nearer_end(name, f):
-    """Log odds with the interval that has no further end, log(1 − e^(log-slope × width)), are nearly constant in f."""
+    """The log odds relative to a half-infinite interval, log(1 − e^(log-slope × width)), are nearly constant in f."""
     y = np.array([2])
     cutpoints = np.array([[-1.0], [-0.5], [0.5], [3.0]])
     arrays = np.array([f]), y, cutpoints

@@ -1,4 +1,4 @@
-"""Tilted moments of a softmax against brute force, and what they must do whatever the cavity."""
+"""Tilted moments of a softmax, against brute force, and their properties for any cavity."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_covariance_of_rank_one_is_a_limit(c):
 
 
 @pytest.mark.parametrize("c", [3, 4, 5, 6])
-def test_order_of_the_classes_does_not_matter(c):
+def test_moments_do_not_depend_on_the_order_of_classes(c):
     mean, covariance = cavity(5, c, 100.0)
     order = np.random.default_rng(0).permutation(c - 1)
     first, second = moments(mean, covariance, 300), moments(mean[order], covariance[np.ix_(order, order)], 300)

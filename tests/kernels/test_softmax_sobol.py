@@ -1,4 +1,4 @@
-"""Parts of the average of a softmax over Sobol points, against 64 bits; the whole is in test_softmax_predictive.py."""
+"""Parts of the average of a softmax over Sobol points, against double precision (see test_softmax_predictive.py)."""
 
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ def test_table_matches_scipy(variance):
 
 
 @pytest.mark.parametrize("far", [1e3, 1e9])
-def test_classes_far_below_do_not_cost_digits(far):
-    """Three classes that never win, of which one varies much."""
+def test_unlikely_classes_do_not_cost_digits(far):
+    """Three classes have negligible probabilities, and one of them has a large variance."""
     rng = np.random.default_rng(0)
     a = 0.5 * rng.standard_normal((5, 5))
     mean, cov = np.zeros((1, 8)), np.zeros((1, 8, 8))
@@ -46,7 +46,7 @@ def test_classes_far_below_do_not_cost_digits(far):
     assert error[0] < 1e-3
 
 
-def test_variance_beyond_32_bits_gives_a_step_function():
+def test_variance_beyond_single_precision_returns_a_step_function():
     rng = np.random.default_rng(1)
     a = rng.standard_normal((5, 5))
     mean, cov = rng.standard_normal((1, 5)), (a @ a.T)[None]

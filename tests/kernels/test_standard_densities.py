@@ -1,4 +1,4 @@
-"""Standard densities of one number and their averages over a normal one, in many digits and by differences."""
+"""Standard densities and their averages under normal distributions, against many digits and differences."""
 
 import math
 
@@ -32,7 +32,7 @@ STEP = 1e-4
 
 
 def exact(name, x):
-    """ℓ of a number of mpmath's."""
+    """Log density with mpmath."""
     kernel, shapes = DENSITIES[name]
     if kernel is powers:
         a, b = shapes
@@ -49,7 +49,7 @@ def exact(name, x):
 
 
 def rough(name):
-    """ℓ of an array, to a few digits."""
+    """Log density of an array, with a few digits."""
     return np.vectorize(lambda x: float(max(exact(name, mpmath.mpf(max(min(x, 30.0), -1e5))), -1e12)))
 
 
@@ -69,7 +69,7 @@ def exact_average_log(name, mean, sd):
 
 
 def exact_kinked(mean, sd):
-    """Cumulants of the two sides of the kink, integrated apart."""
+    """Cumulants from integrals on both sides of the kink."""
     kappa = mpmath.mpf(DENSITIES["quantile"][1][0])
     with mpmath.workdps(40):
 
@@ -91,7 +91,7 @@ def exact_kinked(mean, sd):
 
 
 def call(kernel, rows, shapes, *arguments, extra=()):
-    """What a kernel writes at one point, and the slopes in the shapes."""
+    """Output of a kernel at one point, and slopes with respect to shapes."""
     out, slopes = np.empty((rows, 1)), np.empty((len(shapes), *extra, 1))
     kernel(*(np.array([float(x)]) for x in arguments), np.array(shapes)[:, None], out, slopes)
     return out[:, 0], slopes[..., 0]
@@ -143,7 +143,7 @@ def test_slopes_in_shapes_match_differences(name, moments):
 @pytest.mark.parametrize("b", [0.0, 0.3, 2.0, 1e6])
 @pytest.mark.parametrize("a", [0.0, 0.01, 5.0, 1e8])
 def test_averages_of_powers_are_finite_for_wide_and_far_densities(a, b):
-    """Log-concave, and of a density that the average does not make narrower."""
+    """Averages are log-concave, as is the density."""
     room = np.empty(ROOM)
     for variance in (0.0, 1e-12, 1e-3, 1.0, 9.99, 10.01, 1e4, 1e8, 1e14):
         for mean in (-1e4, -200.0, -20.0, 0.0, 5.0, 30.0, 1e3):
@@ -168,7 +168,7 @@ def test_averages_of_event_times_are_finite_for_wide_and_far_densities(variance)
 
 
 def test_power_one_equals_the_logistic_average():
-    """Many successes in narrow and in wide normals, by the heat equation."""
+    """Many successes under narrow and wide normals. The heat equation gives the derivatives."""
     kernel, shapes = DENSITIES["successes"]
     for mean, variance in ((-0.3, 0.7), (3.0, 50.0)):
         found, _ = call(kernel.average, 5, shapes, mean, variance)
@@ -184,7 +184,7 @@ def test_invalid_moments_return_nan(name):
         assert np.isnan(call(kernel.average, 5, shapes, mean, variance)[0]).all()
 
 
-def test_a_probability_near_one_keeps_its_digits():
+def test_probability_near_one_keeps_its_digits():
     found, _ = call(powers.derivatives, 4, [5.0, 0.0], 40.0, extra=(3,))
     assert found[0] == pytest.approx(5.0 * log_expit(40.0), rel=1e-12)
     assert math.isfinite(found[1])

@@ -1,4 +1,4 @@
-"""Jacobi's rotations against LAPACK."""
+"""Jacobi rotations against LAPACK."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The largest of independent utilities by tables, against finer rules and dense grids."""
+"""Probabilities of the largest of independent utilities by tables, against finer rules and dense grids."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ NORMAL = UtilityNoise(1.0, np.ones(1), np.zeros(1), np.zeros(1), 0.0)
 
 
 def by_tables(mean, variance, noise):
-    """Of normal variables with these moments plus noise."""
+    """Probabilities by tables of normal variables with these moments, plus noise."""
     c = len(mean)
     total = variance + noise.common
     width = np.sqrt(total + noise.weights @ (noise.variances + noise.means**2) - (noise.weights @ noise.means) ** 2)
@@ -34,7 +34,8 @@ def by_tables(mean, variance, noise):
     return p
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.0, 2.5])  # tables have from one cell between nodes to as many as they may
+# tables have from one cell between nodes to the largest allowed number
+@pytest.mark.parametrize("spread", [0.0, 1.0, 2.5])
 def test_tabulated_normal_utilities_match_exact_probabilities(spread):
     rng = np.random.default_rng(0)
     (nodes, weights), reach, width = FINE
@@ -57,7 +58,7 @@ def test_tabulated_gumbel_utilities_match_the_softmax(spread, scale):
     assert_allclose(by_tables(mean, variance, gumbel_noise()), expected, rtol=0, atol=8e-6)
 
 
-def test_utilities_of_scales_too_different_do_not_sum_to_one():
-    """Which is how a user of these tables sees it."""
+def test_probabilities_of_utilities_with_very_different_scales_do_not_sum_to_one():
+    """The user of the tables detects the error by this sum."""
     p = by_tables(np.array([0.0, 500.0]), np.array([1e8, 0.0]), NORMAL)
     assert abs(p.sum() - 1.0) > 1e-3

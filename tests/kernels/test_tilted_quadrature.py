@@ -1,4 +1,4 @@
-"""Tilted moments by the quadratures of the kernels, against grids."""
+"""Tilted moments by quadrature in kernels, against grids."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def cavity(seed, c, variance):
 
 
 def of_g(kernel, mu, C, *arguments):
-    """What a kernel computes, as moments of g."""
+    """Results of a kernel as moments of g."""
     d = mu.size
     factor, mean, cov = np.linalg.cholesky(C), np.empty(d), np.empty((d, d))
     log_z = kernel(mu, *arguments, mean, cov)
@@ -58,7 +58,7 @@ def test_truncated_rule_matches_the_product_rule(c, order, error, variance):
 
 
 @pytest.mark.parametrize("variance", [1.0, 1e3, 1e6])
-def test_truncated_rule_is_as_good_for_large_variances(variance):
+def test_truncated_rule_is_as_accurate_for_large_variances(variance):
     mu, C = cavity_of_g(*cavity(5, 5, variance), 2)
     factor = np.linalg.cholesky(C)
     coarse, fine = (
@@ -73,7 +73,7 @@ def test_truncated_rule_is_as_good_for_large_variances(variance):
 
 def by_kernel(mean, variance, y):
     c = mean.size
-    space = [np.full(shape, np.nan) for shape in (c, c, c, (4, c))]  # what was there before must not matter
+    space = [np.full(shape, np.nan) for shape in (c, c, c, (4, c))]  # initial contents of outputs must not matter
     new = np.full((2, c), np.nan)
     log_z, _ = quadrature_tilted(tuple(space), mean, variance, y, new, new, np.empty(c))
     precision = new[0] + 1.0 / variance
@@ -101,7 +101,7 @@ def test_independent_moments_match_sums_over_a_grid():
     axis = np.linspace(-8.0, 8.0, 49)
     x = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), axis=-1).reshape(-1, 3)
     f = mean + np.sqrt(variance) * x
-    parts = [log_likelihood(part, y) for part in np.array_split(f, 20)]  # of which each takes little memory
+    parts = [log_likelihood(part, y) for part in np.array_split(f, 20)]  # smaller arrays need less memory
     weight = np.exp(np.concatenate(parts) - 0.5 * (x**2).sum(1))
     total = weight.sum()
     log_z, found_mean, found_variance, _ = by_kernel(mean, variance, y)
@@ -112,7 +112,7 @@ def test_independent_moments_match_sums_over_a_grid():
 
 
 @pytest.mark.parametrize("c", [2, 3, 6])
-def test_class_sites_are_the_marginals(c):
+def test_class_sites_have_the_marginal_moments(c):
     rng = np.random.default_rng(c)
     y = c // 2
     alpha, beta = rng.uniform(size=c - 1), rng.normal(size=c - 1)

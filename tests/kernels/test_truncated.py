@@ -1,4 +1,4 @@
-"""Draws of utilities of a known sign against SciPy's truncated normal distribution."""
+"""Draws of utilities with a known sign, against SciPy's truncated normal distribution."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from scipy.stats import kstest, truncnorm
 from pymc_gpep.kernels.sampling import draw_by_sign
 
 DRAWS = 40_000
-LEAST = 1e-3  # p-value; at the seeds below the least that occurs is well above it
+LEAST = 1e-3  # limit for p values; with these seeds the smallest is well above
 
 
 def draws(f, label, seed=1):
