@@ -2,7 +2,7 @@
 
 integrated: Gaussian variables that are integrated out, and the cause of a prior without a density
 classifier: a model after reading (prior, likelihood, observations), and its likelihood at new rows
-rewritten_models: models that are rewritten before reading: marginalised processes, potentials, series
+rewritten_models: rewrites of models before reading: marginalised processes, potentials, series
 likelihood_search: search for likelihoods among the observed variables, and observed arrays as rows
 local_scales: effects with local scales, as normal effects and rows of priors
 prior_rows: priors of effects that are not normal, as observed variables

@@ -360,7 +360,7 @@ def test_fit_has_weights_and_a_message():
     assert posterior.log_evidence < fit.log_evidence
 
 
-def test_default_weights_are_those_of_the_authors_and_start_at_the_priors():
+def test_default_weights_equal_weights_of_the_authors_and_start_at_the_priors():
     """The fit makes all steps from the prior means, and computes no bound."""
     log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), VariationalBayes())
     found = fitted(log_posterior, draws=100, steps=7, tolerance=0.5)
