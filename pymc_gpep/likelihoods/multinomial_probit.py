@@ -127,7 +127,7 @@ def log_averages_and_gradients(
     batch, (labels, means, variances) = flat_points(y, (mean, variance), (1, 1))
     log_z, slopes = np.empty(labels.size), np.empty((2, *means.shape))
     _with_slopes(means, variances, labels, log_z, *slopes)
-    return log_z.reshape(batch), slopes[0].reshape(*batch, -1), slopes[1].reshape(*batch, -1)
+    return log_z.reshape(batch), *slopes.reshape(2, *batch, means.shape[1])
 
 
 @kernel

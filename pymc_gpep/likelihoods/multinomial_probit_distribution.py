@@ -73,7 +73,7 @@ def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.nd
     batch, (labels, latent) = flat_points(y, (f,), (1,))
     values, gradients = np.empty(labels.size), np.empty(latent.shape)
     _over_points(labels, latent, values, gradients)
-    return values.reshape(batch), gradients.reshape(*batch, -1)
+    return values.reshape(batch), gradients.reshape(*batch, latent.shape[1])
 
 
 def log_probability_hessians(y: np.ndarray, f: np.ndarray) -> np.ndarray:
