@@ -1,11 +1,11 @@
 """The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
-numba's own cache depends on the text of the function's file, and on no other file. A kernel that calls a kernel in
-another file would be stale after a change in that file. A new docstring would cause a file to be compiled again. The
-cache of PyTensor does not depend on the source. Both caches use a digest of code without docstrings and comments. The
-digest covers a file and all files of this package that it imports, directly or indirectly.
+The key of numba's cache is the text of the function's file. So a kernel would be stale after a change of a kernel in
+another file that it calls. And a new docstring would cause a compilation. The key of PyTensor's cache does not depend
+on the source. Here both caches use a digest of code without docstrings and comments. The digest covers a file and all
+files of this package that it imports, directly or indirectly.
 
-Processes may share the cache, an interrupt may cut a write short, and no folder need be writable.
+Several processes may share the cache, a write may be interrupted, and the folders may be read-only.
 """
 
 import ast
@@ -60,7 +60,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 class _Notes:
-    """Digests and imports of files, stored on disk with a hash of each file, since parsing takes a second.
+    """Digests and imports of files. They are stored on disk with a hash of each file, since parsing takes a second.
 
     Parameters
     ----------
@@ -127,13 +127,13 @@ def _digest(path: Path) -> bytes:
 def source_key(file: str) -> int:
     """Return an integer that changes with the code of a file and of its imports from this package.
 
-    PyTensor's numba backend asks for such a cache key where code in `file` wraps kernels as an Op.
+    It is the cache key for PyTensor's numba backend, if code in `file` wraps kernels as an Op.
     """
     return int.from_bytes(_digest(Path(file))[:6])
 
 
 class _Beside(InTreeCacheLocator):
-    """The folder `NUMBA_CACHE_DIR`, or else the cache folder next to the source, even if it is read-only."""
+    """Locator of the folder `NUMBA_CACHE_DIR`, or else of the cache folder next to the source, even if read-only."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         super().__init__(function, file)
@@ -146,23 +146,23 @@ class _Beside(InTreeCacheLocator):
 
 
 class _Places(CompileResultCacheImpl):
-    """The first writable folder; if no folder is writable, `_Beside`."""
+    """Choice of the first writable folder; `_Beside` if no folder is writable."""
 
-    # numba declares a variable of instances, and reads it from the class.
+    # numba declares an instance variable, but reads it from the class.
     _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
 
 
 class _Files(IndexDataCacheFile):
     """Files of the cache of one kernel.
 
-    numba names files of compiled code by number, and writes the index before the code. An interrupted process leaves
-    an index of older code, and two processes give one number to two signatures. Here each file has a unique name, and
-    the index is written last.
+    numba numbers the files of compiled code, and writes the index before the code. After an interrupt the index could
+    refer to older code, and two processes could use one number for two signatures. Here each file has a unique name,
+    and the index is written last.
 
     Parameters
     ----------
     folders : list of str
-        The folder to write, and further folders to read.
+        Folder for writing and reading, and other folders for reading.
     name : str
     stamp : bytes
     """
@@ -176,7 +176,7 @@ class _Files(IndexDataCacheFile):
         """Return compiled code; None if it is absent or damaged."""
         try:
             found = super().load(key)
-        except Exception:  # a damaged pickle can raise any error
+        except Exception:  # A damaged pickle can raise any error.
             found = None
         return found or next(filter(None, (each.load(key) for each in self._further)), None)
 
@@ -187,7 +187,7 @@ class _Files(IndexDataCacheFile):
             known = self._load_index()
         except Exception:
             known = {}
-        if not known and os.path.exists(self._index_path):  # The index is of older source: remove its code.
+        if not known and os.path.exists(self._index_path):  # The index belongs to older source: remove its files.
             for each in Path(self._cache_path).glob(f"{self._name}.*.nbc"):
                 if each.name != name:
                     each.unlink(missing_ok=True)
@@ -195,7 +195,7 @@ class _Files(IndexDataCacheFile):
 
 
 class _Cache(FunctionCache):
-    """The cache of one kernel. If its folder cannot be written, kernels are compiled again, without an error."""
+    """Cache of one kernel. If its folder is read-only, each process compiles the kernel, without an error."""
 
     _impl_class = _Places
 
@@ -219,10 +219,10 @@ def _warn_once(why: str) -> None:
 def kernel(
     function: Callable[..., Any], *, inline: Literal["never", "always"] = "never", reorders: bool = False
 ) -> Any:
-    """Compile `function` with numba, without Python objects, threads and exceptions; cached on disk.
+    """Compile `function` with numba (no Python objects, threads or exceptions), cached on disk.
 
-    A call from Python releases the lock of the interpreter. With `reorders` a kernel may add numbers in any order, in
-    a quarter of the time. Numbers that are not finite stay not finite.
+    A call from Python releases the lock of the interpreter. With `reorders` sums may be computed in any order, which
+    takes a quarter of the time. Values that are not finite are preserved.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
     options: Any = {"error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}
@@ -241,14 +241,14 @@ def kernel(
 
 
 def summing_kernel(function: Callable[..., Any]) -> Any:
-    """Compile `function` so that sums may be in any order; see `kernel`."""
+    """Compile `function` with sums in any order; see `kernel`."""
     return kernel(function, reorders=True)
 
 
 def inlined_kernel(function: Callable[..., Any]) -> Any:
-    """Compile `function` as part of its callers only.
+    """Compile `function` only as part of its callers.
 
-    LLVM compiles called functions again for every caller, at each level. A large function with a
-    single caller takes seconds less this way.
+    LLVM compiles called functions again for each caller, at each level. Inlining a large function with a single caller
+    saves seconds.
     """
     return kernel(function, inline="always")

@@ -1,7 +1,7 @@
-"""Compiled functions of SciPy (special functions, BLAS, LAPACK) made callable from numba kernels, and cacheable.
+"""Compiled functions of SciPy (special functions, BLAS, LAPACK) for numba kernels that are cached on disk.
 
-Kernels refer to a symbol by name, and every process registers the address of the name with LLVM. So machine code on
-disk holds no address. Kernels call SciPy's own OpenBLAS, with the user's thread limits.
+Kernels refer to a symbol by name, and each process registers its address with LLVM. So machine code on disk contains no
+addresses. Kernels call SciPy's OpenBLAS, with the user's thread limits.
 """
 
 import llvmlite.binding
@@ -11,7 +11,7 @@ from numba.extending import get_cython_function_address
 
 
 def scipy_function(module: str, name: str, signature: Signature) -> types.ExternalFunction:
-    """Function `name` of the Cython API of `scipy.<module>` with the given numba signature."""
+    """Return function `name` of the Cython API of `scipy.<module>`, with a numba signature."""
     symbol = f"pymc_gpep_{name}"
     llvmlite.binding.add_symbol(symbol, get_cython_function_address(f"scipy.{module}", name))
     return types.ExternalFunction(symbol, signature)

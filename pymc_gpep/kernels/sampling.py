@@ -1,12 +1,12 @@
 """Draws of utilities and latent values for the inner loop of samplers.
 
-The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest
-utility, or the sign of a single utility. Given f they are independent between points (`draw_in_cone`, `draw_by_sign`);
-given v the latent values of each class are Gaussian (`draw_latent_values`).
+The utilities are v_k = f_k + noise of variance 1. The label of a point is the class of its largest utility, or the sign
+of a single utility. Given f, utilities are independent between points (`draw_in_cone`, `draw_by_sign`). Given v, the
+latent values of each class are Gaussian (`draw_latent_values`).
 
-With one utility a point, these are independent normals with given signs (Albert and Chib 1993). With several, the
-utilities v of a point are N(f, I) in the cone where v_y is the largest. They are drawn jointly, not coordinate by
-coordinate, so successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
+With one utility a point, utilities are independent normals with fixed signs (Albert and Chib 1993). With several, the
+utilities v of a point are N(f, I) in the cone in which v_y is the largest. They are drawn jointly, not one after
+another, so successive draws are independent (the model: Girolami and Rogers 2006, appendix D).
 
 The density of v_y alone, φ(v_y − f_y) ∏_{j≠y} Φ(v_y − f_j), has a logarithm h with h″ ≤ −1. For any t it is therefore
 below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of N(t + h′(t),
@@ -14,7 +14,7 @@ below a parabola of curvature −1 that touches it at t. Up to a constant the pa
 
     Σ_{j≠y} [log Φ(x − f_j) − log Φ(t − f_j) − (x − t) φ(t − f_j) / Φ(t − f_j)] ≤ 0,
 
-in which the parabolas have cancelled. With t at the mode at least one draw in about √c is accepted, since h″ ≥ −c.
+in which the parabolas cancel. With t at the mode, the share of accepted draws is about 1/√c or more, since h″ ≥ −c.
 Given v_y the other utilities are normals truncated from above.
 
 The latent values given the utilities are
@@ -28,10 +28,10 @@ v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
 
 has that distribution.
 
-The class of the largest utility does not depend on a shift of all utilities of a point. Alternating between f and v
-would move that shift by small steps only. With f integrated out, the shift s has the density ∏_k N(v_k + s; m_k,
-K_k + I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one covariance, s is minus the mean of d_k
-over them. The same d_k may then serve to draw f given the shifted v: the random part of f⁰ is independent of v⁰.
+The class of the largest utility does not depend on a shift of all utilities of a point. Alternating draws of f and v
+would move this shift only by small steps. With f integrated out, the shift s has the density ∏_k N(v_k + s; m_k, K_k +
+I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes share a covariance, s is minus the mean of the d_k. The
+same d_k can then be used to draw f given the shifted v, since the random part of f⁰ is independent of v⁰.
 """
 
 import math
@@ -50,14 +50,14 @@ from pymc_gpep.kernels.linalg.lapack import (
 from pymc_gpep.kernels.scalar.probit import class_sign
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 
-_NAIVE_ABOVE = -0.4  # Bound above which rejection from normals is the fastest sampler of a truncated normal.
+_NAIVE_ABOVE = -0.4  # Bound above which rejection of normal draws is the fastest sampler of a truncated normal.
 
 
 @kernel
 def draw_below(rng, mean, top):
     """Draw from N(mean, 1) truncated to lie below `top`; both arguments are finite.
 
-    In the tail, Robert's (1995) rejection from an exponential draws the distance to `top` without loss of digits.
+    In the tail the distance to `top` is drawn by rejection from an exponential (Robert 1995), without loss of digits.
     """
     if top - mean > _NAIVE_ABOVE:
         while True:
@@ -74,7 +74,7 @@ def draw_below(rng, mean, top):
 
 @kernel
 def draw_by_sign(rng, f, labels, v):
-    """Draw utilities v ~ N(f, 1), positive where the label is 1 and negative where it is 0, exactly.
+    """Draw utilities v ~ N(f, 1) given their signs: positive for label 1, negative for label 0.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def draw_by_sign(rng, f, labels, v):
 
 
 _NEWTON_STEPS = 6
-_FLAT = 0.1  # Slope below which a tangent is efficient: it wastes less than 1 % of draws.
-_MOST_PROPOSALS = 10_000  # Largest number of proposals; it ends loops caused by rounding.
+_FLAT = 0.1  # Slope below which a tangent is efficient, with less than 1 % rejected draws.
+_MOST_PROPOSALS = 10_000  # Largest number of proposals, which ends loops caused by rounding.
 
 
 @kernel
@@ -128,7 +128,7 @@ def _tangent(f, y, i, hazards):
 def _below_tangent(z, hazard, step):
     """Return log Φ(z + step) − log Φ(z) − step · `hazard`, `hazard` = φ(z)/Φ(z); it is not positive.
 
-    In the tail log Φ = log φ − log(φ/Φ) takes the parabola out before the difference is formed.
+    In the tail log Φ = log φ − log(φ/Φ) removes the parabola before the difference is computed.
     """
     log_p, next_hazard = log_ndtr_and_hazard(z + step)
     if z < 0.0:
@@ -156,7 +156,7 @@ def _draw_largest(rng, f, y, i, hazards):
 
 @kernel
 def draw_in_cone(rng, f, labels, v):
-    """Draw utilities v ~ N(f, I) given that the observed class has the largest, exactly, for each point separately.
+    """Draw utilities v ~ N(f, I) of each point, given that the observed class has the largest utility.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def draw_in_cone(rng, f, labels, v):
 
 @kernel
 def utility_precisions(k, precisions, total):
-    """Compute the matrices that `draw_latent_values` needs; return False if a covariance is far from positive definite.
+    """Compute the matrices for `draw_latent_values`. Return False if a covariance is far from positive definite.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def _common_shift(d, precisions, total):
 
 @kernel
 def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
-    """Draw latent values given utilities, after drawing a common shift of the utilities of each point if `shifted`.
+    """Draw latent values given utilities. If `shifted`, first draw a common shift of the utilities of each point.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
     precisions, total : ndarray
         Results of `utility_precisions`.
     shifted : bool
-        Whether labels do not depend on the common part of a point's utilities, which is then drawn again.
+        Whether to draw the common shift of a point's utilities, if labels do not depend on it.
     f : ndarray, shape (c, n)
         Overwritten with the draw.
     v : ndarray, shape (c, n)

@@ -1,16 +1,15 @@
 """Parts of iterations: Anderson acceleration, Newton's direction, descent on the free energy of EP.
 
-Acceleration of a fixed-point iteration x ← x + f(x) keeps a memory of the last steps. The next point is the mixed step
-from the combination of past points whose residual is smallest in a weighted norm (Walker and Ni 2011, SIAM J. Numer.
-Anal. 49, type II). A memory is a pair of arrays, past steps `dx` and past changes of the residual `df`, (memory,
-dimension), used as a ring.
+Acceleration of a fixed-point iteration x ← x + f(x) stores the last steps. A mixed step from the combination of past
+points with the smallest residual leads to the next point (Walker and Ni 2011, SIAM J. Numer. Anal. 49, type II). A
+memory is a pair of arrays, past steps `dx` and past changes of the residual `df`, (memory, dimension), used as a ring.
 
-Newton's direction is for the mode of latent values f ~ N(m, K), in matrix products with K alone. W (n, c, c) holds
+Newton's direction is for the mode of latent values f ~ N(m, K), and takes only matrix products with K. W (n, c, c) is
 minus the second derivatives of the log likelihood at each point. The direction d solves (W + K⁻¹) d = r. It is computed
 together with K⁻¹ d, which determines the latent values even if K is singular.
 
-Descent has matching cavities, the energy and safe steps of each site. `pymc_gpep.approximations.nested_ep` has the
-formulas.
+Descent uses matching cavities, energies and safe steps of sites, with the formulas of
+`pymc_gpep.approximations.nested_ep`.
 """
 
 import math
@@ -76,7 +75,7 @@ def combined_step(f, dx, df, gamma, mixing, step):
 
 @kernel
 def accelerated_step(weight, f, dx, df, used, mixing, step):
-    """Write the accelerated step into `step`; only the first `used` rows of the memory are used."""
+    """Write the accelerated step into `step`, from the first `used` rows of the memory."""
     gram, rhs = residual_products(weight, f, df, used)
     combined_step(f, dx, df, combination(gram, rhs), mixing, step)
 
@@ -95,9 +94,8 @@ def inner_product(x, y):
 def newton_direction(k, w, r, reduction, limit, d, pull, left):
     """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately. d is always an ascent direction.
 
-    The method is conjugate gradients with the preconditioner K. The residuals of the iteration are then K⁻¹ d, and the
-    spectrum of I + KW determines the speed. W is nearly 0 at points that are classified with certainty, so a large
-    prior variance hardly slows the iteration.
+    The method is conjugate gradients with the preconditioner K. Convergence then depends on the spectrum of I + KW. W
+    is nearly 0 at points that are classified with certainty, so a large prior variance hardly slows the iteration.
 
     Parameters
     ----------
@@ -152,7 +150,7 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
 
 @kernel
 def _cavity_at(z, variance):
-    """Return mean and 1/a of the tilted distribution of given variance whose cavity mean over √(1 + variance) is z."""
+    """Return mean and 1/a of the tilted distribution with `variance`, if the cavity mean over √(1 + 1/a) is z."""
     _, h, _, truncated = probit_moments(z)
     rest = h + z if z > -5.0 else (1.0 - truncated) / h
     half = 1.0 - variance

@@ -1,4 +1,4 @@
-"""Status codes of the end of a solver. All codes but CONVERGED come with an evidence of NaN or a warning."""
+"""Status codes of solvers. With all codes except CONVERGED, the evidence is NaN or a warning is given."""
 
 CONVERGED = 0
 OUT_OF_ITERATIONS = 1

@@ -1,7 +1,7 @@
-"""The Gaussian posterior of c latent functions whose sites have full c × c precisions W_i, in O((cn)³).
+"""Gaussian posterior of c latent functions whose sites have full c × c precisions W_i, in O((cn)³).
 
-W_i has the constant vector in its null space, so that W_i = R_i R_iᵀ with R_i (c, c − 1). With R the block diagonal of
-the R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, of a block W):
+The constant vector is in the null space of W_i, so W_i = R_i R_iᵀ with R_i (c, c − 1). With R the block diagonal of the
+R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, of a block W):
 
     M = W (I + K W)⁻¹ = G Gᵀ,  G = R L⁻ᵀ,  Cov f = K − K M K,  log|I + K W| = log|B|.
 
@@ -47,7 +47,7 @@ def block_roots(precision, roots):
 
 @kernel
 def factorise_blocks(k, roots, lower):
-    """Write the Cholesky factor of B into `lower`. Return whether B was positive definite, and log|B|."""
+    """Write the Cholesky factor of B into `lower`. Return whether B is positive definite, and log|B|."""
     n, c, rank = roots.shape
     for i in range(n):
         for j in range(i + 1):
@@ -69,7 +69,7 @@ def factorise_blocks(k, roots, lower):
 
 @kernel
 def project(k, roots, lower, r, image, out):
-    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n), given K r in `image`."""
+    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n). `image` is K r."""
     n, c, rank = roots.shape
     inner = np.zeros(n * rank)
     for i in range(n):
@@ -112,7 +112,7 @@ def block_marginals(k, smooth, cov):
 
 @kernel
 def block_gradient(roots, lower, b, work, gradient):
-    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes if it holds one matrix.
+    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n); the sum over classes if it is one matrix.
 
     `work` is (n, N).
     """

@@ -1,21 +1,21 @@
-"""The Gaussian posterior of c latent functions whose sites couple the classes of one point, in O((c + 1) n³).
+"""Gaussian posterior of c latent functions whose sites couple the classes of a point, in O((c + 1) n³).
 
 Prior f_k ~ N(m_k, K_k), independent over classes; sites exp(νᵀf − fᵀΠf/2) with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at
 every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 
     A_k = I + D_k^½ K_k D_k^½,   B_k = D_k^½ A_k⁻¹ D_k^½,   P = Σ_k B_k,   M = blockdiag(B) − B R P⁻¹ Rᵀ B,
 
-and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are ever factorised.
+and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are factorised.
 
-The digits are kept because A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
-1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits, if π_i K_ii is small. In this case the variance is
-summed from K instead. A large K costs a relative error of about ε trace(K) in means and in the differences between
-classes. Mean and Cov f contain the part that all classes share, on which the sites do not depend.
+Digits are preserved, since A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
+1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is a sum over
+K. For a large K, means and differences between classes have a relative error of about ε trace(K). Mean and Cov f
+include the common part of all classes, on which the sites do not depend.
 
-Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P. The lower
-triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices and
-`work`, which take most of the time, may be in single precision. All other arrays are in double precision.
-`pymc_gpep.gaussians.dense_algebra` puts the classes together.
+Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n) for the A_k⁻¹, and `p` (n, n) for the Cholesky factor of P. Only the
+lower triangles of the matrices are used. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These
+matrices and `work`, which take most of the time, may be in single precision. All other arrays are in double precision.
+`pymc_gpep.gaussians.dense_algebra` combines the classes.
 """
 
 import math
@@ -38,7 +38,7 @@ _TILE = 64  # Edge of the square tiles in which a triangle is mirrored.
 
 @kernel
 def factorise_sum(pi, inverses, p):
-    """Write the Cholesky factor of P into `p`, from the A_k⁻¹. Return whether P was positive definite, and log|P|."""
+    """Write the Cholesky factor of P into `p`, from the A_k⁻¹. Return whether P is positive definite, and log|P|."""
     c, n = pi.shape
     for a in range(c):
         root = site_roots(pi[a])
@@ -59,7 +59,7 @@ def factorise_sum(pi, inverses, p):
 def latent_weights(inverses, p, pi, nu, b):
     """Write b = (I − M K) ν into `b` (c, n).
 
-    The posterior mean is m + K b where ν is the location of the sites less Π m. As ν sums to zero over classes,
+    The posterior mean is m + K b, where ν is the location of the sites minus Π m. Since ν sums to zero over classes,
 
         b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l,   C_k = I − B_k K_k = D_k^½ A_k⁻¹ D_k^{-½}.
     """
@@ -102,9 +102,9 @@ def _smoother(inverse, root, out):
 
 @kernel
 def function_moments(prior, inverse, pi, b, work, mean, cov, a):
-    """Write the posterior means K b of class a into `mean` (n,), and its part of `cov` (n, c, c) without P.
+    """Write the means K b of class a into `mean` (n,), and its term of `cov` (n, c, c) without P.
 
-    `work` (n, n) holds K B afterwards.
+    At the end `work` (n, n) is K B.
     """
     n = pi.shape[0]
     multiply_symmetric(prior, b, mean)
@@ -119,10 +119,10 @@ def function_moments(prior, inverse, pi, b, work, mean, cov, a):
 
 @kernel
 def shared_moments(prior, work, cov, low, high):
-    """Add the part shared by classes, K_k B_k P⁻¹ B_l K_l, to `cov` (n, c, c) at the points from `low` to `high`.
+    """Add the coupling terms K_k B_k P⁻¹ B_l K_l to `cov` (n, c, c), at the points from `low` to `high`.
 
-    `work` (c or c − 1, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. If the classes share a prior covariance, `prior` (1, n, n),
-    the last class may be left out. The sum over k is then K B_l K: the missing part of the variance.
+    `work` (c or c − 1, n, n) is K_k B_k L⁻ᵀ, with P = LLᵀ. If the classes share a prior covariance, `prior` (1, n, n),
+    the last class may be omitted, since the sum over k is K B_l K.
     """
     c = cov.shape[1]
     last = work.shape[0]
@@ -178,7 +178,7 @@ def mirror(matrix):
 
 @kernel
 def add_implicit_gradient(b, v, gradient):
-    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n), summed over classes if it holds one matrix.
+    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n); the sum over classes if it is one matrix.
 
     The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). Let s be
     the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is its derivative in m.

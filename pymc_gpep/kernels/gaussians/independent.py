@@ -1,11 +1,11 @@
-"""The Gaussian posterior of one class whose sites do not involve other classes, in O(n³).
+"""Gaussian posterior of one class whose sites do not depend on other classes, in O(n³).
 
 Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. With
 
     A = I + D^½ K D^½,   B = D^½ A⁻¹ D^½,
 
-Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so that D^{-½} A⁻¹ D^½ = I − K B keeps its digits for
-any π. So does Cov f = (I − K B) K, except where π_i K_ii is large. There π_i⁻¹ (1 − A⁻¹_ii) keeps its digits.
+Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so D^{-½} A⁻¹ D^½ = I − K B is accurate for any π. So
+is Cov f = (I − K B) K, unless π_i K_ii is large. Then π_i⁻¹ (1 − A⁻¹_ii) is accurate.
 
 Arrays: `prior` (n, n), `pi` (n,), and `inverse` (n, n), which is A⁻¹ with its lower triangle in use.
 """
@@ -23,13 +23,13 @@ from pymc_gpep.kernels.linalg.lapack import (
     solve_with_cholesky,
 )
 
-_TINY = 1e-200  # Floor for π that changes no digit: A is graded, so a smaller π has the same effect.
+_TINY = 1e-200  # Smallest π; smaller values would have the same effect.
 _TILE = 64  # Edge of the square tiles in which a triangle is mirrored.
 
 
 @kernel
 def site_roots(pi):
-    """Return D^½ (n,) of one class, from a π of zero or more."""
+    """Return D^½ (n,) of one class, from π ≥ 0."""
     root = np.empty(pi.shape[0])
     for i in range(pi.shape[0]):
         root[i] = math.sqrt(max(pi[i], _TINY))
@@ -55,7 +55,7 @@ def decompose_function(prior, pi, lower):
 
 @kernel
 def factorise_function(prior, pi, inverse):
-    """Write A⁻¹ into `inverse`. Return whether A was positive definite, and log|A|."""
+    """Write A⁻¹ into `inverse`. Return whether A is positive definite, and log|A|."""
     ok, log_det = decompose_function(prior, pi, inverse)
     if ok:
         inverse_from_cholesky(inverse)

@@ -1,13 +1,13 @@
 """Nearest neighbours of places: an order, neighbour sets, and the regression of each place on its neighbours.
 
-Place k of the order has the neighbours `cells[k, :counts[k]]`, which precede it. With the covariance C of the
-values x at places, and of the neighbours N
+Place k of the order has the neighbours N = `cells[k, :counts[k]]`, which precede it. With the covariance C of the
+values at places
 
     b_k = C_NN⁻¹ C_Nk,   d_k = C_kk − C_kN b_k,   Q = Σ_k v_k v_kᵀ / d_k,   v_k = e_k − Σ_j b_kj e_N(j)
 
-(Vecchia 1988; Datta, Banerjee, Finley and Gelfand 2016, equations 6 to 9). A matrix on the pairs of places that Q has
-is an array of entries. Set k = (k, its neighbours) has the pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t has the entry
-`slots[k, t]`.
+(Vecchia 1988; Datta, Banerjee, Finley and Gelfand 2016, equations 6 to 9). A matrix with the sparsity pattern of Q is
+an array of entries. Set k consists of place k and its neighbours, and has the pairs (0, 0), (1, 0), (1, 1), (2, 0) ….
+Pair t is the entry `slots[k, t]`.
 """
 
 import math
@@ -38,10 +38,10 @@ def _square(own, other):
 
 @kernel
 def maximin_order(x, starts, low, high, order):
-    """Write an order of places (n, d) in which each has the largest distance from all before it.
+    """Write an order of places (n, d) in which each place has the largest distance from the earlier places.
 
     Places are sorted by leaves of the tree of `solvers.neighbour_precision.PlaceTree`. The first place is the place
-    nearest to the mean. A place changes only distances in boxes that are closer to it than their largest distance.
+    nearest to the mean. A new place changes only distances in boxes that are closer to it than their largest distance.
     """
     n, d = x.shape
     boxes, leaves = len(low), len(starts) - 1
@@ -90,8 +90,8 @@ def maximin_order(x, starts, low, high, order):
 def nearest(x, before, known, numbers, first, starts, low, high, cells):
     """Write numbers of the nearest candidates to each place of x (s, d), by distance, into `cells` (s, m).
 
-    Place i has neighbours with numbers less than `before[i]`. Candidates are sorted by leaves of the tree, and
-    `first` has the least number in each box.
+    Neighbours of place i have numbers less than `before[i]`. Candidates are sorted by leaves of the tree, and `first`
+    is the smallest number in each box.
     """
     m = cells.shape[1]
     boxes, leaves = len(low), len(starts) - 1

@@ -1,8 +1,8 @@
 """Rows of coefficients with few entries: products, and quadratic forms of small or sparse symmetric matrices.
 
-Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order. Unused
-entries have the value 0. With a sparse matrix, the entries of row i have pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t
-has the slot `slots[i, t]` in the entries of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
+Row i has the coefficients `values[i]` (k,) in the columns `cells[i]` (k,) of q columns, in ascending order. Unused
+entries have the value 0. For a sparse matrix, the entries of row i have pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t
+has the slot `slots[i, t]` among the entries of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
 """
 
 from pymc_gpep.kernels.compile import kernel
@@ -95,7 +95,7 @@ def entry_covariances(cells, values, matrix, other_cells, other_values, out):
 
 @kernel
 def add_gram(slots, weighed, values, entries):
-    """Add Σ_i c_i a_iᵀ to the entries, of rows c_i and a_i with the same places; sums of calls are symmetric."""
+    """Add Σ_i c_i a_iᵀ to the entries, for rows c_i and a_i with equal columns. The sum must be symmetric."""
     for i in range(values.shape[0]):
         t = 0
         for a in range(values.shape[1]):

@@ -1,17 +1,17 @@
-"""A map from independent standard normals z to latent values f that have a coupled Gaussian posterior.
+"""Map from independent standard normals z to latent values f with a coupled Gaussian posterior.
 
-Integrate t_i, a level common to the classes, out of exp(−½ Σ_k π_ik (f_ik − t_i)²). Sites of precision
-Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i are left. So z is made of one vector for the levels, and of two for each class. These
-two are a draw w of the prior and noise e of the levels, from which Matheron's rule makes a draw of the posterior. With
-the A_k, B_k and P of `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k and C Cᵀ = P,
+Let t_i be a level common to the classes. Integrated out of exp(−½ Σ_k π_ik (f_ik − t_i)²), it leaves a site of
+precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Therefore z has a vector for the levels, and two vectors for each class: w
+for a draw of the prior, and noise e. Matheron's rule computes a draw of the posterior from them. With the A_k, B_k and
+P of `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k and C Cᵀ = P,
 
     t = t̂ + C⁻ᵀ z₀,   f_k = f̂_k + L_k w_k + K_k D_k^½ A_k⁻¹ (D_k^½ (t − t̂ − L_k w_k) − e_k).
 
-Only the A_k and P are factorised. In the other direction the part of z that f does not determine is drawn. The level t
-given f is N(Σ_k π_ik f_ik / 1ᵀπ_i, 1 / 1ᵀπ_i). Where w and e give f − δ, w + L⁻¹δ and e − D^½δ give f.
+Only the A_k and P are factorised. In the inverse direction the part of z that f does not determine is drawn. The level
+t given f is N(Σ_k π_ik f_ik / 1ᵀπ_i, 1 / 1ᵀπ_i). If w and e lead to f − δ, then w + L⁻¹δ and e − D^½δ lead to f.
 
-Arrays: `roots` (1 or c, n, n) holds the L_k, `inverses` (c, n, n) the A_k⁻¹ and `p` (n, n) C, in their lower triangles.
-Array `z` is (2c + 1, n): levels, w of each class, e of each class. All other arrays are (c, n).
+Arrays: `roots` (1 or c, n, n) are the L_k, `inverses` (c, n, n) the A_k⁻¹ and `p` (n, n) is C, in their lower
+triangles. Array `z` is (2c + 1, n): levels, w of each class, e of each class. All other arrays are (c, n).
 """
 
 import math
@@ -52,7 +52,7 @@ def _posterior_draw(prior, root, inverse, pi, level, w, e, work, f):
 
 @kernel
 def colour(k, roots, pi, inverses, p, z, f):
-    """Write f − f̂ into `f` for the given z."""
+    """Write f − f̂ into `f`, computed from z."""
     c, n = f.shape
     level = z[0].copy()
     solve_triangular(p, level, True)
@@ -64,7 +64,7 @@ def colour(k, roots, pi, inverses, p, z, f):
 
 @kernel
 def colour_transposed(k, roots, pi, inverses, p, slope, z):
-    """Write slopes with respect to z into `z`, from slopes with respect to f (c, n): the transpose of `colour`."""
+    """Write derivatives in z into `z`, from derivatives in f (c, n): the transpose of `colour`."""
     c, n = slope.shape
     z[0] = 0.0
     work = np.empty((2, n))
@@ -86,7 +86,7 @@ def colour_transposed(k, roots, pi, inverses, p, slope, z):
 
 @kernel
 def whiten(k, roots, pi, inverses, p, f, z):
-    """Turn independent standard normals in `z` into a draw of z given f; `f` holds f − f̂."""
+    """Transform independent standard normals in `z` to a draw of z given f. `f` is f − f̂."""
     c, n = f.shape
     for i in range(n):
         total, level = _level(pi, f, i)

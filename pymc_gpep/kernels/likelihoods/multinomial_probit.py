@@ -70,8 +70,9 @@ def log_probability_and_gradient(f, y, gradient):
 def log_probability_derivatives(f, y, gradient, hessian):
     """Return log p(y | f), and write its first and second derivatives with respect to f.
 
-    Among the other classes the second derivative is the covariance of the hazards under the normalised integrand. The
-    mean slope of each hazard is added on the diagonal. A shift of f changes nothing, which fills in row and column y.
+    Between the other classes, the second derivative is the covariance of the hazards under the normalised integrand.
+    The mean slope of each hazard is added on the diagonal. Row and column y follow since a common shift of f has no
+    effect.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def log_probability_derivatives(f, y, gradient, hessian):
     slopes, offsets, curvature, hazards = _as_product(f, y)
     mode = near_mode(slopes, offsets, y, hazards)
     peak = log_integrand(mode, slopes, offsets, y, hazards)
-    # Moments about the hazards at the mode: far in the tail hazards are large and hardly vary.
+    # Moments are about the hazards at the mode, since hazards in the tail are large and hardly vary.
     reference = hazards.copy()
     mean = np.zeros(c)
     total = 1.0
@@ -121,7 +122,7 @@ def log_probability_derivatives(f, y, gradient, hessian):
         for k in range(j + 1):
             hessian[j, k] = hessian[j, k] / total - mean[j] * mean[k]
             hessian[k, j] = hessian[j, k]
-    # Row and column y hold zeros so far.
+    # Row and column y are 0 so far.
     for j in range(c):
         if j != y:
             hessian[j, y] = -np.sum(hessian[j])
@@ -142,9 +143,9 @@ def log_probability_hessian(f, y, hessian):
 def log_probability_third(f, y, cov, third):
     """Overwrite `third` (c,) with Σ_kl S_kl ∂³ log p(y | f) / ∂f_j ∂f_k ∂f_l for a symmetric S = `cov` (c, c).
 
-    log p is the log of an integral, so that its third derivatives are cumulants. Let C be the covariance of the
-    differences x_j = f_y − f_j. Let h_j be the hazards at u + x_j, and e = h − E h. Averages E are over the normalised
-    integrand. In terms of x the sum is
+    log p is the log of an integral, so its third derivatives are cumulants. Let C be the covariance of the differences
+    x_j = f_y − f_j. Let h_j be the hazards at u + x_j, and e = h − E h. Averages E are over the normalised integrand.
+    In terms of x the sum is
 
         E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)].
 
@@ -169,7 +170,7 @@ def log_probability_third(f, y, cov, third):
     for node in range(-nodes, nodes + 1):
         u = mode + node * step
         weight = math.exp(log_integrand(u, slopes, offsets, y, hazards) - peak) / total
-        # With x_y for a difference that is always zero, the sums may run over all classes.
+        # x_y is a difference that is always 0, so sums run over all classes.
         common = 0.0
         for k in range(c):
             slope = -hazards[k] * (u + offsets[k] + hazards[k])
@@ -193,7 +194,7 @@ def log_probability_third(f, y, cov, third):
 
 @kernel
 def bound_terms(y, f, b, prior_mean, r, w):
-    """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), and write r and W of its ascent.
+    """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), and write r and W for its ascent.
 
     r = ∂ log p / ∂f − b is written into `r` (c, n), and W into `w` (n, c, c).
     """
@@ -245,7 +246,7 @@ def curvature(f, y, w):
 
 @kernel
 def curvature_slope(f, y, cov, slope):
-    """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i = `cov` and the curvature W."""
+    """Write −½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i to `slope` (c, n), for covariances S_i = `cov` and curvatures W."""
     c, n = f.shape
     own = np.empty(c)
     third = np.empty(c)

@@ -16,7 +16,7 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 def softmax(f, y, pi, gradient):
     """Write π into `pi` and ∇ log p(y_i | f_i) = e_y − π into `gradient`; return Σ_i log p(y_i | f_i).
 
-    1 − π_y is the sum over the other classes, so neither 1 − π_y nor log p loses digits if π_y is nearly 1.
+    1 − π_y is the sum over the other classes. So it and log p are accurate for π_y near 1.
     """
     c, n = f.shape
     value = 0.0
@@ -41,7 +41,7 @@ def softmax(f, y, pi, gradient):
 
 @inlined_kernel
 def label_along_line(f, label, direction, t, i):
-    """Return first and minus second derivatives in t of the log probability of a label at point i."""
+    """Return the first and minus the second derivative in t of the log probability of a label at point i."""
     c = len(f)
     top = -np.inf
     for a in range(c):
@@ -61,7 +61,7 @@ def label_along_line(f, label, direction, t, i):
 
 @kernel
 def along_line(f, y, direction, t):
-    """Return first and minus second derivatives in t of Σ_i log p(y_i | f_i + t d_i)."""
+    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i)."""
     slope = 0.0
     curvature = 0.0
     for i in range(len(y)):
@@ -73,7 +73,7 @@ def along_line(f, y, direction, t):
 
 @kernel
 def curvature_slope(pi, cov, slope):
-    """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = diag(π_i) − π_iπ_iᵀ.
+    """Write −½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = diag(π_i) − π_iπ_iᵀ.
 
     With d = diag S and q = S π it is −½ π ∘ (d − 2q − πᵀ(d − 2q)), for each point.
     """

@@ -1,6 +1,6 @@
 """The softmax likelihood of votes, p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a), N = Σ_a y_a and π the softmax of f.
 
-Arrays are as in `pymc_gpep.kernels.likelihoods.softmax`. Only the votes `y` are (n, c), and `pi` (c, n) holds N π. The
+Arrays are as in `pymc_gpep.kernels.likelihoods.softmax`, but votes `y` are (n, c), and `pi` (c, n) is N π. The
 curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
 """
 
@@ -29,9 +29,9 @@ def log_ways(y):
 
 @kernel
 def point_log_density(f, y, pi, gradient):
-    """Write the softmax of f (c,) into `pi`, y − N π into `gradient`; return Σ_a y_a log π_a, NaN for negative votes.
+    """Write the softmax of f (c,) to `pi`, y − N π to `gradient`; return Σ_a y_a log π_a, NaN for negative votes.
 
-    Nothing cancels in the gradient, Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, nor in log π where π is nearly 1.
+    The gradient is computed as Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, without cancellation, as is log π for π near 1.
     """
     c = f.shape[0]
     best = 0
@@ -82,7 +82,7 @@ def log_density(f, y, pi, gradient):
 
 @kernel
 def along_line(f, y, direction, t):
-    """Return first and minus second derivatives in t of Σ_i log p(y_i | f_i + t d_i)."""
+    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i)."""
     c, n = f.shape
     slope = 0.0
     curvature = 0.0
@@ -104,7 +104,7 @@ def along_line(f, y, direction, t):
 
 @kernel
 def curvature_slope(pi, cov, slope):
-    """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = N (diag(π) − ππᵀ).
+    """Write −½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = N (diag(π) − ππᵀ).
 
     It is N times the slope of one vote.
     """

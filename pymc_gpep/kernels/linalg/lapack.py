@@ -1,6 +1,6 @@
 """BLAS and LAPACK for kernels: in place, on square C-ordered matrices, which are overwritten.
 
-A symmetric matrix is the same in Fortran order and in C order, so only triangles and transposes need care. The lower
+A symmetric matrix is equal in Fortran order and in C order, but triangles and transposes are exchanged. The lower
 triangle in C order is the upper triangle in Fortran order. Matrices are in double or single precision, and vectors have
 the precision of their matrix.
 """
@@ -20,7 +20,7 @@ _char = types.CPointer(types.uint8)
 
 
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
-    """Return a routine for double or single precision. Its first argument is an array with the type of the numbers.
+    """Return a routine for double or single precision, whose first argument is an array of this type.
 
     `arguments` are the types of its pointers: c for characters, i for integers, x for the numbers.
     """
@@ -66,9 +66,10 @@ _TRANSPOSED = np.array([ord("T")], np.uint8)
 _NORMAL = np.array([ord("N")], np.uint8)
 
 
-# OpenBLAS solves triangular systems at half the speed of its products, and small systems more slowly. Below, all but
-# blocks of this edge on the diagonal are products. Before block k, 2^b blocks from k on are multiplied with the 2^b
-# before it, where bit b is the lowest of k that is 1. So most products are large, and each pair of blocks meets once.
+# Edge of diagonal blocks; products replace all other parts of triangular solves. OpenBLAS solves triangular systems at
+# half the speed of products, and small systems even more slowly. Before block k, 2^b blocks from k on are multiplied
+# with the 2^b blocks before k, where b is the lowest bit of k that is 1. So most products are large, and each pair of
+# blocks is used once.
 _BLOCK = 64
 
 
@@ -77,7 +78,7 @@ _MILD = 1e3  # Largest condition number (Frobenius) of a block whose inverse rep
 
 @kernel
 def _invert_mild_block(lower, first, edge, out):
-    """Write the inverse of a block on the diagonal of L into `out` (edge²,); return False if the block is not mild."""
+    """Write the inverse of a diagonal block of L into `out` (edge²,). Return False if the block is ill-conditioned."""
     square = 0.0
     for i in range(edge):
         for j in range(i + 1):
@@ -97,8 +98,8 @@ def _invert_mild_block(lower, first, edge, out):
 def _solve_columns(lower, first, n, b, start, m, width):
     """Multiply a part of the flattened array `b` by L⁻ᵀ in place.
 
-    L are n rows and columns of `lower` from `first` on. The part is (m, n); it begins at `start`, and rows of `b` are
-    `width` long.
+    L is the block of `lower` with n rows and columns from `first` on. The part is (m, n) and begins at `start`; rows of
+    `b` have the length `width`.
     """
     whole = np.array([lower.shape[0]], np.int32)
     long, rows = np.array([width], np.int32), np.array([m], np.int32)
@@ -243,7 +244,7 @@ def multiply(a, b, out, transposed):
 
 @kernel
 def copy_into(out, values):
-    """Copy a contiguous array of equal size into `out` (an assignment of slices takes long to compile)."""
+    """Copy a contiguous array of equal size into `out`, since an assignment of slices takes long to compile."""
     n = np.array([out.size], np.int32)
     step = np.ones(1, np.int32)
     _copy(out, n.ctypes, values.ctypes, step.ctypes, out.ctypes, step.ctypes)
@@ -306,7 +307,7 @@ def multiply_triangular(lower, x, transposed):
     _trmv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
 
 
-_ROUNDING = 1e-8  # Error of covariances by cancellation in squared distances, relative to the largest variance.
+_ROUNDING = 1e-8  # Allowed rounding error of covariances, relative to the largest variance.
 _SMALLEST = 1e-290  # Smallest scale, which makes a matrix of zeros positive definite.
 
 
@@ -333,7 +334,7 @@ def is_covariance(matrix, work):
 
 
 _EPS = np.finfo(np.float64).eps
-_AMPLIFIED = 8.0  # Amplification of errors of f in a Newton step, observed at variances of 1e5.
+_AMPLIFIED = 8.0  # Amplification of rounding errors of f in a Newton step, observed at variances of 1e5.
 
 
 @kernel

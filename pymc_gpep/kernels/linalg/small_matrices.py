@@ -1,4 +1,4 @@
-"""Factors and roots of matrices with a few rows, where a call of LAPACK costs more than the work.
+"""Factors and roots of matrices with a few rows, for which calls of LAPACK take longer than the computation.
 
 The symmetric root commutes with permutations of rows and columns; a triangular root does not.
 """

@@ -1,12 +1,11 @@
 """Sparse symmetric matrices P = L D Lᵀ: elimination, factor, solves, and the entries of P⁻¹ on the pattern of L.
 
 L has a unit diagonal. Its rows below the diagonal are stored column by column, in ascending order: column j has the
-rows `rows[starts[j]:starts[j + 1]]`. The entries of a matrix form an array, the diagonal first and then the columns.
-The position of an entry is its slot. The last slot holds 0, for entries outside the pattern.
+rows `rows[starts[j]:starts[j + 1]]`. The entries of a matrix are an array, first the diagonal, then the columns. The
+position of an entry is its slot. The last slot is 0, for entries outside the pattern.
 
-Column j of L has an entry in row k if P has one there. It also has one if a column before it has entries in both rows.
-The first row of a column is its parent in the elimination tree (Liu 1990), and with S = P⁻¹ (Takahashi, Fagan and Chin
-1973)
+Column j of L has an entry in row k if P has it, or if an earlier column has entries in rows j and k. The first row of a
+column is its parent in the elimination tree (Liu 1990). With S = P⁻¹ (Takahashi, Fagan and Chin 1973)
 
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
@@ -28,9 +27,9 @@ from pymc_gpep.kernels.linalg.lapack import (
 
 @kernel
 def count_rows(before, columns, limit, parent, counts, seen):
-    """Count the rows of each column of L, and find parents in the elimination tree, −1 of a root.
+    """Count the rows of each column of L, and find parents in the elimination tree (−1 for a root).
 
-    Returns whether L has at most `limit` entries below its diagonal; otherwise counting ends early.
+    Return whether L has at most `limit` entries below its diagonal. Otherwise counting ends early.
 
     The columns before k in which row k of P has an entry are `columns[before[k]:before[k + 1]]`; `counts` begins at 0.
     """
@@ -70,10 +69,10 @@ def fill_rows(before, columns, parent, starts, rows, seen, ends):
 
 @kernel
 def place_in_runs(parent, by_count, order):
-    """Write a postorder of a forest of parents, −1 of a root; the last child of a vertex is last in `by_count`."""
+    """Write a postorder of a forest, given parents (−1 for a root). The last child is last in `by_count`."""
     first, following, after = np.full((3, parent.size), -1)
     root = -1
-    for j in by_count[::-1]:  # A list of children begins with the child that was added last.
+    for j in by_count[::-1]:  # Each list of children begins with the last added child.
         if parent[j] < 0:
             following[j] = root
             root = j
@@ -114,7 +113,7 @@ def find_slots(starts, rows, first, second, slots):
 
 @inlined_kernel
 def _extends(starts, rows, j, dense):
-    """Return whether the rows of column j are the next column and its rows."""
+    """Return whether the rows of column j are j + 1 and the rows of column j + 1."""
     return (
         0 <= j < dense - 1
         and starts[j + 1] > starts[j]
@@ -125,7 +124,7 @@ def _extends(starts, rows, j, dense):
 
 @kernel
 def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
-    """Subtract products (count, count), by their lower triangle, at the rows from `begin` on."""
+    """Subtract the lower triangle of products (count, count) at the rows from `begin` on."""
     for c in range(count):
         k = rows[begin + c]
         diagonal[k] -= products[c, c]
@@ -145,8 +144,8 @@ def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
 def factorise(starts, rows, dense, diagonal, lower):
     """Overwrite a matrix with D and L; return whether it is positive definite.
 
-    Successive columns with equal rows, except the columns themselves, form a run, which is eliminated at once. Columns
-    from `dense` on hold the Schur complement of the columns before.
+    Successive columns with equal rows, apart from the columns themselves, form a run, which is eliminated in one step.
+    Columns from `dense` on receive the Schur complement of the earlier columns.
     """
     first = 0
     while first < dense:
@@ -256,7 +255,7 @@ def solve_upper(starts, rows, dense, lower, x):
 
 @kernel
 def write_corner(diagonal, lower, matrix):
-    """Write a dense block (m, m) from its diagonal and columns, as an upper triangle by rows."""
+    """Write a dense block (m, m) from its diagonal and columns, into an upper triangle."""
     t = 0
     for j in range(diagonal.size):
         matrix[j, j] = diagonal[j]
@@ -278,7 +277,7 @@ def read_corner(matrix, pivots, diagonal, lower):
 
 @kernel
 def independent_set(starts, rows, order, within):
-    """Mark an independent set of vertices (q,) of a graph, chosen greedily in the given order."""
+    """Mark an independent set of vertices (q,) of a graph, chosen greedily in `order`."""
     for j in order:
         free = True
         for t in range(starts[j], starts[j + 1]):

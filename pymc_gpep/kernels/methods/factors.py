@@ -1,20 +1,20 @@
-"""Log normalisers and expected logarithms of the factors of many points, with the accuracy of a step.
+"""Log normalisers and expected logarithms of the factors of many points.
 
 Inputs are means and variances (B, d) of the latent value of each site at B points. `value` (B,), `in_mean` and
 `in_variance` (B, d) are overwritten with the value of each point and its derivatives.
 
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
 P is the probability that the observed class has the largest of the utilities u_k ~ N(m_k, v_k + noise) (equations 14 to
-17 of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise it has no bound from below. Girolami and Rogers
-(2006) give the utilities a separate distribution. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f)
-averages to log p(y | m) − ½ Σ v or more.
+17 of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise this average is −∞. Girolami and Rogers (2006)
+use a separate distribution of the utilities. Then log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, so the average of log
+p(y | f) is at least log p(y | m) − ½ Σ v.
 
 EP uses the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df of a factor t, and ρ_k = ∂ log Z / ∂m_k. It also needs
 γ_k = ρ_k² − 2 ∂ log Z / ∂v_k, which by the heat equation is −∂² log Z / ∂m_k².
 
 `quadrature_tilted` treats a point of the multinomial probit as one factor. With independent cavities N(μ_k, v_k) the
-utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed if its utility t ~ N(μ_y, τ²),
-τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t the rest is in closed form, and every moment is one
+utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed if its utility t ~ N(μ_y, τ²), τ² = 1 +
+v_y, is the largest (Girolami and Zhong 2007). Given t the other integrals have closed forms, and each moment is an
 integral over x = (t − μ_y) / τ:
 
     Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
@@ -23,10 +23,10 @@ Seeger, Lawrence and Herbrich (2006) use two two-dimensional and 2c − 1 one-di
 Girolami and Zhong use 2c + 1 two-dimensional quadratures of a few nodes. Here a trapezoid rule computes all moments to
 nearly full precision.
 
-Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
-tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
-both. For class y, V is the variance of x. For other classes it is E[1 − λ (λ + z)] + Var λ, λ the hazard at z, and ρ
-is −E[λ] / σ.
+Let V be the tilted variance of a class's standardised utility, and ρ its tilted mean divided by the standard deviation.
+The tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V)
+matches both moments. For class y, V is the variance of x. For other classes it is E[1 − λ (λ + z)] + Var λ, λ the
+hazard at z, and ρ is −E[λ] / σ.
 """
 
 import math
@@ -43,16 +43,16 @@ from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
-_MOST_NODES = 5000  # Largest number of nodes; hundreds suffice in practice.
-_STEEP = 1000.0  # κ above which pieces are faster than the trapezoid rule.
+_MOST_NODES = 5000  # Largest number of nodes; usually hundreds suffice.
+_STEEP = 1000.0  # Curvature κ above which a sum over pieces is faster than the trapezoid rule.
 _PIECES, _OF_PIECES = LEGENDRE
-_CLOSE = 0.02  # Largest last step, in widths of the integrand.
+_CLOSE = 0.02  # Largest last Newton step, in widths of the integrand.
 
 
 FLAT = 15.0
-"""Largest κ of an integral for a Gauss-Hermite rule."""
+"""Largest curvature κ of an integrand for a Gauss-Hermite rule."""
 FINE = math.log(1e-12)
-"""`log_error` of an integral for EP or a bound until convergence."""
+"""`log_error` for integrals of EP and bounds that iterate to convergence."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 _RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # Rule for functions without the Gaussian weight.
 _AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
@@ -61,7 +61,7 @@ _SHARES /= _SHARES.sum()
 
 @kernel
 def pairs(mean, variance, noise, value, in_mean, in_variance):
-    """Compute log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then sites on the f_k, in the same order."""
+    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). Sites of f_y precede sites of the f_k."""
     rows, d = mean.shape
     half = d // 2
     for b in range(rows):
@@ -82,7 +82,7 @@ def pairs(mean, variance, noise, value, in_mean, in_variance):
 
 @kernel
 def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
-    """log Φ(±m / √(noise + v)) of one function, + for label 1 and − for label 0."""
+    """Compute log Φ(±m / √(noise + v)) for one function, + for label 1 and − for label 0."""
     for b in range(mean.shape[0]):
         scale = 1.0 / math.sqrt(noise + variance[b, 0])
         if labels[b] == 0:
@@ -95,7 +95,7 @@ def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
 
 @kernel
 def one_logit(mean, variance, labels, value, in_mean, in_variance):
-    """log ∫ σ(±f) N(f | m, v) df of one function, + for label 1 and − for label 0; NaN if m or v is NaN."""
+    """Compute log ∫ σ(±f) N(f | m, v) df for one function, + for label 1, − for label 0; NaN if m or v is NaN."""
     room = np.empty(ROOM)
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
@@ -113,13 +113,13 @@ def one_logit(mean, variance, labels, value, in_mean, in_variance):
 
 @kernel
 def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, in_mean, in_variance):
-    """log P that the utility of the label is the largest of d independent utilities, latent values with normal noise.
+    """Compute log probabilities that the label's utility is the largest of d independent normal utilities.
 
-    It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. If κ = 1 + Σ a_k² is
-    less than `flat`, a Gauss-Hermite rule of 16 nodes is used. With `FLAT` errors are at most 5e-5, usually 1e-8.
-    Otherwise the trapezoid rule is used, with a step for errors of exp(`log_error`): see
-    `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them. From κ
-    = 1000 on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
+    Utilities are latent values plus noise. The result is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx, with a product over the
+    other classes. If κ = 1 + Σ a_k² is less than `flat`, a Gauss-Hermite rule of 16 nodes is used. With `FLAT` errors
+    are at most 5e-5, usually 1e-8. Otherwise the trapezoid rule is used, with a step for errors of exp(`log_error`):
+    see `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them. From κ = 1000
+    on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
@@ -172,7 +172,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
-        narrow = steepest < 2.0  # Moments of the label's utility are nearly marginal moments.
+        narrow = steepest < 2.0  # Then moments of the label's utility are nearly the marginal moments.
         total = 0.0
         first = 0.0
         second = 0.0
@@ -235,7 +235,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
 
 @kernel
 def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
-    """Log normalisers of `whole_points` with unit noise, to about ten digits, for EP until convergence.
+    """Compute log normalisers of `whole_points` with unit noise to about ten digits, for EP that converges.
 
     `rho` and `gamma` (B, d) are the first derivatives and minus the second derivatives in the means.
     """
@@ -261,7 +261,7 @@ def mix_labels(epsilon, classes, value, in_mean, in_variance):
 
 @kernel
 def average_labels(epsilons, classes, value, in_mean, in_variance):
-    """p log(1 − ε + ε / c) + (1 − p) log(ε / c), from log p and its derivatives, in place; NaN without noise ε (B,)."""
+    """Replace log p by p log(1 − ε + ε / c) + (1 − p) log(ε / c), with derivatives, in place; NaN if ε (B,) is 0."""
     for b in range(value.shape[0]):
         epsilon = epsilons[b] if 0.0 < epsilons[b] < 1.0 else math.nan
         lowest = math.log(epsilon / classes)
@@ -274,7 +274,7 @@ def average_labels(epsilons, classes, value, in_mean, in_variance):
 
 @kernel
 def _expected_log_cdf(mean, deviation):
-    """E log Φ(z), and its derivatives in the mean and in the variance, by a fixed rule of 64 nodes."""
+    """Return E log Φ(z), and its derivatives in mean and variance, by a fixed rule of 64 nodes."""
     value = 0.0
     slope = 0.0
     along = 0.0
@@ -288,7 +288,7 @@ def _expected_log_cdf(mean, deviation):
 
 @kernel
 def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
-    """Σ_k E log Φ((f_y − f_k) / √noise), with sites as in `pairs`."""
+    """Compute Σ_k E log Φ((f_y − f_k) / √noise), with sites as in `pairs`."""
     rows, d = mean.shape
     half = d // 2
     scale = 1.0 / math.sqrt(noise)
@@ -307,7 +307,7 @@ def expected_pairs(mean, variance, noise, value, in_mean, in_variance):
 
 @kernel
 def expected_probit(mean, variance, labels, value, in_mean, in_variance):
-    """E log Φ(±f) of one function, + for label 1 and − for label 0."""
+    """Compute E log Φ(±f) for one function, + for label 1 and − for label 0."""
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
         value[b], slope, in_variance[b, 0] = _expected_log_cdf(sign * mean[b, 0], math.sqrt(variance[b, 0]))
@@ -316,7 +316,7 @@ def expected_probit(mean, variance, labels, value, in_mean, in_variance):
 
 @kernel
 def expected_logit(mean, variance, labels, value, in_mean, in_variance):
-    """E log σ(±f) of one function, + for label 1 and − for label 0, by the same rule."""
+    """Compute E log σ(±f) for one function, + for label 1 and − for label 0, by the same rule."""
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
         centre, deviation = sign * mean[b, 0], math.sqrt(variance[b, 0])
@@ -346,7 +346,7 @@ def _step_average(noise, mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Bound the average of the multinomial probit with label noise, whose utilities have unit noise.
+    """Compute the average log multinomial probit with label noise, by its integral.
 
     Parameters
     ----------
@@ -366,13 +366,13 @@ def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute the exact average of the step likelihood with label noise, whose utilities are the latent values."""
+    """Compute the average log step likelihood with label noise, whose utilities are the latent values."""
     _step_average(_LEAST, mean, variance, y, parameters, value, of_mean, of_variance)
 
 
 @kernel
 def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Bound of the average of the multinomial probit without label noise; `parameters` are not read."""
+    """Compute the bound of the average log multinomial probit without label noise; `parameters` are not read."""
     n, c = mean.shape
     for i in range(n):
         value[i] = log_probability_and_gradient(mean[i], y[i], of_mean[i])
@@ -383,10 +383,11 @@ def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
 
 @kernel
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
-    """Add the terms of node x to the sums of the standardised utilities' moments; return its weight.
+    """Add the terms of node x to sums for moments of standardised utilities; return the weight of the node.
 
-    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or λ minus its value at the
-    mode, its square, the truncated variance 1 − λ(λ + z), and workspace.
+    `log_z` is the log integrand at the mode, without a constant. The first rows of `moments` (4, c) are sums of x or λ
+    minus its value at the mode, and of its square. The other rows are sums of the truncated variance 1 − λ(λ + z), and
+    workspace.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - log_z
@@ -411,10 +412,10 @@ def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
 
 @kernel
 def quadrature_tilted(settings, mean, variance, y, old, new, scale):
-    """Matched site of one point under independent cavities of `mean` and `variance` (c,); returns log Ẑ and 0.
+    """Write the matched site of a point under independent cavities `mean`, `variance` (c,). Return log Ẑ and 0.
 
-    `settings` are scratch arrays, three (c,) and one (4, c). The site's π and ν are written into `new` (2, c). `old`
-    and `scale` are unused; other kernels with this signature iterate inner sites.
+    `settings` are scratch arrays, three (c,) and one (4, c). π and ν of the site are written into `new` (2, c). `old`
+    and `scale` are unused; other kernels with this signature use them for inner sites.
     """
     slopes, offsets, at_mode, moments = settings
     c = mean.shape[0]
@@ -452,7 +453,7 @@ def quadrature_tilted(settings, mean, variance, y, old, new, scale):
 
 @kernel
 def point_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """Treat a point's whole multinomial probit as one factor, by one integral.
+    """Compute derivatives of log normalisers of the multinomial probit as one factor for each point.
 
     Parameters
     ----------
@@ -494,7 +495,7 @@ def _pair_derivatives(noise, mean, variance, log_z, rho, gamma):
 
 @kernel
 def pair_derivatives(mean, variance, log_z, rho, gamma):
-    """One factor Φ((f − g) / √2) for every pair of utilities, of the observed class and of another.
+    """Compute derivatives of log normalisers of Φ((f − g) / √2), for pairs of the observed and another class.
 
     Both utilities have unit noise. Villacampa-Calvo and Hernández-Lobato (2017), equations 6 to 8.
 
@@ -512,5 +513,5 @@ def pair_derivatives(mean, variance, log_z, rho, gamma):
 
 @kernel
 def step_pair_derivatives(mean, variance, log_z, rho, gamma):
-    """One factor Θ(f − g) for every pair: utilities without noise."""
+    """Compute derivatives of log normalisers of Θ(f − g), for pairs of utilities without noise."""
     _pair_derivatives(_LEAST, mean, variance, log_z, rho, gamma)

@@ -2,19 +2,19 @@
 
 The likelihood without noise is the probability that the utility of the observed class is the largest. Utilities of the
 multinomial probit are latent values with unit noise; utilities of the step likelihood are the latent values. For the
-probit, the integral Ẑ₀ and moments under a cavity come from inner EP. The step likelihood is treated as the probit of
-greatly enlarged latent values.
+probit, inner EP computes the integral Ẑ₀ and moments under a cavity. The step likelihood is treated as the probit of
+latent values times a large factor.
 
 Derivatives of log Ẑ₀ are ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With r = (1 − ε) Ẑ₀ / Ẑ the factor
 with noise has
 
     log Ẑ = log((1 − ε) Ẑ₀ + ε / c),   ρ_ε = r ρ,   T_ε = r T − r (1 − r) ρρᵀ.
 
-A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, matches tilted means and
-covariances. T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
+A site Π = T_ε (I − S T_ε)⁻¹ of the differences x_j = f_y − f_j, which have the cavity covariance S, matches tilted
+means and covariances. T_ε and Π may have negative eigenvalues, since a label that may be noise can increase variances.
 
-Sites have the layout of `pymc_gpep.kernels.moments.full_sites`, but act on the x, not on the g. The first half holds
-the diagonal of Π, and zeros after that. The second half holds locations and the lower triangle of Π below the diagonal.
+Sites have the layout of `pymc_gpep.kernels.moments.full_sites`, but are sites of x in place of g. The first half is the
+diagonal of Π, padded by zeros. The second half is the locations, and the lower triangle of Π below the diagonal.
 """
 
 import math
@@ -28,13 +28,13 @@ from pymc_gpep.kernels.moments.inner_ep import change_site, label_differences, s
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 
 _LEAST = 1e-12
-"""Variance added to latent values, so that latent values without variance have a likelihood."""
+"""Variance that is added to latent values, for latent values without variance."""
 _NODES, _WEIGHTS = LEGENDRE
 
 
 @kernel
 def _with_label_noise(log_p, rho, gamma, epsilon):
-    """Return log Ẑ for log Ẑ₀, and replace derivatives of log Ẑ₀ by derivatives of log Ẑ."""
+    """Return log Ẑ from log Ẑ₀, and replace derivatives of log Ẑ₀ by derivatives of log Ẑ."""
     c = rho.shape[0]
     if not epsilon > 0.0:
         return log_p
@@ -79,8 +79,8 @@ def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
 
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # Sweeps and tolerance of inner EP.
-_NOTHING = 40.0  # Minus the logarithm of the share of Ẑ₀ below which it is negligible against ε / c.
-_NARROW = 1e-5  # Noise that smooths a step to a probit, in units of the largest standard deviation of a difference.
+_NOTHING = 40.0  # Minus the log ratio of Ẑ₀ to ε / c below which Ẑ₀ is negligible.
+_NARROW = 1e-5  # Noise of the probit for a step, relative to the largest standard deviation of differences.
 
 
 @kernel
@@ -107,9 +107,9 @@ def sites_of_differences(y, sites, pi, nu, w, location):
 
 @inlined_kernel
 def _without_site(m, s, pi, nu, room, pull):
-    """Turn moments of x under the posterior, `m` (d,) and `s` (d, d), into moments without the site.
+    """Replace posterior moments `m` (d,) and `s` (d, d) of x by moments without the site.
 
-    Return the log normaliser of the site under the new moments; NaN if the result is not a Gaussian.
+    Return the log normaliser of the site under the new moments; NaN if the cavity is improper.
     """
     d = m.shape[0]
     log_z = 0.0
@@ -141,7 +141,7 @@ def _without_site(m, s, pi, nu, room, pull):
 
 @inlined_kernel
 def _inner(noise, m, s, alpha, beta, work):
-    """Continue inner EP from the sites α and β; `m` and `s` become the moments of g with these sites. Return log Z.
+    """Continue inner EP from sites α and β. Return log Z; `m` and `s` become the moments of g with the final sites.
 
     `noise` is the standard deviation of u, by which all values are divided during the iteration.
     """
@@ -173,9 +173,9 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
     """Write new sites of all points to `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
     `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
-    `beta` (n, d) the inner sites, which are overwritten. With `widens` 0 the negative part of T_ε is left out. `scale`
-    (n, D) receives the units of changes for `site_ep`, `slopes` (1, n) derivatives in ε at fixed moments. Returns the
-    sum of the points' terms of the evidence, and the largest change of a site in units of its marginal.
+    `beta` (n, d) the inner sites, which are overwritten. If `widens` is 0, the negative part of T_ε is left out.
+    `scale` (n, D) receives the units of changes for `site_ep`, `slopes` (1, n) derivatives in ε at fixed moments.
+    Return the sum of the points' terms of the evidence, and the largest change of a site in units of its marginal.
     """
     n, d = nu.shape
     rows = np.empty((4, d))
@@ -200,7 +200,7 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
                 noise = max(noise, _NARROW * math.sqrt(s[j, j]))
         epsilon = parameters[0, i]
         anything = epsilon / (d + 1)
-        most = 0.0  # an upper bound of log P: the minimum over single differences
+        most = 0.0  # Upper bound of log P: the minimum over single differences.
         for j in range(d):
             if m[j] < 0.0:
                 most = min(most, -0.5 * m[j] * m[j] / (s[j, j] + noise * noise))

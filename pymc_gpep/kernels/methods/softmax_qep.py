@@ -1,8 +1,7 @@
-"""Coupled sites of EP for a softmax of labels and of votes, by constrained projection (Seeger and Jordan 2004).
+"""Coupled sites of EP for a softmax of labels or votes, by constrained projection (Seeger and Jordan 2004).
 
 The sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are stored as π and ν, (2, n, c). They match the tilted
-means, and the tilted covariances as far as such sites can. The sum over classes of the π of a point with N votes is
-about N.
+means, and approximate the tilted covariances. For a point with N votes, the π of the classes sum to about N.
 """
 
 import math
@@ -23,7 +22,7 @@ LEAST = -200.0
 def softmax_sites(sites, pi, nu):
     """Write π and ν (c, n) from `sites` (2, n, c).
 
-    If all π of a point are zero, they are set to 1/c, as at f = 0, since π must be positive.
+    If all π of a point are 0, they are set to 1/c, the value at f = 0, since π must be positive.
     """
     _, n, c = sites.shape
     for i in range(n):
@@ -37,7 +36,7 @@ def softmax_sites(sites, pi, nu):
 
 @inlined_kernel
 def cavity(s, precision, location, m):
-    """Turn the moments `m` (d,) and `s` (d, d) of differences into cavity moments, of full rank or not.
+    """Replace the moments `m` (d,) and `s` (d, d) of differences by cavity moments; `s` may be singular.
 
     Return the log normaliser of the site under the cavity.
     """
@@ -122,9 +121,9 @@ def _contrast_variances(cov, weights, out):
 def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
     """Write a site of one point into `target` (2, c), with π = exp(`log_pi`) (c,).
 
-    `m` and `gradient` (c − 1,) are tilted means of differences to the class `label`, and ∇ log Z in these. `sites`
-    (2, c) is the present site, `cov` (c, c) the posterior covariance. Variances of contrasts are written into `scale`.
-    Returns the largest change of the site in units of its marginal.
+    `m` (c − 1,) are tilted means of differences to the class `label`, and `gradient` (c − 1,) is ∇ log Z in them.
+    `sites` (2, c) is the present site, `cov` (c, c) the posterior covariance. Variances of contrasts are written into
+    `scale`. Return the largest change of the site in units of its marginal.
     """
     c = log_pi.shape[0]
     rows = np.empty((2, c))
@@ -164,7 +163,7 @@ def _votes_of_differences(m, s, y, label, nodes, log_weights, factor, gradient, 
     centred, root = rows[0], rows[1]
     rows = np.empty((2, c))
     average, slope = rows[0], rows[1]
-    # Latent values less the latent value of the class.
+    # Latent values relative to the class `label`.
     average[label] = 0.0
     for k in range(c):
         centred[label, k] = 0.0
@@ -188,9 +187,9 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
     """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
     Observations `y` are labels (n,) or votes (n, c). `nodes` and `log_weights` are as in `softmax_moments` or
-    `votes_moments`; `pi` (c, n) belongs to the present `sites`. `scale` (n, c) receives the variances of contrasts that
-    the site parameters act on. Returns the sum of the points' terms of the evidence, and the largest change of a site
-    in units of its marginal.
+    `votes_moments`; `pi` (c, n) belongs to the present `sites`. `scale` (n, c) receives the variances of the contrasts
+    of the site parameters. Return the sum of the points' terms of the evidence, and the largest change of a site in
+    units of its marginal.
     """
     _, n, c = sites.shape
     d = c - 1
@@ -227,7 +226,7 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
                 terms += softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
             else:
                 terms += _votes_of_differences(m, s, y[i], label, nodes, log_weights, factor, gradient, loss)
-            # From here on m is the tilted mean; the projection starts from the curvature there.
+            # m becomes the tilted mean; the projection starts from the curvature at it.
             for j in range(d):
                 for k in range(d):
                     m[j] += s[j, k] * gradient[k]

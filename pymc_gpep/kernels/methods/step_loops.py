@@ -1,4 +1,4 @@
-"""Computations of a step other than matrix products, each in one pass over an array.
+"""Loops of a step besides matrix products, each in one pass over an array.
 
 Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
 of functions are (B, c), and numbers of sites (B, d).
@@ -33,11 +33,11 @@ def squared_norms(inputs, squares, norms):
 
 @kernel
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
-    """Add derivatives in inducing inputs z (M, d) and in `squares` (d,) from derivatives in squared distances times −2.
+    """Add derivatives in inducing inputs z (M, d) and in `squares` (d,), from −2 × derivatives in squared distances.
 
-    Derivatives are G (B, M) to rows x, and H (M, M) among the z. Then `of_rows` is Gᵀ x, and `of_inducing` is H z.
-    `row_weights` and `weights` (M,) are sums of G and H over all other axes. Derivatives are added to `slopes` and, for
-    the part of z, to `of_squares`.
+    The latter are G (B, M) for distances to rows x, and H (M, M) for distances between the z. `of_rows` is Gᵀ x, and
+    `of_inducing` is H z. `row_weights` and `weights` (M,) are sums of G and H over the other axes. Results are added to
+    `slopes` and, for the terms of z, to `of_squares`.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
@@ -49,7 +49,7 @@ def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes,
 
 @kernel
 def row_slopes(x, row_weights, of_squares):
-    """Add the part of rows (B, d) to derivatives in `squares` (d,), by sums (B,) of derivatives as above."""
+    """Add the terms of rows (B, d) to derivatives in `squares` (d,), from sums (B,) of G."""
     for b in range(x.shape[0]):
         half = 0.5 * row_weights[b]
         for j in range(x.shape[1]):
@@ -74,7 +74,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """Write variances (B,) minus the features' variances, at least 0, to `rest` (B,)."""
+    """Write residual variances to `rest` (B,): variances (B,) minus squared norms of features, at least 0."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):
@@ -106,9 +106,9 @@ def variances(w, covariances, found):
 
 @kernel
 def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
-    """Add the part of variances wᵀ Σ_k w and s, by derivatives (B, c) in both, to derivatives in w (B, M).
+    """Add the terms of variances wᵀ Σ_k w and of s to derivatives in w (B, M), from derivatives (B, c) in both.
 
-    Features of `inducing` values come first, and s is less the squares of these alone.
+    The first `inducing` features are of the process; s depends only on their squares.
     """
     size = w.shape[1]
     for b in range(w.shape[0]):
@@ -124,7 +124,7 @@ def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
 
 @kernel
 def scaled_rows(w, weights, k, sign, scaled):
-    """Write rows of w times the roots of weights (B, c) of function k with this sign, else zeros, into `scaled`."""
+    """Write rows of w times roots of the weights (B, c) of function k with this sign into `scaled`; else zeros."""
     for b in range(w.shape[0]):
         weight = sign * weights[b, k]
         root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays NaN.

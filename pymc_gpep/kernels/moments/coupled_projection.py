@@ -1,18 +1,18 @@
-"""The coupled site nearest to a tilted distribution: Π = diag π − ππᵀ/1ᵀπ, π ≻ 0.
+"""Coupled site Π = diag π − ππᵀ/1ᵀπ, π ≻ 0, that is nearest to a tilted distribution.
 
 The distribution is of g = μ + F t, t ~ N(0, I), with the tilted covariance I − Ω of t. The site minimises
 
     f(π) = −log|I + M| + tr (I − Ω) M,   M = Fᵀ Π F.
 
-That is the Kullback–Leibler divergence up to constants (Seeger and Jordan 2004, section 4.3 and appendix C). With
-x = π / 1ᵀπ and z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ. For w_a = Fᵀ z_a, Σ = (I + M)⁻¹ and G = M Σ − Ω the derivatives are
+Up to constants, f is the Kullback–Leibler divergence (Seeger and Jordan 2004, section 4.3 and appendix C). With x = π /
+1ᵀπ and z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ. For w_a = Fᵀ z_a, Σ = (I + M)⁻¹ and G = M Σ − Ω the derivatives are
 
     ∂f/∂π_a = w_aᵀ G w_a,   ∂²f/∂π_a∂π_e = (w_aᵀ Σ w_e)² − 2 w_aᵀ G w_e / 1ᵀπ:
 
-at the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π that couples them in the
-right sense is of this form, and the minimum is a match of all moments. For more classes the minimum is the best
+At the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π whose couplings have the
+usual sign is of this form, and all moments match at the minimum. For more classes the minimum is the best
 approximation, and f need not be convex. Newton's method in log π, with a positive definite Hessian, still descends. If
-the minimum is at a π of zero or infinity, the method stops close to it.
+the minimum is at π = 0 or ∞, the method stops close to it.
 """
 
 import math
@@ -27,7 +27,7 @@ _HALVINGS = 40
 _CLOSE = 1e-12  # Slope in log π, relative to its terms, that counts as converged.
 _LONGEST = 2.0  # Longest step of log π.
 _FLOOR = 1e-7  # Smallest eigenvalue of the Hessian, relative to the largest.
-_SERIES = 1e-2  # λ below which a series replaces λ − log(1 + λ), which loses digits.
+_SERIES = 1e-2  # λ below which a series replaces λ − log(1 + λ), since the difference loses digits.
 _FURTHEST = 300.0  # Largest |log π|, so that π² does not overflow.
 _ENOUGH = 1e-4  # Smallest accepted share of the decrease predicted by the slope.
 _ROUNDING = 1e-15
@@ -100,7 +100,7 @@ def _value(pi, w, loss, m, vectors):
 
 @kernel
 def project_site(factor, loss, y, log_pi):
-    """Minimise f from `log_pi` (c,), which is overwritten; returns the remaining slope, in units of its terms.
+    """Minimise f from `log_pi` (c,), which is overwritten. Return the final slope relative to its terms.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def project_site(factor, loss, y, log_pi):
     loss : array (c, c)
         Ω.
     y : int
-        The label: differences are g_j = f_y − f_a, a ≠ y.
+        Label; differences are g_j = f_y − f_a, a ≠ y.
     log_pi : array (c,)
     """
     c = log_pi.shape[0]
@@ -207,7 +207,7 @@ def project_site(factor, loss, y, log_pi):
 
 @kernel
 def _two_classes(factor, loss, log_pi):
-    """Set both π to twice the precision of the single difference; other pairs with the same Π are not needed."""
+    """Set both π to twice the precision of the single difference. Other pairs have the same Π."""
     variance = 0.0
     lost = 0.0
     for j in range(2):
@@ -215,7 +215,7 @@ def _two_classes(factor, loss, log_pi):
         for k in range(2):
             lost += factor[0, j] * loss[j, k] * factor[0, k]
     if variance > 0.0:
-        # A precision λ makes V = F Fᵀ the variance V / (1 + λ V), which is V − F Ω Fᵀ.
+        # With the precision λ the variance V = F Fᵀ becomes V / (1 + λ V) = V − F Ω Fᵀ.
         kept = variance - lost
         if not (lost > 0.0 and kept > 0.0):
             return np.inf

@@ -1,10 +1,10 @@
 """Sites exp(ξᵀg − gᵀΛg/2) with a full Λ for each point, g_j = f_y − f_j + u, u ~ N(0, 1).
 
-They have the layout of `site_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half holds the
-diagonal of Λ, in [0, 1), and zeros after that. The second half holds ξ and the lower triangle of Λ below the diagonal.
+They have the layout of `site_ep`, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half is the diagonal of Λ, in
+[0, 1), padded by zeros. The second half is ξ, and the lower triangle of Λ below the diagonal.
 
-With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here
-Π = (Λ⁻¹ + 11ᵀ)⁻¹ (nested EP paper, section 3.3), and all uses in this package omit the constant.
+With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here Π =
+(Λ⁻¹ + 11ᵀ)⁻¹ (nested EP paper, section 3.3). This package omits the constant.
 """
 
 import math
@@ -42,7 +42,7 @@ def write_precision(precision, sites, i):
 
 @kernel
 def change_to_site(precision, slope, at, sites, target, scale, i):
-    """Write the target of point i: Λ is `precision` (d, d), and the slope at `at` (d,) is `slope` (d,).
+    """Write the target site of point i with Λ = `precision` (d, d) and the slope `slope` (d,) at `at` (d,).
 
     `scale` contains the variances of the differences of the point; the other units are written to it. Return the
     largest change of the sites of the point, in units of its marginal.
@@ -53,7 +53,7 @@ def change_to_site(precision, slope, at, sites, target, scale, i):
         target[1, i, j] = slope[j]
         for k in range(d):
             target[1, i, j] += precision[j, k] * at[k]
-        # For the second half accelerated EP needs squares of the units: Λ_jk has the unit 1 / (g_j g_k).
+        # For the second half accelerated EP uses squared units: Λ_jk has the unit 1 / (g_j g_k).
         for k in range(j):
             scale[i, entry] = scale[i, j] * scale[i, k]
             entry += 1

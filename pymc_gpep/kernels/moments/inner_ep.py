@@ -1,12 +1,12 @@
-"""Inner EP: scalar sites for the factors Φ(g_j) of a point's augmented tilted distribution, and sites of f from them.
+"""Inner EP: scalar sites for the factors Φ(g_j) of a point's augmented tilted distribution, and resulting sites of f.
 
 The factors depend on g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki,
-Jylänki and Vehtari 2013, appendix A) runs the algorithm in the c + 1 dimensions of (f, u). In the c − 1 dimensions of g
-it is the same algorithm. There every rank-one update is along a coordinate axis, and no matrix is inverted.
+Jylänki and Vehtari 2013, appendix A) runs the algorithm in the c + 1 dimensions of (f, u). Here the same algorithm runs
+in the c − 1 dimensions of g. Each rank-one update is along a coordinate axis, and no matrix is inverted.
 
 With inducing inputs (`noisy_inner_ep_update`) class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus
 has noise of variance s_k = 1 + r_k around x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u.
-Each noise term is in one factor only, or in u. In units of √s_j a factor is Φ. Precision and location of its site in
+Each noise term belongs to one factor, or to u. In units of √s_j a factor is Φ. Precision and location of its site in
 these units are α_j and β_j, and the sites are found as without noise.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 
-# Largest change of a converged site in one more sweep, in units of the marginal that it changes.
+# Largest change of a converged site by another sweep, in units of its marginal.
 _UNSETTLED = 1e-6
 
 
@@ -46,8 +46,8 @@ def gaussian_log_normaliser(mean, variance, location, precision):
 def matched_site(cavity_mean, cavity_variance):
     """Return log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
 
-    Steps 2 and 3 of appendix A are rearranged so that nothing cancels. Let z = m / √(1 + v), λ the hazard at z and
-    V = 1 − λ(λ + z). The precision 1/v̂ − 1/v is λ(λ + z) / (1 + v V), which lies in [0, 1).
+    Steps 2 and 3 of appendix A are rearranged to avoid cancellation. Let z = m / √(1 + v), λ the hazard at z and V = 1
+    − λ(λ + z). The precision 1/v̂ − 1/v is λ(λ + z) / (1 + v V), which lies in [0, 1).
     """
     scale = 1.0 / math.sqrt(1.0 + cavity_variance)
     log_z, h, curvature, truncated = probit_moments(cavity_mean * scale)
@@ -60,8 +60,8 @@ def matched_site(cavity_mean, cavity_variance):
 def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
     """Write moments of g under q(f, u), from moments of f_i under q, to `m` (c − 1) and `s` (c − 1, c − 1).
 
-    `noise_precision` is the precision of u, 1 for unit noise. Given f, the sites leave u with the precision 1ᵀπ, the
-    sum of the noise precision and 1ᵀα. The mean of u is then (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
+    `noise_precision` is the precision of u, 1 for unit noise. Given f and the sites, u has the precision 1ᵀπ, the sum
+    of the noise precision and 1ᵀα. The mean of u is then (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
     """
     others = m.shape[0]
     total = noise_precision
@@ -75,7 +75,7 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
         weighted_mean += alpha[j] * m[j]
     shift = (location - weighted_mean) / total
     variance = 1.0 / total
-    # s is still Cov(f_y − f_j, f_y − f_k); the u that f leaves takes the α-weighted average out of each difference.
+    # s is still Cov(f_y − f_j, f_y − f_k). The mean of u given f subtracts the α-weighted average of differences.
     projected = work
     for j in range(others):
         projected[j] = 0.0
@@ -92,12 +92,12 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
 
 @kernel
 def change_site(m, s, j, d_alpha, d_beta, work):
-    """Add to precision and location of site j (appendix A, step 4); return the change of the log normaliser."""
+    """Change precision and location of site j (appendix A, step 4). Return the change of the log normaliser."""
     v = s[j, j]
     gained = gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
     gain_s = d_alpha / (1.0 + d_alpha * v)
     gain_m = (d_beta - d_alpha * m[j]) / (1.0 + d_alpha * v)
-    column = work  # The update overwrites column j of s, which is still needed.
+    column = work  # Copy column j of s, since the update overwrites it.
     for k in range(m.shape[0]):
         column[k] = s[k, j]
     for k in range(m.shape[0]):
@@ -109,10 +109,9 @@ def change_site(m, s, j, d_alpha, d_beta, work):
 
 @kernel
 def inner_sweep(m, s, alpha, beta, work):
-    """Update every site once (appendix A, steps 1–4), in place.
+    """Update each site once (appendix A, steps 1–4), in place.
 
-    Return the change of the log normaliser, and the largest change of a site, in units of the marginal that it
-    changes.
+    Return the change of the log normaliser, and the largest change of a site in units of its marginal.
     """
     gained = 0.0
     residual = 0.0
@@ -145,9 +144,9 @@ def site_terms(m, s, alpha, beta):
 
 @kernel
 def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
-    """Update the sites of one point until they converge, and `m` and `s`, the moments of g with these sites.
+    """Update the sites of one point until they converge, with the moments `m` and `s` of g.
 
-    Return the change of the log normaliser from the initial sites; from zero sites, the whole log normaliser.
+    Return the change of the log normaliser. From sites of 0 it is the log normaliser itself.
     """
     total = 0.0
     for _ in range(max_sweeps):
@@ -177,11 +176,11 @@ def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, 
 
 @kernel
 def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Do one outer update of all sites from the marginals of their posterior.
+    """Compute one outer update of all sites from the marginals of their posterior.
 
-    `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites go to `new_alpha`, `new_beta`;
-    `scale` (n, c − 1) receives the marginal variances of g. The function returns the evidence terms of the *old* sites.
-    It also returns the largest change of a site in its first sweep, in units of the marginal that the site changes.
+    `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites are written to `new_alpha`,
+    `new_beta`, and the marginal variances of g to `scale` (n, c − 1). Return the evidence terms of the old sites, and
+    the largest change of a site in the first sweep, in units of its marginal.
     """
     n, others = alpha.shape
     m = np.empty(others)
@@ -327,7 +326,7 @@ def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_me
 
 @kernel
 def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Do an update like `inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
+    """Compute an update like `inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
 
     `mean` (c, n) and `cov` (n, c, c) are moments of the x. Sites and their marginal variances are in units of √s_j.
     """
@@ -360,8 +359,8 @@ def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance
 def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
     """Write π and ν (c, n) of the sites of x from inner sites α, β (n, c − 1) in units of √s_j, with r = `rest` (c, n).
 
-    Equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Returns the constant of the sites at x
-    = 0 with u integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
+    These are equations 12 and 15 of the nested EP paper with π_y = 1 / s_y in place of 1. Return the log of the sites
+    at x = 0 with u integrated out, Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i) − ½ log(s_y 1ᵀπ_i).
     """
     n, others = alpha.shape
     constant = 0.0
@@ -390,7 +389,7 @@ def noisy_site_parameters(y, rest, alpha, beta, pi, nu):
 def site_parameters(y, alpha, beta, pi, nu):
     """Write π and ν (c, n) of the sites of f from the inner sites α, β (n, c − 1) (equations 12 and 15).
 
-    Returns Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), the constant of the sites at f = 0 with u integrated out.
+    Return Σ_i (1ᵀβ_i)² / (2 1ᵀπ_i), the log of the sites at f = 0 with u integrated out, without constants.
     """
     n, others = alpha.shape
     constant = 0.0
@@ -413,7 +412,7 @@ def site_parameters(y, alpha, beta, pi, nu):
 
 @kernel
 def relative_location(prior_mean, pi, nu):
-    """Make ν relative to the prior mean, ν − Π m; return the log of the sites at m."""
+    """Replace ν by ν − Π m, relative to the prior mean. Return the log of the sites at m."""
     c, n = pi.shape
     constant = 0.0
     for i in range(n):

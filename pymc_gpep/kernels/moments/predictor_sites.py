@@ -1,14 +1,14 @@
 """Cavities, tilted moments and sites of rows of several predictors, with blocks of any sign.
 
-A site of k predictors is packed in twice d = k (k + 1) / 2 numbers. The first d numbers are precisions, the diagonal
-first. The last d numbers are locations, padded with zeros.
+A site of k predictors is packed into 2 d numbers, d = k (k + 1) / 2. The first d numbers are precisions, starting with
+the diagonal. The last d numbers are locations, padded with zeros.
 
-A cavity is N(μ, R Rᵀ), and f = μ + R z with standard normals z. Tilted moments are moments of z. The first numbers z of
-a row belong to outer predictors, the rest to inner predictors. R is a lower triangle, with rows in the order of outer
-and inner predictors. So outer predictors depend on the outer part of z alone.
+A cavity is N(μ, R Rᵀ), and f = μ + R z with standard normals z. Tilted moments are moments of z. The first elements of
+z belong to outer predictors, the other elements to inner predictors. R is lower triangular, with rows in the order of
+outer and inner predictors. So outer predictors depend only on the outer elements of z.
 
-At a node of the outer numbers there is a conditional distribution of the inner numbers. It is normal if the log
-density is quadratic in inner predictors. Otherwise there is one inner number, with separate nodes.
+At each node of the outer elements, the inner elements have a conditional distribution. It is normal if the log density
+is quadratic in inner predictors. Otherwise there is one inner element, which has separate nodes.
 """
 
 import math
@@ -20,8 +20,8 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvect
 
 _ROUNDING = 1e-12  # Ridge of a covariance that may be singular, relative to its variances.
 _TINY = 1e-30
-_NOTHING = 1e-20  # Variance given to a predictor without a site.
-_LEAST_REST = 1e-8  # Least share of a variance that previous predictors leave; sites are rounding for smaller shares.
+_NOTHING = 1e-20  # Variance in place of 0 for a predictor without a site.
+_LEAST_REST = 1e-8  # Smallest ratio of conditional to marginal variance for which sites are not rounding errors.
 
 
 @kernel
@@ -115,16 +115,16 @@ def ordered_roots(cov, order, out):
 
 @kernel
 def block_cavities(mean, cov, precision, weights, widest, at, wide):
-    """Write means (n, k) and covariances (n, k, k) of the marginals without their sites.
+    """Write means (n, k) and covariances (n, k, k) of cavities: the marginals without their sites.
 
-    Returns Σ ½ bᵀVb + ½ log|V| − ½ log|Σ|, the constant left by sites that are scaled to 1 at the posterior mean.
+    Return Σ ½ bᵀVb + ½ log|V| − ½ log|Σ|, the constant for sites that are scaled to 1 at the posterior mean.
 
     Parameters
     ----------
     mean, cov, precision, weights : array (k, n), (n, k, k), (n, k, k), (k, n)
         Posterior moments, precisions of sites, and b.
     widest : array (k, n)
-        Variances of the widest cavity. Sites of negative precision may leave a cavity wider than all distributions.
+        Largest variances of a cavity. Sites of negative precision may make a cavity improper.
     at, wide : array
     """
     k, n = mean.shape

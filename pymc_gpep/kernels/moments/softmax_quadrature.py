@@ -1,23 +1,24 @@
-"""Moments of N(f | μ, S) p(y | f) for labels and votes under a softmax, at nodes about the mode.
+"""Moments of N(f | μ, S) p(y | f) for a softmax of labels or votes, by quadrature about the mode.
 
-Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance (Naylor and
-Smith 1982 do so with Gauss–Hermite rules). Scales are symmetric roots: if the set of nodes does not depend on the order
-of the classes, the moments do not.
+Nodes z, which sum to zero, are centred and scaled twice: first by mode and curvature, then by mean and covariance
+(Naylor and Smith 1982, for Gauss–Hermite rules). Scales are symmetric roots, so the order of the classes has no effect
+if it has no effect on the set of nodes.
 
 For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the
 g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over u is H(m) of
-`pymc_gpep.kernels.special.logistic_average`, with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves c − 2
-dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
+`pymc_gpep.kernels.special.logistic_average`, with m = E[u | q] − log Σ exp q and v = Var(u | q). The remaining integral
+has c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
 
 The gradient of log Z, and minus the Hessian, are averages over the tilted distribution. With w_j the softmax of q,
 
     ∇ log Z = E[H′ w],   −∇∇ log Z = E[H′ (diag w − wwᵀ) − H″ wwᵀ] − Cov(H′ w):
 
-sums of terms that are small if the label is nearly certain, and exact for every C, also singular or zero.
+The terms of these sums are small if the label is nearly certain. The sums are exact for any C, even if it is singular
+or zero.
 
-For votes (`votes_moments`), with P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and
-z ~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the tilted
-distribution the gradient of log Z is E[g]. Minus the Hessian is E[N (diag π − ππᵀ)] − Cov(g).
+For votes (`votes_moments`), with P = I − 11ᵀ/c, f minus its average is Pμ + R z. Here R is the symmetric root of P S P,
+and z ~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the
+tilted distribution the gradient of log Z is E[g]. Minus the Hessian is E[N (diag π − ππᵀ)] − Cov(g).
 """
 
 import math
@@ -41,7 +42,7 @@ def rescale(mean, cov, factor):
 
 @kernel
 def centre(mean, cov, total):
-    """Turn sums over points with total weight `total` into a mean and a covariance, by its lower triangle."""
+    """Replace sums over points with total weight `total` by a mean and the lower triangle of a covariance."""
     for j in range(mean.shape[0]):
         mean[j] /= total
         for i in range(j + 1):
@@ -50,7 +51,7 @@ def centre(mean, cov, total):
 
 
 RANK = 1e-14
-"""Share of the largest variance below which eigenvalues are rounding errors."""
+"""Eigenvalue below which it is rounding error, relative to the largest variance."""
 NEWTON = 100
 HALVINGS = 40
 CLOSE = 1e-12
@@ -62,7 +63,7 @@ _SMALLEST = 1e-300
 
 @kernel
 def rises(old, new, length, gain):
-    """Return whether a step of this share of Newton's step raises a log density enough, from `old` to `new`."""
+    """Return whether a step of this length raises a log density enough, from `old` to `new`."""
     return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
 
 
@@ -101,11 +102,11 @@ def place_node(nodes, i, scale, at, shift, z):
 
 @kernel
 def move_nodes(mean, loss, total, at, work, vectors, values):
-    """Move the centre `at` (d,) by the mean of weighted nodes, and compute the scale of the next nodes.
+    """Move the centre `at` (d,) to the mean of weighted nodes, and compute the scale of the next nodes.
 
     `mean` and `loss` hold sums over nodes of z − at and its squares, with weights that sum to `total`. They become mean
-    and covariance. The direction 1 is not integrated over: adding 1/d to all entries gives z the variance 1 there. The
-    scale is `vectors` (d, d) and `values` (d,), see `pymc_gpep.kernels.linalg.small_matrices`.
+    and covariance. The direction 1 is not integrated over; 1/d is added to all entries, so z has the variance 1 along
+    it. The scale is `vectors` (d, d) and `values` (d,), see `pymc_gpep.kernels.linalg.small_matrices`.
     """
     d = at.shape[0]
     centre(mean, loss, total)
@@ -121,10 +122,10 @@ def move_nodes(mean, loss, total, at, work, vectors, values):
 
 @kernel
 def small_or_large(factor, gradient, curvature, total, loss):
-    """Replace Cov t in `loss` by Ω = I − Cov t, computed as Fᵀ (−∇∇ log Z) F if Ω is small.
+    """Replace Cov t in `loss` by Ω = I − Cov t. A small Ω is computed as Fᵀ (−∇∇ log Z) F.
 
-    If Ω is large, I − Cov t is more accurate: a rule's covariance is positive definite for any error. `gradient` and
-    the lower triangle of `curvature` hold sums with weights that sum to `total`. They become ∇ log Z and −∇∇ log Z.
+    If Ω is large, I − Cov t is more accurate, since the covariance of a rule is always positive definite. `gradient`
+    and the lower triangle of `curvature` are sums with weights that sum to `total`. They become ∇ log Z and −∇∇ log Z.
     """
     d, size = factor.shape
     for j in range(d):
@@ -177,7 +178,7 @@ def _separate(mu, c, root, centre, slope, work, vectors, values):
     rest = total
     for k in range(d):
         values[k] = work[k, k] if work[k, k] > RANK * scale else 0.0
-        along = 0.0  # Cov(u, component of q along the eigenvector).
+        along = 0.0  # Covariance of u with the component of q along the eigenvector.
         if values[k] > 0.0:
             for j in range(d):
                 along += vectors[j, k] * (total - slope[j])
@@ -421,7 +422,7 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
 
 @kernel
 def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
-    """Compute tilted moments of f = μ + R z without its average over classes; return log Z.
+    """Compute tilted moments of f = μ + R z minus its average over classes; return log Z.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
-"""ℓ(g) = w g − eᵍ, or log(1 − exp(−eᵍ)), and their averages over a normal g, the logarithm of a rate.
+"""Log densities ℓ(g) = w g − eᵍ and log(1 − exp(−eᵍ)) of a log rate g, and averages over a normal g.
 
-Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 if only the occurrence of at least one event is observed: the
-second ℓ, without w. A time until an event has w = 1 if observed and w = 0 if censored. For a sum of times w is their
-number. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 for the second ℓ, which has no weight: only the occurrence of
+at least one event is observed. A time until an event has w = 1 if observed and w = 0 if censored. For a sum of times w
+is the number of times. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
-E log(1 − exp(−eᵍ)) and its derivatives have about twelve digits of 1. Under a narrow normal density the trapezoid rule
-suffices: the logarithm has no singularity nearer to the real line than iπ/2. If it is wide, nodes are dense about 0
-(`pymc_gpep.kernels.special.unimodal_average`), where the values are tabulated.
+E log(1 − exp(−eᵍ)) and its derivatives have absolute errors of about 1e-12. Under a narrow normal density the trapezoid
+rule suffices, since singularities of the logarithm are at least π/2 from the real line. Under a wide density, nodes are
+dense about 0 (`pymc_gpep.kernels.special.unimodal_average`), and values at the nodes are tabulated.
 """
 
 import math
@@ -31,7 +31,7 @@ _WIDE = 20.0  # Smallest standard deviation of a wide normal density.
 _LOG_ERROR = math.log(1e-16)
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
 _LINEAR = -40.0  # Value of g below which log(1 − exp(−eᵍ)) is g.
-_NOTHING = 6.0  # Value of g above which it is 0.
+_NOTHING = 6.0  # Value of g above which log(1 − exp(−eᵍ)) is 0.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 

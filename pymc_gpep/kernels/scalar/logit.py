@@ -1,7 +1,7 @@
 """The logistic likelihood of two classes, p(y | f) = σ((2y − 1) f), σ(x) = 1 / (1 + e⁻ˣ), and its averages.
 
-Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters.
-Write σ(sf), s = 2y − 1: a change of the sign of f exchanges the classes.
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters. With
+s = 2y − 1 the likelihood is σ(sf).
 """
 
 import math
@@ -80,7 +80,7 @@ def average_log(mean, variance, y, parameters, out):
 
 @kernel
 def bound(mean, variance, y, parameters, out):
-    """Write the bound of Jaakkola and Jordan (2000) at its best into `out` (3, n): log σ(ς) + ½ (sm − ς), ς² = m² + v.
+    """Write the optimal bound of Jaakkola and Jordan (2000) to `out` (3, n): log σ(ς) + ½ (sm − ς), ς² = m² + v.
 
     The quadratic function below log σ(sf) is log σ(ς) + ½ (sf − ς) − λ (f² − ς²), λ = tanh(ς/2) / 4ς. Derivatives of
     the bound are derivatives of its average at fixed ς.
@@ -89,7 +89,7 @@ def bound(mean, variance, y, parameters, out):
         sign = class_sign(y[i])
         width = math.sqrt(mean[i] * mean[i] + variance[i])
         log_p, p, other = log_logistic(width)
-        # (σ(ς) − ½) / 2ς; its series if the difference has no digits.
+        # (σ(ς) − ½) / 2ς; for small ς by its series, since the difference loses digits.
         half = (p - other) / (4.0 * width) if width > 1e-3 else 0.125 - width * width / 96.0
         out[0, i] = log_p + 0.5 * (sign * mean[i] - width)
         out[1, i] = 0.5 * sign - 2.0 * half * mean[i]

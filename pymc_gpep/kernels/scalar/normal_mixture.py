@@ -1,38 +1,39 @@
-"""Averages of p(u) / N(u | base) over a normal u, where p is a mixture of K normal distributions.
+"""Averages of p(u) / N(u | base) over a normal u, for a mixture p of K normal distributions.
 
-The cavity N(m, v) less the base has the precision r and the force b. A component has the mean m + e and the variance
-s. Its product with the cavity and the inverse base is
+The ratio of the cavity N(m, v) to the base has the precision r and the slope b at m. A component has the mean m + e and
+the variance s. The log integral of its product with this ratio is
 
     log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s,
 
-a normal distribution about m + e + s (b − r e) / g with the variance s / g. A component with g ≤ 0 has no integral.
+The product is a normal distribution with mean m + e + s (b − r e) / g and variance s / g. For g ≤ 0 the integral does
+not exist.
 """
 
 import math
 
 from pymc_gpep.kernels.compile import kernel
 
-_NOTHING = -37.0  # Logarithm of the share below which a component is left out.
+_NOTHING = -37.0  # Log share of a component below which it is left out.
 
 
 @kernel
 def average(components, of, cavities, bases, limits, scratch, out):
     """Write the logarithm of the average and its first four derivatives in the cavity mean to `out` (5, n).
 
-    If neither cavity nor mixture determines a variance, derivatives are 0. If a component has no integral, the
-    logarithm is NaN and derivatives are 0.
+    If neither cavity nor mixture determines a variance, derivatives are 0. If the integral of a component does not
+    exist, the logarithm is NaN and derivatives are 0.
 
     Parameters
     ----------
     components : array (3, c, K)
         Logarithms of weights, means and variances of c mixtures.
     of : array (n,)
-        The mixture of each u.
+        Index of the mixture of each u.
     cavities, bases : array (2, n)
         Means and variances.
     limits : tuple of float
-        Share of the base below which r and b count as 0. Fall of the weights of rare components. Largest share of
-        these components in a variance.
+        Three limits. Values of r and b, relative to the base, that count as 0. Fall of the weights of rare components.
+        Largest share of rare components in a variance.
     scratch : array (3, K)
     """
     nothing, rare, share_of_rare = limits
@@ -54,7 +55,7 @@ def average(components, of, cavities, bases, limits, scratch, out):
         top, heaviest = -math.inf, -math.inf
         for k in range(len(means)):
             e, gain = means[k] - mean, 1.0 + r * variances[k]
-            # The square from the force at the component: other formulas cancel for large variances.
+            # The square is computed from the slope at the component, since other formulas cancel for large variances.
             own, left[k] = force - r * e, variances[k] / gain
             height = log_weights[k] - 0.5 * math.log(gain) + 0.5 * own * own * left[k]
             height += (force - 0.5 * r * e) * e

@@ -1,4 +1,4 @@
-"""Density and sides of the normal: ℓ(g) = log φ(g), log Φ(g) or log Φ(−g), and averages over a normal g.
+"""Log density and log tail probabilities ℓ(g) = log φ(g), log Φ(g) or log Φ(−g), and averages over a normal g.
 
 The row of `shapes` (1, n) is the side: 0 for the density φ, 1 for Φ(g), −1 for Φ(−g). Arrays as in
 `pymc_gpep.likelihoods.standard_density`.

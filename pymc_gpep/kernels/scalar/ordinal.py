@@ -1,14 +1,15 @@
 """Ordered categories, p(y = k | f) = F(κ_(k+1) − f) − F(κ_k − f) with cutpoints κ_1 < ... < κ_(K−1), κ_0 = −∞, κ_K = ∞.
 
 F is Φ or the logistic function; the rows of the parameters are the cutpoints, at each point. Arrays as in
-`pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower bound.
-For categories beyond K − 1 and for cutpoints that do not ascend, results are NaN.
+`pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower bound. Results
+are NaN for categories above K − 1, and for cutpoints that are not ascending.
 
-Averaged over a normal f, an interval of F is an interval of the average of F. So h has a closed form for both F. The
-logistic density is σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So g has a closed form.
+The average of F(a) − F(b) over a normal f is a difference of averages of F. So log averages have a closed form for both
+F. For the logistic function p = σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So averages of log
+p have a closed form, too.
 
 With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
-last category has the product alone. F is symmetric, so that log(1 − F(u)) is log F(−u).
+last category has only the product. F is symmetric, so log(1 − F(u)) = log F(−u).
 """
 
 import math
@@ -25,13 +26,13 @@ from pymc_gpep.kernels.special.logistic_average import (
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives, write_derivatives
 
-_NARROW = 1e-3  # Interval, in standard deviations, over which a normal density is constant to rounding.
+_NARROW = 1e-3  # Width of an interval (standard deviations) over which a normal density is constant to rounding.
 _WIDE = 1e8  # Variance at which the variance of a logistic density is negligible.
 
 
 @kernel
 def _bounds(f, category, parameters, i):
-    """Return a, b and a − b at point i; a − b is computed from cutpoints, without rounding of a and b."""
+    """Return a, b and a − b at point i. a − b is the difference of cutpoints, without rounding of a and b."""
     last = parameters.shape[0]
     if category < 0 or category > last:
         return math.nan, math.nan, math.nan
@@ -63,8 +64,8 @@ def _log_difference(upper, lower):
 def _log_interval(a, b, width):
     """Return log(Φ(a) − Φ(b)), a − b = `width`, and its first four derivatives in a common shift of a and b.
 
-    An interval right of 0 is reflected, so that Φ keeps its digits. Over a narrow interval, whose difference would
-    lose all digits, the density is quadratic.
+    An interval right of 0 is reflected, which preserves digits of Φ. Over a narrow interval, where the difference would
+    lose all digits, the density is approximated by a quadratic function.
     """
     if width * (1.0 + abs(a)) < _NARROW:
         middle, square = 0.5 * (a + b), width * width / 12.0
@@ -81,10 +82,10 @@ def _log_interval(a, b, width):
 
 @kernel
 def _log_logistic_interval(a, b, width, variance, room):
-    """Return `_log_interval` for the logistic function averaged over a normal variable around a and b.
+    """Compute `_log_interval` for the logistic function averaged over normal variables with means a and b.
 
-    σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12. Under a
-    much wider normal density only these moments matter.
+    As a function of f, σ(a − f) − σ(b − f) has the area a − b, the mean (a + b)/2 and the variance π²/3 + (a − b)²/12.
+    Under a much wider normal density only these moments matter.
     """
     middle = 0.5 * (a + b)
     narrow = width * (math.sqrt(variance) + abs(middle)) < _NARROW * variance

@@ -3,9 +3,9 @@
 `average_of` averages p(1 | g)ᵃ p(0 | g)ᵇ. The powers a, b ≥ 0 are the rows of `powers` (2, n): the numbers of rows of a
 group in each class. Arrays as in `pymc_gpep.likelihoods.local_computations`.
 
-The standard density is ℓ(g) = a log σ(g) + b log σ(−g), σ(x) = 1 / (1 + e⁻ˣ). The powers are the rows of `shapes`
-(2, n). Binomial and negative binomial counts have this form, and so have logistic densities (a = b = 1) with their
-tails beyond a bound. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+The standard density is ℓ(g) = a log σ(g) + b log σ(−g), σ(x) = 1 / (1 + e⁻ˣ). The powers are the rows of `shapes` (2,
+n). Binomial and negative binomial counts have this form, as do logistic densities (a = b = 1) and their tail
+probabilities. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 """
 
 import math
@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import (
 
 @kernel
 def average_of(kind, mean, variance, powers, out, slopes):
-    """Write `log_unimodal_normal` of a `kind` and derivatives to `out` (5, n), slopes in a, b to `slopes` (2, n)."""
+    """Write `log_unimodal_normal` of a `kind` to `out` (5, n), and slopes in a and b to `slopes` (2, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         terms = log_unimodal_normal(kind, powers[0, i], powers[1, i], mean[i], variance[i], room)

@@ -1,7 +1,7 @@
 """The probit likelihood of two classes, p(y | f) = Φ((2y − 1) f), and its averages over a normal f.
 
-Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters.
-Write Φ(sf), s = 2y − 1: a change of the sign of f exchanges the classes.
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and the likelihood has no parameters. With
+s = 2y − 1 the likelihood is Φ(sf).
 """
 
 import math
@@ -54,7 +54,7 @@ def average_log(mean, variance, y, parameters, out):
 def bound(mean, variance, y, parameters, out):
     """Write log Φ(sm) − ½ v, a lower bound since log Φ has a curvature of at most 1, and derivatives into `out` (3, n).
 
-    This is the bound of Nickisch and Rasmussen (2008), eq. 14, with the best quadratic function.
+    It is the bound of Nickisch and Rasmussen (2008), equation 14, with the optimal quadratic function.
     """
     for i in range(len(mean)):
         sign = class_sign(y[i])

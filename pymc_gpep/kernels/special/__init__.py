@@ -10,7 +10,7 @@ largest_of_independent: probability that each of several independent normals is 
 common_factors: the same for dependent normals, by factors that they share
 softmax_average: softmax averaged over normal latent values
 
-Rules for averages over one normal variable g, with digits of the value and microseconds for one average:
+Rules for averages over one normal variable g, with accuracy (digits) and time (microseconds) of one average:
 
 E Φ : closed form; 15 digits, 0.03 μs
 E of an interval of Φ or σ : `pymc_gpep.kernels.scalar.ordinal`, by log E Φ and log E σ; 15 digits, 0.1 and 1.6 μs

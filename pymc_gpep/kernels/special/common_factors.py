@@ -1,9 +1,9 @@
-"""Utilities of a point made independent by common factors, over which the classes' probabilities are averaged.
+"""Class probabilities of dependent utilities, as averages over common factors given which utilities are independent.
 
-A diagonal D is subtracted from the covariance V of the utilities. D is as large as possible with a rest that is
-positive semi-definite in the differences between classes, on which probabilities depend. The rest is L Lᵀ: given z ~
-N(0, I), the utilities m + L z + √D ε are independent. The weaker the dependence of classes, the less probabilities
-given z vary with z: rules of a low degree in z then average them.
+The covariance of the utilities is V = D + L Lᵀ with a diagonal D. D is as large as possible such that V − D is positive
+semi-definite on differences between classes, on which probabilities depend. Given z ~ N(0, I), the utilities m + L z +
+√D ε are independent. If the dependence of classes is weak, probabilities given z vary little with z, and rules of a low
+degree in z suffice.
 """
 
 import math
@@ -22,10 +22,10 @@ from pymc_gpep.kernels.special.largest_of_independent import (
 )
 
 _MOST_STEPS = 100
-_ACCURACY = 0.01  # Tolerance, as a share of the sum of variances.
-_ROUNDING = 1e-10  # Share of the largest variance below which a factor counts as zero.
-_FIRST = 4  # Number of first rules that decide whether to evaluate the rest.
-_HOPELESS = 2.0  # Largest expected error, in tolerances, for which the rest is evaluated.
+_ACCURACY = 0.01  # Tolerance of the sum of variances D, relative to the sum.
+_ROUNDING = 1e-10  # Variance of a factor that counts as 0, relative to the largest variance.
+_FIRST = 4  # Number of first rules, whose errors decide whether the other rules are evaluated.
+_HOPELESS = 2.0  # Largest expected error, in units of the tolerance, for which the other rules are evaluated.
 
 
 @kernel
@@ -94,10 +94,10 @@ def _pivoted_root(a, smallest, root):
 def split_covariance(v, variance, root, room):
     """Split v into `variance` (c,) and `root` (c, c − 1).
 
-    Then diag(variance) + root rootᵀ = v except for the part common to classes. The sum of the variances is as large
-    as possible, with a rest that is positive semi-definite on differences between classes. This is minimum trace
-    factor analysis (Bentler 1972). Newton steps are for Σ D_k + μ log |rest| + μ Σ log D_k. The weight μ falls until
-    the sum is within a hundredth of the largest sum.
+    Then v = diag(variance) + root rootᵀ, except for the common part of the classes. The sum of the variances D_k is as
+    large as possible such that v − D is positive semi-definite on differences between classes (minimum trace factor
+    analysis, Bentler 1972). Newton steps maximise Σ D_k + μ log |v − D| + μ Σ log D_k. The weight μ falls until the sum
+    is within a hundredth of the largest sum.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _rest(v, variance, rest):
 
 @kernel
 def _spread(estimates, deviations):
-    """Return the error of the least certain mean of r rules (r, c): its standard error times `deviations[r]`."""
+    """Return the largest error of the means of r rules (r, c): a standard error times `deviations[r]`."""
     rules, c = estimates.shape
     worst = 0.0
     for k in range(c):

@@ -1,23 +1,23 @@
-"""The probability that each of c independent normal utilities is the largest, accurately or by tables.
+"""Probabilities that each of c independent normal utilities is the largest, accurately or by tables.
 
-`log_largest_and_derivatives` is accurate, for the class y that is observed. In units of its utility, x = (u − m_y) / τ,
-the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no other
-utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with a few
-dozen nodes. Otherwise Gauss-Legendre rules are used, on pieces no wider than the narrowest utility that varies there.
-The integrand is log-concave, so it is negligible outside an interval around its mode. Sums are relative to the
-integrand at the mode, for nearly full precision however small P is. `log_largest` has a relative error of about 1e-6:
-the same integral by one trapezoid rule about its mode, with a wider step and without derivatives.
+`log_largest_and_derivatives` is accurate, for the observed class y. With the standardised utility x = (u − m_y) / τ of
+class y the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no
+other utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with
+a few dozen nodes. Otherwise Gauss-Legendre rules are used, on pieces at most as wide as the narrowest utility that
+varies on them. The integrand is log-concave, so it is negligible outside an interval around its mode. Sums are relative
+to the integrand at the mode, for nearly full precision however small P is. `log_largest` computes the same integral
+with a relative error of about 1e-6, by one trapezoid rule with a wider step and without derivatives.
 
 `largest_of_independent` computes all classes, with errors of 1e-13 of the largest probability. With Φ_j and φ_j the
 distribution function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules cover the
-interval in which the product of the Φ_j rises from 0 to 1. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the
-distance of the sum from 1 measures the error. Each small probability is integrated separately, relative to the largest
-value of its integrand.
+interval in which the product of the Φ_j rises from 0 to 1. The sum of the p_k is the rule's value of ∫ (∏ Φ_j)′ dx, so
+the distance of the sum from 1 measures the error. Each small probability is integrated separately, relative to the
+largest value of its integrand.
 
-`largest_of_tabulated` is for averages over common factors of utilities, which move the means but not the shapes. There
-p_k = ∫ (∏_j Φ_j) (log Φ_k)′ dx, for all classes at once. Each log Φ_j is tabulated once, as cubics in cells. The
-trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman 2014). Between two
-nodes a table has a whole number of cells. So all nodes have the same position within their cells, and their table
+`largest_of_tabulated` is for averages over common factors of utilities, which change means but not shapes. It computes
+p_k = ∫ (∏_j Φ_j) (log Φ_k)′ dx for all classes at once. Each log Φ_j is tabulated once, as cubics in cells. The
+trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman 2014). A table has
+an integer number of cells between two nodes. So all nodes have the same position within their cells, and their table
 entries are adjacent.
 """
 
@@ -37,7 +37,7 @@ _NOTHING = 1e-9  # Value that counts as 0 of a distribution function.
 _ALL = 1.0 - 2e-7  # Value that counts as 1.
 _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.
 _MOST_CELLS = 8  # Largest number of cells between two nodes.
-_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes of one table look-up.
+_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are looked up together.
 MOST_NODES = 4000
 """Largest number of nodes of the trapezoid rule."""
 ROOM = 4 * (MOST_NODES + 16)
@@ -177,7 +177,7 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
 
 @kernel
 def _entries(k, place, step, nodes, shapes):
-    """Return the index of the first node in the tables, the stride between powers, the number of nodes, and t in cells.
+    """Return index of the first node in the tables, stride between powers, number of nodes, and position t in cells.
 
     The first node is at `place` of table k.
     """
@@ -248,9 +248,9 @@ _MOST_PIECES = 10_000  # Largest number of pieces; it ends loops if rounding hid
 def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments):
     """Add the terms of node x to the sums; return the log weight without `width`.
 
-    `moments` (6, c) holds for class y: x less the mode, its square, Σ_j h_j / σ_j less that at the mode, and its
-    square. For other classes it holds the hazard less the hazard at the mode, its square, and the curvature of log Φ.
-    The last row holds the present hazards.
+    The rows of `moments` (6, c) are sums. For class y they are x minus the mode, its square, Σ_j h_j / σ_j minus its
+    value at the mode, and its square. For other classes they are the hazard minus its value at the mode, its square,
+    and the curvature of log Φ. The last row has the present hazards.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - peak
@@ -348,7 +348,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
-            if x + piece == x:  # Narrower than rounding: the step is in the previous piece.
+            if x + piece == x:  # The interval is narrower than rounding, so the step is in the previous piece.
                 piece = abs(x) * 1e-15
             for q in range(nodes.shape[0]):
                 at = x + 0.5 * piece * (1.0 + nodes[q])
@@ -379,7 +379,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
 
 
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
-"""Nodes and weights, standard deviations up to which Φ is not 0 or 1, and width of a piece: errors of 1e-13."""
+"""Rule, range of Φ (standard deviations) and width of a piece, for errors of 1e-13."""
 
 _SMALL = 1e-10  # Probability below which a class is integrated separately.
 _LEAST_LOG = -740.0  # Smallest logarithm of a positive number.
@@ -419,7 +419,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
         for j in range(c):
             if mean[j] + reach * sd[j] > x:
                 piece = min(piece, width * sd[j])
-        if x + piece == x:  # Narrower than rounding: the step is in the previous piece.
+        if x + piece == x:  # The interval is narrower than rounding, so the step is in the previous piece.
             break
         below = 1.0
         for j in range(c):

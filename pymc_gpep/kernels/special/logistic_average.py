@@ -1,17 +1,17 @@
-"""The logistic function σ of a normal variable: E σ, log E σ, E log σ, and σ as a mixture of normal distributions.
+"""Averages of the logistic function σ over a normal variable, and σ as a mixture of normal distributions.
 
 Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
 
     H(m) = m + v/2 + H(−m − v)   and   H(m) = log(1 − exp H(−m)).
 
 `log_logistic_normal` is accurate. Both equations reduce every mean to −v/2 ≤ m ≤ 0, where no term is small. The
-less likely class is integrated, and the other class follows without a loss of digits. A narrow normal density is summed
-on a trapezoid rule about the mode of the integrand. If it is wide, σ is nearly a step, and nodes are dense about 0
-(`pymc_gpep.kernels.special.unimodal_average`).
+probability of the less likely class is integrated, and that of the other class follows without a loss of digits. For a
+narrow normal density a trapezoid rule about the mode of the integrand is used. For a wide density σ is nearly a step,
+and nodes are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
 
-The mixture (`log_logistic_mixture`) is faster. It has an absolute error, and the tails of a normal. The same equations
-move every mean to the range with the largest H, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
-digits in a tail.
+The mixture (`log_logistic_mixture`) is faster. It has an absolute error, and normal tails. The same equations move each
+mean to the range with the largest H, |m| ≤ v/2 or beyond one half. Therefore H and its derivatives do not lose digits
+in a tail.
 """
 
 import math
@@ -46,7 +46,7 @@ def log_complement(value, first, second, third, fourth):
     )
 
 
-_WIDE = 4.0  # Smallest variance of a wide normal density.
+_WIDE = 4.0  # Smallest variance of a normal density that counts as wide.
 _LOG_ERROR = math.log(1e-20)  # Log error of a rule; each derivative multiplies it by 2π / step, about fifteen.
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
 _SMALLEST_LOG = -745.0  # Smallest argument whose exponential does not underflow.
@@ -84,7 +84,7 @@ _SOFTPLUS = _alternating_weights(18) / np.arange(1, 19)
 
 @kernel
 def log_logistic(x):
-    """Return log σ(x), σ(x), σ(−x)."""
+    """Return log σ(x), σ(x) and σ(−x)."""
     ratio = math.exp(-abs(x))
     larger = 1.0 / (1.0 + ratio)
     if x > 0.0:
@@ -118,7 +118,7 @@ def _tilted_mode(mean, variance):
 def _trapezoid(mean, sd):
     """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and its largest logarithm.
 
-    The window leaves room for a further power of σ, a shift to the right by up to sd².
+    The range includes that of another power of σ, which shifts the integrand by up to sd².
     """
     strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))  # σ has poles at ±iπ
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
@@ -138,7 +138,7 @@ def _narrow(mean, sd, weights, p):
     first, step, nodes, top = _trapezoid(mean, sd)
     total = 0.0
     mean_p = 0.0
-    mean_q = 0.0  # mean of −ℓ″ = σ(f) σ(−f)
+    mean_q = 0.0  # Mean of −ℓ″ = σ(f) σ(−f).
     for k in range(nodes):
         z = first + k * step
         log_p, p[k], other = log_logistic(mean + sd * z)
@@ -152,7 +152,7 @@ def _narrow(mean, sd, weights, p):
     third = 0.0
     fourth = 0.0
     for k in range(nodes):
-        slope = mean_p - p[k]  # ℓ′ about its mean
+        slope = mean_p - p[k]  # ℓ′ minus its mean.
         q = p[k] * (1.0 - p[k])
         cross = slope * slope + mean_q - q
         variance += weights[k] * slope * slope
@@ -176,7 +176,7 @@ def _narrow(mean, sd, weights, p):
 def _wide(mean, variance, weights):
     """Return H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f).
 
-    Beyond the rule σ is a step: the first term left out of log Φ(m / √v) is of the order (m / v)².
+    Beyond the range of the rule σ counts as a step, with an error of the order (m / v)².
     """
     if variance >= WIDEST:
         scale = 1.0 / math.sqrt(variance)
@@ -231,7 +231,7 @@ def _unlikely(mean, variance, room):
     """Return H(mean ≤ 0) and its derivatives."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
-    # Means m, m + v, ... until tilting by eᶠ only shifts the normal, or until a rule applies.
+    # Shift the mean to m + v, m + 2v, ... until tilting by eᶠ only shifts the normal, or a rule applies.
     shifts = 0
     shifted = mean
     while -shifted > 0.5 * variance and shifted + variance < 0.0:
@@ -239,7 +239,7 @@ def _unlikely(mean, variance, room):
         shifts += 1
         if shifted + 0.5 * variance < _SMALLEST_LOG:
             break
-    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # Only its exponential is used.
+    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # Only the exponential of H is used.
         terms = (-math.inf, 1.0, 0.0, 0.0, 0.0)
     elif -shifted > 0.5 * variance:
         value, first, second, third, fourth = _wide(-shifted - variance, variance, room[0])
@@ -341,7 +341,7 @@ _REACH = 8.9  # End of the table, in standard deviations.
 
 @kernel
 def scale_mixture(variance, scales):
-    """Write the scales of the terms after averaging over a normal variable of this variance."""
+    """Write the scales of the mixture after averaging over a normal variable with this variance."""
     for i in range(len(scales)):
         scales[i] = _SCALES[i] / math.sqrt(1.0 + _SCALES[i] * _SCALES[i] * variance)
 
@@ -396,7 +396,7 @@ def log_logistic_mixture(mean, variance, scales):
         return mean + 0.5 * variance + math.log(value), 1.0 - ratio, curvature / value - ratio * ratio
     if mean > 0.5 * variance:
         value, slope, curvature = _average(mean - variance, scales)
-        rest = math.exp(0.5 * variance - mean)  # E σ(−d) = rest · value
+        rest = math.exp(0.5 * variance - mean)  # E σ(−d) = rest · value.
         kept = 1.0 - rest * value
         first = rest * (value - slope) / kept
         second = -rest * (value - 2.0 * slope + curvature) / kept
@@ -416,7 +416,7 @@ _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 @kernel
 def _narrow_mean(mean, sd):
-    """Apply the trapezoid rule in z = (d − mean) / sd, with error e^(−2πa/h) for a strip |Im z| < a without poles."""
+    """Return E σ(−d) and E σ(d) by the trapezoid rule in z = (d − mean) / sd, with the error exp(−2πa/h)."""
     strip = min(math.pi / max(sd, 1e-300), 0.5 * math.sqrt(-2.0 * _ERROR_OF_MEAN))
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _ERROR_OF_MEAN)
     nodes = int(_RANGE_OF_MEAN / step) + 1
@@ -457,5 +457,5 @@ def _wide_mean(mean, sd):
 
 @kernel
 def logistic_normal(mean, sd):
-    """Return E σ(−d) and E σ(d), d ~ N(mean, sd²), each to about 1e-16; their sum is 1 to rounding."""
+    """Return E σ(−d) and E σ(d), d ~ N(mean, sd²), with errors of about 1e-16. Their sum is 1 up to rounding."""
     return _narrow_mean(mean, sd) if sd < _WIDE_FOR_MEAN else _wide_mean(mean, sd)

@@ -1,4 +1,4 @@
-"""The standard normal distribution, accurate to the last digits in both tails."""
+"""Standard normal distribution, accurate to the last digits in both tails."""
 
 import math
 
@@ -46,11 +46,11 @@ def hazard(z):
 
 @kernel
 def probit_moments(z):
-    """Return log Φ(z), the hazard λ, λ(λ + z) and 1 − λ(λ + z), the parts of the moments of N(x) Φ(x).
+    """Return log Φ(z), the hazard λ, λ(λ + z) and 1 − λ(λ + z), from which moments of N(x) Φ(x) follow.
 
-    λ(λ + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated
-    to x > −z. In the tail both differences lose their digits. They then follow from the continued fraction of Mills'
-    ratio, λ = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. The fraction has no cancellation.
+    λ(λ + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated to x >
+    −z. In the tail, λ + z and 1 − λ(λ + z) would lose their digits. They are then computed from the continued fraction
+    of Mills' ratio, λ = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. It has no cancellation.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:
@@ -70,14 +70,14 @@ def log_ndtr_derivatives(z):
     """Return log Φ(z) and its first four derivatives.
 
     The third and the fourth are cumulants of the excess over −z of a standard normal truncated to x > −z. In the tail
-    the excess is nearly exponential, so that they follow from its raw moments without a loss of digits. Ratios kᵢ of
-    successive moments are the continued fraction of `probit_moments`.
+    the excess is nearly exponential, so they follow from its raw moments without a loss of digits. Ratios of successive
+    moments are the kᵢ of the continued fraction of `probit_moments`.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:
         mean = h + z
         curvature = h * mean
-        slope = curvature * mean - h * (1.0 - curvature)  # slope of −curvature
+        slope = curvature * mean - h * (1.0 - curvature)  # Slope of −curvature.
         fourth = curvature * (1.0 - curvature) * 2.0 - slope * (h + mean)
         return log_p, h, -curvature, slope, fourth
     t = -z

@@ -3,22 +3,22 @@
 Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S). The utility of a class is the largest if
 d = c − 1 differences are below 0.
 
-Two variables have a closed form by Owen's T function, a difference of larger terms. It is right to 1e-16, so that small
-probabilities lose all digits. For these, `bivariate` integrates positive terms. Let h and k be the bounds in units of
-the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of φ(h − s) Φ((k − ρ (h − s))
-/ r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules integrate it on pieces that
-are narrower than its variation.
+For two variables there is a closed form by Owen's T function, a difference of larger terms. Its absolute error is
+1e-16, so small probabilities lose all digits. For small probabilities, `bivariate` integrates positive terms. Let h and
+k be the bounds in units of the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of
+φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules
+integrate it on pieces that are narrower than its variation.
 
 For three variables (`trivariate`), Plackett's identity gives the product of a univariate and a bivariate probability,
 plus one integral. The integral is over the angle by which the first variable turns towards the second and third (Genz,
-2004, section 3). Its terms may have either sign, so that a small probability loses its digits. `small_trivariate`
-integrates positive terms over the first variable instead.
+2004, section 3). Its terms may have either sign, so a small probability loses its digits. `small_trivariate` integrates
+positive terms over the first variable instead.
 
-More than four classes use rules over common factors first (`pymc_gpep.kernels.special.common_factors`). If these do not
-reach the tolerance, `largest_probabilities` separates variables, in a better order (Genz and Bretz 2009, chapter 4).
-The probability is then an integral over the unit cube. Minimax exponential tilting (Botev 2017) makes the integrand
-nearly constant, and scrambled Sobol points in growing number estimate it. The estimates of the classes are independent,
-so that the distance of their sum from 1 measures the error.
+For more than four classes, rules over common factors are tried first (`pymc_gpep.kernels.special.common_factors`). If
+they do not reach the tolerance, `largest_probabilities` separates variables, in a better order (Genz and Bretz 2009,
+chapter 4). The probability is then an integral over the unit cube. Minimax exponential tilting (Botev 2017) makes the
+integrand nearly constant, and scrambled Sobol points in growing number estimate it. The estimates of the classes are
+independent, so the distance of their sum from 1 measures the error.
 """
 
 import math
@@ -57,7 +57,7 @@ def ndtr(x):
 @kernel
 def closed_form(b1, b2, s11, s12, s22):
     """Return P(x₁ < b₁, x₂ < b₂) by Owen (1956), to about 1e-16."""
-    # At a bound of 0 the formula has a limit: evaluate it at a bound nearby.
+    # At a bound of 0 the formula is undefined but has a limit: use a bound near 0.
     b1 = 1e-300 if b1 == 0.0 else b1
     b2 = 1e-300 if b2 == 0.0 else b2
     h = b1 / math.sqrt(s11)
@@ -151,7 +151,7 @@ _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _ROUGH_NODES, _ROUGH_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _RANGE = 9.0  # A standard normal variable exceeds this with probability 1e-19.
 _QUADRATURE_TOLERANCE = 1e-11
-_DIFFERENCE = 1e-10  # Largest difference of two rules on a piece; the finer rule's error is a hundredth of it.
+_DIFFERENCE = 1e-10  # Largest difference of two rules on a piece; the error of the finer rule is a hundredth of it.
 _FURTHEST = 40.0  # Distance, in standard deviations, beyond which Φ is 1 or 0.
 _MAX_INTERVALS = 64
 
@@ -168,7 +168,7 @@ def _cdf(z):
 
 @kernel
 def _turning(t, a2, a3, r, h1, h2, h3):
-    """Derivative of the probability in t, if the first variable has correlations sin(t a₂) and sin(t a₃)."""
+    """Return the derivative of the probability in t, for correlations sin(t a₂) and sin(t a₃) of the first variable."""
     s2, c2 = math.sin(t * a2), math.cos(t * a2)
     s3, c3 = math.sin(t * a3), math.cos(t * a3)
     v2, v3 = c2 * c2, c3 * c3
@@ -203,7 +203,7 @@ def trivariate(b, s, stack):
     """Return P(x < b), with an error of 1e-10."""
     h1, h2, h3 = _bound(b, s, 0), _bound(b, s, 1), _bound(b, s, 2)
     r12, r13, r23 = _correlation(s, 0, 1), _correlation(s, 0, 2), _correlation(s, 1, 2)
-    # The two most correlated variables stay together.
+    # The pair with the largest correlation is the pair of the bivariate probability.
     if abs(r12) >= max(abs(r13), abs(r23)):
         h1, h3, r12, r23 = h3, h1, r23, r12
     elif abs(r13) >= abs(r23):
@@ -241,7 +241,7 @@ def _small_piece(left, right, b, lower, s22, s23, s33):
 def small_trivariate(b, lower, stack):
     """Return P(x < b) given the Cholesky factor of S, by quadrature over the first driving normal.
 
-    Pieces end where the other two variables, given the first, reach their bounds: the integrand may be steep there.
+    Pieces end where the other two variables, given the first, reach their bounds, since the integrand may be steep.
     """
     s22 = lower[1, 1] ** 2
     s23 = lower[1, 1] * lower[2, 1]
@@ -315,7 +315,7 @@ def _order_and_factor(s, b, expected):
             if bound < smallest:
                 best = j
                 smallest = bound
-        # Swap variables i and best. Columns left of i hold the factor, columns right of i the matrix.
+        # Swap variables i and best. Columns left of i are the factor, columns right of i the matrix.
         b[i], b[best] = b[best], b[i]
         for k in range(i):
             s[i, k], s[best, k] = s[best, k], s[i, k]
@@ -344,7 +344,7 @@ def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
 
         t − (A − I) λ(t) = bound,    mu = −(L − I)ᵀ λ,
 
-    the condition for a minimum of a convex function of λ, so that damped Newton steps lead there.
+    the condition for the minimum of a convex function of λ, so damped Newton steps converge to it.
     """
     d = bound.shape[0]
     for i in range(d):
@@ -438,7 +438,7 @@ def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
 def _next_to_refine(variances, levels):
     """Return the class with the second largest variance among classes below the last level, or −1.
 
-    The sum to 1 determines a probability from the remaining probabilities: the least certain probability needs no
+    Since probabilities sum to 1, the least certain probability follows from the other probabilities. It needs no
     refinement.
     """
     largest = 0
@@ -454,10 +454,10 @@ def _next_to_refine(variances, levels):
 
 @kernel
 def _sum_to_one(probabilities, variances):
-    """Make the estimates sum to 1, and return the largest error of the result.
+    """Correct the estimates so that they sum to 1. Return the largest error of the result.
 
     The most likely correction of each estimate is in proportion to its variance. The error is several standard errors
-    of the result, plus the part of the sum's distance from 1 that variances do not explain. Without variances the
+    of the result, plus the part of the sum's distance from 1 that variances do not explain. If all variances are 0, the
     probabilities are scaled, and the error is the sum's distance from 1.
     """
     excess = -1.0

@@ -1,14 +1,14 @@
 """Integrals of normal distribution functions over a normal variable: products of Φ, and E log Φ.
 
-The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors belong to the classes other than `y`: `slopes` and `offsets`
-(c,) hold a and d, of which entry y is not read. The multinomial probit likelihood of one point is such an integral, and
-so is its average over independent latent values.
+The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors belong to the classes other than `y`. `slopes` and `offsets`
+(c,) are a and d; their entry y is not read. The multinomial probit likelihood of one point is such an integral, and so
+is its average over independent latent values.
 
-On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1 + Σ a_j². The reason is
-|φ(t + iη)| = exp(η²/2) φ(t); integrating that along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t) in the same way. The
-rule with step h then errs by a factor of 2 exp(κ η²/2 − 2πη/h) at most (Trefethen and Weideman 2014, theorem 5.1). For
-the best η this is 2 exp(−2π²/(κ h²)): the step follows from the number of digits, for any d_j. The integrand is
-log-concave with a curvature between 1 and κ, so that it needs to be summed only around its mode.
+On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1 + Σ a_j². The reason is |φ(t +
+iη)| = exp(η²/2) φ(t), whose integral along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t). The relative error of the
+rule with step h is then at most 2 exp(κ η²/2 − 2πη/h) (Trefethen and Weideman 2014, theorem 5.1). For the optimal η it
+is 2 exp(−2π²/(κ h²)). So the step follows from the required number of digits, for any d_j. The integrand is log-concave
+with a curvature between 1 and κ, so nodes are needed only around its mode.
 
 In E log Φ (`log_probit_normal`), −log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the
 right. With a normal density that is narrow, or far out on either side, the product is nearly a normal density. The
@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 _LOG_ERROR = math.log(1e-15)
 LOWEST_LOG_WEIGHT = -40.0
 """Log weight of a node, relative to the mode, below which the node is omitted."""
-_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # Distance of negligible weights for a curvature of 1 or more.
+_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # Distance of negligible weights.
 _MAX_NEWTON_STEPS = 100
 
 
@@ -46,10 +46,10 @@ def log_integrand(x, slopes, offsets, y, hazards):
 
 @kernel
 def near_mode(slopes, offsets, y, hazards):
-    """Return a point within a small part of the integrand's width from its mode.
+    """Return a point near the mode of the integrand, relative to its width.
 
-    The slope of the log integrand is convex and falls (hazards do: Sampford 1953), and it is positive at 0. Newton's
-    method from 0 thus approaches the mode from the left and never passes it.
+    The slope of the log integrand is convex and falls (hazards do: Sampford 1953), and it is positive at 0. Therefore
+    Newton's method from 0 approaches the mode from the left and never passes it.
     """
     x = 0.0
     for _ in range(_MAX_NEWTON_STEPS):
@@ -58,7 +58,7 @@ def near_mode(slopes, offsets, y, hazards):
         for j in range(slopes.shape[0]):
             hazards[j] = 0.0
             if j != y:
-                # Far in the tail h (h + t) is 1, but the sum h + t has no digits.
+                # In the tail h (h + t) is 1, but the sum h + t has no digits.
                 _, hazards[j], bend, _ = probit_moments(slopes[j] * x + offsets[j])
                 slope += slopes[j] * hazards[j]
                 curvature += slopes[j] * slopes[j] * bend

@@ -1,13 +1,14 @@
-"""The softmax averaged over a normal distribution of the latent values: quadrature of one variable, and Sobol points.
+"""Averages of the softmax over normal latent values, by quadrature of one variable or by Sobol points.
 
-Only differences between the classes matter, which removes one dimension. The second has a closed form. Given the
-differences among the other classes, the probability of class l is the logistic function of a normal variable. That
-leaves c − 2 dimensions: no dimension for two classes, one quadrature for three, and scrambled Sobol points in growing
-number for more classes. The class l has the largest conditional variance, so that the integrand is smooth.
+Only differences between the classes matter, which removes one dimension. A second dimension has a closed form. Given
+the differences between the other classes, the probability of class l is the logistic function of a normal variable. The
+remaining integral has c − 2 dimensions. It takes one quadrature for three classes, and scrambled Sobol points in
+growing number for more classes. The class l has the largest conditional variance, so the integrand is smooth.
 
 For Sobol points (`sobol_average`) the logistic function of a normal variable is interpolated in a table. Numbers have
-32 bits, enough for five digits of the averages. The variables are rotated so that variables with the largest effect on
-the probabilities come first, where Sobol points are best (Constantine 2015, *Active Subspaces*, SIAM, chapter 3).
+32 bits, which suffices for five digits of the averages. The variables are rotated so that variables with the largest
+effect on the probabilities come first, where Sobol points are best (Constantine 2015, *Active Subspaces*, SIAM, chapter
+3).
 """
 
 import math
@@ -298,8 +299,8 @@ def _set_apart(mean, cov, own, mu, s):
 def _condition(s, own, smallest, root):
     """Factor the covariance `s`, which is overwritten, with class `own` last.
 
-    Column by column of `root` (c, rank) takes the largest variance left among the other classes. Returns the rank and
-    the variance of class `own` given the other classes.
+    Each column of `root` (c, rank) is for the class with the largest remaining variance among the other classes. Return
+    the rank, and the variance of class `own` given the other classes.
     """
     c = s.shape[0]
     for rank in range(c - 1):

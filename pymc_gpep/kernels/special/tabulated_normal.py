@@ -1,4 +1,4 @@
-"""The standard normal distribution by tables, at a tenth of the time that the error function takes."""
+"""Standard normal distribution by tables, in a tenth of the time of the error function."""
 
 import math
 
@@ -57,8 +57,8 @@ _LOG_TABLE = _log_coefficients()
 def log_cdf_and_hazard(z):
     """Return log Φ(z) and the hazard φ(z) / Φ(z), to about 1e-13 and 1e-11; both 0 for z ≥ 9.
 
-    The hazard is the derivative of log Φ, so that both have the same Taylor series at the nearest tabulated point.
-    Below −9 a continued fraction replaces the series.
+    The hazard is the derivative of log Φ, so both follow from one Taylor series at the nearest tabulated point. Below
+    −9 a continued fraction replaces the series.
     """
     if not z < _FURTHEST:
         return 0.0 * z, 0.0 * z

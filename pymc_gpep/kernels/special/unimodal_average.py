@@ -1,10 +1,10 @@
 """Averages of a function with features about 0, and of exp of a concave function, over a normal of any width.
 
-`sinh_rule` has nodes f = c sinh(jh): the trapezoid rule in τ = jh, dense about 0 and far-reaching. It integrates
-N(f | m, v) L(f) if L has features of width c about 0 and is smooth, on its own scale, far from it. For large v the
-rule needs log(v) nodes, and the values of L at the nodes can be tabulated. The normal density is analytic and falls for
-|Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The error factor
-exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weideman 2014, theorem 5.1).
+`sinh_rule` has nodes f = c sinh(jh), which are dense about 0 and extend far: it is the trapezoid rule in τ = jh. It
+integrates N(f | m, v) L(f) if L has features of width c about 0 and is smooth far from 0, relative to the distance. For
+large v the rule needs log(v) nodes, and the values of L at the nodes can be tabulated. The normal density is analytic
+and falls for |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The
+error factor exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weideman 2014, theorem 5.1).
 
 `log_unimodal_normal` is log E exp ℓ(g) for five kinds of ℓ:
 
@@ -14,10 +14,10 @@ exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weide
 
     RATE: ℓ = a g − eᵍ
 
-All are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The trapezoid
-rule in τ sums it, t = shift + scale · sinh τ, and its nodes double until the digits agree. As digits double with the
-nodes, the error left is about the square of the difference. Nodes are dense about the mode. If the normal density
-is so wide that they would miss the bend of ℓ, they are dense about the bend.
+All are concave. The integrand as a function of the distance t from its mode g₀ is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t −
+t²/2v). It is summed by the trapezoid rule in τ, t = shift + scale · sinh τ, whose number of nodes doubles until results
+agree. Since digits double with the nodes, the error is about the square of the last difference. Nodes are dense about
+the mode. If the normal density is so wide that they would miss the bend of ℓ, they are dense about the bend.
 """
 
 import math
@@ -31,7 +31,7 @@ FURTHEST = 1e12
 """Largest node of a rule for any width."""
 
 WIDEST = 1e20
-"""Largest variance of a normal density within this range. For wider densities L is a step, to rounding."""
+"""Largest variance of a normal density for which nodes up to `FURTHEST` suffice. For wider densities L is a step."""
 
 
 def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple[np.ndarray, np.ndarray]:
@@ -45,22 +45,22 @@ LOGISTIC, SOME, NORMAL, SOME_AND_NONE, RATE = 0, 1, 2, 3, 4
 
 _FEWEST, _MOST = 16, 8192  # Smallest and largest number of nodes.
 _AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes.
-_ZERO = 1e-12  # Term that counts as zero against terms of the order of 1.
+_ZERO = 1e-12  # Largest term that counts as zero, relative to terms of the order of 1.
 _DROP = 45.0  # Fall of the log integrand from its mode to the ends of the rule.
 _LONGEST = 300  # Largest number of steps of a search.
-_POINT = 1e-10  # Largest change of the logarithm by a variance that counts as zero.
+_POINT = 1e-10  # Largest effect of the variance on the logarithm for which the variance counts as 0.
 _WIDE = 10.0  # Variance from which cumulants of g are always used.
-_BROAD = 4.0  # Scale at which the bend of ℓ is narrow.
-_SERIES = 0.1  # Rate up to which a series replaces differences that cancel.
+_BROAD = 4.0  # Scale of the integrand from which the bend of ℓ counts as narrow.
+_SERIES = 0.1  # Largest rate for which a series replaces differences that cancel.
 _TERMS = 9  # Number of terms of the series of eᵗ − 1 − t.
-_NOTHING = -40.0  # log E exp(−r) is −E r if log(E r² / E r) is below this.
+_NOTHING = -40.0  # log(E r² / E r) below which log E exp(−r) = −E r.
 _STEP = 1e12  # Variance at which exp(−eᵍ) counts as a step (its transition has variance π²/6).
 _EULER = 0.5772156649015329  # Euler's constant: minus the mean of that transition.
 _RIGHT = 8.0  # Distance (standard deviations of a wide density) up to which E exp(−eᵍ) exceeds its rounding error.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
-# exp(−eᵍ) = P(h > g) for an h with the density exp(h − eʰ), narrow and analytic: nodes of the trapezoid rule for it.
+# exp(−eᵍ) = P(h > g) for a variable h with the narrow and analytic density exp(h − eʰ). These are its nodes.
 _NODES = np.arange(-40.0, 4.5, 0.25)
 _WEIGHTS = 0.25 * np.exp(_NODES - np.exp(_NODES))
 
@@ -177,7 +177,7 @@ def _exponent(kind, a, b, mode, at_mode, t, v):
 
 @inlined_kernel
 def _mode_of_rate(centre, v):
-    """Return the root of g + v eᵍ = `centre`, by Newton's method from above on a convex function."""
+    """Return the root of g + v eᵍ = `centre`, by Newton's method from above, since the function is convex."""
     g = centre
     if centre > 0.0:
         g = min(centre, max(0.0, math.log(centre / v)))
@@ -265,10 +265,10 @@ def _slopes(kind, a, b, g):
 
 @inlined_kernel
 def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, room):
-    """Write t, three derivatives of ℓ, and the weight of the integrand at nodes 0…count into `room`.
+    """Write t, three derivatives of ℓ and weights of the integrand at the nodes 0…count into `room`.
 
-    For RATE the derivatives are differences from the derivatives at the mode. All nodes are computed if `first` is 0.
-    If it is 1, the nodes of half the count are in the room, and move to the even places.
+    For RATE the derivatives are differences from the derivatives at the mode. If `first` is 0, all nodes are computed.
+    If it is 1, `room` has the nodes of half the count, which move to the even positions.
     """
     step = (high - low) / count
     for k in range(count // 2 if first else -1, 0, -1):
@@ -302,10 +302,10 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
 def _terms(pull, v, measure, count, slope, curvature, room, out):
     """Compute the log integral, relative to the mode, and four derivatives in m.
 
-    They are written to `out` (6,). The last number is the base of the cumulants' powers, for their rounding. `pull` is
-    (g₀ − m)/v, and `measure` is the distance between nodes. `slope` and `curvature` are parts of ℓ′, and of ℓ″ and ℓ‴,
-    that `room` does not contain. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
-    If N is wide they are computed as cumulants of g, which cancel if N is narrow.
+    They are written to `out` (6,); the last number measures the rounding errors of cumulants. `pull` is (g₀ − m)/v, and
+    `measure` is the distance between nodes. `slope` is a term of ℓ′, and `curvature` a term of ℓ″ and ℓ‴, which `room`
+    does not contain. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on. For a wide N
+    they are computed as cumulants of g, which would cancel for a narrow N.
     """
     total = 0.0
     average = 0.0
@@ -430,7 +430,7 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
         return value, first, second, third, fourth, log_p, log_q
     mode = _mode(kind, a, b, mean, v)
     value, slope, curvature, _, _ = log_density_derivatives(kind, a, b, mode)
-    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # The form with less cancellation.
+    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # Use the expression with less cancellation.
     base = (0.0, 0.0)
     if kind == RATE:
         at_mode, base = (value, slope, -curvature, 1.0), (pull, curvature)
@@ -473,7 +473,7 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
 
 
 _SMOOTH = 0.7  # Largest width of the integrand at which exp(g) is smooth on it.
-_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance of nodes in widths, and weight of a node that does not count.
+_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance of nodes (widths), and weight of a negligible node.
 _SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
 
 
@@ -481,8 +481,7 @@ _SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
 def log_rate_normal(a, mean, v, room):
     """Return log E exp(a g − eᵍ) and its first two derivatives in the mean to nine digits.
 
-    If the integrand is narrow, one trapezoid rule about its mode has these digits. Otherwise see
-    `log_unimodal_normal`.
+    If the integrand is narrow, one trapezoid rule about its mode suffices. Otherwise `log_unimodal_normal` is used.
     """
     if _SURE[0] < v < math.inf and a >= 0.0 and math.isfinite(mean):
         mode = _mode_of_rate(mean + v * a, v)
