@@ -4,8 +4,9 @@ L has a unit diagonal. Its rows below the diagonal are stored column by column, 
 rows `rows[starts[j]:starts[j + 1]]`. The entries of a matrix are an array, first the diagonal, then the columns. The
 position of an entry is its slot. The last slot is 0, for entries outside the pattern.
 
-Column j of L has an entry in row k if P has it, or if an earlier column has entries in rows j and k. The first row of a
-column is its parent in the elimination tree (Liu 1990). With S = P⁻¹ (Takahashi, Fagan and Chin 1973)
+Column j of L has an entry in row k if P has it. It also has this entry if an earlier column has entries in rows j and
+k. The first row of a column is its parent in the elimination tree (Liu 1990). With S = P⁻¹ (Takahashi, Fagan and Chin
+1973)
 
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
