@@ -23,7 +23,7 @@ BUDGETS = {
     "user_warnings": (20, 1),
     "noted_inputs": (112, 1),
     "progress": (74, 1),
-    "kernels": (10264, 6),
+    "kernels": (10266, 6),
     "solvers": (5602, 5),
     "gaussians": (4217, 6),
     "likelihoods": (7413, 6),
