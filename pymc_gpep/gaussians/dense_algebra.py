@@ -1,11 +1,11 @@
-"""Algebra of a prior covariance that is a matrix, with scalar sites, sites of blocks, and precisions of any sign.
+"""Algebra of a prior covariance matrix, with diagonal sites, sites of blocks, and precisions of any sign.
 
-One latent function takes one factorisation and one inverse (`pymc_gpep.kernels.gaussians.independent`). Sites that
-couple the functions of a point take c + 1 factorisations (`pymc_gpep.kernels.gaussians.coupled`). Sites with any blocks
-take O((cn)³) (`pymc_gpep.kernels.gaussians.block_sites`).
+For a single latent function it takes one factorisation and one inverse (`pymc_gpep.kernels.gaussians.independent`). For
+sites that couple the functions of a point it takes c + 1 factorisations (`pymc_gpep.kernels.gaussians.coupled`). For
+sites with any blocks it takes O((cn)³) (`pymc_gpep.kernels.gaussians.block_sites`).
 
-Precisions of any sign (`SignedBlocks`) have no roots, which the other algebras use. Let W be any symmetric precision
-for which there is a posterior. With a root L of the prior covariance K of all latent values and Λ = I + LᵀWL = C Cᵀ
+Precisions of any sign (`SignedBlocks`) have no roots, which the other algebras use. Let W be a symmetric precision for
+which the posterior is proper. With a root L of the prior covariance K of all latent values, and Λ = I + LᵀWL = C Cᵀ,
 
     G = L C⁻ᵀ,   Cov f = G Gᵀ,   log|I + WK| = log|Λ|,   F = W G,   M = W − F Fᵀ.
 """
@@ -57,21 +57,23 @@ from pymc_gpep.solvers.site_algebra import Moved
 from pymc_gpep.solvers.team import ALONE, Team, gather
 
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
-"""Matrices whose products take most of a sweep, in double or single precision."""
+"""Matrices whose products take most of the time of a sweep, in double or single precision."""
 
-_FEWEST_POINTS = 200  # Smallest number of points for which saving a triangular solve is worth the lost digits.
-_DIGITS = 1e-9  # Largest relative rounding error of differences between classes.
-_LONG = 2000  # Largest number of points for which some work stays on one thread.
-_GAIN = 1.6  # Speed-up on two threads (by operations) up to which functions are shared out.
+_FEWEST_POINTS = 200  # Smallest number of points at which saving a triangular solve is worth the lost digits.
+_DIGITS = 1e-9  # Largest relative rounding error of a difference between classes.
+_LONG = 2000  # Number of points up to which some work stays on one thread.
+# Largest speed-up on two threads, by counts of operations, up to which functions are divided among threads.
+_GAIN = 1.6
 
 
 @cache
 def _shared_out(c: int) -> int:
-    """Return the number of classes whose factorisations are shared out on two processors.
+    """Return the number of classes whose factorisations are divided between two processors.
 
-    With all classes shared out, one fit takes nearly half the time of one thread. Two fits at once then take twice as
-    long as one fit. With this number, one fit is as fast as with two threads of BLAS. Two at once take 1.5 times as
-    long. In units of n³ operations a class has one in its factorisation and inverse, one in its moments, and P a third.
+    If all classes were divided, one fit would take nearly half the time of one thread, but two simultaneous fits would
+    take twice as long. With this number, one fit is as fast as with two threads of BLAS, and two simultaneous fits take
+    1.5 times as long. In units of n³ operations, a class takes 1 for its factorisation and inverse, and 1 for its
+    moments; P takes a third.
     """
     alone = 2 * c + 1 / 3
     return max(
@@ -82,7 +84,7 @@ def _shared_out(c: int) -> int:
 def factorise(k: Array, pi: Array, inverses: Matrices, p: Matrices, team: Team = ALONE) -> tuple[bool, float]:
     """Write A_k⁻¹ into `inverses` (c, n, n) and the Cholesky factor of P into `p` (n, n), lower triangles.
 
-    Return whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
+    Return whether all matrices are positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
     """
 
     def one(a: int) -> tuple[bool, float]:
@@ -108,7 +110,7 @@ def marginal_moments(
     cov: Array,
     team: Team = ALONE,
 ) -> None:
-    """Write posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
+    """Write posterior means K b into `mean` (c, n), and covariances at each point into `cov` (n, c, c).
 
     `work` (c, n, n) is overwritten.
     """
@@ -126,18 +128,18 @@ def marginal_moments(
 
 
 def _last_follows(k: Array) -> bool:
-    """Return whether the moments of the last class follow from the remaining classes, with a shared prior covariance.
+    """Return whether moments of the last class can be computed from the other classes; they need a common covariance.
 
-    These moments are differences of numbers as large as the prior variance, so the variance must not be too large.
+    These moments are differences of numbers as large as the prior variance, which therefore must not be too large.
     """
     n = k.shape[-1]
     return len(k) == 1 and n >= _FEWEST_POINTS and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
 
 
 def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:
-    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes with one prior covariance.
+    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes with the same prior covariance.
 
-    This is d log Z / d K_k at a fixed point of EP, where the sites may be taken as constants. `work` is (n, n).
+    This is d log Z / d K_k at a fixed point of EP, where the derivative of the sites has no effect. `work` is (n, n).
     """
     gradient[:] = 0.0
     for a in range(len(pi)):
@@ -146,12 +148,12 @@ def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work
         mirror(matrix)
 
 
-# Largest difference of R Rᵀ from a covariance with the root R, relative to the largest variance.
+# Largest difference between R Rᵀ and a covariance with the root R, relative to the largest variance.
 _ROOT_ERROR = 1e-8
 
 
 class SignedBlocks(PosteriorAlgebra):
-    """The algebra by Λ, for precisions W (n, c, c).
+    """Algebra by Λ for precisions W (n, c, c) of any sign.
 
     Attributes
     ----------
@@ -167,7 +169,7 @@ class SignedBlocks(PosteriorAlgebra):
         self._roots = np.stack([_root(own) for own in self._k])
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
-        """See `SiteAlgebra`; W (n, c, c)."""
+        """See `SiteAlgebra`; the precision is W (n, c, c)."""
         self._precision = precision
         vars(self).pop("weighted", None)
         c, n = self._c, self._k.shape[-1]
@@ -192,7 +194,7 @@ class SignedBlocks(PosteriorAlgebra):
 
     @cached_property
     def weighted(self) -> Array:
-        """F, (c, n, cn)."""
+        """F = W G, (c, n, cn)."""
         return np.einsum("iae,eiq->aiq", self._precision, self.half)
 
     def weights(self, force: Array, out: Array) -> None:
@@ -205,7 +207,7 @@ class SignedBlocks(PosteriorAlgebra):
         return force - self._times(self.half @ pulled)
 
     def _times(self, f: Array) -> Array:
-        """W f (c, n)."""
+        """Return W f (c, n)."""
         return np.einsum("iae,ei->ai", self._precision, f)
 
     def marginal_covariances(self) -> Array:
@@ -253,14 +255,14 @@ class SignedBlocks(PosteriorAlgebra):
 
 
 class SignedDiagonal(SignedBlocks):
-    """The algebra by Λ for precisions π (c, n) of any sign, separate for each function."""
+    """Algebra by Λ for precisions π (c, n) of any sign, with a separate site of each function."""
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
         return super().factorise(precision.T[:, :, None] * np.eye(len(precision)))
 
 
 def _root(k: Array) -> Array:
-    """Return the root of a covariance that may be singular; NaN if it has negative eigenvalues."""
+    """Return a root of a covariance, which may be singular; NaN if it has negative eigenvalues."""
     try:
         return np.asarray(np.linalg.cholesky(k))
     except np.linalg.LinAlgError:
@@ -270,9 +272,9 @@ def _root(k: Array) -> Array:
 
 
 class DenseBlocks(PosteriorAlgebra):
-    """The algebra on n(c − 1) numbers, for semi-definite precisions W (n, c, c) whose rows sum to zero.
+    """Algebra on n(c − 1) numbers for semi-definite precisions W (n, c, c) whose rows sum to zero.
 
-    W_i is R_i R_iᵀ, and L the Cholesky factor of I + Rᵀ K R. Then M = G Gᵀ with G = R L⁻ᵀ.
+    W_i is R_i R_iᵀ, and L is the Cholesky factor of I + Rᵀ K R. Then M = G Gᵀ with G = R L⁻ᵀ.
     """
 
     def __init__(self, prior: PriorForm, n_functions: int, team: Team = ALONE) -> None:
@@ -295,7 +297,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _smooth(self) -> Array:
-        """Workspace for G, (c, n, n(c − 1))."""
+        """Array for G, (c, n, n(c − 1)), which is overwritten."""
         return np.empty((*self._image.shape, len(self._lower)))
 
     def marginal_covariances(self) -> Array:
@@ -314,7 +316,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _factor(self) -> Array:
-        """G, (c, n, n(c − 1))."""
+        """G = R L⁻ᵀ, (c, n, n(c − 1))."""
         n, c, rank = self._roots.shape
         g = np.zeros((c, n, n, rank))
         g[:, range(n), range(n)] = self._roots.swapaxes(0, 1)
@@ -351,16 +353,16 @@ class DenseBlocks(PosteriorAlgebra):
         return np.asarray(np.einsum("jip,jiq->ipq", inverse, inverse, optimize=True))
 
 
-_TINY = 1e-20  # Floor of π that changes no digit in single precision, with a root and inverse in range.
+_TINY = 1e-20  # Smallest π in single precision. It changes no digits, and its root and inverse are in range.
 
 
 class DenseCoupled(PosteriorAlgebra):
-    """The algebra of `pymc_gpep.kernels.gaussians.coupled`.
+    """Algebra of sites that couple the classes, see `pymc_gpep.kernels.gaussians.coupled`.
 
     Attributes
     ----------
     inverses, p : array (c, n, n), (n, n)
-        A_k⁻¹ and the Cholesky factor of P, in the lower triangles.
+        A_k⁻¹, and the Cholesky factor of P, in lower triangles.
     """
 
     inverses: Matrices
@@ -375,7 +377,7 @@ class DenseCoupled(PosteriorAlgebra):
 
     @cached_property
     def work(self) -> Matrices:
-        """Workspace for matrices, (c, n, n)."""
+        """Array for matrices, (c, n, n), which is overwritten."""
         return np.empty_like(self.inverses)
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
@@ -406,7 +408,7 @@ class DenseCoupled(PosteriorAlgebra):
 
     @property
     def _b(self) -> Array:
-        """B_k, (c, n, n)."""
+        """B_k = D_k^½ A_k⁻¹ D_k^½, (c, n, n)."""
         roots = np.sqrt(self._pi)
         return np.stack([scaled_symmetric(own, root) for own, root in zip(self.inverses, roots, strict=True)])
 
@@ -428,7 +430,8 @@ class DenseCoupled(PosteriorAlgebra):
         c, m = variance.shape
         if c * m < self._pi.shape[1]:
             return self._covariance_at_few(left, variance)
-        # K_*BKᵀ_* is Z Yᵀ, Z = K_*T and Y = K_*P. Where functions share K_*, their Z sum to Y, since Σ B_k = P Pᵀ.
+        # K_*BKᵀ_* is Z Yᵀ with Z = K_*T and Y = K_*P. If functions have the same K_*, their Z sum to Y, since Σ B_k = P
+        # Pᵀ.
         y = left @ np.tril(self.p)
         z = np.empty((c, m, self.p.shape[0]))
         own = c - 1 if len(left) == 1 else c
@@ -442,12 +445,12 @@ class DenseCoupled(PosteriorAlgebra):
         return np.asarray(cov)
 
     def _covariance_at_few(self, left: Array, variance: Array) -> Array:
-        """Return covariances at few points, without matrix products that only pay for many points."""
+        """Return covariances at few points, without the matrix products that are efficient only for many points."""
         roots = np.sqrt(self._pi)
         (c, m), n = variance.shape, self.p.shape[0]
 
         def smooth(a: int) -> Array:
-            """Return K_*a B_a without computing B_a, since points are predicted in many parts."""
+            """Return K_*a B_a without computing B_a, since points are predicted in many blocks."""
             scaled = own_matrix(left, a) * roots[a]
             return np.asarray(dsymm(1.0, self.inverses[a].T, scaled.T).T) * roots[a]
 
@@ -477,7 +480,7 @@ class DenseCoupled(PosteriorAlgebra):
         return own + np.einsum("ji,ji->i", shared, shared).reshape(c, q)
 
     def site_blocks(self) -> tuple[Array, Array]:
-        # R = D^½ (I − uuᵀ) with u = (π / 1ᵀπ)^½, and E = uuᵀ + D^{-½} M_ii D^{-½}, in which nothing cancels.
+        # R = D^½ (I − uuᵀ) with u = (π / 1ᵀπ)^½, and E = uuᵀ + D^{-½} M_ii D^{-½}, which has no cancellation.
         b, (c, n) = self._b, self._pi.shape
         root = np.sqrt(np.maximum(self._pi, FLOOR))
         unit = (root / np.sqrt((root**2).sum(0))).T
@@ -501,7 +504,7 @@ def _halved(matrices: Matrices) -> Matrices:
 
 
 class DenseIndependent(PosteriorAlgebra):
-    """The algebra of sites of each function alone, with precisions π (c, n) ≥ 0: M is blockdiag(B).
+    """Algebra of separate sites of each function, with precisions π (c, n) ≥ 0: M is blockdiag(B).
 
     B_k = D_k^½ A_k⁻¹ D_k^½ with A_k = I + D_k^½ K_k D_k^½, D_k = diag(π_k).
     """
@@ -515,7 +518,7 @@ class DenseIndependent(PosteriorAlgebra):
     def factorise(self, precision: Array) -> tuple[bool, float]:
         self._pi[:] = precision
         vars(self).pop("inverses", None)
-        # One matrix if all functions have equal covariances and precisions.
+        # A single matrix suffices if all functions have equal covariances and precisions.
         self._distinct = 1 if len(self._k) == 1 and (precision == precision[0]).all() else len(precision)
         self._lower = np.empty((self._distinct, *self._k.shape[1:]))
         total = 0.0
@@ -528,7 +531,7 @@ class DenseIndependent(PosteriorAlgebra):
 
     @cached_property
     def inverses(self) -> Array:
-        """A_k⁻¹ (1 or c, n, n), in the lower triangle."""
+        """A_k⁻¹ (1 or c, n, n), in lower triangles."""
         inverses = self._lower.copy()
         for matrix in inverses:
             inverse_from_cholesky(matrix)
@@ -542,7 +545,7 @@ class DenseIndependent(PosteriorAlgebra):
 
     @property
     def full_inverses(self) -> Array:
-        """A_k⁻¹ (1 or c, n, n), both triangles."""
+        """A_k⁻¹ (1 or c, n, n), as full matrices."""
         return np.stack([scaled_symmetric(own, np.ones(len(own))) for own in self.inverses])
 
     def smoothing(self) -> tuple[Array, None]:
@@ -599,7 +602,7 @@ class DenseIndependent(PosteriorAlgebra):
     def kept(self) -> Array:
         if (inverses := vars(self).get("inverses")) is not None:
             own = inverses.diagonal(axis1=1, axis2=2)
-        else:  # A = L Lᵀ: the sums of squares of L⁻¹ suffice
+        else:  # The diagonal of A⁻¹ is the sums of squares of L⁻¹.
             own = np.stack([(dtrtri(matrix.T)[0] ** 2).sum(1) for matrix in map(np.tril, self._lower)])
         found = np.broadcast_to(own, self._pi.shape)
         return np.asarray(found.T[:, :, None] * np.eye(len(found)))

@@ -1,4 +1,4 @@
-"""Elliptical slice sampling (Murray, Adams and MacKay 2010): one update of a Gaussian vector, without a step size."""
+"""Elliptical slice sampling (Murray, Adams and MacKay 2010): updates of a Gaussian vector without a step size."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 
-_NOTHING = 1e-10  # Bracket width, in radians, below which the current state is returned.
+_NOTHING = 1e-10  # Width of the bracket, in radians, below which the current state is returned.
 
 
 def elliptical_slice(
     x: Array, direction: Array, log_ratio: Callable[[Array], float], current: float, rng: np.random.Generator
 ) -> tuple[Array, float, int]:
-    """Draw a new x by a transition that leaves the density N(x; 0, Σ) exp(log_ratio(x)), normalised, invariant.
+    """Draw a new x by a transition under which the density ∝ N(x; 0, Σ) exp(log_ratio(x)) is invariant.
 
-    It tries points on the ellipse through x and the direction, until a point lies above the slice. The points are
-    from a bracket of angles that shrinks towards x (figure 2 of the paper).
+    It tries points on the ellipse through x and the direction until a point is above the slice. The angles of the
+    points are drawn from a bracket that shrinks towards x (figure 2 of the paper).
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def elliptical_slice(
     direction : array, shape of x
         A fresh draw from N(0, Σ), independent of x.
     log_ratio : callable
-        Log of the density without its Gaussian factor. States where it is NaN or −inf are rejected.
+        Log of the density without its Gaussian factor. States where it is NaN or −∞ are rejected.
     current : float
         Value of `log_ratio` at x.
     rng : Generator
@@ -38,7 +38,7 @@ def elliptical_slice(
     evaluations : int
         Number of evaluations of `log_ratio`.
     """
-    # A start may have density 0. Then any state with positive density is accepted.
+    # If the current density is 0, the first state with a positive density is accepted.
     level = current - rng.standard_exponential() if current > -np.inf else -np.inf
     angle = 2.0 * np.pi * rng.random()
     low, high = angle - 2.0 * np.pi, angle

@@ -11,7 +11,7 @@ from pymc_gpep.solvers.whitened_posterior import Whitened
 
 @dataclass(frozen=True, eq=False)
 class InducingPosterior:
-    """Gaussian inducing values, and the prior given the inducing values.
+    """Posterior of inducing values, with the prior of latent functions given inducing values.
 
     Attributes
     ----------
@@ -40,12 +40,12 @@ class InducingPosterior:
 
     @property
     def as_inducing(self) -> "InducingPosterior":
-        """Return the posterior itself; other classes convert to this class."""
+        """Return the posterior itself. Other classes convert to this class."""
         return self
 
     @property
     def inducing_mean(self) -> Array:
-        """Mean of the inducing values relative to the prior mean, (c, M)."""
+        """Posterior mean of the inducing values minus their prior mean, (c, M)."""
         return np.array(
             [
                 self.whitening.factor[own] @ mean[: self.whitening.n_inducing]
@@ -54,7 +54,7 @@ class InducingPosterior:
         )
 
     def predict(self, block: Block) -> tuple[Array, Array]:
-        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
+        """Return means (c, m) and covariances (m, c, c) of latent functions at m points, given prior moments."""
         features = self.whitening.features(block)
         mean, cov = self.whitened.moments([features.w[own] for own in self._owner])
         every = range(self.n_functions)
@@ -62,7 +62,7 @@ class InducingPosterior:
         return features.mean + mean, cov
 
     def draw_at(self, rng: np.random.Generator, v: Array, block: Block) -> Array:
-        """Draws (count, c, m) of the functions at m points, given draws v (count, c, M) of whitened inducing values."""
+        """Return draws (count, c, m) at m points, given draws v (count, c, M) of whitened inducing values."""
         features = self.whitening.features(block)
         means = [v[:, k] @ features.w[own] for k, own in enumerate(self._owner)]
         noise = rng.standard_normal((len(v), *features.mean.shape))

@@ -1,21 +1,21 @@
-"""Priors by rows of few coefficients with a residual for each place, and their algebra: K = J Jᵀ + R Rᵀ.
+"""Prior by rows of coefficients with a residual at each place, and its algebra: K = J Jᵀ + R Rᵀ.
 
-A row is f_i = m_i + J_i z + r_i e_p. The q standard normals z are common to all rows, and e_p is a standard normal of
-the place p. Rows of one place share it. The FITC prior of a process with inducing inputs is of this form (Snelson and
-Ghahramani 2006).
+A row is f_i = m_i + J_i z + r_i e_p. The q standard normals z are common to all rows. The standard normal e_p is common
+to the rows at place p. The FITC prior of a process with inducing inputs has this form (Snelson and Ghahramani 2006).
 
-Given z, residuals of places are independent. With the precisions π of sites, the place p has
+Given z, the residuals of places are independent. For sites of precision π, place p has
 
     d_p = 1 + Σ_i r_i² π_i,   C_p = Σ_i r_i π_i J_i,   H_i = J_i − r_i C_p / d_p,
 
-and with e integrated out z has the precision Λ = I + JᵀΠJ − Cᵀ D⁻¹ C = L Lᵀ. So
+With e integrated out, z has the precision Λ = I + JᵀΠJ − Cᵀ D⁻¹ C = L Lᵀ. So
 
     log|I + ΠK| = log|Λ| + Σ_p log d_p,   var f_i = |L⁻¹ H_i|² + r_i² / d_p.
 
-If all places have one row, then Λ = I + Jᵀ diag(π / d) J and H_i = J_i / d_i. No matrix has two axes over rows.
+If each place has one row, Λ = I + Jᵀ diag(π / d) J and H_i = J_i / d_i. No matrix has two axes over rows.
 
-A variational bound (Titsias 2009; Hensman, Matthews and Ghahramani 2015) has the same prior. Its residuals keep their
-prior given z: sites are sites of J z, and variances of f_i contain r_i². Then d = 1 and C = 0.
+A variational bound (Titsias 2009; Hensman, Matthews and Ghahramani 2015) has the same prior. In its posterior,
+residuals given z have their prior distribution: sites act on J z, and variances of f_i include r_i². Then d = 1 and C =
+0.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaceStructure:
-    """Parts of a prior by rows and places that depend on data only.
+    """Parts of a prior by rows and places that depend on data alone.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class PlaceStructure:
     count : int
         Number of places, p.
     flat : tuple of int
-        Positions among the q normals z of numbers that have a flat prior.
+        Positions of flat coefficients among the q entries of z.
     integrated : bool
-        Whether sites act on whole latent values; otherwise residuals keep their prior, as in a variational bound.
+        Whether sites act on latent values. If not, they act on J z, as in a variational bound.
     """
 
     places: Indices
@@ -64,12 +64,12 @@ class PlaceStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Features of the form that flat coefficients disable."""
+        """Algebras of the form that are unavailable with flat coefficients."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     @cached_property
     def alone(self) -> bool:
-        """Whether each row has a separate place."""
+        """Whether each row is at a separate place."""
         return len(np.unique(self.places)) == len(self.places)
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class PlaceStructure:
 
 
 class PlaceRows(Coefficients):
-    """Rows of q coefficients J (n, q), and an entry r (n,) at the place of each row among p further columns."""
+    """Rows of q coefficients J (n, q), and a coefficient r (n,) of each row in the column of its place."""
 
     def __init__(self, rows: Coefficients, entries: Array, places: Indices, count: int, size: int) -> None:
         self.rows, self.entries, self.places, self.count, self.size = rows, entries, places, count, size
@@ -86,12 +86,12 @@ class PlaceRows(Coefficients):
         return numbers[..., : self.size], numbers[..., self.size :]
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows J."""
+        """Yield blocks of rows of J."""
         for some in blocks_of_rows(len(self.entries), self.size):
             yield some, self.rows.some(np.arange(some.start, some.stop))
 
     def at_places(self, of_rows: Array) -> Array:
-        """Return Σ_i w_i (p,) over the rows of each place, of w (n,)."""
+        """Return the sums (p,) over the rows of each place of w (n,)."""
         return np.bincount(self.places, of_rows, self.count)
 
     def gram(self, weights: Array) -> Array:
@@ -122,14 +122,14 @@ class PlaceRows(Coefficients):
 
 
 class PlacePrior(PriorByRows):
-    """f = m + J z + R e with q normals z of all rows, and a normal e of each place.
+    """f = m + J z + R e with q standard normals z of all rows, and a standard normal e of each place.
 
-    Numbers are (1, q + p): z, and e after them.
+    Numbers are z, then e, (1, q + p).
 
     Parameters
     ----------
     array : array (1, n, q + 1)
-        J, and r as the last column.
+        J, with r as last column.
     mean : array (1, n)
     structure : PlaceStructure
     """
@@ -165,18 +165,18 @@ class PlacePrior(PriorByRows):
 
     @cached_property
     def rows(self) -> PlaceRows:
-        """J and r, (n, q + p)."""
+        """J and r as rows, (n, q + p)."""
         own, size = self.structure, self.array.shape[2] - 1
         return PlaceRows(coefficients(self.array[0, :, :-1]), self.residual_roots, own.places, own.count, size)
 
     @property
     def residual_roots(self) -> Array:
-        """Standard deviations r (n,) of the residuals, with a sign for each row."""
+        """Residual standard deviations r (n,) of the rows, which may be negative."""
         return self.array[0, :, -1]
 
     @property
     def size(self) -> int:
-        """See `PriorForm`: the number of normals that all rows share, q."""
+        """See `PriorForm`: the number of standard normals common to all rows, q."""
         return self.array.shape[2] - 1
 
     @property
@@ -194,7 +194,7 @@ class PlacePrior(PriorByRows):
         return np.einsum("iq,iq->i", self.array[0], self.array[0])[None]
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`; J Jᵀ + R Rᵀ is always a covariance."""
+        """See `PriorForm`: True, since J Jᵀ + R Rᵀ is always a covariance."""
         return True
 
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
@@ -224,7 +224,7 @@ class PlacePrior(PriorByRows):
         assert isinstance(rows, PlaceRows)
         return rows.rows.variances(np.eye(rows.size)) + rows.entries**2
 
-    # Residuals that keep their prior have the coordinate 0.
+    # In a variational bound, residuals have the coordinate 0.
 
     def pull(self, force: Array) -> Array:
         found = super().pull(force)
@@ -245,7 +245,7 @@ class PlacePrior(PriorByRows):
 
 
 class _PlacePosterior(PosteriorByAlgebra):
-    """The posterior of one function, whose sites may act on J z alone."""
+    """Posterior of a single function, whose sites may act on J z alone."""
 
     _prior: PlacePrior
 
@@ -256,7 +256,7 @@ class _PlacePosterior(PosteriorByAlgebra):
 
 
 class PlaceAlgebra(IndependentRows):
-    """The algebra by Λ = I + JᵀΠJ − Cᵀ D⁻¹ C, see `pymc_gpep.gaussians.place_prior`."""
+    """Algebra by Λ = I + JᵀΠJ − Cᵀ D⁻¹ C, see `pymc_gpep.gaussians.place_prior`."""
 
     prior: PlacePrior
     kind: ClassVar[type[IndependentSites]] = IndependentSites
@@ -299,12 +299,12 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows J of the prior."""
+        """Yield blocks of rows of J of the prior."""
         rows = self.prior.array[0, :, :-1]
         return ((some, rows[some]) for some in blocks_of_rows(*rows.shape))
 
     def _seen(self, rows: PlaceRows, some: slice, j: Array) -> Array:
-        """Return H of some rows from their J, as a new array."""
+        """Return H of a slice of rows, given their J, as a new array."""
         if not self._integrated:
             return j.copy()
         places = rows.places[some]
@@ -313,14 +313,14 @@ class PlaceAlgebra(IndependentRows):
         return np.asarray(j - (rows.entries[some] / self._d[places])[:, None] * self._at_places[places])
 
     def _halves(self, rows: PlaceRows) -> Iterator[tuple[slice, Array]]:
-        """Yield H L⁻ᵀ of rows, in blocks."""
+        """Yield H L⁻ᵀ of rows, by blocks."""
         for some, j in self._blocks() if rows is self.prior.rows else rows.blocks():
             seen = self._seen(rows, some, j)
             yield some, dtrmm(1.0, self._root, seen.T, lower=1, overwrite_b=1).T
 
     @cached_property
     def _squares(self) -> Array:
-        """|L⁻¹ H_i|² (n,) of the rows of the prior."""
+        """|L⁻¹ H_i|² (n,) for the rows of the prior."""
         return self._squared(self.prior.rows)
 
     def _squared(self, rows: PlaceRows) -> Array:
@@ -330,7 +330,7 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _solved(self, right: Array) -> Array:
-        """Return Λ⁻¹ r for all q + p numbers."""
+        """Return Λ⁻¹ r for all q + p coefficients."""
         rows = self.prior.rows
         z, e = right[: rows.size], right[rows.size :]
         if not self._integrated:
@@ -348,9 +348,9 @@ class PlaceAlgebra(IndependentRows):
         return self.marginal_covariances() if self._integrated else self._squares[:, None, None]
 
     def kept(self) -> Array:
-        """See `SiteAlgebra`; the variance excludes residuals that keep their prior."""
+        """See `SiteAlgebra`. In a variational bound the variance is that of J z."""
         rows, pi = self.prior.rows, self.sites.precision[0]
-        if self._integrated and self._alone:  # 1 − π r² / d is 1 / d
+        if self._integrated and self._alone:  # 1 − π r² / d equals 1 / d.
             found = 1.0 / self._d[rows.places] - pi * self._squares
         elif self._integrated:
             found = 1.0 - pi * self.marginal_covariances()[:, 0, 0]
@@ -367,7 +367,7 @@ class PlaceAlgebra(IndependentRows):
         return float(self.sites.precision[0] @ self.site_covariances()[:, 0, 0])
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`; the derivative in J, and in r as last column."""
+        """See `SiteAlgebra`: the derivative in J, and in r as last column."""
         rows, pi, b = self.prior.rows, self.sites.precision[0], b[0]
         numbers = self.prior.coordinates(b[None])[0] if x is None else x[0]
         u, change = np.zeros_like(b), np.zeros_like(numbers)
@@ -392,10 +392,10 @@ class PlaceAlgebra(IndependentRows):
         found[:, q] = (b + u) * numbers[q:][places] + b * change[q:][places] - pi * (r - with_c) / d
         return found[None]
 
-    # Results for all q + p numbers.
+    # Results for all q + p coefficients.
 
     def covariance_times(self, column: Array) -> Array:
-        """Return the product of the posterior covariance of the numbers and a column (q + p,)."""
+        """Return the posterior covariance of the coefficients times a column (q + p,)."""
         found = self._solved(column)
         if not self._integrated:
             size = self.prior.rows.size

@@ -1,4 +1,4 @@
-"""The Gaussian posterior of latent functions, and the table of algebras by the forms of prior and sites."""
+"""The Gaussian posterior of latent functions, and the table of algebras by forms of prior and sites."""
 
 from copy import copy
 from functools import cached_property
@@ -27,23 +27,23 @@ from pymc_gpep.solvers.team import one_blas_thread
 
 
 class Posterior:
-    """q(f) ∝ p(f) exp(νᵀf − ½ fᵀΠf), a prior times sites.
+    """Gaussian posterior of a prior times sites, q(f) ∝ p(f) exp(νᵀf − ½ fᵀΠf).
 
-    For a prior covariance K, q(f) = N(m + K b, K − K M K) with b = ν − Πμ and M = (I + ΠK)⁻¹ Π. Computing from a prior
-    covariance that is not a covariance matrix raises `NotPositiveDefiniteError`.
+    For a prior covariance K, q(f) = N(m + K b, K − K M K) with b = ν − Πμ and M = (I + ΠK)⁻¹ Π. If K is not positive
+    semi-definite, computations raise `NotPositiveDefiniteError`.
 
     Parameters
     ----------
     prior : PriorForm
     algebra : type of PosteriorAlgebra
-        Algebra of the prior and sites of this form.
+        Algebra for this form of prior and of sites.
     sites_class : type of Sites
     precision : array
         Precisions of the sites, in the shape of their form.
     weights : array (c, n)
-        b, the force with which the sites pull at the posterior mean μ.
+        b = ν − Πμ, the derivative of the log sites at the posterior mean μ.
     mean : array (c, n), optional
-        μ, if it is computed already.
+        Mean μ, if it is computed already.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Posterior:
 
     @classmethod
     def of(cls, prior: Any, algebra: type[PosteriorAlgebra], sites: Sites) -> Self:
-        """Return the posterior of a prior and sites.
+        """Return the posterior of a prior with sites.
 
         Raises
         ------
         NotPositiveDefiniteError
-            If a matrix has no Cholesky factor to working precision.
+            If a matrix has no Cholesky factor in working precision.
         """
         posterior = cls(prior, algebra, type(sites), sites.precision, np.empty(prior.shape))
         posterior.sites = sites
@@ -77,7 +77,7 @@ class Posterior:
 
     @cached_property
     def _taken(self) -> tuple[PosteriorAlgebra, float]:
-        """The algebra after factorising the sites' precision, and log|I + KΠ|."""
+        """Algebra after factorising the sites' precision, and log|I + KΠ|."""
         sites = vars(self).get("sites", None) or self.sites_class.of(self.precision, self.weights, self.prior)
         kind = self.algebra_class.signed if sites.signed else None
         algebra: PosteriorAlgebra = (kind or self.algebra_class)(self.prior, len(self.weights))
@@ -85,40 +85,40 @@ class Posterior:
 
     @property
     def algebra(self) -> PosteriorAlgebra:
-        """The algebra, with the precision of the sites factorised."""
+        """Algebra with the factorised precision of the sites."""
         return self._taken[0]
 
     @property
     def log_determinant(self) -> float:
-        """log|I + KΠ|."""
+        """The log determinant log|I + KΠ|."""
         return self._taken[1]
 
     @cached_property
     def coordinates(self) -> Array:
-        """Coordinates of the mean, weights b (c, n) or normals (1, q); see `PriorForm.coordinates`."""
+        """Coordinates of the mean: weights b (c, n), or normals (1, q); see `PriorForm.coordinates`."""
         if self.prior.by_weights:
             return self.weights
         if (mean := vars(self).get("mean")) is None:
             return np.asarray(self.prior.coordinates(self.weights))
-        # b + Π(μ − m) loses no digits under a wide prior.
+        # The sum b + Π(μ − m) loses no digits under a wide prior.
         sites = self.sites_class.of(self.precision, self.weights, self.prior)
         return self.algebra.located(self.weights + sites.product(mean - self.prior.mean))[0]
 
     @cached_property
     def mean(self) -> Array:
-        """Posterior means μ at the points of the data, (c, n)."""
+        """Posterior means μ of the latent values, (c, n)."""
         shift = np.empty_like(self.weights)
         self.prior.multiply(self.coordinates, shift)
         return np.asarray(self.prior.mean + shift)
 
     @cached_property
     def sites(self) -> Sites:
-        """The sites, located by the weights and the mean."""
+        """Sites with the weights b at the mean μ."""
         return self.sites_class.through(self.precision, self.mean, self.weights, self.prior)
 
     @property
     def relative_log_normaliser(self) -> float:
-        """Log ∫ p(f) sites(f) df, of sites that are scaled to be 1 at μ: −½ log|I + KΠ| − ½ bᵀ(μ − m)."""
+        """Log ∫ p(f) sites(f) df for sites scaled to 1 at μ: −½ log|I + KΠ| − ½ bᵀ(μ − m)."""
         return -0.5 * (self.log_determinant + float((self.weights * (self.mean - self.prior.mean)).sum()))
 
     @property
@@ -128,13 +128,13 @@ class Posterior:
 
     @property
     def divergence(self) -> float:
-        """KL(q ‖ p) from the prior: ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ), Σ the posterior covariance."""
+        """KL(q ‖ p) of posterior and prior, ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ), with the posterior covariance Σ."""
         return -self.relative_log_normaliser - 0.5 * self.algebra.taken()
 
     def relative_site_log_density(self, x: Array) -> Array:
-        """Log of the sites at μ + x, of sites that are scaled to be 1 at μ: bᵀx − ½ xᵀΠx.
+        """Return the log of the sites at μ + x, for sites scaled to 1 at μ: bᵀx − ½ xᵀΠx.
 
-        With `relative_log_normaliser` it makes ratios of densities in which no large numbers cancel.
+        Together with `relative_log_normaliser` it yields ratios of densities without cancellation of large numbers.
 
         Returns
         -------
@@ -143,51 +143,52 @@ class Posterior:
         return np.asarray((self.weights * x).sum((-2, -1)) - 0.5 * self.sites.quadratic(x))
 
     def marginals(self) -> tuple[Array, Array]:
-        """Mean (c, n) and covariance (n, c, c) of the latent values at each point of the data."""
+        """Return means (c, n) and covariances (n, c, c) of the latent values at each point of the data."""
         return self.mean, self.algebra.marginal_covariances()
 
     def derivatives(self) -> tuple[Array, Array]:
-        """Derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (c, n)."""
+        """Return derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (c, n)."""
         return self.algebra.gradient(self.weights, None, self.coordinates), self.weights.copy()
 
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
-        """Return mean (n, c) and covariance (n, c, c) of the latent values of each point without the site of the point.
+        """Return means (n, c) and covariances (n, c, c) of the cavities: each point without its own site.
 
         With E_i from `site_blocks` the covariance is Σ_i + Σ_i R_i E_i⁻¹ R_iᵀ Σ_i, a sum without cancellation, and no
-        Σ_i is inverted. The force of the site is b_i = ν_i − Π_i μ_i, for its location ν_i. The mean without the site
-        is μ_i less the cavity covariance times b_i.
+        Σ_i is inverted. The mean is μ_i minus the cavity covariance times b_i = ν_i − Π_i μ_i, where ν_i is the
+        location of the site.
 
         Parameters
         ----------
         mean : array (c, n)
-            Posterior means μ at the points of the data.
+            Posterior means μ.
         cov : array (n, c, c)
-            Posterior covariances Σ_i between the classes of a point.
+            Posterior covariances Σ_i between the classes of each point.
         """
         return self.algebra.cavities(mean, cov, self.weights)
 
     def site_blocks(self) -> tuple[Array, Array]:
-        """Roots R_i (n, c, r) of the site precisions, Π_i = R_i R_iᵀ, and E_i = I − R_iᵀ Σ_i R_i (n, r, r).
+        """Return roots R_i (n, c, r) of the site precisions, Π_i = R_i R_iᵀ, and E_i = I − R_iᵀ Σ_i R_i (n, r, r).
 
-        With Σ_i the marginal covariance of f_i, E_i is the share of the cavity's covariance after the site, like 1 −
-        πσ² for one class.
+        Σ_i is the marginal covariance of f_i. E_i is the ratio of the posterior covariance to the cavity covariance: 1
+        − πσ² for a single class.
         """
         return self.algebra.site_blocks()
 
-    # Moments at new points.
+    # Moments of new points.
 
     @one_blas_thread()
     def predict(self, left: Any, variance: Array, prior_mean: Array) -> tuple[Array, Array]:
-        """Mean (c, m) and covariance (m, c, c) of the latent functions at m new points.
+        """Return means (c, m) and covariances (m, c, c) of the latent functions at m new points.
 
         Parameters
         ----------
         left : array (1 or c, m, n)
-            Prior covariance between the new points and the points of the data, or rows of coefficients.
+            Prior covariance between the new points and the points of the data, or rows of coefficients of the new
+            points.
         variance : array (1 or c, m)
-            Prior variances at the new points; with rows of coefficients, the residual covariances (m, c, c).
+            Prior variances at the new points; if `left` are rows of coefficients, residual covariances (m, c, c).
         prior_mean : array (c, m)
-            Prior mean at the new points.
+            Prior means at the new points.
         """
         # Equations 26 and 27 of the nested EP paper.
         mean = prior_mean + self.prior.image(left, self.coordinates)
@@ -195,36 +196,36 @@ class Posterior:
         return mean, self.algebra.covariance_at(left, own)
 
     def at(self, there: tuple[Any, Array, Array]) -> tuple[Array, Array, Block]:
-        """Return mean (c, m), covariance (m, c, c) and prior moments of new points, from the arguments of `predict`."""
+        """Return means (c, m), covariances (m, c, c) and prior moments of new points, from arguments of `predict`."""
         return *self.predict(*there), self.prior.block(*there)
 
     def at_left_out(self, whole: Any, i: int) -> tuple[Array, Array]:
-        """Return mean (c, 1) and covariance (1, c, c) at point i of a prior, predicted from its other points."""
+        """Return mean (c, 1) and covariance (1, c, c) at point i of a prior, predicted from all other points."""
         return self.predict(*whole.point_of(i))
 
-    # Joint moments of points.
+    # Joint moments of several points.
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and its prior covariance.
+        """Return Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and its prior covariance.
 
-        If both are the prior covariance K, the result is the covariance of f. With L, K = L Lᵀ, and the identity it is
-        the covariance of z, f = m + L z.
+        If both are the prior covariance K, the result is the covariance of f. If they are L with K = L Lᵀ, and the
+        identity, it is the covariance of z with f = m + L z.
         """
         return self.algebra.joint_covariance(left, prior)
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        """Return the diagonal (c, q) of `joint_covariance`, at a lower cost for some forms."""
+        """Return the diagonal (c, q) of `joint_covariance`, which some algebras compute in less time."""
         return self.algebra.marginal_variance(left, prior)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
-        """Covariance (c, s, c, s) of f at some points (s,)."""
+        """Return the covariance (c, s, c, s) of f at these points (s,)."""
         return self.algebra.covariance_among(points)
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
-        """R (c, s, p), with the covariance R Rᵀ of f at some points (s,)."""
+        """Return R (c, s, p), where R Rᵀ is the covariance of f at these points (s,)."""
         return self.algebra.root_among(points)
 
-    # Standard normals z of f = m + J z.
+    # Standard normals z with f = m + J z.
 
     def rooted(self, roots: Array) -> Self:
         """Return the same posterior with other factors (1 or c, n, q) of the prior covariance."""
@@ -237,25 +238,25 @@ class Posterior:
 
     @property
     def _centre(self) -> Array:
-        """Mean of z."""
+        """Posterior mean of z."""
         return np.asarray(self.prior.whitened_slope(self.weights) if self.prior.by_weights else self.coordinates)
 
     def whitened(self) -> tuple[Array, Array]:
-        """Mean and variance (c, q) of z."""
+        """Return means and variances (c, q) of z."""
         return self._centre, self.algebra.whitened_variance(self.prior)
 
     def whitened_covariance(self) -> Array:
-        """Covariance (c, q, c, q) of z."""
+        """Return the covariance (c, q, c, q) of z."""
         return self.algebra.whitened_covariance(self.prior)
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
-        """Draws (draws, c, q) of z."""
+        """Return draws (draws, c, q) of z."""
         found = self.algebra.deviations(rng, draws, self.prior)
         found += self._centre
         return found
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Draws (count, c, n) of f at the points of the data."""
+        """Return draws (count, c, n) of f at the points of the data."""
         if self.prior.by_weights and self.sites.signed:  # The prior covariance may be singular.
             root = self.algebra.root_among(np.arange(self.prior.shape[1]))
             return np.asarray(self.mean + np.einsum("kip,pd->dki", root, rng.standard_normal((root.shape[2], count))))
@@ -271,7 +272,7 @@ class PosteriorOf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Names of prior and site form, for messages."""
+        """Names of both forms, for messages."""
         return f"{self.prior.__name__} with {self.sites.form} sites"
 
 
@@ -292,16 +293,16 @@ _OWN = (
     PosteriorOf(PlacePrior, IndependentSites, PlaceAlgebra),
 )
 POSTERIORS: Registry[PosteriorOf] = Registry("posterior", _OWN, of=PosteriorOf, classes=False)
-"""Algebras of posteriors by the forms of their priors, and the forms of their sites."""
+"""Algebras of posteriors, by the form of the prior and the form of the sites."""
 
 
 def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
-    """Return the table entry of a form of prior and a form of sites: their algebra, and the class of the sites.
+    """Return the table's entry for a form of prior and a form of sites, with their algebra and the class of the sites.
 
     Raises
     ------
     ValueError
-        If the pair has no posterior.
+        If the table has no entry for them.
     """
     for each in POSTERIORS:
         if each.prior is prior and each.sites.form == form:
@@ -313,7 +314,7 @@ def pair_of(prior: type[PriorForm], form: SiteForm) -> PosteriorOf:
 def make_posterior(
     prior: PriorForm, form: SiteForm, precision: Array, weights: Array, mean: Array | None = None
 ) -> Posterior:
-    """Return the posterior with these site precisions and weights, see `Posterior`."""
+    """Return the posterior with these precisions and weights of the sites, see `Posterior`."""
     _, sites, algebra = pair_of(type(prior), form)
     return Posterior(prior, algebra, sites, precision, weights, mean)
 
@@ -324,6 +325,6 @@ def posterior_of(prior: PriorForm, sites: Sites) -> Posterior:
     Raises
     ------
     NotPositiveDefiniteError
-        If a matrix has no Cholesky factor to working precision.
+        If a matrix has no Cholesky factor in working precision.
     """
     return Posterior.of(prior, pair_of(type(prior), sites.form).algebra, sites)

@@ -1,22 +1,22 @@
-"""A prior covariance K = A Q⁻¹ Aᵀ, by rows A of few coefficients and a sparse precision Q.
+"""Prior covariance K = A Q⁻¹ Aᵀ, with rows A of few coefficients and a sparse precision Q.
 
-With P = Q + AᵀΠA and x ~ N(0, Q⁻¹)
+With P = Q + AᵀΠA and x ~ N(0, Q⁻¹),
 
     log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
 
-Entries of inverses are computed only on the pattern of a factor, so no matrix is dense. The posterior mean of x is
-v = P⁻¹Aᵀ(ν − Πm). Weights b = ν − Π(m + A v) are computed from it: v = Q⁻¹Aᵀb cancels where the prior is wide. The
-derivatives of the log normaliser at fixed sites are
+Entries of inverses are computed only in the sparsity pattern of a factor, so no matrix is dense. The posterior mean of
+x is v = P⁻¹Aᵀ(ν − Πm), from which the weights b = ν − Π(m + A v) are computed. (The reverse, v = Q⁻¹Aᵀb, has
+cancellation if the prior is wide.) The derivatives of the log normaliser at fixed sites are
 
     b vᵀ − Π A P⁻¹ in entries of A, ½ (Q⁻¹ − P⁻¹ − vvᵀ) in entries of Q.
 
-The difference 1 − π var f loses digits if a row alone nearly determines its latent value.
+The difference 1 − π var f loses digits if a row almost determines its latent value by itself.
 
-With c functions A is (cn, q). Rows of a point share the places of their coefficients. P has entries at pairs of these
-places.
+For c functions A is (cn, q). Coefficients of all functions of a point are at the same positions. P has entries at pairs
+of these positions.
 
-Numbers of a nearest-neighbour Gaussian process follow the numbers of effects. Regressions determine their
-precision, see `pymc_gpep.solvers.neighbour_precision`.
+If there is a nearest-neighbour Gaussian process, its values follow the coefficients of effects. Its precision is
+determined by regressions, see `pymc_gpep.solvers.neighbour_precision`.
 """
 
 from collections.abc import Sequence
@@ -46,24 +46,24 @@ type Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionStructure:
-    """Sparsity pattern of rows A (cn, q) and of a prior precision Q + V W⁻¹ Vᵀ of x.
+    """Sparsity pattern of rows A (cn, q), and of the prior precision Q + V W⁻¹ Vᵀ of x.
 
     Attributes
     ----------
     cells : array (n, k)
-        Positions of the coefficients of each point, without duplicates; padding repeats a position. Functions share
-        positions, and a function without a coefficient there has 0.
+        Positions of the coefficients of each point, without duplicates except for padding. Functions have the same
+        positions; a function without a coefficient at a position has the coefficient 0.
     first, second : array (m,)
-        Rows and columns of the entries of Q, on one side of the diagonal; duplicate entries add up.
+        Rows and columns of the entries of Q, each on one side of the diagonal. Duplicate entries are added.
     columns : array (p, q)
-        Vᵀ.
+        V transposed.
     widths : array (p,)
-        The diagonal of W, see `pymc_gpep.solvers.sparse_precision`.
+        Diagonal of W, see `pymc_gpep.solvers.sparse_precision`.
     together : sequence of tuple of array
-        Further pairs of positions whose posterior covariances are computed.
+        Further pairs of positions for which posterior covariances are computed.
     flat : array (f,)
-        Positions of numbers with a flat prior. Q has no entry for them, and is proper after 1 is added to their
-        diagonal entries.
+        Positions of flat coefficients. They have no entry in Q, which is positive definite after 1 is added to their
+        diagonal.
     functions : int
         Number of functions, c.
     """
@@ -79,7 +79,7 @@ class PrecisionStructure:
 
     @property
     def q(self) -> int:
-        """Number of coefficients x."""
+        """Number of coefficients, the length of x."""
         return self.columns.shape[1]
 
     @property
@@ -90,22 +90,22 @@ class PrecisionStructure:
 
     @property
     def length(self) -> int:
-        """Length of the array that holds coefficients and entries of Q."""
+        """Length of the array of coefficients and entries of Q."""
         return self.functions * self.cells.size + len(self.first)
 
     def split(self, array: Array) -> tuple[Array, Array]:
-        """Return coefficients (c, n, k) and entries (m,) of Q of the array that holds both."""
+        """Return coefficients (c, n, k) and entries (m,) of Q, given their array."""
         flat, size = array.reshape(-1), self.functions * self.cells.size
         return flat[:size].reshape(self.functions, *self.shape), flat[size:]
 
     @cached_property
     def _pairs(self) -> tuple[Indices, Indices]:
-        """Pairs of positions (n, k(k + 1)/2) of each row."""
+        """Pairs of positions of each point, (n, k(k + 1)/2)."""
         return pairs_of_rows(self.cells)
 
     @cached_property
     def prior(self) -> FactorPattern:
-        """Sparsity pattern of Q, extended by the pairs of positions that occur in a row."""
+        """Sparsity pattern of Q, with pairs of positions of points added."""
         components = FactorPattern(self.q, self.first, self.second).components
         own, other = _distinct(self.q, [self._pairs])
         alike = components[own] == components[other]
@@ -119,49 +119,49 @@ class PrecisionStructure:
 
     @cached_property
     def prior_slots(self) -> tuple[Indices, Indices]:
-        """Slots of the entries of Q, and of the pairs of rows, in the pattern of the prior."""
+        """Slots of the entries of Q, and of the pairs of points, in the pattern of the prior."""
         return self.prior.slots(self.first, self.second), self.prior.slots(*self._pairs)
 
     @cached_property
     def posterior_slots(self) -> tuple[Indices, Indices]:
-        """The same slots in the pattern of the posterior."""
+        """Slots of the entries of Q, and of the pairs of points, in the pattern of the posterior."""
         return self.posterior.slots(self.first, self.second), self.posterior.slots(*self._pairs)
 
     @cached_property
     def flat_slots(self) -> Indices:
-        """Slots of the diagonal entries of flat numbers in the pattern of the prior."""
+        """Slots of the diagonal entries of flat coefficients, in the pattern of the prior."""
         return self.prior.slots(self.flat, self.flat)
 
     @cached_property
     def last(self) -> list[tuple[Array, SparsePrecision | None]]:
-        """Entries (m,) of the last factorised Q, and its factor; empty before the first factorisation."""
+        """Entries (m,) of the last factorised Q, and its factor; empty before a factorisation."""
         return []
 
     @cached_property
     def counted(self) -> Array:
-        """Number of occurrences of an entry (m,) of Q in the matrix: 1 on the diagonal, else 2."""
+        """Number of times that each entry (m,) of Q occurs in the matrix: 1 on the diagonal, else 2."""
         return np.where(self.first == self.second, 1.0, 2.0)
 
 
 def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:
-    """Return each pair of different positions once."""
+    """Return each pair of two distinct positions once."""
     codes = [np.unique(np.maximum(one, other).ravel() * q + np.minimum(one, other).ravel()) for one, other in pairs]
     own, other = np.divmod(np.unique(np.concatenate(codes)), q)
     return own[own != other], other[own != other]
 
 
 class PrecisionPrior(PriorByRows):
-    """f = m + A x for numbers x ~ N(0, Q⁻¹), with a sparse precision Q.
+    """f = m + A x for x ~ N(0, Q⁻¹), with a sparse precision Q.
 
-    Numbers have a leading axis, (1, q), like functions.
+    Like functions, x has a leading axis, (1, q).
 
     Parameters
     ----------
     array : array (1, 1, cnk + m)
-        Coefficients (c, n, k) and entries (m,) of Q, one after the other.
+        Coefficients (c, n, k), then entries (m,) of Q.
     mean : array (c, n)
     structure : PrecisionStructure
-        Places of coefficients and entries.
+        Positions of coefficients and entries.
     """
 
     algebras = frozenset({Algebra.FUNCTION, Algebra.FUNCTIONS})
@@ -176,7 +176,7 @@ class PrecisionPrior(PriorByRows):
         self._rows.functions = structure.functions
 
     def _read_precision(self, rest: Array) -> Array:
-        """Return the entries of Q from the array behind the coefficients."""
+        """Return the entries of Q, given the array after the coefficients."""
         return rest
 
     @classmethod
@@ -213,9 +213,9 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def factor(self) -> SparsePrecision | None:
-        """Factorised Q, with 1 on the diagonal of flat coefficients; None if it is not positive definite.
+        """Factorised Q with 1 added to the diagonal of flat coefficients; None if it is not positive definite.
 
-        A Q that does not depend on hyperparameters is factorised once, for example a lattice with a scale.
+        A Q that does not depend on hyperparameters, such as a lattice with a scale, is factorised once.
         """
         s = self.structure
         if s.last and np.array_equal(s.last[0][0], self.entries_of_precision):
@@ -234,12 +234,12 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def precision(self) -> SparsePrecision:
-        """The factor of Q.
+        """Factorised Q.
 
         Raises
         ------
         NotPositiveDefiniteError
-            If it is not positive definite.
+            If Q is not positive definite.
         """
         if self.factor is None:
             raise NotPositiveDefiniteError(
@@ -255,7 +255,7 @@ class PrecisionPrior(PriorByRows):
         return self._factorised(self.structure.posterior, entries, None, pairs, self.weighed(sites, self.values))
 
     def weighed(self, sites: SitePrecisions, values: Array) -> Array:
-        """Σ_l Π_kl v_l (c, n, k), of v (c, n, k)."""
+        """Return Σ_l Π_kl v_l (c, n, k) for v (c, n, k)."""
         return np.ascontiguousarray(np.moveaxis(sites.product(np.moveaxis(values, 2, 0)), 0, 2))
 
     def _factorised(
@@ -275,14 +275,14 @@ class PrecisionPrior(PriorByRows):
         return SparsePrecision.factorised(pattern, total, self.structure.columns, self.structure.widths)
 
     def products(self, posterior: SparsePrecision) -> Array:
-        """P⁻¹ a (c, n, k) of each row of A, at the places of its point."""
+        """Return P⁻¹ a (c, n, k) for each row a of A, at the positions of its point."""
         s = self.structure
         return np.stack([posterior.row_products(s.posterior_slots[1], s.cells, own) for own in self.values])
 
     def gradient(
         self, posterior: SparsePrecision, sites: SitePrecisions, b: Array, v: Array, moved: Moved | None = None
     ) -> Array:
-        """Return the derivative of the log normaliser in the array at fixed sites, see `FunctionPosterior.gradient`."""
+        """Return the derivative of the log normaliser in the array, for fixed sites; see `FunctionPosterior`."""
         s = self.structure
         slots, _ = s.posterior_slots
         u = np.zeros_like(v) if moved is None else moved.coordinates[0]
@@ -295,12 +295,12 @@ class PrecisionPrior(PriorByRows):
         return np.concatenate([of_values.ravel(), self._array_gradient(of_entries)])[None, None]
 
     def _inverse_entries(self) -> Array:
-        """Q⁻¹ (m,) at the entries of Q."""
+        """Return Q⁻¹ at the entries of Q, (m,)."""
         s = self.structure
         return self.precision.entries(s.prior_slots[0], s.first, s.second)
 
     def _array_gradient(self, of_entries: Array) -> Array:
-        """Return derivatives in the array behind the coefficients, from derivatives in entries of Q."""
+        """Return derivatives in the array after the coefficients, given derivatives in entries of Q."""
         return of_entries
 
     def solved(self, right: Array) -> Array:
@@ -312,7 +312,7 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def variances(self) -> Array:
-        """See `PriorForm`; 0 if Q is not positive definite, where `is_covariance` is False."""
+        """See `PriorForm`. The variances are 0 if Q is not positive definite."""
         s = self.structure
         if self.factor is None:
             return np.zeros(self.shape)
@@ -325,11 +325,11 @@ class PrecisionPrior(PriorByRows):
         return self.factor is not None
 
     def coordinates(self, b: Array) -> Array:
-        """See `PriorForm`; x (1, q), with 0 for flat numbers, which weights do not fix."""
+        """See `PriorForm`: x (1, q), which is 0 for flat coefficients, since weights do not determine these."""
         return self.solved(self.rows.sums(b.ravel()))[None]
 
     def precision_times(self, x: Array) -> Array:
-        """Q x (q,), of x (q,)."""
+        """Return Q x (q,) for x (q,)."""
         s = self.structure
         found = _summed(s.first, self.entries_of_precision * x[s.second], s.q)
         found += _summed(s.second, np.where(s.first == s.second, 0.0, self.entries_of_precision) * x[s.first], s.q)
@@ -338,14 +338,14 @@ class PrecisionPrior(PriorByRows):
         return np.asarray(found)
 
     def residual(self, gradient: Array, x: Array) -> Array:
-        """See `PriorForm`; Aᵀ∇ − Q x."""
+        """See `PriorForm`: Aᵀ∇ − Q x."""
         return self.pull(gradient) - self.precision_times(x[0])
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
         return float(x[0] @ self.precision_times(step[0]))
 
     def rounding(self, x: Array) -> float:
-        """See `PriorForm`; |f_i − m_i| is at most the root of K_ii xᵀQx, with 1 for a flat prior's precision."""
+        """See `PriorForm`: |f_i − m_i| is at most √(K_ii xᵀQx), where flat coefficients have the precision 1."""
         if not x.size:  # No posterior was found.
             return 0.0
         length = self.inner(x, x, x) + float((x[0, self.flat] ** 2).sum())
@@ -361,7 +361,7 @@ class PrecisionPrior(PriorByRows):
         return PrecisionBlocks(self, n_functions)
 
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return A (c, s, q) at some points (s,)."""
+        """Return A (c, s, q) at these points (s,)."""
         c, n = self.shape
         places = n * np.arange(c)[:, None] + points
         return self.rows.some(places.ravel()).reshape(c, len(points), -1)
@@ -373,7 +373,7 @@ class PrecisionPrior(PriorByRows):
         return self.precision.variances(rows)
 
     def some(self, points: NDArray[np.int64]) -> "PrecisionPrior":
-        """Return the prior at some points (s,)."""
+        """Return the prior at these points (s,)."""
         own = self.structure
         structure = replace(own, cells=own.cells[points], together=())
         array = np.concatenate([self.values[:, points].ravel(), self.entries_of_precision])
@@ -381,21 +381,21 @@ class PrecisionPrior(PriorByRows):
 
     @cached_property
     def roots(self) -> Array:
-        """Root of the covariance, (c, n, q), dense."""
+        """Root of the covariance as a dense array, (c, n, q)."""
         return np.stack([self.precision.halved(own) for own in self.at(np.arange(self.shape[1]))])
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return Q⁻¹ Aᵀ s (1, q) for s (c, n): the posterior mean of x, if s are its weights b."""
+        """Return Q⁻¹ Aᵀ s (1, q) for s (c, n). If s are weights b, it is the posterior mean of x."""
         return self.precision.solve(self.rows.sums(slope.ravel()))[None]
 
 
 class PrecisionAlgebra(RowAlgebra):
-    """The algebra by P = Q + AᵀΠA = L Lᵀ: the posterior of x is N(v, P⁻¹)."""
+    """Algebra by P = Q + AᵀΠA = L Lᵀ: the posterior of x is N(v, P⁻¹)."""
 
     kind: ClassVar[type[Sites]] = IndependentSites
     prior: PrecisionPrior
     factor: SparsePrecision
-    """P, factorised."""
+    """Factorised P."""
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
         self.sites, self._centre = self.kind(precision.copy(), np.empty(0)), None
@@ -406,7 +406,7 @@ class PrecisionAlgebra(RowAlgebra):
         return True, found.log_det - self.prior.precision.log_det - self.prior.flat.size * LOG_2PI
 
     def _solved(self, right: Array) -> Array:
-        """P⁻¹ r (q,)."""
+        """Return P⁻¹ r (q,)."""
         return self.factor.solve(right)
 
     def marginal_covariances(self) -> Array:
@@ -445,43 +445,44 @@ class PrecisionAlgebra(RowAlgebra):
 
 
 class PrecisionCoupled(CoupledRows, PrecisionAlgebra):
-    """Precision algebra with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants include Σ_i log 1ᵀπ_i."""
+    """Algebra by P with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
 
 
 class PrecisionBlocks(BlockRows, PrecisionAlgebra):
-    """The algebra of any symmetric Π_i (n, c, c) with a proper posterior."""
+    """Algebra by P with any symmetric Π_i (n, c, c) for which the posterior is proper."""
 
 
 @dataclass(frozen=True, eq=False)
 class NeighbourStructure(PrecisionStructure):
-    """Sparsity pattern of rows and precision for effects, followed by a nearest-neighbour process.
+    """Sparsity pattern of rows and precision, for effects followed by a nearest-neighbour process.
 
     Attributes
     ----------
     sets : NeighbourSets
+        Neighbours of each place.
     """
 
     sets: NeighbourSets = field(kw_only=True)
 
     @property
     def begin(self) -> int:
-        """Position of the first number of the process."""
+        """Position of the first value of the process in x."""
         return self.q - self.sets.size
 
     @property
     def n_own(self) -> int:
-        """Number of entries of the precision of effects."""
+        """Number of entries in the precision of effects."""
         return len(self.first) - len(self.sets.first)
 
     @property
     def length(self) -> int:
-        """Length of the array: coefficients, entries of effects, b (p, m), d (p,), and prior variances (p,)."""
+        """Length of the array of coefficients, entries of effects, b (p, m), d (p,) and prior variances (p,)."""
         p, m = self.sets.cells.shape
         return self.cells.size + self.n_own + p * (m + 2)
 
     @cached_property
     def effects(self) -> tuple[FactorPattern, Indices, Indices] | None:
-        """Pattern of the precision of effects, with slots of its entries and of flat numbers; None without effects."""
+        """Pattern of the precision of effects, with slots of its entries and flat entries; None without effects."""
         if not self.begin:
             return None
         first, second = self.first[: self.n_own], self.second[: self.n_own]
@@ -489,19 +490,19 @@ class NeighbourStructure(PrecisionStructure):
         return pattern, pattern.slots(first, second), pattern.slots(self.flat, self.flat)
 
     def regressions(self, rest: Array) -> tuple[Array, Array, Array]:
-        """Return b (p, m), d (p,) and prior variances (p,) from the end of the array."""
+        """Return b (p, m), d (p,) and prior variances (p,), given the array after the coefficients."""
         p, m = self.sets.cells.shape
         own = rest[self.n_own :]
         return own[: p * m].reshape(p, m), own[p * m : -p], own[-p:]
 
 
 class NeighbourPrior(PrecisionPrior):
-    """f = m + A x for effects with a sparse precision, followed by values of a nearest-neighbour process.
+    """f = m + A x, where x are effects with a sparse precision, then values of a nearest-neighbour process.
 
     Parameters
     ----------
     array : array (1, 1, length)
-        See `NeighbourStructure.length`.
+        Coefficients and entries, see `NeighbourStructure.length`.
     mean : array (1, n)
     structure : NeighbourStructure
     """
@@ -525,7 +526,7 @@ class NeighbourPrior(PrecisionPrior):
 
     @cached_property
     def _effects(self) -> SparsePrecision | None:
-        """The precision of effects, with 1 on the diagonal at flat numbers; None if it is not positive definite."""
+        """Factorised precision of effects, plus 1 on the diagonal of flat coefficients; None if not definite."""
         s = self.structure
         if s.effects is None:
             return None
@@ -544,7 +545,7 @@ class NeighbourPrior(PrecisionPrior):
 
     @cached_property
     def _in_posterior_pattern(self) -> SparsePrecision | None:
-        """Factor of Q with the pattern of the posterior, which has the neighbours of new places."""
+        """Factorised Q in the pattern of the posterior, which includes pairs of neighbours of new places."""
         s = self.structure
         return self._factorised(s.posterior, s.posterior_slots[0], s.posterior.slots(s.flat, s.flat))
 
@@ -554,7 +555,7 @@ class NeighbourPrior(PrecisionPrior):
 
     @cached_property
     def variances(self) -> Array:
-        """See `PrecisionPrior`; variances of the process are by its covariance function."""
+        """See `PrecisionPrior`. Variances of the process come from its covariance function."""
         s = self.structure
         own = np.where(s.cells >= s.begin, self.values[0], 0.0)
         variance = (own**2 * self._own_variances[np.maximum(s.cells - s.begin, 0)]).sum(axis=1)
@@ -564,7 +565,7 @@ class NeighbourPrior(PrecisionPrior):
         return variance[None]
 
     def _inverse_entries(self) -> Array:
-        """See `PrecisionPrior`; for effects alone, since d determines the determinant of the process."""
+        """See `PrecisionPrior`. Entries of the process are 0: d determines its determinant."""
         s = self.structure
         found = np.zeros(len(s.first))
         if s.effects is not None and self._effects is not None:
@@ -590,5 +591,5 @@ class NeighbourPrior(PrecisionPrior):
 
 
 def _summed(places: NDArray[np.int64], values: Array, size: int) -> Array:
-    """Return sums (size,) of the values at each position as floats, also without values."""
+    """Return the sums (size,) of the values at each position, as floats."""
     return np.bincount(places, values, size).astype(np.float64, copy=False)

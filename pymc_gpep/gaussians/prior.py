@@ -1,4 +1,4 @@
-"""Gaussian priors of latent functions with a covariance matrix."""
+"""Prior of latent functions with a covariance matrix."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -36,19 +36,19 @@ from pymc_gpep.solvers.site_algebra import Moved, NotPositiveDefiniteError, Site
 from pymc_gpep.solvers.team import Team
 
 _SYMMETRY = 1e-8  # Largest relative asymmetry that counts as rounding.
-_HELD = 2  # Smallest number of matrices in memory: a covariance and its factor.
-_LEARNED = 4  # Smallest number if the evidence has derivatives with respect to hyperparameters.
+_HELD = 2  # Smallest number of matrices in memory for a fit: a covariance and its factor.
+_LEARNED = 4  # Smallest number of matrices in memory with derivatives in hyperparameters.
 
 
 class DensePrior(PriorForm):
-    """f_k ~ N(m_k, K_k), independent for k = 1 … c, with f_k = m_k + L_k z_k for standard normals z.
+    """f_k ~ N(m_k, K_k), independent for k = 1 … c, or f_k = m_k + L_k z_k with standard normals z.
 
-    Arrays are used without checks; `checked` converts and checks a user's arrays.
+    The constructor does not check arrays. `checked` converts and checks them.
 
     Parameters
     ----------
     array : array (1 or c, n, n)
-        Covariance K, shared by the functions or one for each.
+        Covariance K, one for all functions, or one for each.
     mean : array (c, n)
     """
 
@@ -62,13 +62,13 @@ class DensePrior(PriorForm):
 
     @classmethod
     def checked(cls, k: ArrayLike, mean: ArrayLike) -> Self:
-        """Make a prior of arrays after checks.
+        """Check arrays, and return their prior.
 
         Raises
         ------
         ValueError
-            If a shape does not fit, a value is not finite, or a covariance is not symmetric or has a negative
-            diagonal. The message names the argument.
+            If a shape is wrong or a value is not finite. If a covariance is not symmetric, or has a negative variance.
+            The message names the argument.
         """
         means = np.ascontiguousarray(mean, dtype=np.float64)
         if means.ndim not in (1, 2) or 0 in means.shape:
@@ -96,12 +96,12 @@ class DensePrior(PriorForm):
         _ = self.roots
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the array for a solver, and the prior built from it; see `NormalsPrior`."""
+        """Return the array of a solver, and the form of prior made from it; see `NormalsPrior`."""
         return self.array, type(self)
 
     @property
     def function_mean(self) -> Array:
-        """Mean of the latent functions, (c, n)."""
+        """Prior mean of the latent functions, (c, n)."""
         return self.mean
 
     @classmethod
@@ -140,7 +140,7 @@ class DensePrior(PriorForm):
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """See `PriorForm`; by conjugate gradients, O(n²) each."""
+        """See `PriorForm`: by conjugate gradients, in O(n²) for each step."""
         newton_direction(self.k, curvature[:, None, None], slope, reduction, limit, image, pull, np.empty_like(pull))
 
     def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
@@ -155,11 +155,11 @@ class DensePrior(PriorForm):
         return SignedBlocks(self, n_functions) if signed else DenseBlocks(self, n_functions)
 
     def combined(self, matrix: Array) -> Array:
-        """Return J S (cn, p) for S (q, p), with factors J (c, n, q) of all functions; L S (n, p) for one function."""
+        """Return J S (cn, p) for S (q, p), where J (c, n, q) are the factors of all functions."""
         return np.concatenate([root @ matrix for root in self.roots])
 
     def gram(self, weights: Array) -> Array:
-        """JᵀwJ (q, q), of w (n,), with one function."""
+        """Return JᵀwJ (q, q) for w (n,), for a single function."""
         (root,) = self.roots
         return np.asarray(root.T @ (weights[:, None] * root))
 
@@ -181,13 +181,13 @@ class DensePrior(PriorForm):
         return roots
 
     def rooted(self, roots: Array) -> "DensePrior":
-        """Return the same prior by other factors J (1 or c, n, q), J Jᵀ = K, which may be wide, tall or singular."""
+        """Return the same prior with other factors J (1 or c, n, q), J Jᵀ = K, of any shape, singular or not."""
         other = DensePrior(self.k, self.mean)
         other.roots = roots
         return other
 
     def latent(self, z: Array) -> Array:
-        """Latent values f = m + L z, of z (c, q) or (count, c, q)."""
+        """Return latent values f = m + L z for z (c, q) or (count, c, q)."""
         columns = z.reshape(-1, *z.shape[-2:]).transpose(1, 2, 0)
         return self.mean + np.matmul(self.roots, columns).transpose(2, 0, 1).reshape(*z.shape[:-1], self.shape[1])
 
@@ -196,7 +196,7 @@ class DensePrior(PriorForm):
         return self.whitened_residual(f - self.mean)
 
     def whitened_residual(self, residual: Array) -> Array:
-        """L⁻¹ r of r (c, n)."""
+        """Return L⁻¹ r for r (c, n)."""
         if len(self.roots) == 1:
             solved = solve_triangular(self.roots[0], residual.T, lower=True, check_finite=False)
             return np.ascontiguousarray(solved.T)
@@ -208,7 +208,7 @@ class DensePrior(PriorForm):
         )
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return the derivative Lᵀ s (..., c, q) in z of a function with derivative s (..., c, n) in f."""
+        """Return the derivative Lᵀ s (..., c, q) in z of a function whose derivative in f is s (..., c, n)."""
         columns = slope.reshape(-1, *slope.shape[-2:]).transpose(1, 2, 0)
         found = np.matmul(self.roots.swapaxes(1, 2), columns).transpose(2, 0, 1)
         return np.asarray(found.reshape(*slope.shape[:-1], found.shape[-1]))
@@ -229,7 +229,7 @@ class DensePrior(PriorForm):
         """
         residual = f - self.mean
         means, variances = np.empty(new_mean.shape), np.empty(new_mean.shape)
-        # One matrix for all functions, or one for each. Functions with equal but separate processes may have either.
+        # There is one matrix for all functions, or one for each. If covariances of functions are equal, both occur.
         distinct = max(len(self.k), len(k_cross))
         for i in range(distinct):
             own = slice(None) if distinct == 1 else slice(i, i + 1)
@@ -240,16 +240,16 @@ class DensePrior(PriorForm):
         return means, variances
 
 
-_FACTOR, _ROOT, _INVERSE = range(3)  # Contents of a matrix.
-_CERTAIN = 1e-3  # Share 1 − kept of a variance above which the variance is exact to rounding.
-_FEW_ROWS = 4  # Ratio of all rows to rows below that share, under which all of A⁻¹ is computed.
+_FACTOR, _ROOT, _INVERSE = range(3)  # Contents of the matrix: Cholesky factor of A, its inverse, or A⁻¹.
+_CERTAIN = 1e-3  # If the share 1 − kept of a variance is larger, the variance has only rounding errors.
+_FEW_ROWS = 4  # If the ratio of all rows to rows below that share is smaller, all of A⁻¹ is computed.
 
 
 class DenseFunctionPosterior(FunctionPosterior):
-    """The posterior by A = I + π^½ K π^½.
+    """Posterior of a single function, by A = I + π^½ K π^½.
 
-    One matrix holds the Cholesky factor of A in its lower triangle, then the inverse of that, and then A⁻¹. Each is
-    computed on demand: a sweep of EP rarely needs A⁻¹.
+    One matrix contains the Cholesky factor of A in its lower triangle, then the inverse of the factor, and then A⁻¹.
+    Each is computed on demand: a sweep of EP rarely needs A⁻¹.
     """
 
     def __init__(self, prior: SolverPrior, prior_mean: Array) -> None:
@@ -272,7 +272,7 @@ class DenseFunctionPosterior(FunctionPosterior):
 
     @property
     def inverse(self) -> Array:
-        """A⁻¹ (n, n) in the lower triangle, once `invert` was called."""
+        """A⁻¹ (n, n) in its lower triangle. It is available after `invert`."""
         if self._holds == _ROOT:
             square_triangular(self._matrix)
             self._holds = _INVERSE
@@ -289,7 +289,7 @@ class DenseFunctionPosterior(FunctionPosterior):
             self.variance[unsure] = self._variances_at(unsure)
 
     def _variances_at(self, rows: NDArray[np.intp]) -> Array:
-        """Posterior variances of few rows (m,), by their columns of A⁻¹; see `function_variance`."""
+        """Return posterior variances of few rows (m,), from their columns of A⁻¹; see `function_variance`."""
         columns = np.asfortranarray(self._matrix[:, rows])
         columns[np.arange(len(columns))[:, None] < rows] = 0.0
         of_inverse = dtrmm(1.0, self._matrix.T, columns)
@@ -300,7 +300,7 @@ class DenseFunctionPosterior(FunctionPosterior):
 
     @property
     def kept(self) -> Array:
-        """See `FunctionPosterior`; the diagonal of A⁻¹, computed without cancellation."""
+        """See `FunctionPosterior`: the diagonal of A⁻¹, computed without cancellation."""
         return self._kept
 
     def solve(self, right: Array) -> Array:
@@ -316,7 +316,7 @@ class DenseFunctionPosterior(FunctionPosterior):
         return smoothed
 
     def gradient(self, moved: Moved | None = None, of_variance: Array | None = None) -> Array:
-        """See `FunctionPosterior`; (1, n, n)."""
+        """See `FunctionPosterior`: the derivative, (1, n, n)."""
         inverse = self.inverse
         gradient = np.zeros((1, *inverse.shape))
         add_function_gradient(self.precision, inverse, self.weights, gradient[0])

@@ -1,7 +1,7 @@
-"""The contracts of a form of prior and of its algebra, for fits, draws and predictions.
+"""The protocols of a form of prior and of its algebra, for fits, draws and predictions.
 
-M is (I + ΠK)⁻¹ Π, for the prior covariance K and the precision Π that was factorised. A posterior covariance is
-K − K M K.
+M is (I + ΠK)⁻¹ Π for the prior covariance K and the precision Π that was factorised last. The posterior covariance is K
+− K M K.
 """
 
 from abc import abstractmethod
@@ -18,58 +18,58 @@ from pymc_gpep.solvers.prior_form import EPSILON, Algebra, FunctionPosterior, So
 from pymc_gpep.solvers.site_algebra import NO_COVARIANCE, Moved, NotPositiveDefiniteError, SiteAlgebra
 from pymc_gpep.solvers.team import ALONE, Team
 
-# Number of stored values for each latent value of a solution: moments, sites, observations and start.
+# Number of values that a solution stores for each latent value: moments, sites, observations and start.
 _BY_ROW = 12
 
 
 class TakesForms(Protocol):
-    """Contract of an approximation, as priors use it."""
+    """The part of an approximation's protocol that priors use."""
 
     def takes(self, form: Any, /) -> bool:
-        """Whether its solver takes a prior of this form."""
+        """Return whether the solver accepts priors of this form."""
         ...
 
 
 class PriorForm(SolverPrior):
-    """A Gaussian prior in one form, as fits, draws and predictions use it."""
+    """A Gaussian prior in one form, for fits, draws and predictions."""
 
     algebras: ClassVar[frozenset[Algebra]]
-    """Algebras that the form offers to solvers."""
+    """Algebras that the form provides for solvers."""
     by_normals: ClassVar[bool] = False
-    """Whether the whitened values are the standard normals that define the latent functions of a model."""
+    """Whether whitened values are the standard normals of the model, which define its latent functions."""
 
     @classmethod
     def checked(cls, array: Any, mean: Any) -> Self:
-        """Make a prior of arrays after checks.
+        """Check arrays, and return their prior.
 
         Raises
         ------
         ValueError
-            If a shape does not fit or a value is not finite. The message names the argument.
+            If a shape is wrong or a value is not finite. The message names the argument.
         """
         return cls(np.asarray(array, dtype=np.float64), np.atleast_2d(np.asarray(mean, dtype=np.float64)))
 
     @property
     def flat_columns(self) -> Array:
-        """Columns (c, n, p) of J at flat numbers."""
+        """Columns (c, n, p) of J for flat coefficients."""
         return np.zeros((*self.shape, 0))
 
     @property
     def maker(self) -> Any:
-        """The maker of priors of the same form, from an array and a mean."""
+        """Function that makes a prior of the same form from an array and a mean."""
         return type(self)
 
-    # Memory of a fit, and its description.
+    # Memory of a fit, and a description for messages.
 
     @classmethod
     @abstractmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        """Return the least number of matrices with n rows that a fit holds, and the number of their columns.
+        """Return the smallest number of matrices with n rows that a fit stores, and the number of their columns.
 
         Parameters
         ----------
         c, n, q : int
-            Numbers of functions, of points, and of standard normals.
+            Numbers of functions, points, and standard normals.
         learned : bool
             Whether derivatives in hyperparameters are computed.
         """
@@ -77,59 +77,60 @@ class PriorForm(SolverPrior):
     @classmethod
     @abstractmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Return the number of matrix entries of a solution; `known` is the part of the prior fixed by data."""
+        """Return the number of matrix entries in a solution. `known` is the part of the prior determined by data."""
 
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
-        """Return the number of values of a solution, without the part of the prior fixed by data."""
+        """Return the number of values in a solution, without the part of the prior determined by data."""
         return cls.entries(c, n, q, known) + _BY_ROW * c * n
 
     @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
-        """Return a sentence about the matrices of the algebra; empty for dense matrices."""
+        """Return a sentence on the matrices of the algebra; empty for dense matrices."""
         return ""
 
-    # Covariances.
+    # Prior covariances.
 
     @abstractmethod
     def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
-        """Prior covariances (1 or c, s, t) of some points (s,) with further points (t,)."""
+        """Return prior covariances (1 or c, s, t) of points (s,) with other points (t,)."""
 
     @abstractmethod
     def some(self, points: NDArray[np.int64]) -> "PriorForm":
-        """Return the prior at some points (s,)."""
+        """Return the prior at these points (s,)."""
 
-    # Standard normals z.
+    # Standard normals z, and functions of them.
 
     @property
     @abstractmethod
     def roots(self) -> Array:
-        """Dense matrix J, (1 or c, n, q)."""
+        """Matrix J as a dense array, (1 or c, n, q)."""
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
-        """Latent values f = m + J z, of z (c, q) or (count, c, q)."""
+        """Return latent values f = m + J z for z (c, q) or (count, c, q)."""
 
     @abstractmethod
     def whitened_slope(self, slope: Array) -> Array:
-        """The derivative Jᵀ s (..., c, q) with respect to z of a function with the derivative s (..., c, n) in f."""
+        """Return the derivative Jᵀ s (..., c, q) in z of a function whose derivative in f is s (..., c, n)."""
 
     @abstractmethod
     def draw_normals(self, rng: np.random.Generator, count: int) -> Array:
-        """Draws of z, (count, c, q)."""
+        """Return draws (count, c, q) of z."""
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         return self.latent(self.draw_normals(rng, count))
 
     def images(self, b: Array) -> Array:
-        """K b (count, c, n), of b (count, c, n)."""
+        """Return K b (count, c, n) for b (count, c, n)."""
         found = np.empty_like(b)
         for own, out in zip(b, found, strict=True):
             self.multiply(self.coordinates(own), out)
         return found
 
-    # New points are given by `left`, a variance (1 or c, m) and means (c, m). `left` are covariances with the points of
-    # the data (1 or c, m, n), with prior variances; or rows J* (cm, q) of m* + J* z + e, with the variances of e.
+    # New points are defined by `left`, variances (1 or c, m) and means (c, m). Either `left` are covariances (1 or c,
+    # m, n) with the points of the data, and variances are prior variances. Or `left` are rows J* (cm, q) of m* + J* z +
+    # e, and variances are variances of e.
 
     def point_of(self, i: int) -> tuple[Any, Array, Array]:
         """Return point i of this prior as a new point of the prior at all other points."""
@@ -137,15 +138,15 @@ class PriorForm(SolverPrior):
         return self.among(own, others), self.variances[:, own], self.mean[:, own]
 
     def image(self, left: Any, x: Array) -> Array:
-        """Return f − m (c, m) at new points, from the coordinates x of the values at the data."""
+        """Return f − m (c, m) at new points, given the coordinates x of the values at the data."""
         return np.einsum("kmn,kn->km", np.broadcast_to(left, (len(x), *left.shape[1:])), x)
 
     def block(self, left: Any, variance: Array, mean: Array) -> Block:
-        """Return prior moments of new points, with their covariances or coefficients."""
+        """Return prior moments of new points, given their covariances or coefficients."""
         return Block(left.swapaxes(1, 2), variance, mean)
 
     def draw_at(self, rng: np.random.Generator, f: Array, z: Array, left: Any, variance: Array, mean: Array) -> Array:
-        """Draws (count, c, m) at new points, given draws f (count, c, n) and their z."""
+        """Return draws (count, c, m) at new points, given draws f (count, c, n) and their z."""
         found = np.empty((len(f), *mean.shape))
         for own, values in zip(found, f, strict=True):
             centre, rest = self.conditional(values, left, variance, mean)
@@ -153,7 +154,7 @@ class PriorForm(SolverPrior):
         return found
 
     def conditional(self, f: Array, k_cross: Array, k_new: Array, new_mean: Array) -> tuple[Array, Array]:
-        """Return mean and variance (c, m) of the latent functions at m new points, given values at the data.
+        """Return means and variances (c, m) of the latent functions at m new points, given values at the data.
 
         Parameters
         ----------
@@ -169,16 +170,16 @@ class PriorForm(SolverPrior):
 
     @property
     def size(self) -> int:
-        """Number of values that determine each function at a new point; by default the values at points."""
+        """Number of values that determine each function at a new point: by default its values at all points."""
         return self.shape[1]
 
     @property
     def own(self) -> Array:
-        """Prior variances of the numbers that describe a function, (1 or c, n)."""
+        """Prior variances of the numbers that represent a function, (1 or c, n)."""
         return self.variances
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Prior covariances (1 or c, n, s) of some points with the numbers of a function, and variances.
+        """Return prior covariances (1 or c, n, s) of points (s,) with the numbers of a function, and variances.
 
         Covariances of a point with itself are NaN.
         """
@@ -189,13 +190,14 @@ class PriorForm(SolverPrior):
 
 @dataclass(frozen=True, eq=False)
 class BoundForm:
-    """Factory of priors of one form that share parts that depend on data only.
+    """Constructor of priors of one form, bound to the parts that depend on data alone.
 
     Parameters
     ----------
     kind : type of PriorForm
-        Form of prior, called with an array, a mean and `known`.
+        Form of prior, which is called with an array, a mean and `known`.
     known : object
+        Parts that depend on data alone.
     """
 
     kind: Any
@@ -222,12 +224,12 @@ class BoundForm:
         return int(count), int(columns)
 
     def __call__(self, array: Array, mean: Array) -> PriorForm:
-        """Return the prior of an array."""
+        """Return the prior of an array and a mean."""
         made: PriorForm = self.kind(array, mean, self.known)
         return made
 
     def checked(self, array: Any, mean: Any) -> PriorForm:
-        """Return the prior of arrays after checks; see `PriorForm.checked`."""
+        """Check arrays, and return their prior; see `PriorForm.checked`."""
         made: PriorForm = self.kind.checked(array, mean, self.known)
         return made
 
@@ -242,16 +244,16 @@ class BoundForm:
 
 
 class PosteriorByAlgebra(FunctionPosterior):
-    """The posterior of one function by the algebra of its form of prior.
+    """Posterior of a single function, by the algebra of its form of prior.
 
     Parameters
     ----------
     prior : PriorForm
     algebra : SiteAlgebra
-        Algebra of the prior and precisions (1, n).
+        Algebra of the prior, for precisions (1, n).
     prior_mean : array (n,)
     signed : bool
-        Whether precisions may be below zero.
+        Whether precisions may be negative.
     """
 
     def __init__(self, prior: PriorForm, algebra: SiteAlgebra, prior_mean: Array, *, signed: bool = False) -> None:
@@ -259,7 +261,7 @@ class PosteriorByAlgebra(FunctionPosterior):
         self._algebra, self._signed = algebra, signed
 
     def decompose(self, precision: Array) -> bool:
-        """See `FunctionPosterior`; unchanged precisions are not factorised again."""
+        """See `FunctionPosterior`. Unchanged precisions are not factorised again."""
         if np.isfinite(self.log_det) and np.array_equal(precision, self.precision):
             return True
         self.precision[:], self.log_det = precision, np.nan
@@ -291,10 +293,10 @@ class PosteriorByAlgebra(FunctionPosterior):
 
 
 class PosteriorAlgebra(SiteAlgebra):
-    """Algebra of a prior and one kind of sites, while solving and afterwards.
+    """Algebra of a form of prior and a form of sites, for solvers and for posteriors.
 
-    A form of prior needs the methods of `SiteAlgebra`. All other methods have defaults that call them. A form
-    overrides a default that it computes faster, or with more digits.
+    A form of prior must implement the methods of `SiteAlgebra`. All other methods have defaults that call these. A form
+    overrides a default that it can compute faster, or more accurately.
 
     Attributes
     ----------
@@ -304,7 +306,7 @@ class PosteriorAlgebra(SiteAlgebra):
     """
 
     signed: "type[PosteriorAlgebra] | None" = None
-    """Algebra for precisions of any sign; the class itself if None."""
+    """Algebra for precisions of any sign; None if it is this class."""
 
     prior: PriorForm
     sites: Sites
@@ -318,7 +320,7 @@ class PosteriorAlgebra(SiteAlgebra):
         Raises
         ------
         NotPositiveDefiniteError
-            If the posterior is not proper.
+            If the posterior is improper.
         """
         with np.errstate(all="ignore"):
             exists, log_det = self.factorise(sites.precision)
@@ -328,7 +330,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return log_det - sites.log_total
 
     def located(self, force: Array) -> tuple[Array, Array]:
-        """Return coordinates x (c, n) or (1, q) and weights b (c, n) of the posterior mean, for a force ν − Πm."""
+        """Return coordinates x (c, n) or (1, q) and weights b (c, n) of the posterior mean, given ν − Πm."""
         b = np.empty_like(force)
         self.weights(force, b)
         return b, b
@@ -338,7 +340,7 @@ class PosteriorAlgebra(SiteAlgebra):
         cov[:] = self.marginal_covariances()
 
     def pulled(self, f: Array) -> Array:
-        """Return M f (count, c, n), of f (count, c, n)."""
+        """Return M f (count, c, n) for f (count, c, n)."""
         force = self.sites.product(f)
         found = np.empty_like(force)
         for own, out in zip(force, found, strict=True):
@@ -346,7 +348,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return found
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Prior − leftᵀ M left, (c, p, c, p), see `Posterior.joint_covariance`."""
+        """Return Prior − leftᵀ M left, (c, p, c, p); see `Posterior.joint_covariance`."""
         (c, n), p = self.prior.shape, left.shape[-1]
         columns = np.zeros((c, p, c, n))
         columns[range(c), :, range(c)] = np.broadcast_to(left, (c, n, p)).swapaxes(1, 2)
@@ -356,7 +358,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return np.asarray(cov)
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        """Diagonal (c, p) of `joint_covariance`."""
+        """Return the diagonal (c, p) of `joint_covariance`."""
         (c, n), p = self.prior.shape, left.shape[-1]
         found = np.array(np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (c, p)))
         for k, own in enumerate(np.broadcast_to(left, (c, n, p))):
@@ -366,7 +368,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return found
 
     def covariance_at(self, left: Array, variance: Array) -> Array:
-        """Covariance (m, c, c) between functions at new points, see `Posterior.predict`; `variance` is (c, m)."""
+        """Return covariances (m, c, c) of functions at new points, see `Posterior.predict`; `variance` is (c, m)."""
         (c, n), m = self.prior.shape, variance.shape[1]
         cov = np.empty((m, c, c))
         for i in range(m):
@@ -377,30 +379,30 @@ class PosteriorAlgebra(SiteAlgebra):
         return cov
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
-        """Covariance (c, s, c, s) of f at some points (s,) of the data."""
+        """Return the covariance (c, s, c, s) of f at these points (s,) of the data."""
         every = np.arange(self.prior.shape[1])
         return self.joint_covariance(self.prior.among(every, points), self.prior.among(points, points))
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
-        """R (c, s, p), with the covariance R Rᵀ of f at some points (s,)."""
+        """Return R (c, s, p), where R Rᵀ is the covariance of f at these points (s,)."""
         joint = self.covariance_among(points)
         c, s = joint.shape[:2]
         return covariance_root(joint.reshape(c * s, c * s)).reshape(c, s, c * s)
 
     def whitened_variance(self, prior: PriorForm) -> Array:
-        """Return the variance (c, q) of z, f = m + J z, for the roots J of a prior with the same covariance."""
+        """Return the variance (c, q) of z in f = m + J z, for the roots J of a prior with the same covariance."""
         return np.maximum(self.marginal_variance(prior.roots, np.eye(prior.roots.shape[-1])), 0.0)
 
     def whitened_covariance(self, prior: PriorForm) -> Array:
-        """Covariance (c, q, c, q) of z."""
+        """Return the covariance (c, q, c, q) of z."""
         return self.joint_covariance(prior.roots, np.eye(prior.roots.shape[-1]))
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
-        """Draws (draws, c, q) of z less its mean: exact, by perturbation.
+        """Return draws (draws, c, q) of z minus its mean. They are exact, by perturbation.
 
-        Let f₀ = J z be a draw of the prior less its mean. Let ε be normal, with the precision of the sites as its
-        covariance. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. For a precision without
-        roots there is no such ε: draws use a root of the posterior covariance.
+        Let f₀ = J z be a draw from the centred prior, and ε a normal vector whose covariance is the precision of the
+        sites. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. A precision without a root allows no ε: then
+        draws use a root of the posterior covariance.
         """
         if self.sites.signed:
             covariance = self.whitened_covariance(prior)
@@ -417,7 +419,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return z
 
     def site_covariances(self) -> Array:
-        """Posterior covariances (n, c, c) of the parts of latent values on which sites act."""
+        """Return posterior covariances (n, c, c) of the parts of latent values on which sites act."""
         return self.marginal_covariances()
 
     def kept(self) -> Array | None:
@@ -438,7 +440,7 @@ class PosteriorAlgebra(SiteAlgebra):
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
         """See `Posterior.cavities`."""
         if self.sites.signed:
-            # Π is 0 along the common part of all functions, so the cavity has the same common part of Σ.
+            # Π is 0 along the common part of all functions. So the cavity has the same common part as Σ.
             wide = np.linalg.solve(np.eye(len(mean)) - cov @ self.sites.blocks, cov)
             wide = 0.5 * (wide + wide.swapaxes(1, 2))
         else:
@@ -448,31 +450,31 @@ class PosteriorAlgebra(SiteAlgebra):
         return mean.T - np.einsum("iab,bi->ia", wide, weights), wide
 
     def taken(self) -> float:
-        """Return tr ΠΣ, Σ being the posterior covariance."""
+        """Return tr ΠΣ with the posterior covariance Σ."""
         if self.sites.signed:
             return float((self.sites.blocks * self.marginal_covariances()).sum())
         _, kept = self.site_blocks()
         return float((np.eye(kept.shape[-1]) - kept).trace(axis1=1, axis2=2).sum())
 
     def smoothing(self) -> tuple[Array, Array | None]:
-        """Return B (1 or c, n, n) and T (c, n, n) of M = blockdiag(B) − T Tᵀ, T stacked; None for T = 0.
+        """Return B (1 or c, n, n) and stacked T (c, n, n) with M = blockdiag(B) − T Tᵀ; None for T = 0.
 
         Raises
         ------
         TypeError
-            If M is not of this form.
+            If M does not have this form.
         """
         raise TypeError(f"{type(self).__name__} has no factors B and T.")
 
 
 def covariance_root(k: Array) -> Array:
-    """Return R (..., n, n) with R Rᵀ = K, of covariances K (..., n, n) that may be singular."""
+    """Return R (..., n, n) with R Rᵀ = K, for covariances K (..., n, n) that may be singular."""
     values, vectors = np.linalg.eigh(k)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
 
 
 def scaled_symmetric(lower: Array, root: Array) -> Array:
-    """Return D S D, D = diag(root), for a symmetric S in the lower triangle of `lower` (n, n)."""
+    """Return D S D with D = diag(root), for a symmetric S whose lower triangle is in `lower` (n, n)."""
     triangle = np.tril(lower)
     full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
     return full

@@ -1,20 +1,20 @@
-"""Priors by rows J of coefficients of q independent standard normals z, and their algebra: K = J Jᵀ.
+"""Prior by rows J of coefficients of q standard normals z, and its algebra: K = J Jᵀ.
 
-Matrices have the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
+Matrices have the size of z. With Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ,
 
     log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,
 
     (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
-The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights
-b = ν − Π(m + J z̄) are computed from these, since the sum J Jᵀ b cancels if the prior is wide.
+The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights b = ν −
+Π(m + J z̄) are computed from z̄, since the sum J Jᵀ b has cancellation if the prior is wide.
 
-Some normals may have a flat prior in place of N(0, 1): the density 1. With E = I, but 0 for flat normals, Λ is
-E + JᵀΠJ, and the quadratic form z̄ᵀE z̄. The integral over p flat numbers adds ½ p log 2π to log normalisers.
+Some entries of z may have a flat prior, the density 1, in place of N(0, 1). Let E = I, but 0 for flat entries. Then Λ
+is E + JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.
 
-With c functions J is (cn, q), sorted by function and then by row. Π has a block for
-each point. Functions may share standard normals. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) if
-rows have k entries. The difference 1 − π var f of one function loses digits if a row alone nearly determines f.
+For c functions J is (cn, q), sorted by function and then by row. Π has a block for each point. Functions may depend on
+the same entries of z. The time for n rows is O(c² n q²) in matrix products, or O(c² n k²) if rows have k entries. For a
+single function, 1 − π var f loses digits if a row almost determines f by itself.
 """
 
 from abc import abstractmethod
@@ -47,20 +47,20 @@ type Indices = NDArray[np.int64]
 # Smallest ratio of posterior variance to cavity variance under a flat prior. Averages of likelihoods are accurate for
 # cavities up to this width.
 _WIDE_CAVITY = 1e-8
-# Smallest pivot of Λ, relative to its diagonal. Below it the data do not determine a flat coefficient.
+# Smallest pivot of Λ relative to its diagonal. If a pivot is smaller, the data do not determine a flat coefficient.
 OPEN = 1e-13
 
 
 def precision_factor(rows: Coefficients, precisions: SitePrecisions, flat: Indices | None = None) -> Array | None:
     """Return the Cholesky factor L (q, q) of Λ = E + JᵀΠJ; None if Λ is not positive definite.
 
-    E is the identity, with 0 for numbers that are `flat`.
+    E is the identity, with 0 for the entries `flat`.
     """
     return factor_beside_prior(rows.coupled_gram(precisions), flat)
 
 
 def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | None:
-    """Return the Cholesky factor L (q, q) of E + `total`, which is overwritten; None if it is not positive definite."""
+    """Return the Cholesky factor L (q, q) of E + `total`, which is overwritten; None if not positive definite."""
     own = np.ones(len(total))
     if flat is not None:
         own[flat] = 0.0
@@ -78,20 +78,20 @@ def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | No
 
 
 class RowAlgebra(PosteriorAlgebra):
-    """The algebra by Λ = E + JᵀΠJ, see `pymc_gpep.gaussians.row_prior`.
+    """Algebra by Λ = E + JᵀΠJ, see `pymc_gpep.gaussians.row_prior`.
 
     The posterior of z is N(z̄, Λ⁻¹) for any Π.
 
     Parameters
     ----------
     prior : PriorForm
-        A prior with `rows` J, (cn, q).
+        A prior whose `rows` are J, (cn, q).
     n_functions : int
     team : Team
     """
 
     kind: ClassVar[type[Sites]]
-    """Form of the sites."""
+    """Form of sites."""
     prior: Any
     _factor: Array
 
@@ -120,7 +120,7 @@ class RowAlgebra(PosteriorAlgebra):
         return self._rows.products(self._rows.sums(b.ravel())).reshape(b.shape)
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`; z̄ is corrected once by the residual Jᵀ(r − Π J z̄) − z̄."""
+        """See `SiteAlgebra`. The residual Jᵀ(r − Π J z̄) − z̄ corrects z̄ once."""
         self._centre, out[:] = self._located(force)
 
     def located(self, force: Array) -> tuple[Array, Array]:
@@ -156,7 +156,7 @@ class RowAlgebra(PosteriorAlgebra):
         return self._rows.covariances(self._root)
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`; twice the derivative in K times J, or its equivalent for B of J = A B."""
+        """See `SiteAlgebra`: twice the derivative in K, times J, or the equivalent for B if J = A B."""
         rows, pulled = self._rows, self.prior.coordinates(b)[0] if x is None else x[0]
         inverse = cho_solve((self._factor, True), np.eye(len(self._factor)), check_finite=False)
         gradient = rows.outer((b if moved is None else b + moved.weights).ravel(), pulled)
@@ -166,12 +166,12 @@ class RowAlgebra(PosteriorAlgebra):
         return gradient.reshape(self.prior.array.shape)
 
     def pulled(self, f: Array) -> Array:
-        """See `PosteriorAlgebra`; Π f − Π J Λ⁻¹ JᵀΠ f."""
+        """See `PosteriorAlgebra`: Π f − Π J Λ⁻¹ JᵀΠ f."""
         force = self.sites.product(f)
         return np.stack([self._left(own, self._solved(self._rows.sums(own.ravel()))) for own in force])
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        """See `PosteriorAlgebra`; the covariance of T z + e, with covariance (m, c, c) of e, without subtractions."""
+        """See `PosteriorAlgebra`: the covariance of T z + e, a sum, with covariances (m, c, c) of e."""
         return np.asarray(left.covariances(self._root) + variance)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
@@ -190,7 +190,7 @@ class RowAlgebra(PosteriorAlgebra):
         return np.asarray(self._root.T @ self._root)[None, :, None]
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
-        """See `PosteriorAlgebra`; L⁻ᵀ times noise."""
+        """See `PosteriorAlgebra`: L⁻ᵀ times standard normals."""
         return np.asarray(rng.standard_normal((draws, len(self._factor))) @ self._root)[:, None]
 
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
@@ -206,7 +206,7 @@ class RowAlgebra(PosteriorAlgebra):
 
 
 class CoupledRows(RowAlgebra):
-    """Row algebra with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i; log determinants include Σ_i log 1ᵀπ_i."""
+    """Algebra by Λ with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
 
     kind: ClassVar[type[Sites]] = CoupledSites
 
@@ -218,21 +218,21 @@ class CoupledRows(RowAlgebra):
 
 
 class BlockRows(RowAlgebra):
-    """Row algebra with any symmetric Π_i (n, c, c) for which the posterior is proper."""
+    """Algebra by Λ with any symmetric Π_i (n, c, c) for which the posterior is proper."""
 
     kind: ClassVar[type[Sites]] = SignedSites
 
 
 class IndependentRows(RowAlgebra):
-    """Row algebra with Π_i = diag(π_i), precisions π (c, n) of any sign for which the posterior is proper."""
+    """Algebra by Λ with Π_i = diag(π_i), for π (c, n) of any sign for which the posterior is proper."""
 
     kind: ClassVar[type[Sites]] = IndependentSites
 
 
 class PriorByRows(PriorForm):
-    """f = m + J z by rows of coefficients of numbers z, with far fewer numbers than rows.
+    """f = m + J z by rows of coefficients J, where z has far fewer entries than there are rows.
 
-    Numbers have one leading axis, (1, q), in place of an axis for each function.
+    z has one leading axis, (1, q), and no axis of functions.
     """
 
     square = False
@@ -241,7 +241,7 @@ class PriorByRows(PriorForm):
 
     @classmethod
     def checked(cls, array: ArrayLike, mean: ArrayLike, structure: Any = None) -> Self:
-        """Make a prior of arrays after checks.
+        """Check arrays, and return their prior.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class PriorByRows(PriorForm):
 
     @property
     def least_kept(self) -> float:
-        """See `PriorForm`; if a row alone determines a flat coefficient, its cavity is wide instead of improper."""
+        """See `PriorForm`. If a row by itself determines a flat coefficient, its cavity is wide instead of improper."""
         return _WIDE_CAVITY if self.flat.size else super().least_kept
 
     def check_proper(self) -> None:
@@ -291,7 +291,7 @@ class PriorByRows(PriorForm):
     @property
     @abstractmethod
     def rows(self) -> Coefficients:
-        """J, (cn, q)."""
+        """J as rows of coefficients, (cn, q)."""
 
     @property
     @abstractmethod
@@ -300,15 +300,15 @@ class PriorByRows(PriorForm):
 
     @abstractmethod
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return J (c, s, q) at some points (s,)."""
+        """Return J (c, s, q) at these points (s,)."""
 
     @abstractmethod
     def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
-        """Return J (cs, q) at some points (s,), as `rows`."""
+        """Return J (cs, q) at these points (s,), as rows of coefficients."""
 
     @abstractmethod
     def known_variances(self, rows: Coefficients) -> Array:
-        """Return the prior variances (m,) of T z, of rows T (m, q)."""
+        """Return the prior variances (m,) of T z, for rows T (m, q)."""
 
     @property
     def size(self) -> int:
@@ -316,64 +316,64 @@ class PriorByRows(PriorForm):
 
     @property
     def own(self) -> Array:
-        """Factor (c, 1) of ones: a row is represented by a single normal of variance 1."""
+        """Array (c, 1) of 1: a single normal of variance 1 represents a row."""
         return np.ones((len(self.mean), 1))
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
         return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
 
     def combined(self, matrix: Array) -> Array:
-        """J S (cn, p), of S (q, p)."""
+        """Return J S (cn, p) for S (q, p)."""
         return self.rows.combined(matrix)
 
     def gram(self, weights: Array) -> Array:
-        """JᵀwJ (q, q), of w (n,), with one function."""
+        """Return JᵀwJ (q, q) for w (n,), for a single function."""
         lower = np.tril(self.rows.gram(weights))
         return np.asarray(lower + np.tril(lower, -1).T)
 
     @cached_property
     def k(self) -> Array:
-        """Prior covariances, (c, n, n), dense."""
+        """Prior covariances as dense matrices, (c, n, n)."""
         return self.roots @ self.roots.swapaxes(1, 2)
 
     def weights(self, x: Array, gradient: Array) -> Array:
         return gradient
 
     def pull(self, force: Array) -> Array:
-        """See `PriorForm`; Jᵀ r (1, q)."""
+        """See `PriorForm`: Jᵀ r (1, q)."""
         return self.rows.sums(force.ravel())[None]
 
     def coordinates(self, b: Array) -> Array:
-        """See `PriorForm`; z (1, q), with 0 for flat coefficients, which weights do not determine."""
+        """See `PriorForm`: z (1, q), which is 0 for flat coefficients, since weights do not determine these."""
         return self._informed(self.pull(b))
 
     def _informed(self, x: Array) -> Array:
-        """E x."""
+        """Return E x."""
         found = x.copy()
         found[:, self.flat] = 0.0
         return found
 
     def residual(self, gradient: Array, x: Array) -> Array:
-        """See `PriorForm`; Jᵀ∇ − E z."""
+        """See `PriorForm`: Jᵀ∇ − E z."""
         return self.pull(gradient) - self._informed(x)
 
     def inner(self, x: Array, step: Array, image: Array) -> float:
         return float(np.vdot(self._informed(x), step))
 
     def rounding(self, x: Array) -> float:
-        """See `PriorForm`; |J_i z| is at most |J_i| |z|."""
+        """See `PriorForm`: |J_i z| is at most |J_i| |z|."""
         return STEP_ROUNDING * float(np.sqrt(self.variances.max() * np.vdot(x, x)))
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return the derivative Jᵀ s (1, q) in z of a function with derivative s (c, n) in f."""
+        """Return the derivative Jᵀ s (1, q) in z of a function whose derivative in f is s (c, n)."""
         return self.pull(slope)
 
     def multiply(self, x: Array, out: Array) -> None:
-        """See `PriorForm`; J z of z (1, q)."""
+        """See `PriorForm`: J z for z (1, q)."""
         out[:] = self.rows.products(x[0]).reshape(out.shape)
 
     def latent(self, z: Array) -> Array:
-        """Latent values f = m + J z (..., c, n), of z (..., 1, q)."""
+        """Return latent values f = m + J z (..., c, n) for z (..., 1, q)."""
         flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
         found = np.stack([self.rows.products(each) for each in flat])
         return np.asarray(self.mean + found.reshape(*z.shape[:-2], *self.shape))
@@ -400,14 +400,14 @@ class PriorByRows(PriorForm):
 
 @dataclass(frozen=True, repr=False)
 class RowStructure:
-    """Parts of a prior by rows that depend on data only.
+    """Parts of a prior by rows that depend on data alone.
 
     Attributes
     ----------
     rows : Coefficients, optional
-        A of J = A B; the identity if not given.
+        A if J = A B; the default is the identity.
     flat : tuple of int
-        Positions of coefficients with a flat prior.
+        Positions of flat coefficients.
     """
 
     rows: Coefficients | None = None
@@ -415,7 +415,7 @@ class RowStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Features of rows that flat coefficients disable."""
+        """Algebras of rows that are unavailable with flat coefficients."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     def __repr__(self) -> str:
@@ -425,12 +425,12 @@ class RowStructure:
 class RowPrior(PriorByRows):
     """f = m + J z for standard normals z, with far fewer normals than rows.
 
-    Functions may share normals, so that z has one leading axis, (1, q), in place of an axis for each function.
+    Functions may depend on the same normals, so z has one leading axis, (1, q), and no axis of functions.
 
     Parameters
     ----------
     array : array (c, n, q) or (1, r, q)
-        J, or B of J = A B.
+        J, or B if J = A B.
     mean : array (c, n)
     structure : RowStructure, optional
     """
@@ -454,7 +454,7 @@ class RowPrior(PriorByRows):
 
     @cached_property
     def rows(self) -> Coefficients:
-        """J, (cn, q); sparse if that is cheaper."""
+        """J as rows of coefficients, (cn, q); sparse if that is cheaper."""
         return rows_of_functions(self.array) if self._base is None else Composed(self._base, self.array[0])
 
     @property
@@ -468,7 +468,7 @@ class RowPrior(PriorByRows):
         return self.rows.variances(np.eye(self.n_normals)).reshape(self.rows.functions, -1)
 
     def is_covariance(self, team: Team) -> bool:
-        """See `PriorForm`; J Jᵀ is always a covariance."""
+        """See `PriorForm`: True, since J Jᵀ is always a covariance."""
         return True
 
     @cached_property
@@ -481,7 +481,7 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        return 1, q  # Separate rows need one matrix.
+        return 1, q  # Separate rows need a single matrix.
 
     @classmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
@@ -490,7 +490,7 @@ class RowPrior(PriorByRows):
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
         based = known is not None and known.rows is not None
-        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # Data determine A of J = A B.
+        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # Data determine A in J = A B.
 
     @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
@@ -515,7 +515,7 @@ class RowPrior(PriorByRows):
 
     @property
     def _apart(self) -> RowStructure | None:
-        """Structure without A, for rows J in full."""
+        """Structure for J as a dense array, without A."""
         return RowStructure(flat=tuple(self.flat.tolist())) if self.flat.size else None
 
     def variance_gradient(self, of_variance: Array) -> Array:
@@ -536,5 +536,5 @@ class RowPrior(PriorByRows):
         return self.at(np.arange(self.shape[1]))
 
     def rooted(self, roots: Array) -> "RowPrior":
-        """Return the same prior by other coefficients (c, n, q)."""
+        """Return the same prior with other coefficients (c, n, q)."""
         return RowPrior(roots, self.mean, self._apart)

@@ -1,7 +1,7 @@
-"""Sites: the Gaussian factors exp(νᵀf − ½ fᵀΠf) that replace a likelihood, by the form of their precision.
+"""Sites: Gaussian factors exp(νᵀf − ½ fᵀΠf) that replace a likelihood, by the form of their precision.
 
 Π is block-diagonal, with a matrix Π_i over the latent functions of each point. Precision and location determine a site
-up to its scale.
+up to a constant factor.
 """
 
 from abc import ABC, abstractmethod
@@ -17,34 +17,34 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
 
 FLOOR = 1e-200
-"""Site precision below which a site has no effect."""
+"""Site precision below which a site counts as absent."""
 
 
 class SiteForm(StrEnum):
-    """Forms of the precisions of sites at a point."""
+    """Forms of the precision of sites at a point."""
 
     COUPLED = "coupled"
-    """diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: a number added to all latent functions changes nothing."""
+    """Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: a number added to all latent functions has no effect."""
     BLOCK = "block"
-    """Any semi-definite matrix whose rows sum to zero."""
+    """Any positive semi-definite matrix whose rows sum to zero."""
     SIGNED = "signed"
-    """Any symmetric matrix, whose eigenvalues may be negative."""
+    """Any symmetric matrix; eigenvalues may be negative."""
     INDEPENDENT = "independent"
-    """diag(π_i): each latent function has a separate site."""
+    """Π_i = diag(π_i): each latent function has a separate site."""
     FACTORIAL = "factorial"
-    """Sites that couple points: they make the latent values of all points independent."""
+    """Sites that couple points, so that the posterior latent values of different points are independent."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sites(ABC):
-    """Factors exp(νᵀf − ½ fᵀΠf) of c latent functions at n points.
+    """Sites exp(νᵀf − ½ fᵀΠf) of c latent functions at n points.
 
     Attributes
     ----------
     precision : array (c, n) or (n, c, c)
-        Array that determines Π, in the shape of the form.
+        Array that determines Π, with the shape of the form.
     location : array (c, n)
-        ν.
+        Location ν.
     """
 
     precision: Array
@@ -52,68 +52,68 @@ class Sites(ABC):
 
     form: ClassVar[SiteForm]
     pointwise: ClassVar[bool] = True
-    """Whether each point has a separate Π_i, so the sites of some points can be replaced."""
+    """Whether each point has a separate Π_i. If so, sites of some points can be replaced."""
 
     @classmethod
     def of(cls, precision: Array, location: Array, prior: Any) -> Self:
-        """Make sites from arrays; `prior` is for sites that depend on it."""
+        """Return sites with these arrays. `prior` is only for forms that depend on it."""
         return cls(precision, location)
 
     @classmethod
     def through(cls, precision: Array, mean: Array, weights: Array, prior: Any) -> Self:
-        """Return the sites with the force b = ν − Πμ at a posterior mean μ.
+        """Return the sites whose derivative of the log is b = ν − Πμ at the posterior mean μ.
 
         Parameters
         ----------
         precision : array
         mean, weights : array (c, n)
-            μ and b.
+            Posterior mean μ, and b.
         prior : PriorForm
         """
         return cls.of(precision, weights + cls.of(precision, weights, prior).product(mean), prior)
 
     @property
     def signed(self) -> bool:
-        """Whether Π has no roots, since a precision may be negative."""
+        """Whether a precision may be negative, so that Π has no roots."""
         return False
 
     @property
     def log_total(self) -> float:
-        """Σ_i log 1ᵀπ_i if algebras of these sites add it to log|I + KΠ|, else 0."""
+        """Σ_i log 1ᵀπ_i if the algebra of this form adds it to log|I + KΠ|; else 0."""
         return 0.0
 
     @cached_property
     def roots(self) -> Array:
-        """R_i (n, c, r) with Π_i = R_i R_iᵀ.
+        """Roots R_i (n, c, r) with Π_i = R_i R_iᵀ.
 
         Raises
         ------
         TypeError
-            If precisions may have negative eigenvalues, or do not belong to single points.
+            If precisions may have negative eigenvalues, or if sites couple points.
         """
         raise TypeError(f"Precisions of {self.form} sites have no roots; call `cavities`.")
 
     @property
     def blocks(self) -> Array:
-        """Π_i, (n, c, c)."""
+        """Precisions Π_i, (n, c, c)."""
         raise TypeError(f"Sites of the form {self.form} do not belong to single points.")
 
     def block(self, k: int, other: int) -> Array | None:
-        """Entries (n,) of Π_i for two functions; None if they are 0."""
+        """Return the entries (n,) of Π_i for two functions; None if they are 0."""
         return np.ascontiguousarray(self.blocks[:, k, other])
 
     def noise(self, rng: np.random.Generator, draws: int) -> Array:
-        """Draws (draws, c, n) from a normal distribution with the covariance Π."""
+        """Return draws (draws, c, n) from a normal distribution with covariance Π."""
         n, _, r = self.roots.shape
         return np.asarray(np.einsum("iap,ipd->dai", self.roots, rng.standard_normal((n, r, draws))))
 
     def at(self, points: NDArray[np.intp]) -> Self:
-        """Return the sites of some of the points.
+        """Return the sites of these points.
 
         Raises
         ------
         TypeError
-            If they do not belong to single points.
+            If sites couple points.
         """
         if not self.pointwise:
             raise TypeError(f"Sites of the form {self.form} do not belong to single points.")
@@ -126,35 +126,35 @@ class Sites(ABC):
 
     @abstractmethod
     def quadratic(self, x: Array) -> Array:
-        """Return xᵀΠx (...) for x (..., c, n): a sum of squares without cancellation if all signs are equal."""
+        """Return xᵀΠx (...) for x (..., c, n). It is a sum of squares, except with precisions of different signs."""
 
     def slope(self, f: Array) -> Array:
-        """ν − Πf (..., c, n): the derivative of the log of the sites."""
+        """Return the derivative ν − Πf (..., c, n) of the log of the sites."""
         return self.location - self.product(f)
 
     def value_and_slope(self, f: Array) -> tuple[float, Array]:
-        """Log of the sites at one f (c, n), and its derivative (c, n), from one product."""
+        """Return the log of the sites at f (c, n), and its derivative (c, n), from a single product."""
         pull = self.product(f)
         return float(np.vdot(f, self.location - 0.5 * pull)), self.location - pull
 
     def log_density(self, f: Array) -> Array:
-        """νᵀf − ½ fᵀΠf (...), of f (..., c, n)."""
+        """Return νᵀf − ½ fᵀΠf (...) for f (..., c, n)."""
         return np.asarray((self.location * f).sum((-2, -1)) - 0.5 * self.quadratic(f))
 
 
 class CoupledSites(Sites):
-    """Sites with π in `precision` (c, n), with at least one positive π at each point; ν of a point sums to zero."""
+    """Sites with π in `precision` (c, n). At each point at least one π is positive, and ν sums to zero."""
 
     form = SiteForm.COUPLED
 
     @cached_property
     def _total(self) -> Array:
-        """1ᵀπ_i, (n,)."""
+        """Sums 1ᵀπ_i, (n,)."""
         return np.asarray(self.precision.sum(0))
 
     @cached_property
     def roots(self) -> Array:
-        """R_i (n, c, c) with Π_i = R_i R_iᵀ: D^½ (I − uuᵀ), u ∝ D^½1."""
+        """Roots R_i (n, c, c) with Π_i = R_i R_iᵀ: D^½ (I − uuᵀ) with u ∝ D^½1."""
         root = np.sqrt(self.precision).T
         unit = root / np.linalg.norm(root, axis=1, keepdims=True)
         return np.asarray(root[:, :, None] * (np.eye(len(self.precision)) - unit[:, :, None] * unit[:, None, :]))
@@ -177,7 +177,7 @@ class CoupledSites(Sites):
         return np.asarray(self.precision * (f - level))
 
     def block(self, k: int, other: int) -> Array:
-        """See `Sites`; computed without subtraction."""
+        """See `Sites`. It is computed without subtraction."""
         pi = self.precision
         if k == other:
             others = np.add(pi[:k].sum(axis=0), pi[k + 1 :].sum(axis=0))
@@ -210,7 +210,7 @@ class SignedSites(Sites):
 
 
 class BlockSites(SignedSites):
-    """Sites with semi-definite Π_i, whose rows sum to zero, in `precision` (n, c, c)."""
+    """Sites with positive semi-definite Π_i, whose rows sum to zero, in `precision` (n, c, c)."""
 
     form = SiteForm.BLOCK
 
@@ -220,7 +220,7 @@ class BlockSites(SignedSites):
 
     @cached_property
     def roots(self) -> Array:
-        """R_i (n, c, c − 1) with Π_i = R_i R_iᵀ."""
+        """Roots R_i (n, c, c − 1) with Π_i = R_i R_iᵀ."""
         n, c, _ = self.precision.shape
         roots = np.empty((n, c, c - 1))
         block_roots(self.precision, roots)
@@ -231,7 +231,7 @@ class BlockSites(SignedSites):
 
 
 class IndependentSites(Sites):
-    """Sites with π in `precision` (c, n): negative only if a likelihood is not log-concave."""
+    """Sites with π in `precision` (c, n). They may be negative if a likelihood is not log-concave."""
 
     form = SiteForm.INDEPENDENT
 
@@ -249,7 +249,7 @@ class IndependentSites(Sites):
 
     @cached_property
     def roots(self) -> Array:
-        """R_i (n, c, c) with Π_i = R_i R_iᵀ, diagonal."""
+        """Diagonal roots R_i (n, c, c) with Π_i = R_i R_iᵀ."""
         return np.asarray(np.sqrt(self.precision).T[:, :, None] * np.eye(len(self.precision)))
 
     def block(self, k: int, other: int) -> Array | None:

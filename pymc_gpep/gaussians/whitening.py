@@ -1,15 +1,15 @@
-"""Latent values as a function of independent standard normals, at given hyperparameters.
+"""Latent values as functions of independent standard normals, at given hyperparameters.
 
-The joint density of hyperparameters and latent values becomes, with f = f(z; θ),
+With f = f(z; θ), the joint density of hyperparameters and latent values is
 
     p(θ) Z̃(θ) N(z; 0, I) p(y | f, θ) / sites(f),
 
-where Z̃ normalises prior times sites. The better the sites approximate the likelihood, the closer z is to standard
-normal for any θ. Without sites this is the usual whitening by the prior. Densities are exact either way.
+where Z̃ is the integral of prior times sites. If the sites approximate the likelihood well, z is close to standard
+normal for any θ. Without sites this is the usual whitening by the prior. Densities are exact in any case.
 
-`posterior_of_normals` subtracts nothing. So variances far below prior variances keep the digits that I − JᵀMJ
-would lose. `GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs sampling of a
-probit.
+`posterior_of_normals` computes variances without subtraction. So variances far below prior variances have the digits
+that I − JᵀMJ would lose. `GivenUtilities` draws latent values given utilities v = f + noise of variance 1, for Gibbs
+sampling of a probit.
 """
 
 from abc import ABC, abstractmethod
@@ -40,18 +40,18 @@ from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whiten
 class NormalsPrior(Prior):
     """z ~ N(0, I), with c latent functions f_k = m_k + J_k z.
 
-    Samplers draw z, (1, q), so covariances of latent values may be singular.
+    Samplers move z, (1, q), so the covariance of latent values may be singular.
 
     Parameters
     ----------
     function_mean : array (c, n)
-        m.
+        Prior mean m.
     rows : Coefficients
-        J, (cn, q).
+        Coefficients J, (cn, q).
     roots : sequence of array, optional
-        Cholesky factors of Gaussian processes among functions of z, for callers that compute their values.
+        Cholesky factors of Gaussian processes that are functions of z, for callers that compute their values.
     supported : bool
-        Whether the hyperparameters are in the support of the model.
+        Whether the hyperparameters are in the support of the model's prior.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class NormalsPrior(Prior):
 
     @cached_property
     def full(self) -> Array:
-        """J, (c, n, q)."""
+        """J as a dense array, (c, n, q)."""
         return self.rows.some(np.arange(self.function_mean.size)).reshape(*self.function_mean.shape, -1)
 
     def functions(self, x: Array) -> Array:
         return self.function_mean + self.moved(x)
 
     def moved(self, x: Array) -> Array:
-        """J x (..., c, n), of x (..., 1, q)."""
+        """Return J x (..., c, n) for x (..., 1, q)."""
         flat = x.reshape(-1, self.mean.size)
         found = np.empty((len(flat), self.function_mean.size))
         for row, each in zip(found, flat, strict=True):
@@ -88,22 +88,22 @@ class NormalsPrior(Prior):
         return self.rows.sums(np.ravel(slope))[None]
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the array for a solver, and the prior built from it: by rows if possible and smaller.
+        """Return the array of a solver, and the form of prior made from it: rows, if they are accepted and smaller.
 
         Parameters
         ----------
         takes : callable
-            Whether the solver takes a form.
+            Function that returns whether the solver accepts a form.
         """
         _, n, q = self.full.shape
         if takes(RowPrior) and q < n:
             return self.full, RowPrior
         return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
 
-    # Samplers draw whitened values.
+    # Sampled values are the standard normals themselves.
 
     def latent(self, z: Array) -> Array:
-        """Return the standard normals z themselves, which samplers draw."""
+        """Return z itself."""
         return z
 
     def whitened(self, x: Array) -> Array:
@@ -111,7 +111,7 @@ class NormalsPrior(Prior):
         return x
 
     def whitened_slope(self, slope: Array) -> Array:
-        """Return the derivative with respect to z, equal to the derivative with respect to x."""
+        """Return `slope` itself: the derivative in z is the derivative in x."""
         return slope
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
@@ -119,23 +119,23 @@ class NormalsPrior(Prior):
 
 
 Sampled = DensePrior | NormalsPrior
-"""Priors of the sampled variables: latent values, or standard normals that determine them."""
+"""Priors of sampled values: latent values, or standard normals that determine them."""
 
 _NO_POSTERIOR = "The posterior covariance under the sites is not positive definite."
 
 
 class Whitening(ABC):
-    """The map between z and f at one point of the hyperparameters.
+    """The map between standard normals z and latent values f, at one point of the hyperparameters.
 
-    If latent functions depend on few standard normals x, x (1, q) replaces f.
+    If latent functions depend on few standard normals x (1, q), these take the place of f.
 
     Attributes
     ----------
     prior : DensePrior or NormalsPrior
     log_evidence : float
-        log Z̃, 0 without sites.
+        Log of Z̃; 0 without sites.
     centre : array (c, n)
-        f at z = 0.
+        Latent values f for z = 0.
     """
 
     prior: Sampled
@@ -145,27 +145,27 @@ class Whitening(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """Shape of z; n is the last."""
+        """Shape of z. Its last axis has length n."""
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
-        """Return f (c, n) for a given z."""
+        """Return f (c, n) for z."""
 
     @abstractmethod
     def slope(self, slope: Array) -> Array:
-        """Return the derivative in z of a function with derivative `slope` (c, n) in f."""
+        """Return the derivative in z of a function whose derivative in f is `slope` (c, n)."""
 
     @abstractmethod
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
-        """Return z for a given f; values that f does not determine are drawn given f."""
+        """Return z for f. Entries of z that f does not determine are drawn given f."""
 
     @abstractmethod
     def log_sites(self, f: Array) -> tuple[float, Array]:
-        """Log of the sites at f, and its derivative (c, n)."""
+        """Return the log of the sites at f, and its derivative (c, n)."""
 
 
 class PriorWhitening(Whitening):
-    """f_k = m_k + L_k z_k, with the Cholesky factors of the prior covariance."""
+    """The map f_k = m_k + L_k z_k, with the Cholesky factors L_k of the prior covariance."""
 
     def __init__(self, prior: Sampled) -> None:
         self.prior = prior
@@ -190,21 +190,21 @@ class PriorWhitening(Whitening):
 
 
 class SiteWhitening(Whitening):
-    """Map from standard normal z to f with the posterior of prior times sites.
+    """A map under which f has the posterior distribution of prior times sites.
 
     Parameters
     ----------
     prior : DensePrior or NormalsPrior
     sites : Sites
     mean : array (c, n)
-        Mean of the posterior.
+        Posterior mean.
     log_normaliser : float
-        Log integral of prior times sites.
+        Log of the integral of prior times sites.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If the normaliser does not exist.
+        If `log_normaliser` is not finite.
     """
 
     def __init__(self, prior: Sampled, sites: Sites, mean: Array, log_normaliser: float) -> None:
@@ -227,7 +227,7 @@ class CoupledWhitening(SiteWhitening):
     prior, sites, mean, log_normaliser
         See `SiteWhitening`.
     inverses, p : array (c, n, n), (n, n)
-        A_k⁻¹ and the Cholesky factor of P, of `pymc_gpep.kernels.gaussians.coupled`, in their lower triangles.
+        A_k⁻¹ and the Cholesky factor of P in `pymc_gpep.kernels.gaussians.coupled`, in lower triangles.
     """
 
     prior: DensePrior
@@ -260,21 +260,21 @@ class CoupledWhitening(SiteWhitening):
 
 
 class IndependentWhitening(SiteWhitening):
-    """Matheron's rule, for sites of each latent function alone.
+    """The map by Matheron's rule, for separate sites of each latent function.
 
-    f follows from w, a draw of the prior, and e, noise of the sites, z = (w, e) (2c, n): with D_k = diag(π_k),
+    Let z = (w, e) (2c, n), where w defines a draw of the prior, and e is noise of the sites. With D_k = diag(π_k),
 
         f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
 
-    In the other direction, values that f does not determine are drawn. If w, e give f − δ, then w + L⁻¹δ, e − D^½δ give
-    f.
+    For given f, entries of z that f does not determine are drawn: if (w, e) maps to f − δ, then (w + L⁻¹δ, e − D^½δ)
+    maps to f.
 
     Parameters
     ----------
     prior, sites, mean, log_normaliser
         See `SiteWhitening`.
     inverses : array (1 or c, n, n)
-        A_k⁻¹, in full.
+        A_k⁻¹, as full matrices.
     """
 
     prior: DensePrior
@@ -306,7 +306,7 @@ class IndependentWhitening(SiteWhitening):
 
 
 class NormalsWhitening(SiteWhitening):
-    """x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, of standard normals x that make f = m + J x."""
+    """The map x = x̂ + L⁻ᵀ z, L Lᵀ = I + JᵀΠJ, for standard normals x of f = m + J x."""
 
     prior: NormalsPrior
 
@@ -329,7 +329,7 @@ class NormalsWhitening(SiteWhitening):
         return np.asarray(found)
 
     def _halved(self, x: Array) -> Array:
-        """L⁻¹ x."""
+        """Return L⁻¹ x."""
         found, _ = dtrtrs(self._factor, x, lower=1)
         return np.asarray(found)
 
@@ -348,28 +348,28 @@ class NormalsWhitening(SiteWhitening):
 
 
 def _products(matrices: Array, x: Array) -> Array:
-    """S_k x_k (c, n) of each function, from matrices (1 or c, n, n)."""
+    """Return S_k x_k (c, n) for matrices S_k (1 or c, n, n)."""
     return np.asarray(np.matmul(matrices, x[..., None])[..., 0])
 
 
 _SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
-"""Forms of sites with one precision π for each function of a point."""
+"""Forms of sites with one precision for each function of a point."""
 
 
 def whitens(form: SiteForm) -> bool:
-    """Whether whitening is implemented for a form of sites."""
+    """Return whether whitening is implemented for a form of sites."""
     return form in _SCALAR
 
 
 def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
     """Return the map from standard normals to the posterior of prior times sites.
 
-    Negative precisions count as 0.
+    Negative precisions are replaced by 0.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If a matrix has no Cholesky factor to working precision.
+        If a matrix has no Cholesky factor in working precision.
     """
     if sites.form in _SCALAR:
         sites = type(sites)(np.maximum(sites.precision, 0.0), sites.location)
@@ -386,18 +386,18 @@ def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
 
 
 class SampledPosterior(NamedTuple):
-    """Posterior of the sampled values: latent values, or standard normals that determine them."""
+    """Posterior of sampled values: latent values, or standard normals that determine them."""
 
     mean: Array
-    """Mean of the sampled values, (c, n) or (1, q)."""
+    """Posterior mean of the sampled values, (c, n) or (1, q)."""
     draw: Callable[[np.random.Generator, int], Array]
-    """Function that draws (count, c, n) or (count, 1, q) sampled values, less their mean."""
+    """Function that returns draws (count, c, n) or (count, 1, q) of sampled values minus their mean."""
     values: Callable[[Array], Array]
-    """Function from sampled values to latent values (c, n), both less their prior means."""
+    """Function from sampled values to latent values (c, n), both minus prior means."""
 
 
 def sampled_posterior(posterior: Posterior, prior: Sampled | None = None) -> SampledPosterior:
-    """Return the posterior of the variables of `prior`; of latent values if `prior` is None."""
+    """Return the posterior of the sampled values of `prior`; of latent values if `prior` is None."""
     if isinstance(prior, NormalsPrior):
         normals, whitening = prior, NormalsWhitening(prior, posterior.sites)
 
@@ -409,7 +409,7 @@ def sampled_posterior(posterior: Posterior, prior: Sampled | None = None) -> Sam
 
 
 class GivenUtilities(ABC):
-    """Draws given utilities under a prior; factorisations that do not depend on utilities are stored.
+    """Draws of sampled values given utilities. Factorisations that do not depend on utilities are computed once.
 
     Attributes
     ----------
@@ -420,23 +420,23 @@ class GivenUtilities(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, v: Array) -> Array:
-        """Return a draw of sampled values, given utilities (c, n), which may contain a common shift of each point."""
+        """Return a draw given utilities v (c, n). A shift common to the utilities of a point may be included."""
 
 
 def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
-    """Return an object that draws from a prior given utilities.
+    """Return an object that draws sampled values given utilities.
 
     Parameters
     ----------
     prior : DensePrior or NormalsPrior
     shifted : bool
-        Whether observations do not depend on the common part of a point's utilities, which is then integrated out.
+        Whether observations do not depend on the mean utility of a point, which is then integrated out.
     """
     return _GivenByNormals(prior, shifted) if isinstance(prior, NormalsPrior) else _GivenByCovariance(prior, shifted)
 
 
 class _GivenByCovariance(GivenUtilities):
-    """Latent values given utilities, see `pymc_gpep.kernels.sampling`."""
+    """Draws of latent values given utilities, see `pymc_gpep.kernels.sampling`."""
 
     prior: DensePrior
 
@@ -452,9 +452,9 @@ class _GivenByCovariance(GivenUtilities):
 
 
 class _GivenByNormals(GivenUtilities):
-    """Standard normals z given v = m + J z + noise: N(Λ⁻¹JᵀP(v − m), Λ⁻¹) with Λ = I + JᵀPJ.
+    """Draws of standard normals z given v = m + J z + noise, from N(Λ⁻¹JᵀP(v − m), Λ⁻¹) with Λ = I + JᵀPJ.
 
-    P is the identity, or subtracts the mean over the utilities of a point if it is integrated out.
+    P is the identity. If the mean utility of a point is integrated out, P subtracts this mean.
     """
 
     prior: NormalsPrior
@@ -477,9 +477,9 @@ class _GivenByNormals(GivenUtilities):
 
 
 def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
-    """Return q(z) = N(μ, Σ) of z (c, q), with the factors J (1 or c, n, q) of the posterior's prior.
+    """Return the posterior N(μ, Σ) of z (c, q), for the factors J (1 or c, n, q) of the posterior's prior.
 
-    None if sites do not belong to single points, or if the precision has no Cholesky factor.
+    None if sites couple points, or if the precision has no Cholesky factor.
     """
     sites, prior = posterior.sites, posterior.prior
     if not sites.pointwise:
@@ -500,6 +500,6 @@ def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
 
 
 def draw_normals(posterior: Posterior, rng: np.random.Generator, count: int) -> Array:
-    """Draw z (count, c, q); by perturbation if `posterior_of_normals` returns None."""
+    """Return draws (count, c, q) of z. If `posterior_of_normals` returns None, they are computed by perturbation."""
     normals = posterior_of_normals(posterior)
     return posterior.draw_whitened(rng, count) if normals is None else normals.draw(rng, count)
