@@ -1,6 +1,6 @@
-"""Print the oldest releases that pyproject.toml allows, as pip's constraints: of the dependencies, and of extras named.
+"""Print the oldest releases that pyproject.toml allows, as constraints for pip: dependencies and named extras.
 
-Only those with a floor are printed. What they depend on in turn is as new as they allow.
+Only dependencies with a floor are printed. Their own dependencies are as new as they allow.
 """
 
 import sys

@@ -11,7 +11,7 @@ import matplotlib
 
 import pymc_gpep
 
-assert Path(sys.prefix) in Path(pymc_gpep.__file__).parents, f"{pymc_gpep.__file__} is not what was installed"
+assert Path(sys.prefix) in Path(pymc_gpep.__file__).parents, f"{pymc_gpep.__file__} is not the installed package"
 
 matplotlib.use("Agg")
 blocks = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Use an installed package once, from the fit of a small classifier to a picture and files, and say what was seen.
+"""Use an installed package once, from the fit of a small classifier to a picture and files, and print the results.
 
 Run as `python -I .ci/smoke.py`, so that nothing is imported from this checkout.
 """
@@ -14,7 +14,7 @@ import pymc as pm
 
 import pymc_gpep as gpep
 
-assert Path(sys.prefix) in Path(gpep.__file__).parents, f"{gpep.__file__} is not what was installed"
+assert Path(sys.prefix) in Path(gpep.__file__).parents, f"{gpep.__file__} is not the installed package"
 
 rng = np.random.default_rng(1)
 y = np.arange(20) % 3
@@ -22,7 +22,7 @@ X = rng.normal(size=(20, 2)) + np.array([[0, 0], [3, 0], [0, 3]])[y]
 
 
 def build() -> tuple[pm.Model, pm.gp.Latent]:
-    """Three classes in the plane."""
+    """A model of three classes in the plane."""
     with pm.Model() as model:
         ls = pm.InverseGamma("ls", 3, 3, shape=2)
         gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls))

@@ -1,6 +1,6 @@
-"""Figures of the results page: evidence, moments and class probabilities beside references, and the time of a fit.
+"""Figures of the results page: evidence, moments and class probabilities against references, and times of fits.
 
-Prints Markdown tables. Everything is seeded, BLAS has one thread, and each time is the best of several runs.
+Prints Markdown tables. All seeds are fixed, BLAS has one thread, and each time is the best of several runs.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.likelihoods.multinomial_probit import class_probabilities
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references in tests
 
 import pymc_gpep as gpep
 from tests.reference.binary_ep import binary_ep
@@ -40,7 +40,7 @@ Array = np.ndarray
 JITTER = 1e-8
 TIGHT = NestedEP(tolerance=1e-11)
 
-# log magnitude squared, log length scale, and the evidence that the tests expect the references to have.
+# Log σ², log ℓ, and the evidence of the reference that the tests expect.
 SETTINGS = (
     ("wine", wine, 1.0, 1.0, -51.02102765),
     ("wine", wine, 4.0, 2.0, -32.51897958),
@@ -75,7 +75,7 @@ def known_evidences(quick: bool) -> Table:
 
 
 def relative(found: Array, expected: Array) -> float:
-    """Largest difference, relative to the largest number expected."""
+    """Largest difference, relative to the largest expected number."""
     return float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))
 
 
@@ -117,7 +117,7 @@ def references(quick: bool) -> Table:
 
 
 def about_class_mean(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Means and variances (c, n) of the latent values less their mean over the classes."""
+    """Means and variances (c, n) of the latent values minus their mean over classes."""
     centring = np.eye(len(mean)) - 1.0 / len(mean)
     return centring @ mean, np.einsum("ab,ibd,da->ai", centring, cov, centring)
 
@@ -138,7 +138,7 @@ def against_gibbs(quick: bool) -> Table:
             error = np.abs(ep - exact)
             noise = np.abs(first - second).mean() / 2
             size = np.abs(exact).mean()
-            bias = None if quantity == "mean" else (ep - exact).mean()  # that of the means is 0 by construction
+            bias = None if quantity == "mean" else (ep - exact).mean()  # the average of the means is 0 by construction
             problem_of = name, log_variance, log_lengthscale
             rows.append((*problem_of, quantity, error.mean(), noise, error.max(), bias, size))
     return Table(
@@ -160,7 +160,7 @@ def against_gibbs(quick: bool) -> Table:
 
 
 def predicted(c: int, points: int, seed: int, log_lengthscale: float = 1.0) -> tuple[Array, Array]:
-    """Means and covariances of the latent values at images of the digits 0…c−1 after learning from thirty of each."""
+    """Means and covariances of latent values at test images of the digits 0…c−1, from thirty images of each."""
     digits = load_digits(n_class=c)
     order = np.random.default_rng([seed, c]).permutation(digits.target.size)
     X, y = digits.data[order] / 16, digits.target[order].astype(np.int64)
@@ -176,18 +176,18 @@ def predicted(c: int, points: int, seed: int, log_lengthscale: float = 1.0) -> t
 
 
 def undecided(c: int, points: int, seed: int) -> tuple[Array, Array]:
-    """The same with a length scale so short that all classes remain plausible almost everywhere."""
+    """As `predicted`, with such a short length scale that all classes remain plausible almost everywhere."""
     return predicted(c, points, seed, log_lengthscale=0.2)
 
 
 def independent(c: int, points: int, seed: int) -> tuple[Array, Array]:
-    """The same without what the classes have in common, as if they were independent given the labels."""
+    """As `predicted`, without covariances between classes: latent values are independent given the labels."""
     mean, cov = undecided(c, points, seed)
     return mean, cov * np.eye(c)
 
 
 def random_posteriors(c: int, points: int, seed: int) -> tuple[Array, Array]:
-    """Latent values of any correlation, with a standard deviation of about 3, as have their means."""
+    """Random posteriors of latent values with any correlation. Standard deviations and means are of size 3."""
     rng = np.random.default_rng([seed, c])
     root = 3.0 * rng.standard_normal((points, c, c)) / np.sqrt(c)
     return 3.0 * rng.standard_normal((points, c)), root @ root.swapaxes(1, 2)
@@ -202,7 +202,7 @@ KINDS = (
 
 
 def genz(mean: Array, cov: Array) -> Array:
-    """Class probabilities of one point by SciPy's integration of the multivariate normal distribution."""
+    """Class probabilities at one point by SciPy's integration of the multivariate normal distribution."""
     c = len(mean)
     p = np.empty(c)
     for k in range(c):
@@ -223,7 +223,7 @@ def probabilities(quick: bool) -> tuple[Table, Table]:
             mean, cov = make(c, points, 0)
             p, error = class_probabilities(mean, cov)
             inner, lacking = class_probabilities(mean, cov, method="inner_ep")
-            # Points where the classes compete tell more than those where the answer is near 0 or 1.
+            # Points with several plausible classes are more informative than probabilities near 0 or 1.
             hardest = np.argsort(p.max(axis=1))[:checked]
             exact = np.array([genz(mean[i], cov[i]) for i in hardest])
             of_orthant, of_inner = np.abs(p[hardest] - exact), np.abs(inner - p)
@@ -257,7 +257,7 @@ def probabilities(quick: bool) -> tuple[Table, Table]:
 
 
 def fit_wine(times: int) -> list[tuple[float, int, bool, float]]:
-    """Evidence, iterations of the optimiser, convergence and seconds of fits in this process."""
+    """Evidence, iterations of the optimiser, convergence and seconds of fits in the current process."""
     logging.getLogger("pymc_gpep").setLevel(logging.ERROR)
     X, y = wine()
     fits = []
@@ -318,8 +318,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="fewer points and repeats, and recorded references for wine and iris: under a minute, rough figures",
+        help="fewer points and repeats, and stored references for wine and iris: under a minute, rough figures",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well, unrounded")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the unrounded figures to this file")
     arguments = parser.parse_args()
     main(arguments.quick, arguments.json)

@@ -1,9 +1,9 @@
-"""Fits by batches as they come, beside other settings and trees, at equal seconds: errors and log losses.
+"""Batch fits with default settings, against other settings and boosted trees: errors and log losses.
 
-`python -m benchmarks.batch_settings --data FOLDER`: a pilot fit finds how many steps take as many processor seconds as
-each fit may have. Finished pieces are kept, and the same command goes on; `--jobs 0` prints their table. `--only` takes
-patterns of names, such as `"usps, *"`. With `--kept-back` fits are scored on a fifth of the training rows, which they
-do not see: defaults are chosen so, and judged without it.
+`python -m benchmarks.batch_settings --data FOLDER`: a pilot fit measures how many steps use the processor seconds of a
+fit. Finished pieces are stored, and the same command continues. `--jobs 0` prints the table of finished pieces.
+`--only` takes patterns of names, such as `"usps, *"`. With `--kept-back` fits are scored on a fifth of the training
+rows, which they are not trained on. Defaults are chosen with this option, and judged without it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.scalable_paper.large_data import flights
 from pymc_gpep.streaming.step import FallingAdam
 
 JUDGED = "usps", "flights", "segmentation", "dna"
-"""Sets that no default was chosen on."""
+"""Data sets that were not used to choose defaults."""
 OTHERS = "letters", "satellite", "pima"
 AS_IT_COMES, ARD, TREES = "as it comes", "a length scale for each column", "gradient boosting"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -40,14 +40,14 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "batches of 500": {"batch_size": 500},
     ARD: {"ard": True},
 }
-"""Options of `pm.fit`; the `rate` is Adam's. With `ard` it is another model."""
-SECONDS, PILOT = 10.0, 30  # processor seconds of a fit, and steps that say how many more may follow
+"""Options of `pm.fit`. `rate` is Adam's. `ard` selects another model."""
+SECONDS, PILOT = 10.0, 30  # processor seconds of a fit, and steps of the pilot fit
 FEWEST, MOST = 50, 20_000  # steps
-NEAR = 0.01  # of the best setting
+NEAR = 0.01  # largest relative distance from the best setting
 
 
 def rows_of(folder: str, name: str, kept_back: bool) -> tuple[np.ndarray, ...]:
-    """Standardised training inputs and numbered labels, and the same of the rows that are scored."""
+    """Standardised inputs and labels of training rows, and the same of scored rows."""
     split = flights(folder) if name == "flights" else splits(Path(folder), name)[0]
     X, y, Xnew, ynew = split
     if kept_back:
@@ -68,10 +68,10 @@ def work(folder: str, name: str, setting: str, seconds: float, kept_back: bool) 
     if "inducing" in options:
         options["inducing"] = min(options["inducing"], len(X))
     columns, c = X.shape[1], int(y.max()) + 1
-    first = np.concatenate([np.flatnonzero(y == k)[:2] for k in range(c)])  # the model is declared on few rows
+    first = np.concatenate([np.flatnonzero(y == k)[:2] for k in range(c)])  # a few rows suffice to declare the model
 
     def fitted(steps: int) -> tuple[Any, np.ndarray]:
-        """A fit, and the processor seconds of each step with all that came before it."""
+        """A fit, and the processor seconds up to each step."""
         with pm.Model():
             ls = pm.LogNormal("ls", 0.5 * np.log(columns), 1.0, shape=columns if ard else ())
             eta = pm.HalfNormal("eta", 5.0)
@@ -94,7 +94,7 @@ def work(folder: str, name: str, setting: str, seconds: float, kept_back: bool) 
 
 
 def tree_work(folder: str, name: str, kept_back: bool) -> dict[str, Any]:
-    """The same of gradient boosting as scikit-learn has it by default."""
+    """As `work`, for scikit-learn's gradient boosting with its defaults."""
     X, y, Xnew, ynew = rows_of(folder, name, kept_back)
     began = time.process_time()
     fitted = HistGradientBoostingClassifier(random_state=0).fit(X, y)
@@ -103,7 +103,7 @@ def tree_work(folder: str, name: str, kept_back: bool) -> dict[str, Any]:
 
 
 class BatchSettings(Experiment):
-    """Every setting on every judged set, and trees beside fits as they come on more of them."""
+    """Every setting on every judged data set, and trees against default settings on further sets."""
 
     title = "Settings of fits by batches"
     kept_back = False
@@ -127,7 +127,7 @@ class BatchSettings(Experiment):
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
-        """Errors and log losses, and how far fits as they come are from the best of each."""
+        """Errors and log losses, and distances of default settings from the best setting."""
         record: dict[str, Any] = {}
         columns = (*SETTINGS, TREES)
         lines = [f"| set | {' | '.join(columns)} |", "| --- " * (1 + len(columns)) + "|"]
@@ -153,7 +153,7 @@ class BatchSettings(Experiment):
 
 
 def summary(result: Arrays) -> dict[str, float]:
-    """Error, log loss, and what the fit took."""
+    """Error, log loss, steps and seconds of a fit."""
     return {
         "error": float(result["wrong"].mean()),
         "loss": float(-result["log_p"].mean()),
@@ -166,18 +166,20 @@ EXPERIMENT = BatchSettings()
 
 
 def main() -> None:
-    """Compute what is missing, and print the table."""
+    """Compute missing pieces, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batch_settings", description=__doc__)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
-    parser.add_argument("--quick", action="store_true", help="one data set, a moment for each fit")
+    parser.add_argument("--quick", action="store_true", help="one data set and a short time for each fit")
     parser.add_argument("--kept-back", action="store_true", help="score rows of the training sets")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="processor seconds of each fit")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only what is named so")
-    parser.add_argument("--jobs", type=int, default=1, help="processes; 0 reports what is there")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only pieces with these names"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes; 0 only reports stored results")
     parser.add_argument("--output", type=Path, default=Path("output/batch_settings"), metavar="FOLDER")
     given = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    experiment = import_module("benchmarks.batch_settings").EXPERIMENT  # which processes that compute know
+    experiment = import_module("benchmarks.batch_settings").EXPERIMENT  # under this name other processes can import it
     experiment.kept_back, experiment.seconds = given.kept_back, given.seconds
     run("batch_settings", experiment, given)
 

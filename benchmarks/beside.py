@@ -1,8 +1,8 @@
-"""How long a fit takes alone, and beside other work on the same processors.
+"""Time of a fit alone, and together with other work on the same processors.
 
-Two processes make ready; then one of them works alone, and both at once, in turn. "Busy" is one of them beside a loop
-that does nothing but keep one processor busy. Of each turn the median time counts, that of the slower process; of all
-turns the best. Solves and predictions are at fixed hyperparameters; draws are those of `GuidedHMC`.
+Two processes prepare. Then one of them works alone, and both work at once, in turn. "Busy" is a process together with a
+loop that keeps one processor busy. The figure is the best over all turns of the median time of a turn, of the slower
+process. Solves and predictions are at fixed hyperparameters. Draws are by `GuidedHMC`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # for what the benchmarks share
+sys.path.insert(0, str(ROOT))  # for code that benchmarks share
 
 SIZES = (100, 200, 400, 676, 1000, 2000)
 CLASSES = 4
@@ -26,7 +26,7 @@ WHAT = ("solve", "predict", "draw")
 
 
 def repeated(what: str, n: int, c: int, sweeps: int) -> Callable[[], Any]:
-    """What is timed: a solve from cold, a prediction at half as many points, or three draws."""
+    """Timed work: a solve from a cold start, a prediction at half as many points, or three draws."""
     from benchmarks.solver import problem
     from pymc_gpep import NestedEP
 
@@ -42,7 +42,7 @@ def repeated(what: str, n: int, c: int, sweeps: int) -> Callable[[], Any]:
 
 
 def draws(n: int, c: int, labels: np.ndarray) -> Callable[[], Any]:
-    """Draws of latent values and of a hyperparameter that is nearly known, so that the guide is soon fitted."""
+    """Draws of latent values and of a hyperparameter with a narrow posterior, for which the guide is fitted quickly."""
     import pymc as pm
 
     import pymc_gpep as gpep
@@ -57,7 +57,7 @@ def draws(n: int, c: int, labels: np.ndarray) -> Callable[[], Any]:
     start = model.initial_point()
 
     def once() -> None:
-        step.setup_chain(np.random.default_rng(1), tune=0, draws=3)  # every time the same draws
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=3)  # the same draws each time
         point = start
         for _ in range(3):
             point, _ = step.step(point)
@@ -66,7 +66,10 @@ def draws(n: int, c: int, labels: np.ndarray) -> Callable[[], Any]:
 
 
 def work(once: Callable[[], Any]) -> None:
-    """Say "ready"; then, for each line of input with a number of seconds, repeat for so long and print the median."""
+    """Print "ready".
+
+    Then read numbers of seconds, line by line: repeat the work for this time, and print the median time.
+    """
     once()
     print("ready", flush=True)
     for line in sys.stdin:
@@ -79,7 +82,7 @@ def work(once: Callable[[], Any]) -> None:
 
 
 def start_worker(what: str, n: int, sweeps: int, threads: int) -> subprocess.Popen[str]:
-    """Start a process that makes ready; BLAS may use so many threads, its default if 0."""
+    """Start a process and wait until it is prepared. BLAS uses this number of threads, or its default if 0."""
     environment = {name: x for name, x in os.environ.items() if name not in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
     if threads:
         environment["OPENBLAS_NUM_THREADS"] = environment["OMP_NUM_THREADS"] = str(threads)
@@ -89,7 +92,7 @@ def start_worker(what: str, n: int, sweeps: int, threads: int) -> subprocess.Pop
 
 
 def turn(workers: list[subprocess.Popen[str]], seconds: float) -> float:
-    """Let workers work at once; the median time of the slower one."""
+    """Let workers work at the same time. Return the median time of the slower worker."""
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write(f"{seconds}\n")
@@ -98,7 +101,7 @@ def turn(workers: list[subprocess.Popen[str]], seconds: float) -> float:
 
 
 def row(what: str, n: int, sweeps: int, threads: int, busy: bool, turns: int, seconds: float) -> dict[str, Any]:
-    """Seconds alone, two at once, and beside a busy processor if wanted; and how much longer than alone."""
+    """Seconds alone, with a second process, and with a busy processor if requested, and the ratios."""
     workers = [start_worker(what, n, sweeps, threads) for _ in range(2)]
     found: dict[str, list[float]] = {"alone": [], "two at once": [], "busy": []}
     try:
@@ -127,11 +130,11 @@ def main() -> None:
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--what", nargs="*", default=WHAT, choices=WHAT)
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="numbers of points")
-    parser.add_argument("--sweeps", type=int, default=200, help="after which solves are stopped")
-    parser.add_argument("--threads", nargs="*", type=int, default=[0], help="that BLAS may use; 0 is its default")
-    parser.add_argument("--busy", action="store_true", help="measure beside a busy processor as well")
+    parser.add_argument("--sweeps", type=int, default=200, help="largest number of iterations")
+    parser.add_argument("--threads", nargs="*", type=int, default=[0], help="threads of BLAS; 0 is its default")
+    parser.add_argument("--busy", action="store_true", help="also measure with a busy processor")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each turn")
     parser.add_argument("--json", help="file to write the figures to")
     arguments = parser.parse_args()
     if arguments.work:

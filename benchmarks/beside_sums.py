@@ -1,14 +1,13 @@
-"""Sums of effects beside GPBoost and the floors of LAPACK and CHOLMOD: processor seconds of whole fits.
+"""Sums of effects against GPBoost and against factorisations by LAPACK and CHOLMOD: processor seconds of whole fits.
 
-    python -m benchmarks.beside_sums
-    python -m benchmarks.beside_sums --only crossed binary --size 10000
-    python -m benchmarks.beside_sums --only ratings --data FOLDER
+python -m benchmarks.beside_sums python -m benchmarks.beside_sums --only crossed binary --size 10000 python -m
+benchmarks.beside_sums --only ratings --data FOLDER
 
-Each model has a process of its own. It fits simulated data, and then a new model of new data of the same shape. The
-processor seconds of the two fits are "first" and "second". "summary", "effects" and "predict" are those of three calls
-after the second fit: four numbers, all levels of one variable, and ten rows. "floor" is one factor of the posterior
-precision with the entries of its inverse, for each solve and sweep that the fit took. Memory is the largest of the
-process. Peers that are not installed are left out. `ratings` is R's InstEval, `InstEval.csv.gz` in FOLDER.
+Each model runs in its own process, which fits simulated data, and then a new model of new data of the same shape.
+"first" and "second" are the processor seconds of these fits. "summary", "effects" and "predict" are the times of three
+calls after the second fit: four variables, all levels of one variable, and ten rows. "floor" is the time of one factor
+of the posterior precision and the entries of its inverse, for each solve and sweep of the fit. Memory is the peak of
+the process. Peers that are not installed are left out. `ratings` is R's InstEval, `InstEval.csv.gz` in FOLDER.
 """
 
 import argparse
@@ -35,7 +34,7 @@ from benchmarks.common import best_time
 
 _FLAT = ("b", "b0", "b1", "log_su", "log_sv", "log_sd")
 _REPEATS = 3
-_LME4 = -118865.307680  # log likelihood of lme4 for the ratings, at its maximum
+_LME4 = -118865.307680  # maximum of lme4's log likelihood for the ratings
 ROOT = Path(__file__).parents[1]
 
 
@@ -43,14 +42,14 @@ class Row(NamedTuple):
     """A row of the table."""
 
     declare: Callable[[int, np.random.Generator, Path | None], Any]
-    """Function that adds the variables to a model. It returns the arrays that a peer fits, or None."""
+    """Add the variables to a model. Return the arrays for a peer, or None."""
     size: int
     method: str
     hyper: str
     names: tuple[str, ...]
     """Variables of the summary."""
     effects: str
-    """Variable whose levels are all computed."""
+    """Variable for which the effects of all levels are computed."""
 
 
 def _binary(rng: np.random.Generator, eta: np.ndarray) -> np.ndarray:
@@ -74,22 +73,22 @@ def _crossed(size: int, rng: np.random.Generator, levels: tuple[int, int], flat:
 
 
 def crossed(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """Binary rows of 200 and 100 levels, crossed."""
+    """Binary rows with crossed groups of 200 and 100 levels."""
     return _crossed(size, rng, (200, 100), False)
 
 
 def likelihood(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """The same with flat priors, for maximum likelihood."""
+    """As `crossed`, with flat priors for maximum likelihood."""
     return _crossed(size, rng, (200, 100), True)
 
 
 def many_levels(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """Binary rows of 8000 and 2000 levels, crossed; flat priors."""
+    """Binary rows with crossed groups of 8000 and 2000 levels, and flat priors."""
     return _crossed(size, rng, (8000, 2000), True)
 
 
 def ratings(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """Ratings of lecturers by students, crossed; flat priors."""
+    """Ratings of lecturers by students: crossed groups and flat priors."""
     if folder is None:
         raise SystemExit("ratings are in a folder: --data FOLDER")
     d = pd.read_csv(folder / "InstEval.csv.gz")
@@ -116,7 +115,7 @@ def areas(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
 
 
 def dense_areas(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """The same by `pm.ICAR`, whose `W` is dense."""
+    """As `areas`, with the dense `W` of `pm.ICAR`."""
     return _areas(size, rng, True)
 
 
@@ -139,7 +138,7 @@ def _areas(size: int, rng: np.random.Generator, dense: bool) -> Any:
 
 
 def series(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """A binary series with autoregression."""
+    """A binary autoregressive series."""
     noise, eta = 1.3 * np.sqrt(1 - 0.95**2) * rng.normal(size=size), np.zeros(size)
     for t in range(1, size):
         eta[t] = 0.95 * eta[t - 1] + noise[t]
@@ -149,7 +148,7 @@ def series(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
 
 
 def second_order(size: int, rng: np.random.Generator, folder: Path | None) -> Any:
-    """Counts along a walk of second order, which is the sum of a walk."""
+    """Counts along a random walk of second order: a sum of a random walk."""
     s, b0 = pm.HalfNormal("s", 0.1), pm.Normal("b0", 0, 2)
     walk = pm.GaussianRandomWalk("walk", sigma=s, init_dist=pm.Normal.dist(0, 0.1), shape=size)
     y = rng.poisson(np.exp(1.0 + np.sin(np.arange(size) / (size / 12))))
@@ -177,7 +176,7 @@ def _seconds(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _floor(fit: Any) -> float | None:
-    """Return processor seconds of one factor and the entries of its inverse, for each sweep of the fit."""
+    """Return processor seconds of one factor and the entries of its inverse, times the number of sweeps of the fit."""
     prior = fit.solution.posterior.prior
     sites = fit.solution.posterior.sites
     sweeps = int(fit.history["iterations"].sum())
@@ -223,7 +222,7 @@ def measure(name: str, size: int, hyper: str, folder: Path | None) -> dict[str, 
 
 
 def of_gpboost(name: str, size: int, folder: Path | None) -> dict[str, Any]:
-    """Return processor seconds of GPBoost for the maximum of the same likelihood, twice, and its estimates."""
+    """Return processor seconds of two GPBoost fits that maximise the same likelihood, and the estimates."""
     import gpboost
 
     found: dict[str, Any] = {}
@@ -242,8 +241,8 @@ def main() -> None:
     """Print a line for each model and system."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=[n for n in ROWS if n != "ratings"])
-    parser.add_argument("--size", type=int, help="rows, cells a side or length")
-    parser.add_argument("--hyper", help="treatment of hyperparameters in place of that of the table")
+    parser.add_argument("--size", type=int, help="number of rows, cells of a side, or length")
+    parser.add_argument("--hyper", help="treatment of hyperparameters instead of the default")
     parser.add_argument("--data", type=Path, help="folder with InstEval.csv.gz")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SYSTEM"), help="one line, as JSON")
     given = parser.parse_args()

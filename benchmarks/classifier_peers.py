@@ -1,10 +1,9 @@
-"""Gaussian process classifiers of other packages, which run in environments of their own.
+"""Gaussian process classifiers of other packages, which run in their own environments.
 
 `PYTHON benchmarks/classifier_peers.py NAME FILE` reads a fold from FILE (`.npz`), and writes probabilities and
-processor seconds into it. Each peer has a squared exponential covariance with one length scale, as scikit-learn's
-has, a magnitude, and up to 100 inducing inputs, all learned. Up to 1000 rows are taken all together, and more by 3000
-batches of 200.
-Each runs on one thread.
+processor seconds into it. Like scikit-learn's classifier, each peer has a squared exponential covariance with one
+length scale. It also learns a magnitude and up to 100 inducing inputs. Up to 1000 rows are fitted together, and more
+rows by 3000 batches of 200. Each peer uses one thread.
 """
 
 import os
@@ -16,13 +15,13 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
-ALL_ROWS = 1000  # most rows that are taken all together
+ALL_ROWS = 1000  # largest number of rows that are fitted together
 INDUCING = 100
 BATCH, STEPS = 200, 3000
 
 
 def gpflow(X: Array, y: Array, Xnew: Array, c: int) -> Array:
-    """GPflow's `SVGP`: probit of two classes, a step with label noise of more, by L-BFGS or Adam."""
+    """GPflow's `SVGP` by L-BFGS or Adam: probit for two classes, step with label noise for more."""
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
     import gpflow as package
     import tensorflow as tf
@@ -54,7 +53,7 @@ def gpflow(X: Array, y: Array, Xnew: Array, c: int) -> Array:
 
 
 def gpytorch(X: Array, y: Array, Xnew: Array, c: int) -> Array:
-    """GPyTorch's `ApproximateGP`: probit of two classes, a softmax of more, by Adam."""
+    """GPyTorch's `ApproximateGP` by Adam: probit for two classes, softmax for more."""
     import gpytorch as package
     import torch
 
@@ -102,7 +101,7 @@ def gpytorch(X: Array, y: Array, Xnew: Array, c: int) -> Array:
 
 
 PEERS: Mapping[str, Callable[[Array, Array, Array, int], Array]] = {"GPflow": gpflow, "GPyTorch": gpytorch}
-"""By name."""
+"""Peers by name."""
 
 
 def main(name: str, file: str) -> None:

@@ -1,8 +1,9 @@
-"""Classifiers beside each other on small and larger data sets: log loss and seconds.
+"""Comparison of classifiers on small and larger data sets: log loss and seconds.
 
-`python -m benchmarks.classifiers --data FOLDER`: ten folds of the small sets, one split of the others. Finished
-folds are kept, and the same command goes on; `--jobs 0` prints their table. `--only` takes patterns of names, such as
-`"iris, *, fold 0"`. `--gpflow PYTHON` and `--gpytorch PYTHON` name environments in which these packages are installed.
+`python -m benchmarks.classifiers --data FOLDER`: ten folds of the small sets, one split of the larger sets. Finished
+folds are stored, and the same command continues. `--jobs 0` prints the table of finished folds. `--only` takes patterns
+of names, such as `"iris, *, fold 0"`. `--gpflow PYTHON` and `--gpytorch PYTHON` name environments in which these
+packages are installed.
 """
 
 import argparse
@@ -38,7 +39,7 @@ FOLDED = (
     "iris", "teaching", "wine", "crabs", "new_thyroid", "sonar", "glass", "ionosphere", "pima", "breast_wisconsin",
     "vehicle", "vowel",
 )  # fmt: skip
-"""Sets of ten folds, `StratifiedKFold(10, shuffle=True, random_state=0)`."""
+"""Data sets with ten folds, `StratifiedKFold(10, shuffle=True, random_state=0)`."""
 SPLIT: Mapping[str, tuple[Sequence[str], int | None]] = {
     "segmentation": (("segmentation_train.csv", "segmentation_test.csv"), None),
     "letters": (("letter_abe.csv",), 1000),
@@ -46,9 +47,9 @@ SPLIT: Mapping[str, tuple[Sequence[str], int | None]] = {
     "satellite": (("satellite.csv.gz",), 4435),
     "usps": (("usps_train.csv.gz", "usps_test.csv.gz"), None),
 }
-"""Sets of one split: files of training and of test rows, or one file and how many of its rows are for training.
+"""Data sets with one split: files of training and test rows, or one file and its number of training rows.
 
-The rows of `letters` and `dna` are permuted first, by the seed 0.
+The rows of `letters` and `dna` are first permuted with seed 0.
 """
 OURS = "here"
 CLASSIFIERS: Mapping[str, Callable[[], Any]] = {
@@ -59,13 +60,13 @@ CLASSIFIERS: Mapping[str, Callable[[], Any]] = {
     "gradient boosting": lambda: GradientBoostingClassifier(random_state=0),
     "calibrated SVC": lambda: CalibratedClassifierCV(SVC(random_state=0)),
 }
-SMALLEST = 1e-15  # probability that a label is given at the least: forests give some none
+SMALLEST = 1e-15  # smallest probability of a label: forests return zeros
 FOLDS = 10
 NOT_RUN = "–"
 
 
 def read_labelled(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Features (n, d) as they are, and labels (n,) as strings."""
+    """Unscaled features (n, d), and labels (n,) as strings."""
     with gzip.open(file, "rt", newline="") if file.suffix == ".gz" else file.open(newline="") as lines:
         _, *rows = csv.reader(lines)
     return np.array([[float(value) for value in row[:-1]] for row in rows]), np.array([row[-1] for row in rows])
@@ -87,11 +88,11 @@ def splits(folder: Path, name: str) -> list[tuple[np.ndarray, ...]]:
 
 
 def work(folder: str, name: str, fold: int, classifier: str) -> dict[str, Any]:
-    """Log probabilities (m,) of the test labels of a fold, and errors; processor seconds."""
+    """Log probabilities (m,) of test labels of a fold, errors, and processor seconds."""
     X, y, Xnew, ynew = splits(Path(folder), name)[fold]
     began = time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of optimisers that stop at a bound or at their limit
+        warnings.simplefilter("ignore")  # from optimisers that stop at a bound or at their limit
         fitted = make_pipeline(StandardScaler(), CLASSIFIERS[classifier]()).fit(X, y)
         p = fitted.predict_proba(Xnew)
     took = time.process_time() - began
@@ -99,13 +100,13 @@ def work(folder: str, name: str, fold: int, classifier: str) -> dict[str, Any]:
 
 
 def scores(p: np.ndarray, place: np.ndarray) -> dict[str, Any]:
-    """Log probability of the class in each place (m,), and whether another is more probable; `p` is (m, c)."""
+    """Log probability of each label (m,), and whether another class is more probable. `p` is (m, c)."""
     given = p[np.arange(len(place)), place]
     return {"log_p": np.log(np.maximum(given, SMALLEST)), "wrong": p.argmax(axis=1) != place}
 
 
 def peer_work(folder: str, name: str, fold: int, classifier: str, python: str) -> dict[str, Any]:
-    """The same by a package in the environment of another Python."""
+    """As `work`, with a package in the environment of another Python."""
     X, y, Xnew, ynew = splits(Path(folder), name)[fold]
     scaler = StandardScaler().fit(X)
     classes, labels = np.unique(y, return_inverse=True)
@@ -121,12 +122,12 @@ def peer_work(folder: str, name: str, fold: int, classifier: str, python: str) -
 
 
 class Classifiers(Experiment):
-    """Every classifier on every data set, as far as it was run."""
+    """Every classifier on every data set, with all finished results."""
 
     title = "Classifiers beside each other"
 
     def __init__(self) -> None:
-        self.peers: dict[str, str] = {}  # Python of the environment of each, by name
+        self.peers: dict[str, str] = {}  # Python of each environment
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         sets = FOLDED[:1] if quick else (*FOLDED, *SPLIT)
@@ -146,7 +147,7 @@ class Classifiers(Experiment):
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
-        """Log losses, with standard errors of their paired differences from ours, and processor seconds."""
+        """Log losses with standard errors of paired differences from this package, and processor seconds."""
         names = (*CLASSIFIERS, *self.peers)
         sets = {
             name: {which: there for which in names if (there := finished(found, name, which))}
@@ -186,17 +187,17 @@ def piece(name: str, classifier: str, fold: int) -> str:
 
 
 def finished(found: Mapping[str, Arrays], name: str, classifier: str) -> dict[int, Arrays]:
-    """Results of those folds of a set that were run, by number."""
+    """Results of the finished folds of a set, by number."""
     return {k: result for k in range(folds(name)) if (result := found.get(piece(name, classifier, k))) is not None}
 
 
 def most_rows(results: Iterable[Mapping[int, Arrays]]) -> int | str:
-    """Number of test rows that a classifier predicted, of all classifiers the most."""
+    """Largest number of test rows that a classifier predicted."""
     return max((sum(fold["log_p"].size for fold in result.values()) for result in results), default=NOT_RUN)
 
 
 def summary(result: Mapping[int, Arrays], ours: Mapping[int, Arrays], of: int) -> dict[str, float]:
-    """Log loss, the paired difference from ours with its standard error, the share of errors, and seconds."""
+    """Log loss, paired difference from this package with its standard error, fraction of errors, and seconds."""
     loss = -np.concatenate([fold["log_p"] for fold in result.values()])
     found = {
         "loss": float(loss.mean()),
@@ -213,7 +214,7 @@ def summary(result: Mapping[int, Arrays], ours: Mapping[int, Arrays], of: int) -
 
 
 def losses(there: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Cells of one set in the table of log losses; the lowest of all folds is in bold type, if ours is among them."""
+    """Cells of one set in the table of log losses. The lowest is bold if this package's result is complete."""
     lowest = min((numbers["loss"] for numbers in there.values() if not part(numbers)), default=0.0)
     cells = {}
     for which, numbers in there.items():
@@ -230,7 +231,7 @@ def seconds(there: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 
 
 def part(numbers: Mapping[str, float]) -> str:
-    """Say on how many folds numbers were computed, where these are not all."""
+    """Text with the number of folds of a result, if it is incomplete."""
     return "" if numbers["folds"] == numbers["of"] else f" ({numbers['folds']} of {numbers['of']} folds)"
 
 
@@ -241,13 +242,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.classifiers", description=__doc__)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
     parser.add_argument("--quick", action="store_true", help="one data set")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only what is named so")
-    parser.add_argument("--jobs", type=int, default=1, help="processes; 0 reports what is there")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only pieces with these names"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes; 0 only reports stored results")
     parser.add_argument("--output", type=Path, default=Path("output/classifiers"), metavar="FOLDER")
     for name in PEERS:
         parser.add_argument(f"--{name.lower()}", metavar="PYTHON", help=f"Python of an environment that has {name}")
     given = parser.parse_args()
-    # Not as of `__main__`, which is another module in the processes that compute.
+    # `__main__` would be another module in other processes
     experiment = import_module("benchmarks.classifiers").EXPERIMENT
     experiment.peers = {name: python for name in PEERS if (python := getattr(given, name.lower()))}
     run("classifiers", experiment, given)

@@ -1,17 +1,16 @@
-"""The same analyses by lme4, mgcv, bambi, scikit-learn and this package.
+"""The same analyses with lme4, mgcv, bambi, scikit-learn and this package.
 
-    python -m benchmarks.coming_from --data FOLDER
-    python -m benchmarks.coming_from --data FOLDER --only cattle
+python -m benchmarks.coming_from --data FOLDER python -m benchmarks.coming_from --data FOLDER --only cattle
 
 FOLDER has `cbpp.csv`, `smooth.csv` and `estimates.json`, the estimates of lme4 and mgcv with their seconds on another
-machine: R is not run here. All else is run. Seconds are those of a second run in the process. NUTS is run once, and
-its seconds have compiling in them.
+machine: R is not run here. All other packages are run. Seconds are of a second run in the process. NUTS is run once,
+and its seconds include compiling.
 
 `cattle`: ill cattle of fifteen herds in four periods, a binomial response with a level of each herd. The table has the
-level of the first period and the coefficient of the last, each with its standard deviation or error, and the standard
-deviation of herds.
-`curves`: a normal response and a smooth term of each of four covariates. The table has the root mean square error of
-the fitted function at the rows, which were drawn from a known one, and the standard deviation of the noise.
+level of the first period and the coefficient of the last period, each with its standard deviation or error, and the
+standard deviation of herds. `curves`: a normal response and a smooth term of each of four covariates. The table has the
+root mean squared error of the fitted function at the rows, which were simulated from a known function, and the standard
+deviation of the noise.
 """
 
 import argparse
@@ -92,7 +91,7 @@ def curves(folder: Path, estimates: dict[str, Any]) -> Table:
     X, y = data[["x0", "x1", "x2", "x3"]].to_numpy(), data.y.to_numpy()
     a, b, c, _ = X.T
     two_bumps = 0.2 * c**11 * (10 * (1 - c)) ** 6 + 10 * (10 * c) ** 3 * (1 - c) ** 10
-    true = 2 * np.sin(np.pi * a) + np.exp(2 * b) + two_bumps  # of Gu and Wahba, as in mgcv's gamSim
+    true = 2 * np.sin(np.pi * a) + np.exp(2 * b) + two_bumps  # function of Gu and Wahba, as in mgcv's gamSim
 
     def error(fitted: np.ndarray) -> float:
         return float(np.sqrt(np.mean((fitted - true) ** 2)))
@@ -146,7 +145,7 @@ def main() -> None:
     estimates = json.loads((given.data / "estimates.json").read_text())
     for name in given.only:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of bambi on its own code, and of flat likelihoods
+            warnings.simplefilter("ignore")  # from bambi's own code, and from flat likelihoods
             print(TABLES[name](given.data, estimates), end="\n\n", flush=True)
 
 

@@ -15,11 +15,11 @@ from benchmarks.experiment import Experiment, InThisProcess, compute, workers
 from benchmarks.stored import FOLDER, TABLES, store, store_tables
 from tests.compile_once import compile_once
 
-_NAMED = 8  # pieces that a message names
+_NAMED = 8  # largest number of pieces that a message names
 
 
 def run_paper(paper: str, names: Sequence[str], title: str) -> None:
-    """Read the command line, run what it asks for and report it.
+    """Run the experiments that the command line names, and report them.
 
     Parameters
     ----------
@@ -34,19 +34,19 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     parser.add_argument("experiments", nargs="+", choices=(*names, "all"), metavar="NAME",
                         help=f"{', '.join(names)}, or all")  # fmt: skip
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
+    parser.add_argument("--quick", action="store_true", help="a few pieces with little data: a test that takes minutes")
     parser.add_argument(
-        "--quick", action="store_true", help="a few pieces of little data: minutes, to see that it works"
+        "--size", type=int, metavar="N", help="number of training points, for experiments that allow it"
     )
-    parser.add_argument("--size", type=int, metavar="N", help="points to learn from, where that can be chosen")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN",
-                        help="compute only pieces whose name fits, such as 'wine, *, fold [0-4]'; the report has all "
-                        "that there are")  # fmt: skip
+                        help="compute only pieces whose names match, such as 'wine, *, fold [0-4]'; the report has "
+                        "all stored results")  # fmt: skip
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="processes, which share the cores; 0 reports what is there"
+        "--jobs", type=int, default=os.cpu_count(), help="number of processes; 0 only reports stored results"
     )
     parser.add_argument(
         "--output", type=Path, default=Path("output") / paper, metavar="FOLDER",
-        help="where results go; what is there already is not computed again, so remove it when the code has changed",
+        help="folder of results; stored results are not computed again: remove them after a change of the code",
     )  # fmt: skip
     parser.add_argument(
         "--store",
@@ -89,10 +89,10 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
 
 
 def _shared_pool(quick: bool, jobs: int) -> AbstractContextManager[Executor | None]:
-    """Return the pool that experiments share, if they do.
+    """Return the pool that experiments share, or None.
 
-    Quick forms share their processes, which take longer to begin than most of these pieces to compute; a single one is
-    this process. A long experiment has its own: one that is killed takes no other experiment with it.
+    Quick forms share their processes, which take longer to start than most of these pieces to compute. A single process
+    is the current one. A long experiment has its own pool, so that a killed process affects no other experiment.
     """
     if not quick or jobs == 0:
         return nullcontext()
@@ -114,7 +114,7 @@ def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], a
 def _check_patterns(
     parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace
 ) -> None:
-    """Refuse patterns that no piece fits."""
+    """Raise an error for patterns that match no piece."""
     pieces = [cell.name for each in chosen.values() for cell in each.cells(arguments.data, arguments.quick)]
     for pattern in arguments.only:
         if not any(fnmatchcase(piece, pattern) for piece in pieces):
@@ -133,16 +133,16 @@ def run(
     pool: Executor | None = None,
     paper: str | None = None,
 ) -> list[str]:
-    """Compute what is missing, write and print the report; returns what has no result although it should.
+    """Compute missing pieces, and write and print the report. Return the names of pieces without a result.
 
-    If its paper is named, what its picture needs is kept with the documentation.
+    If `paper` is given, the numbers of its pictures are stored with the documentation.
     """
     folder = arguments.output / ("quick" if arguments.quick else "full") / name
     cells = experiment.cells(str(Path(arguments.data).resolve()), arguments.quick)
     alone = experiment.alone and arguments.jobs > 1
     found, errors = compute(cells, folder, 1 if alone else arguments.jobs, arguments.only, None if alone else pool)
     if not found:
-        # An empty report would only take the place of one of other settings.
+        # an empty report would replace a report of other settings
         others = len(list(folder.glob("*.npz")))
         print(f"# {experiment.title}\n\n{folder} has no results of these settings, and {others} of others.\n")
         return [f"{name} {cell.name}" for cell in cells]

@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, tables, and data."""
+"""Shared code of the benchmarks: timing, tables, and data."""
 
 import csv
 import time
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def best_time(function: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Shortest time of several calls, in seconds: wall time, or that of another clock."""
+    """Shortest time of several calls, in seconds, of wall time or another clock."""
     times = []
     for _ in range(repeats):
         began = clock()
@@ -22,7 +22,7 @@ def best_time(function: Callable[[], object], repeats: int, clock: Callable[[], 
 
 @dataclass
 class Table:
-    """A Markdown table with a title; `formats` are those of the columns, and None is an empty cell."""
+    """A Markdown table with a title. `formats` belong to the columns, and None is an empty cell."""
 
     title: str
     columns: tuple[str, ...]
@@ -31,7 +31,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The rows as text."""
+        """Rows as text."""
         return [
             ["" if x is None else format(x, f) for x, f in zip(row, self.formats, strict=True)] for row in self.rows
         ]
@@ -42,7 +42,7 @@ class Table:
 
 
 def read_csv(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Standardised features (n, d) and labels 0…c−1 (n,) of a file with a header and the label in its last column.
+    """Standardised features (n, d) and labels 0…c−1 (n,) of a file with a header and labels in its last column.
 
     Constant columns are dropped.
     """

@@ -1,7 +1,7 @@
-"""Sweeps that nested EP takes over a grid of hyperparameters, beside plain damped EP.
+"""Number of sweeps of nested EP over a grid of hyperparameters, against plain damped EP.
 
-At every point of the grid the solver starts cold, from the sites of its neighbours, and cold with the points in another
-order; all must reach the same evidence. BLAS has one thread.
+At each point of the grid the solver starts cold, from the sites of its neighbours, and cold with permuted points. All
+must reach the same evidence. BLAS has one thread.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PLAIN = {damping: NestedEP(depth=0, damping=damping, ladder=False, max_iteration
 
 
 def measure(name: str, X: np.ndarray, y: np.ndarray, step: int) -> dict[str, Any]:
-    """One row: sweeps and largest differences of the evidence over the grid."""
+    """One row of the table: sweeps and largest differences of the evidence over the grid."""
     n, c = y.size, y.max() + 1
     order = np.random.default_rng(0).permutation(n)
     mean = np.zeros((c, n))

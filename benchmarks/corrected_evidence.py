@@ -1,8 +1,8 @@
-"""EP's evidence, corrected, beside annealed importance sampling, on data sets of the paper and iris.
+"""Corrected evidence of EP against annealed importance sampling, on data sets of the paper and iris.
 
-Prints a Markdown table. Annealing is in the model with its noise as variables: all g = f_y − f_j + u are jointly
-normal, and the likelihood is a product of Φ(g), which takes a fiftieth of the time of the integral over u. It starts
-from EP's posterior, whose moments and normaliser are from the dense algebra of the tests. Everything is seeded.
+Prints a Markdown table. Annealing treats the noise as variables: all g = f_y − f_j + u are jointly normal, and the
+likelihood is a product of Φ(g), which takes a fiftieth of the time of the integral over u. Annealing starts from EP's
+posterior, whose moments and normaliser come from the dense algebra of the tests. All seeds are fixed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from paper.data import whole
 from scipy.special import log_ndtr
 from threadpoolctl import threadpool_limits
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references in tests
 
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.checks.annealed_evidence import Base, anneal, importance_weights
@@ -30,7 +30,7 @@ from tests.reference.flat_ep import flat_model, gaussian
 Array = np.ndarray
 JITTER = 1e-8
 
-# Data set, log σ², log ℓ, and the numbers of runs and of temperatures.
+# data set, log σ², log ℓ, and numbers of runs and temperatures
 SETTINGS = (
     ("wine", 0.0, 2.0, 3000, 50),
     ("wine", 1.0, 1.0, 1000, 60),
@@ -53,7 +53,7 @@ SWEEPS = 3
 
 
 def annealed(K: Array, y: Array, alpha: Array, beta: Array, runs: int, temperatures: int) -> Estimate:
-    """The log evidence by annealing from the Gaussian that sites α and β (n(c − 1),) make."""
+    """Log evidence by annealing from the Gaussian with sites α and β (n(c − 1),)."""
     model = flat_model(K, y)
     mean, covariance, log_normaliser = gaussian(model, alpha, beta)
     m, A = model.functionals @ mean, model.functionals
@@ -114,6 +114,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", help="folder of the data sets, see benchmarks/paper/data.py")
     parser.add_argument("--quick", action="store_true", help="two settings and few runs: seconds, large errors")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well, unrounded")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the unrounded figures to this file")
     arguments = parser.parse_args()
     main(arguments.data, arguments.quick, arguments.json)

@@ -1,12 +1,12 @@
-"""Effects of groups and of columns beside a Gaussian process, by inducing inputs, with rows in a file.
+"""Effects of groups and columns plus a Gaussian process, with inducing inputs and rows in a file.
 
-The rows are drawn block by block into files that NumPy maps, so that no process holds all of them. Each way to fit has
-a process of its own: sweeps over all rows by one process or by the workers of a Dask cluster, or steps over batches.
-The command prints seconds, processor seconds, sweeps or steps, the memory that the fitting process came to, and the
-evidence, or the log normaliser that batches estimate. Errors are those of the coefficients of the columns, which the
-rows were drawn with, in standard deviations of their posterior (root mean square).
+The rows are simulated in blocks and written to files that NumPy maps, so that no process holds all of them. Each fit
+runs in its own process: sweeps over all rows by one process or by workers of a Dask cluster, or steps over batches. The
+command prints seconds, processor seconds, sweeps or steps, peak memory of the fitting process, and the evidence or its
+estimate by batches. Errors are root mean squared errors of the coefficients of the columns, in standard deviations of
+their posterior.
 
-    python -m benchmarks.effects_beside --rows 1000000 --workers 0 1 2 --batch-size 2000
+python -m benchmarks.effects_beside --rows 1000000 --workers 0 1 2 --batch-size 2000
 """
 
 import argparse
@@ -24,7 +24,7 @@ BLOCK = 100_000
 
 
 def table(rng: np.random.Generator, n: int, levels: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows (n, 2 + columns), which are an input, a level and columns, and responses (n,)."""
+    """Return rows (n, 2 + columns) of an input, a level and columns, and responses (n,)."""
     x, group = rng.uniform(-3, 3, n), rng.integers(0, levels, n)
     others = rng.normal(size=(n, columns))
     argument = np.sin(2 * x) + np.cos(group) + 0.3 * others.sum(axis=1) / np.sqrt(columns)
@@ -44,7 +44,7 @@ def written(folder: Path, n: int, levels: int, columns: int) -> None:
 
 
 def fitted(folder: Path, way: str, given: argparse.Namespace) -> None:
-    """Fit and print; a way is a number of workers, none for one process, or `batches`."""
+    """Fit and print. `way` is a number of workers, None for one process, or `batches`."""
     levels, columns = given.levels, given.columns
     import pymc as pm
     from distributed import Client, LocalCluster
@@ -78,7 +78,7 @@ def fitted(folder: Path, way: str, given: argparse.Namespace) -> None:
         else:
             fit = pm.fit(given.iterations, **options)
     spent, used = time.perf_counter() - began[0], time.process_time() - began[1]
-    # Linux has `ru_maxrss` of the process that started this one as well, which has written the rows.
+    # On Linux `ru_maxrss` includes the process that started this one and wrote the rows.
     memory = int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1e3
     b = fit.effects("b")["b"]
     error = (b.sel(moment="mean") - 0.3 / np.sqrt(columns)) / b.sel(moment="sd")
@@ -95,7 +95,7 @@ def fitted(folder: Path, way: str, given: argparse.Namespace) -> None:
 
 
 def _steps(given: argparse.Namespace) -> int:
-    """Steps over batches for as many epochs as are asked for."""
+    """Run steps over batches for the given number of epochs."""
     return max(1, round(given.epochs * given.rows / given.batch_size))
 
 
@@ -106,10 +106,14 @@ def main() -> None:
     parser.add_argument("--levels", type=int, default=280)
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--inducing", type=int, default=100)
-    parser.add_argument("--iterations", type=int, default=0, help="of the search for hyperparameters, at most")
-    parser.add_argument("--workers", type=int, nargs="*", default=[], help="sweeps by so many workers; 0: no cluster")
-    parser.add_argument("--batch-size", type=int, help="steps over batches of so many rows")
-    parser.add_argument("--epochs", type=float, default=1.0, help="passes of batches over the rows")
+    parser.add_argument(
+        "--iterations", type=int, default=0, help="largest number of iterations of the search for hyperparameters"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="*", default=[], help="numbers of workers for sweeps; 0: no cluster"
+    )
+    parser.add_argument("--batch-size", type=int, help="number of rows of a batch")
+    parser.add_argument("--epochs", type=float, default=1.0, help="number of epochs of batch steps")
     parser.add_argument("--fit", nargs=2, metavar=("FOLDER", "WAY"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.fit:

@@ -1,4 +1,4 @@
-"""What an experiment of a paper is: pieces of work that are kept on disk, and a report made of them."""
+"""Experiments of papers: pieces of work that are stored on disk, and a report from their results."""
 
 import json
 import os
@@ -26,21 +26,21 @@ from benchmarks.common import Table
 
 Arrays = dict[str, np.ndarray]
 
-_OF_RUN = "seconds", "commit"  # what each result says of itself
+_OF_RUN = "seconds", "commit"  # keys of each result that describe its run
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-PLACES = ("data", "folder", "python")  # arguments that say where something is, which does not change what it is
+PLACES = ("data", "folder", "python")  # arguments that are locations and do not change the result
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of work that needs no other: `function(**arguments)` returns named arrays.
+    """A piece of work that needs no other piece: `function(**arguments)` returns named arrays.
 
-    The function must be one of a module, so that another process finds it. Arguments must be JSON's: those that are
-    stored with a result say whether it is still the result of this cell. With `resumes`, the function also gets
-    `checkpoint`, the path of a file or folder that belongs to the cell alone, to keep there what it needs to go on
-    after a break.
+    The function must be in a module, so that other processes can import it. Arguments must be JSON values. They are
+    stored with the result, and decide whether a stored result belongs to this cell. With `resumes`, the function also
+    receives `checkpoint`: the path of a file or folder of this cell, for data that it needs to continue after an
+    interruption.
     """
 
     name: str
@@ -59,47 +59,47 @@ class Experiment(ABC):
 
     title: str
     alone: ClassVar[bool] = False
-    """Whether cells must not run side by side, as where they are timed."""
+    """Whether cells must not run at the same time, for example because they are timed."""
     sizable: ClassVar[bool] = False
-    """Whether the number of points to learn from can be chosen."""
+    """Whether the number of training points can be chosen."""
     size: int
-    """That number, where it can."""
+    """Number of training points, if it can be chosen."""
 
     @abstractmethod
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
-        """Pieces of work, in the order in which they should begin; `data` is the folder of the data sets."""
+        """Pieces of work, in the order in which they start. `data` is the folder of the data sets."""
 
     @abstractmethod
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
-        """Figures for JSON and tables for people, from what the cells returned, by name.
+        """Figures for JSON and tables for readers, from the results of the cells by name.
 
-        `seconds` and `commit` are among what each returned. Cells that failed are missing, and the report says so.
+        Results include `seconds` and `commit`. Failed cells are missing, and the report names them.
         """
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """The tables that a page shows, by key, where they are stored beside the pages."""
+        """Tables of a page by key, stored with the pages."""
         return {}
 
     def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Tables that the numbers of the picture determine, by key: a page builds them from these numbers."""
+        """Tables that follow from the numbers of the picture, by key. A page builds them from these numbers."""
         return {}
 
     def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
-        """The part of what the cells returned that the picture needs, small enough to be kept with the pages."""
+        """The part of the results that the picture needs, small enough to be stored with the pages."""
         return found
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        """The picture of what `pictured` returned, where the paper has one."""
+        """The picture of the result of `pictured`, if the paper has one."""
         return None
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:
-    """Make a pool of processes that begin with their first cell, and end with this process."""
+    """Make a pool of processes that start with their first cell, and end with the current process."""
     return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent)
 
 
 class InThisProcess(Executor):
-    """A pool that is this process: what is submitted has been done when `submit` returns."""
+    """A pool that runs each piece in the current process, within `submit`."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -117,12 +117,12 @@ def compute(
     only: Sequence[str] = ("*",),
     pool: Executor | None = None,
 ) -> tuple[dict[str, Arrays], dict[str, str]]:
-    """What the cells return, and the errors of those that failed, by name.
+    """Results of the cells, and errors of failed cells, by name.
 
-    Results that are in `folder` already are not computed again; of the others those whose name fits one of the patterns
-    `only` are. Each of `jobs` processes has its share of the cores as
-    threads for BLAS, unless the environment says otherwise; with 0 nothing is computed. A KeyboardInterrupt ends the
-    processes, and what they had finished is kept. Cells are submitted to `pool` where one is given, which goes on.
+    Results that are stored in `folder` are not computed again. Other cells are computed if their name matches a pattern
+    in `only`. Each of `jobs` processes has its share of the cores as threads for BLAS, unless the environment sets
+    them. With 0 jobs nothing is computed. A KeyboardInterrupt ends the processes and keeps finished results. If `pool`
+    is given, cells are submitted to it, and it stays open.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {cell.name: result for cell in cells if (result := _load(cell, folder)) is not None}
@@ -132,7 +132,7 @@ def compute(
     errors: dict[str, str] = {}
     if not missing or not jobs:
         return found, errors
-    # Libraries read these when they are imported, which new processes do anew.
+    # Libraries read these variables when new processes import them.
     for name in THREADS:
         os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // jobs)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -146,12 +146,12 @@ def compute(
                 try:
                     found[name] = future.result()
                     progress.console.print(f"{name}: {float(found[name]['seconds']):.1f} s")
-                except Exception as error:  # the other cells are still worth having
+                except Exception as error:  # the remaining cells are still computed
                     errors[name] = f"{type(error).__name__}: {error}"
                     progress.console.print(f"{name}: {errors[name]}")
                 progress.advance(task)
         except KeyboardInterrupt:
-            # The pool would wait for all that was submitted.
+            # the pool would wait for all submitted cells
             pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():
                 process.terminate()
@@ -160,7 +160,7 @@ def compute(
 
 
 def _end_with_parent() -> None:
-    """Let this process end with its parent, and at once where both are interrupted."""
+    """Let the current process end with its parent, and immediately if both are interrupted."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()
 
@@ -173,12 +173,12 @@ def _end_with_parent() -> None:
 
 
 def returned(arrays: Arrays) -> Arrays:
-    """Return what the function of a cell returned, without what is known of its run."""
+    """Return the arrays of a result, without the description of its run."""
     return {key: values for key, values in arrays.items() if key not in _OF_RUN}
 
 
 def _commit() -> str:
-    """The commit of this code, with `-dirty` where it has been changed since."""
+    """The commit of the current code, with `-dirty` if it has been changed since."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
     try:
         run = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
@@ -189,14 +189,14 @@ def _commit() -> str:
 
 def _run(cell: Cell, folder: Path, commit: str) -> Arrays:
     arguments = dict(cell.arguments)
-    # One of other arguments is none of this cell.
+    # a result with other arguments belongs to another cell
     checkpoint = folder / f"{cell.name}.{sha256(cell.identity.encode()).hexdigest()[:8]}.checkpoint"
     if cell.resumes:
         arguments["checkpoint"] = checkpoint
     began = time.perf_counter()
     result = {key: np.asarray(value) for key, value in cell.function(**arguments).items()}
     result = {"seconds": np.asarray(time.perf_counter() - began), "commit": np.asarray(commit)} | result
-    # A file is either whole or not there.
+    # a file is either complete or missing
     unfinished = folder / f"{cell.name}.part"
     with unfinished.open("wb") as file:
         np.savez_compressed(file, __cell__=cell.identity, **result)

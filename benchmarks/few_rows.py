@@ -1,8 +1,8 @@
-"""Few rows by sites that couple classes, and by sites that do not: log losses of draws of a hundred to three hundred.
+"""Few rows with sites that couple classes, and with sites that do not: log losses for a hundred to three hundred rows.
 
-`python -m benchmarks.few_rows --data FOLDER`: each draw has fits of all its rows at once, with one covariance for all
-classes, by nested EP, by `"quadrature"` and by `"pairwise"`. Other rows of the same set are scored. Sets are those that
-defaults are chosen on: `python -m benchmarks.batch_settings` has others, which they are judged by.
+`python -m benchmarks.few_rows --data FOLDER`: each random draw of rows is fitted at once with one covariance for all
+classes, by nested EP, by `"quadrature"` and by `"pairwise"` sites. Other rows of the same set are scored. Defaults are
+chosen on these data sets, and judged on the data sets of `python -m benchmarks.batch_settings`.
 """
 
 import argparse
@@ -18,17 +18,17 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.classifiers import read_labelled, scores, splits
 from benchmarks.scalable_paper.large_data import mnist
 
-DRAWS = ((100, 10), (100, 11), (210, 0), (210, 1), (210, 2), (300, 10))  # rows, and the seed of the draw
-SCORED = 600  # rows, at most
+DRAWS = ((100, 10), (100, 11), (210, 0), (210, 1), (210, 2), (300, 10))  # numbers of rows, and seeds
+SCORED = 600  # largest number of scored rows
 QUADRATURE, PAIRWISE, NESTED = "quadrature", "pairwise", "nested"
 KINDS = QUADRATURE, PAIRWISE, NESTED
-DIGITS = 14_000  # of MNIST's training rows, the first
+DIGITS = 14_000  # number of MNIST's first training rows
 
 Labelled = tuple[np.ndarray, np.ndarray]
 
 
 def drawn(classes: int, magnitude: float) -> Labelled:
-    """Rows (6000, 10), and the largest of functions of a squared exponential, of length scale 4, with unit noise."""
+    """Rows (6000, 10), and labels from functions with a squared exponential of length scale 4 and unit noise."""
     rng, n, d, features = np.random.default_rng(3), 6000, 10, 2000
     X = rng.normal(size=(n, d))
     slopes, shifts = rng.normal(size=(d, features)) / 4.0, rng.uniform(0, 2 * np.pi, features)
@@ -67,7 +67,7 @@ SETS: Mapping[str, Callable[[str], Labelled]] = {
 
 
 def draw(X: np.ndarray, labels: np.ndarray, rows: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Standardised rows to learn from and their labels, and the same of rows to score; columns vary in the former."""
+    """Standardised training rows and labels, and the same of scored rows. Columns vary in the training rows."""
     y = np.unique(labels, return_inverse=True)[1]
     own, others = train_test_split(
         np.arange(y.size), train_size=rows, random_state=seed, stratify=y if np.bincount(y).min() > 5 else None
@@ -98,11 +98,11 @@ def log_loss(split: tuple[np.ndarray, ...], kind: str) -> float:
 
 
 def main() -> None:
-    """Print a line for each set when its draws are done."""
+    """Print a line for each data set after its draws."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.few_rows", description=__doc__)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
-    parser.add_argument("--draws", type=int, default=len(DRAWS), help="only so many of the draws")
+    parser.add_argument("--draws", type=int, default=len(DRAWS), help="number of draws")
     given = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     print(

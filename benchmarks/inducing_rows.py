@@ -1,14 +1,12 @@
-"""Inducing inputs, or neighbours, of counts, ordered classes, numbers and times beside fits of all rows and of many.
+"""Inducing inputs or neighbours for counts, ordered classes, numbers and times, against fits of all rows.
 
-`accuracy` fits rows of a smooth function of two inputs by their covariance matrix and by inducing inputs. It prints the
-differences of means at new inputs in standard deviations, the relative differences of standard deviations, and the
-differences of hyperparameters in standard deviations of their Gaussian at the maximum. `speed` fits counts, and prints
-processor seconds and the memory that the process came to. With `--neighbours` both fit a Matérn process by nearest
-neighbours in place of inducing inputs.
+`accuracy` fits rows of a smooth function of two inputs with their covariance matrix and with inducing inputs. It prints
+differences of means at new inputs in standard deviations, relative differences of standard deviations, and differences
+of hyperparameters in standard deviations of their Gaussian at the maximum. `speed` fits counts, and prints processor
+seconds and peak memory. With `--neighbours` both fit a Matérn process by nearest neighbours instead of inducing inputs.
 
-    python -m benchmarks.inducing_rows accuracy --rows 2000 --inducing 200
-    python -m benchmarks.inducing_rows speed --rows 100000 --inducing 200
-    python -m benchmarks.inducing_rows speed --rows 10000 --neighbours 20
+python -m benchmarks.inducing_rows accuracy --rows 2000 --inducing 200 python -m benchmarks.inducing_rows speed --rows
+100000 --inducing 200 python -m benchmarks.inducing_rows speed --rows 10000 --neighbours 20
 """
 
 import argparse
@@ -23,7 +21,7 @@ import pymc_gpep  # noqa: F401 - it lets pm.fit know its methods
 
 KINDS = ("counts", "student", "ordered", "censored")
 CUTPOINTS = np.array([-0.7, 0.0, 0.7])
-STEP = 0.02  # of hyperparameters, for the curvature at the maximum
+STEP = 0.02  # step in hyperparameters for the curvature at the maximum
 
 
 def surface(x: np.ndarray) -> np.ndarray:
@@ -74,7 +72,7 @@ def accuracy(rows: int, form: dict[str, int]) -> None:
     for kind in KINDS:
         with model_of(kind, x, "neighbours" in form):
             few = pm.fit(method="ep", **form, hyper="map", progressbar=False)
-            # The search among all rows is short from there.
+            # from there the search over all rows is short
             start = {str(name): value for name, value in few.hyperparameters.items()}
             whole = pm.fit(method="ep", hyper="map", start=start, progressbar=False)
         exact, found = whole.predict(new), few.predict(new)

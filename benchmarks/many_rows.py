@@ -1,16 +1,17 @@
-"""Fits with inducing inputs: seconds of a step beside other packages, and what the number of rows costs.
+"""Fits with inducing inputs: seconds of a step against other packages, and cost by number of rows.
 
-`shared`: a step where classes share covariance and inducing inputs, and its ratio to GPflow's, for sixteen shapes; the
-least of several runs that take turns. One thread is timed by its processor, several by the clock on the wall. `gpu`:
-the same with several threads, by JAX on a GPU and without it, and of GPyTorch with 64 and 32 bits a number.
+`shared`: a step for classes with shared covariance and inducing inputs, and its ratio to GPflow's, for sixteen shapes.
+Packages take turns, and the shortest time counts. One thread is timed by its processor, several threads by wall time.
+`gpu`: the same with several threads, with JAX on a GPU and without it, and with GPyTorch in double and single
+precision.
 
-`steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
-learned), rows and columns as a step of the variational bound of others, with Adam in double precision. `rows`: a
-step, with data in memory and in files, and a sweep over all rows against the number of rows, with the memory that a
-process came to and the power of their number that a sweep grows with. `predict`: class probabilities. `active`: a
-choice of active rows, and a round of ten steps of the optimiser with another choice. `ways`: fits with hyperparameters
-by all rows, active ones, inducing inputs and batches: seconds and log score.
-Each measurement has a process of its own; all use as many threads as they are given.
+`steps`: a batch step of stochastic EP against a step of other packages' variational bound, with equal numbers of
+processes, inducing inputs (each process its own, all learned), rows and columns, and Adam in double precision. `rows`:
+a step with data in memory and in files, and a sweep over all rows, by number of rows. It also prints peak memory, and
+the power of the number of rows that the time of a sweep grows with. `predict`: class probabilities. `active`: a
+selection of active rows, and a round of ten steps of the optimiser with another selection. `ways`: fits with
+hyperparameters by all rows, active rows, inducing inputs and batches: seconds and log score. Each measurement runs in
+its own process. All use the given number of threads.
 """
 
 import argparse
@@ -38,13 +39,13 @@ STEPS = {  # columns, classes, inducing inputs, rows of a batch
 SHAPES = [(m, b, d, c) for m in (150, 500) for b in (200, 1000) for d in (10, 784) for c in (3, 10)]
 """Inducing inputs, rows of a batch, columns and classes."""
 ON_GPU = (150, 200, 784, 10), (500, 1000, 784, 10), (500, 10_000, 784, 10)
-"""The same, for a GPU."""
+"""Shapes as in `SHAPES`, for a GPU."""
 KINDS = {
     "quadrature": {"method": "sparse_ep", "sites": "quadrature"},
     "pairwise": {"method": "sparse_ep", "sites": "pairwise"},
     "bound": {"method": "sparse_vi", "sites": "pairwise"},
 }
-"""Steps with shared inducing inputs."""
+"""Methods for steps with shared inducing inputs."""
 ROWS = (10_000, 100_000, 1_000_000)
 WAYS: dict[str, dict[str, Any]] = {
     "all rows": {"method": "nested_ep"},
@@ -56,22 +57,22 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 MOST = {"all rows": 2000}
-"""Rows that a way is tried with."""
+"""Largest number of rows for a way of fitting."""
 MEMORIES = "stateless", "sites"
 SITES = {"sparse_ep": "pairwise", "gfitc": "latent_pairs"}
-"""Of the methods for all rows at once."""
+"""Sites of the methods that use all rows at once."""
 BACKENDS = ("", "numba", "jax")
 
 
 def data(n: int, d: int, c: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, d), and labels that they say something of."""
+    """Inputs (n, d), and labels that depend on them."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d))
     return X, np.argmax(X[:, :c] + rng.normal(size=(n, c)), axis=1)
 
 
 def model_of(d: int, c: int, *, shared: bool, fixed: bool = False) -> Any:
-    """A classifier that is declared on a few rows: one squared exponential for each class, or one for all."""
+    """A classifier declared on a few rows, with one squared exponential for each class or for all classes."""
     import pymc as pm
     import pytensor.tensor as pt
 
@@ -92,7 +93,7 @@ def model_of(d: int, c: int, *, shared: bool, fixed: bool = False) -> Any:
 
 
 def ours(case: str, count: int, backend: str, threads: int, bits: int = 0) -> dict[str, float]:
-    """Steps of `"sparse_sep"`: the seconds of the fastest, and those until the first has been taken."""
+    """Steps of `"sparse_sep"`: seconds of the fastest step, and seconds until the end of the first step."""
     import pymc as pm
 
     _with_bits(bits)
@@ -113,7 +114,7 @@ def ours(case: str, count: int, backend: str, threads: int, bits: int = 0) -> di
 
 
 def _with_bits(bits: int) -> None:
-    """Let steps have 64 bits a number throughout where these are asked for; 0 is as they come."""
+    """Within this context, steps use 64 bits throughout if requested. 0 selects the default."""
     from pymc_gpep.streaming import step as array_step
 
     if bits == 64:
@@ -121,7 +122,7 @@ def _with_bits(bits: int) -> None:
 
 
 def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
-    """The same of another package."""
+    """Steps of another package, as `ours`."""
     d, c, m, b = STEPS[case]
     return _of_steps(PEERS[peer](*data(10 * b, d, c), c, m, b, count, threads))
 
@@ -129,7 +130,7 @@ def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
 def shared_ours(
     m: int, b: int, d: int, c: int, count: int, threads: int, kind: str, backend: str = "", bits: int = 0
 ) -> dict[str, float]:
-    """Steps of some kind as they come, or with 64 bits throughout, with the drawing of their rows."""
+    """Steps of a kind with default precision or 64 bits throughout, including the selection of their rows."""
     import pymc as pm
 
     from pymc_gpep.streaming.run import Run
@@ -154,12 +155,12 @@ def shared_ours(
 
 
 def shared_theirs(peer: str, m: int, b: int, d: int, c: int, count: int, *more: Any) -> dict[str, float]:
-    """The same of another package, from the number of threads, and from bits a number and a device for GPyTorch."""
+    """Steps of another package, by number of threads, and for GPyTorch by precision and device."""
     return _of_steps(SHARED_PEERS[peer](*data(10 * b, d, c), c, m, b, count, *more))
 
 
 def all_rows(n: int, m: int, method: str) -> dict[str, float]:
-    """Sweeps over all rows, at hyperparameters that are known."""
+    """Sweeps over all rows at fixed hyperparameters."""
     import pymc as pm
 
     X, y = data(n, 8, 3)
@@ -176,7 +177,7 @@ def all_rows(n: int, m: int, method: str) -> dict[str, float]:
 
 
 def by_batches(n: int, m: int, memory: str) -> dict[str, float]:
-    """Fifty steps of 200 rows, with what is remembered of rows."""
+    """Fifty steps of 200 rows, with stored sites of rows."""
     import pymc as pm
 
     times: list[float] = []
@@ -192,13 +193,13 @@ def by_batches(n: int, m: int, memory: str) -> dict[str, float]:
 
 
 def from_files(n: int, m: int) -> dict[str, float]:
-    """Steps of `"sparse_sep"` with data that are mapped from files: two hundred of 200 rows."""
+    """Steps of `"sparse_sep"` with data in memory-mapped files: two hundred steps of 200 rows."""
     import pymc as pm
 
     with tempfile.TemporaryDirectory() as folder:
         inputs, labels = Path(folder) / "inputs", Path(folder) / "labels"
         with inputs.open("wb") as of_inputs, labels.open("wb") as of_labels:
-            for first in range(0, n, 10_000):  # never all of them in memory, which is what is measured
+            for first in range(0, n, 10_000):  # not all in memory at once, since memory is measured
                 X, y = data(min(10_000, n - first), 8, 3)
                 X.tofile(of_inputs)
                 y.tofile(of_labels)
@@ -212,7 +213,7 @@ def from_files(n: int, m: int) -> dict[str, float]:
 
 
 def active_rows(n: int, active: int, rows: int) -> dict[str, float]:
-    """A choice of active rows with the bound over some rows, and what a major round adds: ten steps, another choice."""
+    """Selection of active rows with the bound over some rows, and a further round: ten steps and another selection."""
     import pymc as pm
 
     def fit(X: np.ndarray, y: np.ndarray, rounds: int, **options: int) -> tuple[float, float]:
@@ -248,7 +249,7 @@ def predictions(n: int, m: int) -> dict[str, float]:
 
 
 def by_way(way: str, n: int) -> dict[str, float]:
-    """Seconds of the processor for a fit, and the log score of 2000 new rows, of the data of the how-to page."""
+    """Processor seconds of a fit, and the log score of 2000 new rows, for the data of the how-to page."""
     import pymc as pm
 
     import pymc_gpep as gpep
@@ -278,7 +279,7 @@ def by_way(way: str, n: int) -> dict[str, float]:
 
 
 def volume(n: int, m: int, c: int, workers: int, sites: str) -> dict[str, float]:
-    """What a cluster's workers are sent and send back in a sweep, each, in numbers of eight bytes."""
+    """Amount of data that each worker of a cluster receives and sends in a sweep, in numbers of eight bytes."""
     import cloudpickle
     import pymc as pm
     from distributed import Client, LocalCluster
@@ -314,13 +315,13 @@ def volume(n: int, m: int, c: int, workers: int, sites: str) -> dict[str, float]
 
 
 def _of_steps(times: list[float]) -> dict[str, float]:
-    """The first step has what was made for it."""
+    """Shortest time of a step, and the time of the first, which includes compilation."""
     first, *taken = np.diff(times)
     return {"step": float(np.min(taken)), "median": float(np.median(taken)), "first": float(first)}
 
 
 def _megabytes() -> float:
-    """The most memory that this process came to."""
+    """Peak memory of the current process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 
@@ -333,7 +334,7 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
 
 
 def measured(python: str, seconds: float, threads: int, name: str, *values: Any) -> dict[str, float] | str:
-    """A measurement in a process of its own; or why there is none."""
+    """A measurement in its own process, or the reason why it is missing."""
     command = [python, __file__, "one", json.dumps([name, *values])]
     count = str(threads)
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -349,7 +350,7 @@ def measured(python: str, seconds: float, threads: int, name: str, *values: Any)
 
 
 def _lower(least: dict[str, float], name: str, found: dict[str, float] | str) -> None:
-    """Keep the least times of a step, and of the first one."""
+    """Update the shortest times of a step and of a first step."""
     if isinstance(found, str):
         raise RuntimeError(f"{name}: {found}")
     for each, seconds in ((name, found["step"]), (f"first {name}", found["first"])):
@@ -364,21 +365,25 @@ def main() -> None:
     )
     parser.add_argument("one", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
-    parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
+    parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' for none")
     parser.add_argument("--count", type=int, default=20, help="steps")
-    parser.add_argument("--bits", type=int, default=0, choices=(0, 64), help="of our numbers; 0 is as it comes")
-    parser.add_argument("--rounds", type=int, default=3, help="of `shared`, in which packages take turns")
-    parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="of `shared`: which")
+    parser.add_argument(
+        "--bits", type=int, default=0, choices=(0, 64), help="precision of this package's numbers; 0 is the default"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="turns of `shared`, in which packages alternate")
+    parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="kinds of `shared`")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
-    parser.add_argument("--methods", nargs="*", default=list(SITES), choices=list(SITES), help="for all rows at once")
+    parser.add_argument(
+        "--methods", nargs="*", default=list(SITES), choices=list(SITES), help="method for all rows at once"
+    )
     parser.add_argument("--inducing", type=int, default=20)
     parser.add_argument("--active", type=int, default=200, help="active rows")
     parser.add_argument("--gpflow", metavar="PYTHON", help="the Python of an environment that has GPflow")
-    parser.add_argument("--gpytorch", metavar="PYTHON", help="the same of GPyTorch")
-    parser.add_argument("--device", default="cuda", help="of `gpu`: where GPyTorch computes; JAX takes what it finds")
-    parser.add_argument("--python", default=sys.executable, help="that ours are measured with")
+    parser.add_argument("--gpytorch", metavar="PYTHON", help="the Python of an environment that has GPyTorch")
+    parser.add_argument("--device", default="cuda", help="device of GPyTorch in `gpu`; JAX uses its default device")
+    parser.add_argument("--python", default=sys.executable, help="mode of this package's steps")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=600.0, help="that one measurement may take")
+    parser.add_argument("--seconds", type=float, default=600.0, help="seconds that one measurement may take")
     arguments = parser.parse_args()
     if arguments.what == "one":
         name, *values = json.loads(arguments.one)

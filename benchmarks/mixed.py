@@ -1,14 +1,12 @@
-"""Maximum likelihood of mixed models by Laplace's method, held against lme4, glmmTMB, ordinal and survival.
+"""Maximum likelihood of mixed models by Laplace's method, against lme4, glmmTMB, ordinal and survival.
 
-    python -m benchmarks.mixed --data FOLDER
-    python -m benchmarks.mixed --data FOLDER --only cbpp
+python -m benchmarks.mixed --data FOLDER python -m benchmarks.mixed --data FOLDER --only cbpp
 
-FOLDER has the data sets as R's packages have them (`cbpp.csv`, `epil.csv`, `sleepstudy.csv`,
-`lung.csv`, `wine.csv`, `VerbAgg.csv.gz`), with groups
-and factors from 0. In `estimates.json` it has what each function of R gave, by data set, function and setting. For each
-model: the log likelihood by Laplace's method at its maximum less R's, and the largest difference of a coefficient in
-standard errors. At R's estimates by quadrature: the evidences of EP and of corrected EP less the log likelihood by
-120-point quadrature.
+FOLDER has the data sets of R's packages (`cbpp.csv`, `epil.csv`, `sleepstudy.csv`, `lung.csv`, `wine.csv`,
+`VerbAgg.csv.gz`), with groups and factors numbered from 0. Its `estimates.json` has the results of R's functions by
+data set, function and setting. The table has for each model the log likelihood by Laplace's method at its maximum minus
+R's, and the largest difference of a coefficient in standard errors. At R's estimates by quadrature it has the log
+evidence of EP and of corrected EP, minus the log likelihood by quadrature with 120 points.
 """
 
 import argparse
@@ -27,7 +25,7 @@ import pytensor.tensor as pt
 import pymc_gpep  # noqa: F401  registers the methods of pm.fit
 
 _CROSSED = [("u", 316), ("v", 24)]
-_MOST = 3000  # rows of which an evidence is corrected
+_MOST = 3000  # largest number of rows for a corrected evidence
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def cbpp(folder: Path, estimates: dict[str, Any]) -> Mixed:
 
 
 def _epil(folder: Path, fit: dict[str, Any], exact: float) -> Mixed:
-    """Seizures of 59 subjects in four periods, by one of the fits of glmmTMB."""
+    """Seizures of 59 subjects in four periods, with one of glmmTMB's fits."""
     d = pd.read_csv(folder / "epil.csv")
     columns = {"(Intercept)": np.ones(len(d)), "lb:T": d["lb"] * d["T"], **{k: d[k] for k in ("lb", "T", "la", "V4")}}
     x = np.column_stack([columns[name] for name in fit["fixef"]])
@@ -108,7 +106,7 @@ def epil_negative_binomial(folder: Path, estimates: dict[str, Any]) -> Mixed:
 
 
 def sleepstudy(folder: Path, estimates: dict[str, Any]) -> Mixed:
-    """Reaction times of eighteen subjects over ten days, correlated slopes (normal: all methods are exact)."""
+    """Reaction times of eighteen subjects over ten days, with correlated slopes (normal: all methods are exact)."""
     d = pd.read_csv(folder / "sleepstudy.csv")
     fit = estimates["sleepstudy"]["lmer"]["ML"]
     days, subject = d.days.to_numpy(float), d.subject.to_numpy()
@@ -130,7 +128,7 @@ def sleepstudy(folder: Path, estimates: dict[str, Any]) -> Mixed:
 
 
 def sleepstudy_reml(folder: Path, estimates: dict[str, Any]) -> Mixed:
-    """The same with coefficients that are integrated: restricted likelihood."""
+    """Reaction times with integrated coefficients: restricted likelihood."""
     d = pd.read_csv(folder / "sleepstudy.csv")
     fit = estimates["sleepstudy"]["lmer"]["REML"]
     days, subject = d.days.to_numpy(float), d.subject.to_numpy()
@@ -150,9 +148,9 @@ def sleepstudy_reml(folder: Path, estimates: dict[str, Any]) -> Mixed:
 
 
 def _lung(folder: Path, fit: dict[str, Any], declare: Callable[[Any, Any], Any], jacobian: bool) -> Mixed:
-    """Survival of 227 patients, two thirds seen to their end; `declare(eta, scale)` is a distribution.
+    """Survival of 227 patients, a third of them censored. `declare(eta, scale)` is a distribution.
 
-    There are no groups: the normals that are integrated have a standard deviation of 1e-6.
+    There are no groups: the integrated normals have a standard deviation of 1e-6.
     """
     d = pd.read_csv(folder / "lung.csv")
     x = np.column_stack([np.ones(len(d)), d.age, d.sex, d.ecog])
@@ -165,7 +163,7 @@ def _lung(folder: Path, fit: dict[str, Any], declare: Callable[[Any, Any], Any],
         upper = np.where(seen, np.inf, y)
         pm.Censored("y", declare(eta, pm.math.exp(log_sd)), lower=None, upper=upper, observed=y)
     constant = -float(np.log(time)[seen].sum()) if jacobian else 0.0
-    errors = np.array([0.2, 0.07, 0.12, 0.08])  # about those of survreg
+    errors = np.array([0.2, 0.07, 0.12, 0.08])  # approximate standard errors of survreg
     return Mixed(model, found, found, errors, fit["logLik"], fit["logLik"], constant)
 
 
@@ -207,7 +205,7 @@ def _wine(folder: Path, estimates: dict[str, Any], link: str, exact: float) -> M
         return {"b": b, "log_sd": np.log(fit["sd"]), "first": alpha[0], "steps": np.log(np.diff(alpha))}
 
     one, many = fits[f"{link}_nAGQ1"], fits[f"{link}_nAGQ10"]
-    # The estimates have no standard errors of clmm: a sixth of a coefficient, as large as the smaller, stands for one.
+    # clmm's standard errors are missing: a sixth of the smaller coefficient replaces one
     errors = np.array(list(one["beta"].values())) / 6
     return Mixed(model, values(one), values(many), errors, one["logLik"], exact)
 
@@ -223,7 +221,7 @@ def wine_probit(folder: Path, estimates: dict[str, Any]) -> Mixed:
 
 
 def verbal(folder: Path, estimates: dict[str, Any]) -> Mixed:
-    """Answers of 316 persons to 24 items, crossed (7584 rows); no quadrature is known."""
+    """Answers of 316 persons to 24 items, crossed (7584 rows). There is no reference by quadrature."""
     d = pd.read_csv(folder / "VerbAgg.csv.gz")
     columns = [np.ones(len(d)), d.Anger, d.Gender, d.btype == 1, d.btype == 2, d.situ]
     x = np.column_stack([np.asarray(each, float) for each in columns])
@@ -258,7 +256,7 @@ def run(mixed: Mixed) -> dict[str, float]:
     """Return differences from R."""
     with mixed.model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        held = [name for name in mixed.quadrature if name == "b"]  # not where it is integrated
+        held = [name for name in mixed.quadrature if name == "b"]  # only where it is not integrated
         fit = pm.fit(method="laplace", hyper="map", hyperparameters=held, progressbar=False)
         there = pm.fit(0, method="ep", hyper="map", hyperparameters=held, start=mixed.quadrature, progressbar=False)
         few = there.classifier.n_points <= _MOST

@@ -1,8 +1,8 @@
-"""Time of a whole fit, hyperparameters at their maximum: wine with 13 length scales, beside scikit-learn.
+"""Time of a whole fit with hyperparameters at their maximum: wine with 13 length scales, against scikit-learn.
 
-scikit-learn's GaussianProcessClassifier fits one binary Laplace approximation for each class, with hyperparameters of
-its own. Both optimise by L-BFGS from unit hyperparameters, with one BLAS thread. "fit" is the
-whole of `pm.fit`, with everything it compiles on disk already; "optimiser" is what is left of it without reading that.
+scikit-learn's GaussianProcessClassifier fits one binary Laplace approximation for each class, with its own
+hyperparameters. Both optimise by L-BFGS from unit hyperparameters, with one BLAS thread. "fit" is all of `pm.fit` when
+everything has been compiled on disk. "optimiser" excludes reading the compiled code.
 """
 
 import argparse
@@ -31,13 +31,13 @@ def wine() -> tuple[np.ndarray, np.ndarray]:
 
 
 def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, Any]:
-    """Fit by one of our methods."""
+    """Fit by a method of this package."""
     d = X.shape[1]
     with pm.Model():
         if priors:
             eta, ls = pm.HalfNormal("eta", 5, initval=1.0), pm.InverseGamma("ls", 3, 3, shape=d, initval=np.ones(d))
         else:
-            # As scikit-learn has it: no priors but bounds.
+            # as in scikit-learn: bounds and flat priors
             eta = pm.math.exp(pm.Uniform("log_eta", np.log(1e-5) / 2, np.log(1e5) / 2, initval=0.0))
             ls = pm.math.exp(pm.Uniform("log_ls", np.log(1e-5), np.log(1e5), shape=d, initval=np.zeros(d)))
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(d, ls=ls))
@@ -46,7 +46,7 @@ def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, A
             pm.Categorical("y", logit_p=f.T, observed=y)
         else:
             gpep.MultinomialProbit("y", f.T, observed=y)
-        pm.fit(1, method=method, hyper="map", progressbar=False)  # so that everything is compiled and on disk
+        pm.fit(1, method=method, hyper="map", progressbar=False)  # afterwards everything is compiled on disk
         began = time.perf_counter()
         fit = pm.fit(method=method, hyper="map", progressbar=False)
         whole = time.perf_counter() - began
@@ -62,20 +62,20 @@ def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, A
 
 
 class Counted(DenseLogPosterior):
-    """Keeps all evaluations, also those with a wider tolerance, which are another's."""
+    """Stores all evaluations, also those of its copies with a wider tolerance."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.seen: list[Evaluation] = []
 
     def __call__(self, theta: np.ndarray, start: Any = None) -> Evaluation:
-        """Evaluate and keep."""
+        """Evaluate and store."""
         self.seen.append(super().__call__(theta, start))
         return self.seen[-1]
 
 
 def peer(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    """Fit scikit-learn's."""
+    """Fit by scikit-learn."""
     from sklearn.gaussian_process import GaussianProcessClassifier
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--json", help="file to write the figures to")
     arguments = parser.parse_args()
     X, y = wine()
-    warnings.simplefilter("ignore")  # scikit-learn warns of length scales at their bounds
+    warnings.simplefilter("ignore")  # scikit-learn warns about length scales at their bounds
     with threadpool_limits(1):
         rows = [ours(X, y, method, priors) for method in arguments.methods for priors in (True, False)]
         if not arguments.no_peer:

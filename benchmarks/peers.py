@@ -1,9 +1,8 @@
-"""Binary classification beside scikit-learn's and GPy's Gaussian processes: seconds to learn the hyperparameters.
+"""Binary classification with scikit-learn's and GPy's Gaussian processes: seconds to learn the hyperparameters.
 
-The same data, the same squared exponential covariance with a magnitude and a length scale, the same first values, all
-on one thread of BLAS. scikit-learn has Laplace's method for the logit, GPy has EP for the probit; each stands beside
-the method here that approximates the same model in the same way. GPy may live in an environment of its own, whose
-Python is given.
+Data, squared exponential covariance with a magnitude and a length scale, and initial values are equal, with one BLAS
+thread. scikit-learn has Laplace's method for the logit, and GPy has EP for the probit. Each is compared with the method
+here that approximates the same model in the same way. GPy may be in another environment, whose Python is an argument.
 """
 
 import argparse
@@ -22,7 +21,7 @@ DIMENSION = 4
 
 
 def data(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, d), and labels that a smooth function and noise decide."""
+    """Inputs (n, d), and labels from a smooth function and noise."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, DIMENSION))
     f = 3.0 * np.sin(X[:, 0]) + 2.0 * X[:, 1] * X[:, 2]
@@ -30,7 +29,7 @@ def data(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ours(n: int, method: str) -> dict[str, float]:
-    """`pm.fit` with a log-uniform prior of the hyperparameters, so that the maximum is that of the evidence."""
+    """`pm.fit` with a log-uniform prior of the hyperparameters: its maximum is the maximum of the evidence."""
     import pymc as pm
 
     import pymc_gpep as gpep
@@ -38,7 +37,7 @@ def ours(n: int, method: str) -> dict[str, float]:
     def fit(size: int):
         X, y = data(size)
         with pm.Model():
-            # Flat in their logarithms, within limits that the maximum does not see.
+            # flat in the logarithms, within wide limits
             log_magnitude, log_lengthscale = (pm.Flat(name, initval=0.0) for name in ("log_eta", "log_ls"))
             covariance = pm.math.exp(2.0 * log_magnitude) * pm.gp.cov.ExpQuad(
                 DIMENSION, ls=pm.math.exp(log_lengthscale)
@@ -85,8 +84,8 @@ def scikit_learn(n: int) -> dict[str, float]:
 def gpy(n: int, nested: bool) -> dict[str, float]:
     """`GPy.models.GPClassification`, EP and a probit.
 
-    By default its optimiser holds EP's sites while it moves, and ends at a lower evidence; `nested` EP is run again at
-    each evaluation, as everywhere else here.
+    By default its optimiser keeps EP's sites fixed during a search, and ends at a lower evidence. `nested` runs EP at
+    each evaluation, as all methods here do.
     """
     import GPy
     from GPy.inference.latent_function_inference.expectation_propagation import EP
@@ -119,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--gpy", metavar="PYTHON", help="the Python of an environment that has GPy")
-    parser.add_argument("--seconds", type=float, default=150.0, help="that one fit may take")
+    parser.add_argument("--seconds", type=float, default=150.0, help="seconds that one fit may take")
     parser.add_argument("--only", help="one of " + ", ".join(map(repr, PEERS)) + ": that alone, its figures as JSON")
     arguments = parser.parse_args()
     if arguments.only:

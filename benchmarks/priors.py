@@ -1,7 +1,7 @@
-"""Priors of hyperparameters when nothing is known, starts of the optimiser, and integration against the maximum.
+"""Default priors of hyperparameters, starts of the optimiser, and integration against the maximum.
 
-`python -m benchmarks.priors --data FOLDER`: small data sets, cross-validated, one length scale or one for each input.
-What is finished is kept, and the same command goes on.
+`python -m benchmarks.priors --data FOLDER`: cross-validation on small data sets, with one length scale or one for each
+input. Finished folds are stored, and the same command continues.
 """
 
 import argparse
@@ -46,13 +46,13 @@ FIRST_SCALE, FIRST_MAGNITUDE = next(iter(LENGTH_SCALES)), next(iter(MAGNITUDES))
 SCALES = [(scale, FIRST_MAGNITUDE) for scale in LENGTH_SCALES if scale != FIRST_SCALE]
 OTHER_MAGNITUDES = [(FIRST_SCALE, magnitude) for magnitude in MAGNITUDES if magnitude != FIRST_MAGNITUDE]
 PAIRS = [(FIRST_SCALE, FIRST_MAGNITUDE), *SCALES, *OTHER_MAGNITUDES]
-"""One of the two is varied at a time, so that there are tens of fits and not hundreds."""
+"""Only one of the two priors is varied at a time, so that there are tens of fits, not hundreds."""
 
 DATA = (
     "teaching", "iris", "wine", "new_thyroid", "crabs", "sonar", "glass",
     "segmentation_train", "ionosphere", "svmguide2", "breast_wisconsin", "pima", "vehicle", "vowel",
 )  # fmt: skip
-"""Of up to a thousand rows, from what is fitted fast to what is not."""
+"""Data sets of up to a thousand rows, in order of increasing time."""
 SMALL = DATA[:7]
 HALVES = ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
 STARTS = 4
@@ -61,7 +61,7 @@ STARTS = 4
 def work(
     folder: str, name: str, ard: bool, scale: str, magnitude: str, numbers: list[int], starts: int, ccd: bool
 ) -> dict[str, Any]:
-    """Some of ten folds of a data set: fits from several starts, the best integrated over or not, and predictions."""
+    """Some folds of ten of a data set: fits from several starts, with or without integration, and predictions."""
     X, y = read_csv(Path(folder) / f"{name}.csv")
     d, classes = X.shape[1], int(y.max()) + 1
     rows: dict[str, list[Any]] = {}
@@ -107,7 +107,7 @@ def score(fit: Fit, gp: pm.gp.Latent, X: np.ndarray, y: np.ndarray, held_out: np
 
 
 class Priors(Experiment):
-    """Every prior on every data set, as far as it was run."""
+    """Every prior on every data set, with all finished results."""
 
     title = "Priors when nothing is known, starts, and integration"
 
@@ -144,7 +144,7 @@ class Priors(Experiment):
         return listed
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
-        """Means over folds, and what starts and integration change."""
+        """Means over folds, and effects of starts and integration."""
         settings = {cell.name: cell.arguments for cell in self.cells("", False)}
         groups: dict[tuple[Any, ...], list[Arrays]] = {}
         for title, arrays in found.items():
@@ -159,7 +159,7 @@ class Priors(Experiment):
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """The folds of several cells; of the starts, those that all of them have."""
+    """The folds of several cells, with the starts that all folds have."""
     starts = min(part["log_posterior"].shape[1] for part in parts)
     keys = [key for key in returned(parts[0]) if all(key in part for part in parts)]
     return {
@@ -169,7 +169,7 @@ def joined(parts: Sequence[Arrays]) -> Arrays:
 
 
 def densities(results: Mapping[tuple[Any, ...], Arrays], ard: bool) -> str:
-    """Mean log predictive densities from the best of two starts or more, a row for each pair of priors."""
+    """Mean log predictive densities from the best of two starts or more, one row for each pair of priors."""
     names = [name for name in DATA if any(key[0] == ard and key[3] == name for key in results)]
     lines = [
         f"## {'A length scale for each input' if ard else 'One length scale'}: mean log predictive density",
@@ -216,10 +216,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.priors", description=__doc__)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
     parser.add_argument("--quick", action="store_true", help="one fold of one data set")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only what is named so")
-    parser.add_argument("--jobs", type=int, default=1, help="processes; 0 reports what is there")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only pieces with these names"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes; 0 only reports stored results")
     parser.add_argument("--output", type=Path, default=Path("output/priors"), metavar="FOLDER")
-    # Not as of `__main__`, which is another module in the processes that compute.
+    # `__main__` would be another module in other processes
     run("priors", import_module("benchmarks.priors").EXPERIMENT, parser.parse_args())
 
 

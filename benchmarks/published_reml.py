@@ -1,12 +1,11 @@
-"""Restricted and plain maximum likelihood of lme4's data sets, beside published criteria.
+"""Restricted and plain maximum likelihood for lme4's data sets, against published criteria.
 
-    python -m benchmarks.published_reml --data FOLDER
-    python -m benchmarks.published_reml --data FOLDER --only InstEval
+python -m benchmarks.published_reml --data FOLDER python -m benchmarks.published_reml --data FOLDER --only InstEval
 
-FOLDER has `Dyestuff.csv`, `Penicillin.csv`, `Pastes.csv` and `InstEval.csv` as the collection Rdatasets has them. Each
-row has minus twice the log likelihood at its maximum, here and as published in the documentation of lme4 and in the
-tests of MixedModels.jl (`test/pls.jl`). The last figure is computed by a dense Cholesky factor at the maximum found
-here. InstEval takes a minute, and half a gigabyte for the dense factor.
+FOLDER has `Dyestuff.csv`, `Penicillin.csv`, `Pastes.csv` and `InstEval.csv` from the collection Rdatasets. Each row has
+minus twice the log likelihood at its maximum, computed here and published in the documentation of lme4 and in the tests
+of MixedModels.jl (`test/pls.jl`). The last figure is computed by a dense Cholesky factor at the maximum found here.
+InstEval takes a minute, and half a gigabyte for the dense factor.
 """
 
 import argparse

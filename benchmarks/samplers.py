@@ -1,11 +1,11 @@
 """Every exact sampler on the wine data, and NUTS on the hyperparameters alone: effective draws per second.
 
-    python benchmarks/samplers.py --chains 2 --json samplers.json
-    python benchmarks/samplers.py --only "GuidedHMC" "NUTS, PyMC"
+python benchmarks/samplers.py --chains 2 --json samplers.json python benchmarks/samplers.py --only "GuidedHMC" "NUTS,
+PyMC"
 
-Times are of sampling, tuning included, compilation not; one chain to a core, linear algebra on one thread. Of latent
-values and of hyperparameters the worst effective sample size is shown. On a machine that does other work look at the
-CPU time; it includes compilation.
+Times are of sampling, with tuning and without compilation. Each chain has one core, and linear algebra one thread. The
+table shows the smallest effective sample sizes of latent values and of hyperparameters. On a busy machine use the CPU
+time, which includes compilation.
 """
 
 import argparse
@@ -32,15 +32,15 @@ NAMES = ["eta", "ls"]
 
 
 class Sampler(NamedTuple):
-    """How one sampler is run."""
+    """A sampler and its settings."""
 
     step: Callable[[], Any] | None = None
-    """Makes the step within the model's context; NUTS if none."""
+    """Make the step within the model's context. None selects NUTS."""
     nuts_sampler: str = "pymc"
     marginal: bool = False
     """Whether latent values are integrated out by nested EP and drawn afterwards."""
     warm: bool = False
-    """Whether evaluations of the evidence start from the last ones near by."""
+    """Whether evaluations of the evidence start from stored solutions at nearby points."""
     draws: int = 500
     tune: int = 500
 
@@ -74,12 +74,12 @@ def wine() -> pm.Model:
 
 
 def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sample, and say how it went."""
+    """Sample, and return the figures of the table."""
     sampler = SAMPLERS[name]
     model = wine()
     if sampler.marginal:
         model = gpep.marginalize(model, warm=sampler.warm)
-    # PyMC warns of every model with Gaussian processes that it copies, and of what the table says anyway.
+    # PyMC warns that it copies models with Gaussian processes, and about problems that the table shows.
     warnings.simplefilter("ignore")
     with threadpool_limits(1):
         begun = time.perf_counter()
@@ -102,7 +102,7 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def cpu_time() -> float:
-    """Seconds of processor that this process and its children that have ended took."""
+    """Processor seconds of the current process and its finished child processes."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -125,7 +125,7 @@ def summarise(idata: Any) -> dict[str, Any]:
 
 
 def limited(function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], limit: float) -> dict[str, Any] | None:
-    """Result of a function that runs in a process of its own, None if it takes longer than `limit` seconds."""
+    """Result of a function in its own process, or None after `limit` seconds."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=_put, args=(queue, function, arguments))
@@ -147,7 +147,7 @@ def limited(function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...],
 
 
 def _put(queue: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    os.setsid()  # to be ended together with the processes that sample
+    os.setsid()  # so that all its child processes can be ended together
     queue.put(function(*arguments))
 
 
@@ -171,7 +171,7 @@ def table(results: dict[str, dict[str, Any] | None], limit: float) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=2)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of draws, to try it out")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the numbers of draws, for a test")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds that one run may take")
     parser.add_argument("--only", nargs="*", metavar="NAME", choices=SAMPLERS, help="; ".join(SAMPLERS))

@@ -1,16 +1,15 @@
-"""Smooth terms by cubic regression splines, held against mgcv.
+"""Smooth terms by cubic regression splines, against mgcv.
 
-    python -m benchmarks.smooth --data FOLDER
-    python -m benchmarks.smooth --data FOLDER --only poisson
+python -m benchmarks.smooth --data FOLDER python -m benchmarks.smooth --data FOLDER --only poisson
 
-FOLDER has `smooth.csv`, four covariates with a normal, a binary and a Poisson response; `smooth_basis.json.gz`, the
-columns that mgcv makes of each covariate; and `estimates.json` with the REML fits of its `gam`. For each response at
-mgcv's smoothing parameters: minus the evidence of Laplace's method less mgcv's REML score, by mgcv's own columns and by
-those of `gpep.spline`, and the largest difference of a fitted term at a row. At the maximum that `pm.fit` finds: the
-same difference of scores, the largest difference of a logarithm of a standard deviation, and the seconds. The fourth
-term is a line to mgcv, with a standard deviation near 0, and is left out of that difference.
+FOLDER has `smooth.csv`, four covariates with a normal, a binary and a Poisson response; `smooth_basis.json.gz`, mgcv's
+columns of each covariate; and `estimates.json` with the REML fits of its `gam`. For each response at mgcv's smoothing
+parameters, the table has minus the log evidence of Laplace's method minus mgcv's REML score, with mgcv's columns and
+with the columns of `gpep.spline`, and the largest difference of a fitted term at a row. At the maximum of `pm.fit` it
+has the same difference of scores, the largest difference of a log standard deviation, and the seconds. For mgcv the
+fourth term is linear, with a standard deviation near 0: it is left out of the differences of standard deviations.
 
-Levels and slopes have flat priors, as mgcv's null spaces have.
+Levels and slopes have flat priors, like mgcv's null spaces.
 """
 
 import argparse
@@ -49,9 +48,9 @@ class Smooth:
     bends: np.ndarray
 
     def fit(self, n: int | None, start: dict[str, Any]) -> Any:
-        """Return the fit by Laplace's method, after a search or, with n = 0, at the start."""
+        """Return the fit by Laplace's method, after a search, or at the start with n = 0."""
         with self.model, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a search of no steps does not converge
+            warnings.simplefilter("ignore")  # a search without steps does not converge
             limit = {} if n is None else {"n": n}
             return pm.fit(**limit, method="laplace", hyper="map", start=start, progressbar=False)
 
@@ -62,7 +61,7 @@ class Smooth:
 
 
 def declare(columns: list[tuple[np.ndarray, np.ndarray]], response: str, y: np.ndarray) -> Smooth:
-    """Declare the model of columns, the line and the bends of each term."""
+    """Declare the model with the linear and the bending columns of each term."""
     free = np.column_stack([np.ones(y.size), *(line for line, _ in columns)])
     bends = np.stack([bends for _, bends in columns])
     with pm.Model() as model:
@@ -89,8 +88,8 @@ def run(response: str, folder: Path) -> dict[str, float]:
     y = data[_RESPONSES[response]].to_numpy()
     theirs = [(np.array(stored[name]["Xf"])[:, 0], np.array(stored[name]["Z"])) for name in _TERMS]
     ours = [gpep.spline(data[name]) for name in _TERMS]
-    # A slope of mgcv's column is that of ours times the ratio of their lengths, and so are its flat densities. Bends
-    # are compared where both are orthogonal to the line.
+    # A slope of mgcv's column is a slope here times the ratio of column lengths, and so are flat densities. Bends are
+    # compared where both are orthogonal to the line.
     ratios = np.array([np.linalg.norm(a) / np.linalg.norm(b) for (a, _), (b, _) in zip(theirs, ours, strict=True)])
     size = np.array([np.linalg.norm(z - np.outer(a, a @ z) / (a @ a)) / np.linalg.norm(b)
                      for (a, z), (_, b) in zip(theirs, ours, strict=True)])  # fmt: skip

@@ -1,7 +1,7 @@
 """Speed and memory of the solvers, in units of the factorisations that nested EP cannot avoid.
 
-The unit is the floor F(n, c): the time of c + 1 Cholesky factorisations and inverses (LAPACK's dpotrf and dpotri) of
-n × n matrices, on the same machine in the same run.
+The unit is F(n, c): the time of c + 1 Cholesky factorisations and inverses (LAPACK's dpotrf and dpotri) of n × n
+matrices, on the same machine in the same run.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from pymc_gpep.approximations import Laplace, NestedEP, VariationalBayes
 from pymc_gpep.rivals.class_independent_ep import IEP, QIEP
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the benchmarks share
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for code that benchmarks share
 
 from benchmarks.common import best_time
 from pymc_gpep.approximations import EP, KL, Approximator, QuadraticVB, ScalarLaplace
@@ -58,11 +58,11 @@ def floor(n: int, c: int, repeats: int, clock: Callable[[], float] = time.perf_c
         factor, _ = dpotrf(a, lower=1, overwrite_a=0)
         dpotri(factor, lower=1, overwrite_c=1)
 
-    return (c + 1) * best_time(one, max(repeats, 5), clock)  # it is short, and all else is measured by it
+    return (c + 1) * best_time(one, max(repeats, 5), clock)  # it is short, and the unit of all other times
 
 
 def peak_memory(n: int, c: int) -> float:
-    """Memory a solve with one shared covariance adds at its peak, in n² doubles, measured in a process of its own."""
+    """Peak memory that a solve with one shared covariance adds, in n² doubles, measured in its own process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_memory, (n, c))
 
@@ -71,14 +71,14 @@ def _peak_memory(n: int, c: int) -> float:
     solver = NestedEP(max_iterations=2, ladder=False)
     k, mean, labels = problem(n, c)
     solver.solve(k[:50, :50], mean[:, :50], labels[:50] % c)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten, that of the compiler included
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which includes the compiler's memory
     before = _memory("VmRSS")
     solver.run(k[None], mean, labels, np.zeros(2 * n * (c - 1)), gradient=True)
     return (_memory("VmHWM") - before) / (8 * n * n)
 
 
 def _memory(field: str) -> int:
-    """In bytes, as Linux counts it."""
+    """Memory in bytes, by Linux."""
     return 1024 * int(re.search(rf"{field}:\s*(\d+)", Path("/proc/self/status").read_text())[1])
 
 
@@ -92,7 +92,7 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
     warm = solver.solve(near, mean, labels, start=cold.start)
     nothing = np.zeros_like(cold.start)
     cold_time = best_time(lambda: solver.run(k[None], mean, labels, nothing), repeats)
-    # From the solution itself, where little else is done and its time stands out.
+    # Start at the solution: there is little other work, and the time of a sweep dominates.
     alone = best_time(lambda: solver.run(k[None], mean, labels, cold.start), repeats)
     both = best_time(lambda: solver.run(k[None], mean, labels, cold.start, gradient=True), repeats)
     warm_time = best_time(lambda: solver.run(near[None], mean, labels, cold.start), repeats)
@@ -125,7 +125,7 @@ def inner_time(n: int, c: int, repeats: int) -> float:
 
 
 def iteration_time(solver: Approximator, n: int, c: int, repeats: int) -> float:
-    """Seconds of one iteration after the first, which does what is done once."""
+    """Seconds of one iteration after the first, without work that is done once."""
     k, mean, labels = problem(n, c)
     nothing = np.zeros(solver.start_size(c, n))
     last = solver.run(k[None], mean, labels, nothing).iterations
@@ -166,7 +166,7 @@ def measure_one_function(n: int, repeats: int) -> list[dict[str, float | str]]:
 
 
 def measure_large(n: int = 4649, c: int = 10) -> dict[str, float]:
-    """Part of inner EP in one iteration on as many points as the full USPS digits have."""
+    """Share of inner EP in one iteration, for the number of points in the full USPS data."""
     k, mean, labels = problem(n, c)
     solver = NestedEP(max_iterations=1, ladder=False)
     small = np.full(2 * n * (c - 1), 1e-3)  # sites of 0 would cost nothing
@@ -188,9 +188,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small problems only")
     parser.add_argument(
-        "--sizes", nargs="*", metavar="N,C", help="problems of these numbers of points and classes only"
+        "--sizes", nargs="*", metavar="N,C", help="only problems with these numbers of points and classes"
     )
-    parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
+    parser.add_argument("--repeats", type=int, default=3, help="number of repeats; the fastest counts")
     parser.add_argument("--json", help="file to write the figures to")
     arguments = parser.parse_args()
     sizes = SMALL if arguments.quick else LARGE

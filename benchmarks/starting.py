@@ -1,8 +1,8 @@
-"""What a user waits for before any mathematics: the first fit on a machine, the first prediction, another model.
+"""Waiting times of a user: the first fit on a machine, the first prediction, and a second model.
 
-Each column is a new process with caches of its own: empty, then as the first one left them. The unit of the ratios is
-what stock PyMC takes, with empty caches, to compile and call once the density of the same model with a softmax and its
-gradient. Seconds of CPU time; importing PyMC and declaring the model are left out.
+Each column is a new process with its own caches: empty, and then filled by the first process. Ratios are relative to
+stock PyMC with empty caches, which compiles and calls the density and gradient of the same model with a softmax. Times
+are CPU seconds, without importing PyMC and declaring the model.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def cpu(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[float,
 
 
 def stock() -> dict[str, float]:
-    """PyMC's own density."""
+    """PyMC's own log density and gradient."""
     from pymc.blocking import DictToArrayBijection
 
     model, _, _ = declare(100, softmax=True)
@@ -62,7 +62,7 @@ def stock() -> dict[str, float]:
 
 
 def ours() -> dict[str, float]:
-    """One after another in one process."""
+    """A fit, predictions and further models, in one process."""
     import pymc as pm
 
     times: dict[str, float] = {}
@@ -84,7 +84,7 @@ def ours() -> dict[str, float]:
 
 
 def sampler() -> dict[str, float]:
-    """Making a sampler, and its first draw."""
+    """Make a sampler, and its first draw."""
     import pymc_gpep as gpep
 
     model, _, _ = declare(100)
@@ -96,7 +96,7 @@ def sampler() -> dict[str, float]:
 
 
 def in_process(what: str, caches: Path) -> dict[str, float]:
-    """What one of the functions above returns in a new process."""
+    """Run a function of this module in a new process, and return its result."""
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(caches / "numba"),
         "PYTENSOR_FLAGS": f"base_compiledir={caches / 'pytensor'}",

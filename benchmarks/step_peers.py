@@ -1,8 +1,8 @@
-"""Steps of other packages' sparse variational bounds, as many processes and inducing inputs, all learned, as ours.
+"""Steps of other packages' sparse variational bounds, with equal numbers of processes and learned inducing inputs.
 
-Each is given rows X (n, d), labels y (n,), the numbers of classes, inducing inputs and rows of a batch, how many steps
-to take and how many threads, and returns the times of a clock: before anything, and after each step. Covariances are
-squared exponentials with a magnitude and a length scale for each class, the optimiser is Adam, numbers have 64 bits.
+Each function takes rows X (n, d), labels y (n,), numbers of classes, inducing inputs and rows of a batch, and numbers
+of steps and threads. It returns clock times before the first step and after each step. Covariances are squared
+exponentials with a magnitude and a length scale for each class, the optimiser is Adam, and numbers have 64 bits.
 """
 
 import os
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 def clock_of(threads: int) -> Callable[[], float]:
-    """The processor's time of one thread; of several, which also spend it as they wait, the time on the wall."""
+    """Clock for steps: processor time for one thread, and wall time for several threads."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
@@ -25,7 +25,7 @@ def gpflow_svgp(
 ) -> tuple[Any, Any]:
     """GPflow's `SVGP` of a step with label noise, with inducing inputs (M, d) for each class, and a step of Adam.
 
-    Where `shared` classes have one covariance, and the first inducing inputs.
+    With `shared`, classes have one covariance and the first inducing inputs.
 
     A step takes tensors of rows and labels (B, 1), is compiled by TensorFlow, and returns the loss.
     """
@@ -80,7 +80,7 @@ def gpflow_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads
 
 
 def gpflow_shared_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
-    """The same with one covariance and one set of inducing inputs for all classes, by `clock_of`."""
+    """As `gpflow_steps`, with one covariance and one set of inducing inputs for all classes, by `clock_of`."""
     _, step = gpflow_svgp([X[:m] + 0.01] * c, 1.0, np.sqrt(X.shape[1]), len(X), 1e-3, threads, shared=True)
     import tensorflow as tf
 
@@ -95,14 +95,14 @@ def gpflow_shared_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, 
 
 
 def gpytorch_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
-    """GPyTorch's `ApproximateGP` of a softmax, whose average is over ten draws."""
+    """GPyTorch's `ApproximateGP` of a softmax, whose expectation is an average over ten draws."""
     return _gpytorch(X, y, c, m, b, count, threads, own=True, bits=64, device="cpu")
 
 
 def gpytorch_shared_steps(
     X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int, bits: int, device: str
 ) -> list[float]:
-    """The same with one covariance and one set of inducing inputs for all classes; all rows are on the device."""
+    """As `gpytorch_steps`, with one covariance and one set of inducing inputs. All rows are on the device."""
     return _gpytorch(X, y, c, m, b, count, threads, own=False, bits=bits, device=device)
 
 
@@ -149,12 +149,12 @@ def _gpytorch(
         loss = -bound(model(rows[chosen]), labels[chosen])
         loss.backward()
         optimiser.step()
-        loss.item()  # so that the step has ended
+        loss.item()  # waits for the end of the step
         times.append(clock())
     return times
 
 
 PEERS = {"GPflow": gpflow_steps, "GPyTorch": gpytorch_steps}
-"""By name."""
+"""Functions of other packages, by name."""
 SHARED_PEERS: dict[str, Callable[..., list[float]]] = {"GPflow": gpflow_shared_steps, "GPyTorch": gpytorch_shared_steps}
-"""The same with one covariance for all classes."""
+"""Functions of other packages with one covariance for all classes, by name."""

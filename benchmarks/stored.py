@@ -1,9 +1,9 @@
-"""Results of experiments that stand beside the pages, from which the pages draw figures and build tables.
+"""Stored results of experiments, from which the pages draw figures and build tables.
 
-A file of `docs/tables` belongs to one experiment. It has the command, the machine and the seconds of the run, null
-where they were not recorded. A table of another run has its own. Each table has its columns and rows as text, and
-either `commits`, whose code computed it, or `printed`: the commits that first printed its rows on a page, before there
-were such files.
+A file of `docs/tables` belongs to one experiment. It has the command, the machine and the seconds of the run, null if
+they were not recorded. A table of another run has its own. Each table has columns and rows as text. It also has
+`commits`, whose code computed it, or `printed`: the commits that first printed its rows on a page, before there were
+such files.
 """
 
 import importlib
@@ -27,13 +27,13 @@ FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 
 TABLES = FOLDER.parent / "tables"
 
-DIGITS = 4  # further digits are not seen in a picture
+DIGITS = 4  # a picture shows no further digits
 
 
 def store(
     paper: str, name: str, experiment: Experiment, found: Mapping[str, Arrays], only: Sequence[str], folder: Path
 ) -> Path:
-    """Write the numbers that the picture of an experiment needs, and which commits computed them.
+    """Write the numbers that the picture of an experiment needs, and the commits that computed them.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def store_tables(
     before = json.loads(file.read_text()) if file.exists() else {"tables": {}}
     if before["tables"].keys() <= new.keys():
         record = run | {"tables": new}
-    else:  # the other tables keep their own command
+    else:  # the other tables keep their command
         record = before | {"tables": before["tables"] | {key: run | own for key, own in new.items()}}
-    # A row of a table is a line of the file.
+    # one line of the file for each row
     text = json.dumps(record, ensure_ascii=False, indent=1)
     rows = re.compile(r"\[\n\s+([^][{}]*?)\n\s+\]")
     file.write_text(rows.sub(lambda row: f"[{re.sub(r',\n\s+', ', ', row[1])}]", text) + "\n")
@@ -116,7 +116,7 @@ def store_tables(
 
 
 def _signed(cell: str) -> str:
-    """Return a cell with minus signs for the hyphens of negative numbers, as pages have them."""
+    """Return a cell with minus signs instead of hyphens in negative numbers."""
     return re.sub(r"(?<![\w.])-(?=\d)", "−", cell)
 
 
@@ -136,7 +136,7 @@ def _chosen(found: Mapping[str, Arrays], only: Sequence[str]) -> dict[str, Array
 
 
 def _commits(name: str, found: Mapping[str, Arrays]) -> list[str]:
-    """Return the commits whose code computed these pieces, or refuse pieces of no commit."""
+    """Return the commits that computed these pieces. Raise an error for pieces without a commit."""
     commits = sorted({str(arrays.get("commit", "unknown")) for arrays in found.values()})
     if bad := [commit for commit in commits if commit == "unknown" or commit.endswith("-dirty")]:
         raise ValueError(
@@ -151,7 +151,7 @@ def _command(paper: str, name: str, only: Sequence[str], which: str = "") -> str
 
 
 def stored(folder: Path = FOLDER) -> list[tuple[str, str]]:
-    """Papers and experiments of which there is something."""
+    """Papers and experiments with stored results."""
     return [(paper, name) for paper, name, _ in sorted(file.name.split(".") for file in folder.glob("*.json"))]
 
 
@@ -168,7 +168,7 @@ def _experiment(paper: str, name: str) -> Experiment:
 
 
 def picture(paper: str, name: str) -> Figure:
-    """Draw the figure of an experiment from what was stored of it."""
+    """Draw the figure of an experiment from its stored numbers."""
     figure = _experiment(paper, name).draw(read(paper, name)["found"])
     if figure is None:
         raise ValueError(f"The file of {name} is not enough for its picture: store it again.")
@@ -177,7 +177,7 @@ def picture(paper: str, name: str) -> Figure:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A Markdown table that a notebook shows, with the command and the origin of its numbers below."""
+    """A Markdown table that a notebook shows, with the command and the commits of its numbers below."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -198,9 +198,9 @@ def read_tables(paper: str, name: str, folder: Path = TABLES) -> dict[str, Any]:
 
 
 def page_tables(paper: str, name: str) -> dict[str, dict[str, Any]]:
-    """Tables of an experiment by key, each with its command, commits, columns and rows.
+    """Tables of an experiment by key, with command, commits, columns and rows.
 
-    They are from the record of its tables, or are built from that of its picture.
+    They come from the record of its tables, or are built from the record of its picture.
     """
     found: dict[str, dict[str, Any]] = {}
     if (paper, name) in stored():
@@ -228,7 +228,7 @@ def table(paper: str, name: str, key: str) -> PageTable:
 
 
 def _short(values: np.ndarray) -> Any:
-    """Nested lists, of numbers with few digits."""
+    """Nested lists with numbers of few digits."""
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return values.tolist()

@@ -1,14 +1,13 @@
-"""Sums of effects by EP and Laplace's method, held against long chains of NUTS on the same models.
+"""Sums of effects by EP and Laplace's method, against long chains of NUTS for the same models.
 
-    python -m benchmarks.sums --draws 1000
-    python -m benchmarks.sums --only binary areas
-    python -m benchmarks.sums --draws 2500 --chains tests/benchmarks/long_chains_of_sums.json
-    python -m benchmarks.sums --stored tests/benchmarks/long_chains_of_sums.json
+python -m benchmarks.sums --draws 1000 python -m benchmarks.sums --only binary areas python -m benchmarks.sums --draws
+2500 --chains tests/benchmarks/long_chains_of_sums.json python -m benchmarks.sums --stored
+tests/benchmarks/long_chains_of_sums.json
 
-For each model: the largest error of a mean of an integrated variable, in standard deviations of the chains, the root
-mean square of these errors, the range of ratios of standard deviations, and seconds after compiling. Chains and fits
-integrate over hyperparameters. The third command keeps the moments of chains, to which a test holds the fits. The last
-holds every method against the moments that were kept, and prints a table.
+The table has for each model the largest error of a mean of an integrated variable in standard deviations of the chains,
+the root mean square of these errors, the range of ratios of standard deviations, and seconds after compiling. Chains
+and fits integrate over hyperparameters. The third command stores the moments of chains, with which a test compares
+fits. The last command compares every method with the stored moments, and prints a table.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from pymc_gpep.reading import read_classifier
 
 
 def binary() -> None:
-    """Forty groups of three."""
+    """Binary responses of forty groups with three rows each."""
     rng = np.random.default_rng(1)
     group, x = np.repeat(np.arange(40), 3), rng.normal(size=120)
     eta = 0.8 + 1.0 * rng.normal(size=40)[group] - 0.8 * x
@@ -40,7 +39,7 @@ def binary() -> None:
 
 
 def crossed() -> None:
-    """Persons and items, both summing to zero or not."""
+    """Persons and items. Their effects sum to zero or not."""
     rng = np.random.default_rng(2)
     person, item = np.repeat(np.arange(30), 8), np.tile(np.arange(8), 30)
     eta = rng.normal(size=30)[person] - np.linspace(-1.5, 1.5, 8)[item]
@@ -53,7 +52,7 @@ def crossed() -> None:
 
 
 def slopes() -> None:
-    """Counts of forty subjects with a level and a slope each, and an exposure."""
+    """Counts of forty subjects with a level, a slope and an exposure each."""
     rng = np.random.default_rng(3)
     subject, day, hours = np.repeat(np.arange(40), 5), np.tile(np.linspace(-1, 1, 5), 40), rng.uniform(0.5, 2, 200)
     eta = 0.3 + 0.6 * rng.normal(size=40)[subject] + (0.4 + 0.5 * rng.normal(size=40)[subject]) * day
@@ -94,7 +93,7 @@ def ordered() -> None:
 
 
 def basis() -> None:
-    """A field by an HSGP beside a linear term."""
+    """An HSGP field and a linear term."""
     rng = np.random.default_rng(6)
     xy, x = rng.uniform(-1, 1, size=(250, 2)), rng.normal(size=250)
     eta = pm.HalfNormal("eta", 1)
@@ -118,7 +117,7 @@ def walk() -> None:
 
 
 def lifetimes() -> None:
-    """Times of patients of fifteen clinics, a third of them censored."""
+    """Times of patients in fifteen clinics. A third is censored."""
     rng = np.random.default_rng(10)
     clinic, x = rng.integers(0, 15, 150), rng.normal(size=150)
     time = np.exp(1.0 + 0.5 * x + 0.5 * rng.normal(size=15)[clinic]) * rng.weibull(1.4, 150)
@@ -150,7 +149,7 @@ MODELS: dict[str, Callable[[], None]] = {f.__name__: f for f in _MODELS}
 
 
 def methods(name: str) -> tuple[str, str]:
-    """Return the methods that fit a model: EP, and Laplace's."""
+    """Return the methods that support a model: EP, and Laplace's method."""
     return ("nested_ep", "laplace") if name == "classes" else ("ep", "laplace")
 
 
@@ -159,7 +158,7 @@ type Moments = dict[str, dict[str, list[float]]]
 
 
 def moments(chains: xr.DataTree) -> Moments:
-    """Return moments of the value variables of a model, by chains that keep them."""
+    """Return moments of the value variables of a model by stored chains."""
     found = {}
     draws = {**chains["posterior"].data_vars, **chains["unconstrained_posterior"].data_vars}
     for name, values in draws.items():
@@ -189,7 +188,7 @@ def compared(fit: gpep.Fit, chains: xr.DataTree, names: list[str]) -> dict[str, 
 
 
 def run(name: str, draws: int) -> tuple[dict[str, dict[str, float]], Moments]:
-    """Return a row for each method, one with what the chains took, and the moments of chains."""
+    """Return a row for each method, a row for the chains, and the moments of the chains."""
     with pm.Model() as model:
         MODELS[name]()
     began = time.perf_counter()
@@ -216,7 +215,7 @@ _TABLE = ("largest", "rms", "sd ratios", "hyperparameters", "seconds")
 
 
 def beside_stored(name: str, chains: Moments) -> dict[str, dict[str, str]]:
-    """Return a row for each method, whose fits are held against stored moments of value variables."""
+    """Return a row for each method, compared with stored moments of value variables."""
     with pm.Model() as model:
         MODELS[name]()
     integrated = {rv.name for rv in read_classifier(model).prior.integrated}
@@ -252,13 +251,13 @@ def beside_stored(name: str, chains: Moments) -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Print a table, and write it where wanted."""
+    """Print a table, and optionally write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
-    parser.add_argument("--draws", type=int, default=1000, help="of each of four chains")
+    parser.add_argument("--draws", type=int, default=1000, help="draws of each of four chains")
     parser.add_argument("--output", type=Path, help="a JSON file for the figures")
     parser.add_argument("--chains", type=Path, help="a JSON file for the moments of chains")
-    parser.add_argument("--stored", type=Path, help="a JSON file of moments that --chains wrote, in place of chains")
+    parser.add_argument("--stored", type=Path, help="a JSON file of moments by --chains, instead of new chains")
     given = parser.parse_args()
     if given.stored:
         stored = json.loads(given.stored.read_text())

@@ -1,12 +1,12 @@
-"""Sums of effects by this package beside other approximations, held against stored long chains of NUTS.
+"""Sums of effects by this package and by other approximations, against stored long chains of NUTS.
 
-    python -m benchmarks.sums_beside --chains tests/benchmarks/long_chains_of_sums.json
-    python -m benchmarks.sums_beside --chains ... --extras PYTHON --only binary slopes
+python -m benchmarks.sums_beside --chains tests/benchmarks/long_chains_of_sums.json python -m benchmarks.sums_beside
+--chains ... --extras PYTHON --only binary slopes
 
-PYTHON is that of an environment that has this package and pymc-extras. For each model and method: the largest
+PYTHON belongs to an environment with this package and pymc-extras. The table has for each model and method the largest
 error of a mean of an integrated variable in standard deviations of the chains, the range of ratios of standard
-deviations, and seconds with compiling. pymc-extras' INLA integrates one Gaussian vector with a precision that is given,
-and returns hyperparameters alone: here the model `binary`, whose other variables it samples by NUTS.
+deviations, and seconds with compiling. pymc-extras' INLA integrates one Gaussian vector with a given precision, and
+returns hyperparameters alone: this is the model `binary`, whose other variables it samples by NUTS.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _DRAWS = 4000
 
 
 def _of_draws(posterior: Any) -> dict[str, Any]:
-    """Return means and standard deviations by variable, each flat."""
+    """Return means and standard deviations by variable, flattened."""
     return {
         name: {"mean": np.ravel(v.mean(("chain", "draw"))).tolist(), "sd": np.ravel(v.std(("chain", "draw"))).tolist()}
         for name, v in posterior.data_vars.items()
@@ -71,7 +71,7 @@ def _laplace_of_all(name: str) -> dict[str, Any]:
 
 
 def _inla(name: str) -> dict[str, Any]:
-    """The model `binary` with the groups as a vector of precision 1/s², as this method wants it."""
+    """The model `binary` with the groups as a vector of precision 1/s², as INLA requires."""
     import pymc_extras as pmx
 
     data = pm.modelcontext(None)
@@ -103,7 +103,7 @@ EXTRAS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def measure(model: str, method: str) -> dict[str, Any]:
-    """Return moments by one method, and seconds."""
+    """Return moments by one method, and its seconds."""
     with pm.Model(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         MODELS[model]()
@@ -130,7 +130,7 @@ def errors(found: dict[str, Any], chains: dict[str, Any], names: list[str]) -> d
 
 
 def elsewhere(python: str, model: str, method: str, seconds: float) -> dict[str, Any] | str:
-    """Return what `measure` does in another environment, or why it has nothing."""
+    """Return the result of `measure` in another environment, or the reason why it is missing."""
     command = [python, "-m", "benchmarks.sums_beside", "--one", model, method]
     root = str(Path(__file__).parents[1])
     try:
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--chains", type=Path, help="the moments of long chains, by `python -m benchmarks.sums`")
     parser.add_argument("--extras", metavar="PYTHON", help="the Python of an environment that has pymc-extras")
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
-    parser.add_argument("--seconds", type=float, default=300.0, help="that one fit may take")
+    parser.add_argument("--seconds", type=float, default=300.0, help="seconds that one fit may take")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "METHOD"), help="one fit, its figures as JSON")
     given = parser.parse_args()
     if given.one:

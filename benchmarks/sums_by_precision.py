@@ -1,18 +1,16 @@
-"""Sums of effects by a sparse precision: seconds and memory beside the floor of what a sweep must compute.
+"""Sums of effects by a sparse precision: seconds and memory against the necessary work of a sweep.
 
-    python -m benchmarks.sums_by_precision
-    python -m benchmarks.sums_by_precision --only lattice --size 200
-    python -m benchmarks.sums_by_precision --only ratings --data FOLDER
+python -m benchmarks.sums_by_precision python -m benchmarks.sums_by_precision --only lattice --size 200 python -m
+benchmarks.sums_by_precision --only ratings --data FOLDER
 
-Seconds are those of a second fit at the maximum of the hyperparameters (`hyper="map"`), with its graph and its search,
-by the clock and by the processor, and of one evaluation of the log posterior with its gradient, from where a neighbour
-ended.
-The floor is a factor of the precision and the entries of its inverse, for each sweep that the search took. Memory is
-the largest of the process so far.
+Seconds are of a second fit at the maximum of the hyperparameters (`hyper="map"`), including graph and search, in wall
+time and processor time, and of one evaluation of the log posterior with its gradient, started at a nearby solution. The
+floor is a factor of the precision and the entries of its inverse, for each sweep of the search. Memory is the peak of
+the process so far.
 
 `ratings` is R's InstEval, `InstEval.csv.gz` in FOLDER: 73 421 ratings of 1128 lecturers by 2972 students. The model is
-normal, with flat priors of coefficients and logarithms of standard deviations: the evidence at its maximum is printed
-less the log likelihood that lme4 reaches.
+normal, with flat priors of coefficients and log standard deviations. The log evidence at its maximum is printed minus
+lme4's log likelihood.
 """
 
 import argparse
@@ -34,7 +32,7 @@ _LME4 = -118865.307680  # log likelihood at lme4's estimates
 
 
 def lattice(size: int, folder: Path | None) -> None:
-    """Counts on a square lattice: areas with neighbours, and noise."""
+    """Counts on a square lattice, with effects of neighbouring areas and independent effects."""
     rng = np.random.default_rng(1)
     along = np.eye(size, k=1, dtype=np.int8)
     edges = np.kron(np.eye(size, dtype=np.int8), along) + np.kron(along, np.eye(size, dtype=np.int8))
@@ -46,7 +44,7 @@ def lattice(size: int, folder: Path | None) -> None:
 
 
 def series(size: int, folder: Path | None) -> None:
-    """A binary series with autoregression, and weekdays."""
+    """A binary autoregressive series with effects of weekdays."""
     rng = np.random.default_rng(2)
     noise, eta = rng.normal(size=size), np.zeros(size)
     for t in range(1, size):
@@ -79,7 +77,7 @@ MODELS: dict[str, tuple[Callable[[int, Path | None], None], int, str]] = {
 
 
 def maximum(log_posterior: Callable[..., Any], theta: np.ndarray, start: np.ndarray) -> float:
-    """Return the maximum near by, by two steps of Newton's method: a search ends where it is known to some digits."""
+    """Return the maximum by two Newton steps, since a search ends within its tolerance of the maximum."""
     for _ in range(2):
         slope = log_posterior(theta, start).gradient
         along = 1e-3 * np.eye(theta.size)
@@ -94,7 +92,7 @@ def run(name: str, size: int, folder: Path | None) -> dict[str, float]:
     with pm.Model():
         declare(size, folder)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # no step of the search is taken
+            warnings.simplefilter("ignore")  # the search makes no step
             held = ["b"] if name == "ratings" else []
             _ = pm.fit(0, method=method, hyper="map", hyperparameters=held, progressbar=False)  # compiles
         began, busy = time.perf_counter(), time.process_time()

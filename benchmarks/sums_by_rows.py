@@ -1,11 +1,10 @@
-"""Sums of effects with many rows: seconds and memory beside the floor of what a sweep must compute.
+"""Sums of effects with many rows: seconds and memory against the necessary work of a sweep.
 
-    python -m benchmarks.sums_by_rows
-    python -m benchmarks.sums_by_rows --only groups --rows 1000000
+python -m benchmarks.sums_by_rows python -m benchmarks.sums_by_rows --only groups --rows 1000000
 
-Seconds are those of a second fit at the maximum of the hyperparameters (`hyper="map"`), with its graph and its search.
-The floor is a Gram matrix of the rows, a Cholesky factor, its inverse and the covariances of all rows, for each sweep
-that the search took. Memory is the largest of the process so far.
+Seconds are of a second fit at the maximum of the hyperparameters (`hyper="map"`), including graph and search. The floor
+is a Gram matrix of the rows, a Cholesky factor, its inverse and the covariances of all rows, for each sweep of the
+search. Memory is the peak of the process so far.
 """
 
 import argparse
@@ -48,7 +47,7 @@ def groups(n: int) -> None:
 
 
 def field(n: int) -> None:
-    """A field by 225 functions beside a linear term."""
+    """A field by 225 basis functions, and a linear term."""
     rng = np.random.default_rng(3)
     xy, x = rng.uniform(-1, 1, size=(n, 2)), rng.normal(size=n)
     eta, ls = pm.HalfNormal("eta", 1), pm.InverseGamma("ls", 3, 1, shape=2)
@@ -60,7 +59,7 @@ def field(n: int) -> None:
 
 
 def _kinds(n: int) -> tuple[pt.TensorVariable, np.ndarray]:
-    """Four classes with 40 groups and 5 columns each: the argument, and labels."""
+    """Argument and labels of four classes with 40 groups and 5 columns each."""
     rng = np.random.default_rng(4)
     group, x = rng.integers(0, 40, size=n), rng.normal(size=(n, 5))
     eta = rng.normal(size=(40, 4))[group] + x @ (0.5 * rng.normal(size=(5, 4)))
@@ -96,7 +95,7 @@ def run(name: str, n: int) -> dict[str, float]:
     with pm.Model():
         declare(n)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # no step of the search is taken
+            warnings.simplefilter("ignore")  # the search makes no step
             _ = pm.fit(0, method=method, hyper="map", progressbar=False)  # compiles
         began = time.perf_counter()
         fit = pm.fit(method=method, hyper="map", progressbar=False)
@@ -117,7 +116,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
-    parser.add_argument("--rows", type=int, help="of each, in place of its own")
+    parser.add_argument("--rows", type=int, help="number of rows of each model, instead of its default")
     given = parser.parse_args()
     for name in given.only:
         row = run(name, given.rows or MODELS[name][1])

@@ -1,10 +1,10 @@
-"""Samplers on sums of effects, held against stored long chains: errors of means, and effective draws a second.
+"""Samplers on sums of effects, against stored long chains: errors of means, and effective draws per second.
 
-    python -m benchmarks.sums_samplers --chains tests/benchmarks/long_chains_of_sums.json --only binary slopes
+python -m benchmarks.sums_samplers --chains tests/benchmarks/long_chains_of_sums.json --only binary slopes
 
-For each model and sampler: the largest error of a mean in its Monte Carlo errors, which are those of both chains
-together; the least effective sample size of integrated variables and of hyperparameters; processor seconds with tuning
-and compiling; and effective draws a second. "NUTS" is what pm.sample takes, nutpie where that is installed.
+The table has for each model and sampler the largest error of a mean, in standard errors of both chains together; the
+smallest effective sample size of integrated variables and of hyperparameters; processor seconds with tuning and
+compiling; and effective draws per second. "NUTS" is the default of pm.sample, nutpie if it is installed.
 """
 
 import argparse
@@ -85,14 +85,14 @@ def main() -> None:
     parser.add_argument("--chains", type=Path, required=True, help="moments of chains, by `python -m benchmarks.sums`")
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
     parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), default=list(SAMPLERS))
-    parser.add_argument("--draws", type=int, default=1000, help="of each of two chains")
+    parser.add_argument("--draws", type=int, default=1000, help="draws of each of two chains")
     given = parser.parse_args()
     stored = json.loads(given.chains.read_text())
     for model in given.only:
         for sampler in given.samplers:
             try:
                 row = run(model, sampler, given.draws, stored[model])
-            except ValueError as error:  # a likelihood without the utilities that one of them wants
+            except ValueError as error:  # a sampler that needs utilities refuses other likelihoods
                 print(f"{model:10s} {sampler:15s} {str(error).splitlines()[0][:80]}", flush=True)
                 continue
             print(f"{model:10s} {sampler:15s}", "  ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True)

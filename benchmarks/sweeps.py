@@ -1,10 +1,11 @@
-"""A sweep of EP with inducing inputs over all rows, and a gradient, beside the floor of what a sweep must compute.
+"""A sweep of EP with inducing inputs over all rows, and its gradient, against the necessary work of a sweep.
 
-Functions that are independent given the data need a Gram matrix of features (dsyrk) and a product with a triangular
-root (dtrmm) each: that is their floor. Nested sites need both for each pair of functions. They also need a factor of
-the precision of all functions, its inverse and that of the precision (dpotrf, dtrtri, dlauum). To both floors comes
-what the rows' own sites take, as they are computed here. Products are of blocks of rows that stay in a core's memory.
-All times are the least of several turns, of one thread's processor time, at a covariance that all classes share.
+Functions that are independent given the data each need a Gram matrix of features (dsyrk) and a product with a
+triangular root (dtrmm): this is their floor. Nested sites need both for each pair of functions. They also need a factor
+of the precision of all functions, its inverse and the inverse of the precision (dpotrf, dtrtri, dlauum). Both floors
+include the time of the sites of the rows, as computed here. Products are of blocks of rows that fit into a core's
+cache. All times are the shortest of several turns, in processor time of one thread, with a covariance that all classes
+share.
 """
 
 import argparse
@@ -51,7 +52,7 @@ class Prior:
 
 
 def least(turns: int, works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The least processor time of each, which take turns, in ms."""
+    """Shortest processor time of each function, in ms. The functions take turns."""
     found = dict.fromkeys(works, np.inf)
     for _ in range(turns):
         for name, work in works.items():
@@ -62,7 +63,7 @@ def least(turns: int, works: dict[str, Callable[[], object]]) -> dict[str, float
 
 
 def converged(sweeps: SiteSweeps[Any, Any], shape: tuple[int, ...]) -> Array:
-    """Sites after ten damped sweeps from nothing."""
+    """Sites after ten damped sweeps from zero sites."""
     sites, target, scale = np.zeros((2, *shape)), np.zeros((2, *shape)), np.zeros(shape)
     for _ in range(10):
         assert sweep_of(sweeps)(sites, target, scale)[0]
@@ -86,7 +87,7 @@ def products(n: int, m: int, count: int) -> Callable[[], object]:
 
 
 def inverse(size: int) -> Callable[[], object]:
-    """The work of the factor of a precision, its inverse and that of the precision."""
+    """The work of the factor of a precision, its inverse, and the inverse of the precision."""
     rng = np.random.default_rng(2)
     root = rng.normal(size=(size, size)) / np.sqrt(size)
     precision = np.asfortranarray(np.eye(size) + root @ root.T)
@@ -124,7 +125,7 @@ def beside_floor(rule: str, n: int, c: int, m: int, turns: int) -> dict[str, flo
 
 
 def row_sites(rule: str, sites_of: Any, c: int, y: Any, sites: Array) -> Callable[[], object]:
-    """The work on the sites of all rows, from moments that are given."""
+    """The work on the sites of all rows, from given moments."""
     rng = np.random.default_rng(3)
     n, count = sites_of.shape
     if rule != "nested":

@@ -1,7 +1,7 @@
-"""What `importance()` says of a fit at each point, beside the truth by sampling.
+"""Verdicts of `importance()` on a fit at each point, against exact results by sampling.
 
-Prints a Markdown table. Hyperparameters are fixed; the exact posterior of the latent values is sampled by elliptical
-slices, fifty chains at a time. Everything is seeded.
+Prints a Markdown table. Hyperparameters are fixed. Elliptical slice sampling draws the exact posterior of the latent
+values, with fifty chains at once. All seeds are fixed.
 """
 
 import argparse
@@ -29,14 +29,14 @@ Data = tuple[Array, Array]
 
 
 def sixty(X: Array, y: Array) -> Data:
-    """Sixty of the points, standardised, without inputs that are all the same."""
+    """Sixty of the points, standardised, without constant inputs."""
     chosen = np.random.default_rng(0).permutation(len(y))[:60]
     X = X[chosen][:, X[chosen].std(0) > 0]
     return (X - X.mean(0)) / X.std(0), y[chosen]
 
 
 def some_iris() -> Data:
-    """Sixty flowers, standardised with all others."""
+    """Sixty flowers, standardised together with all others."""
     X, y = iris()
     chosen = np.random.default_rng(0).permutation(len(y))[:60]
     return X[chosen], y[chosen]
@@ -56,7 +56,7 @@ def some_digits() -> Data:
 
 
 def drawn(classes: int, variance: float, lengthscale: float) -> Data:
-    """Sixty points in the plane, and labels from the model."""
+    """Sixty points in the plane, with labels drawn from the model."""
     rng = np.random.default_rng([7, classes])
     X = rng.standard_normal((60, 2))
     K = squared_exponential(X, variance=variance, lengthscale=lengthscale) + 1e-8 * np.eye(60)
@@ -131,7 +131,7 @@ def trust(problems: tuple, methods: tuple, steps: int) -> Table:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=600, help="of the sampler")
+    parser.add_argument("--steps", type=int, default=600, help="draws of the sampler")
     logging.getLogger("pymc").setLevel(logging.ERROR)
     logging.getLogger("pymc_gpep").setLevel(logging.ERROR)
     steps = parser.parse_args().steps

@@ -29,7 +29,7 @@ BUILT_BY_THEME = {"genindex.html", "search.html", "py-modindex.html"}
 
 
 class Page(HTMLParser):
-    """Links, pictures and names of anchors of a page."""
+    """Links, pictures and anchor names of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 @cache
 def read(path: Path) -> Page:
-    """The page of a file, which is parsed once for all checks."""
+    """Parse the page of a file, once for all checks."""
     return Page(path)
 
 
@@ -96,7 +96,7 @@ def missing_pictures(site: Path) -> list[str]:
 
 
 def wide_parts(site: Path) -> list[str]:
-    """Pages whose code does not wrap, and parts that are wider than a phone."""
+    """Pages whose code does not wrap, and elements that are wider than a phone."""
     style = (site / "_static" / "site.css").read_text()
     if not re.search(r"highlight pre \{[^}]*white-space: pre-wrap", style):
         return ["_static/site.css does not wrap lines of code"]
@@ -109,9 +109,9 @@ def wide_parts(site: Path) -> list[str]:
 
 
 def pages_that_the_index_misses(site: Path) -> list[str]:
-    """Searched words whose page is not first among the main entries of the search index.
+    """Search terms whose page is not first among the main entries of the search index.
 
-    The search of the site scores such an entry by its share of the word, 50 to 100, and anything else below 50.
+    The search of the site scores such an entry by its share of the word, 50 to 100, and all other matches below 50.
     """
     text = (site / "searchindex.js").read_text()
     index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
@@ -150,7 +150,7 @@ console.log(JSON.stringify(vm.runInContext(code, context)));
 
 
 def pages_that_searches_miss(site: Path, node: str) -> list[str]:
-    """Searched words whose page is not the first result of the site's own search."""
+    """Search terms whose page is not the first result of the site's search."""
     with TemporaryDirectory() as folder:
         script = Path(folder) / "search.js"
         script.write_text(NODE)
@@ -167,7 +167,7 @@ def differences(first: dict[str, str]) -> list[str]:
 def served(site: Path) -> Iterator[str]:
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args: object) -> None:
-            """Print no line for each file."""
+            """Do not print a line for each file."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -196,7 +196,7 @@ onload = async () => {
 
 
 def faults_in_browser(site: Path, browser: str) -> list[str]:
-    """Searches that miss their page, and pages that are wider than a screen, as a headless browser has them."""
+    """Search terms that miss their page, and pages that are wider than a screen, in a headless browser."""
     names = [path.relative_to(site).as_posix() for path, _ in checked_pages(site)]
     names = [name for name in names if name not in BUILT_BY_THEME and not name.startswith("generated/")]
     tasks = [(f"/search.html?q={quote(word)}", []) for word in SEARCHED]

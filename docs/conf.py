@@ -1,4 +1,4 @@
-"""Sphinx configuration. Nothing is fetched while building; pages with code are run."""
+"""Sphinx configuration. The build downloads nothing, and runs pages with code."""
 
 import json
 import os
@@ -33,22 +33,22 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 2
 
-# A page is run whenever Sphinx reads it; an exception in it stops the build.
+# Sphinx runs a page when it reads it. An exception stops the build.
 nb_execution_mode = "force"
 nb_kernel_rgx_aliases = {"python3": "forked"}  # see kernels.py
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_render_markdown_format = "myst"  # tables of records (benchmarks/stored.py)
-nb_output_stderr = "remove"  # what PyMC logs while sampling
+nb_output_stderr = "remove"  # log messages of PyMC during sampling
 nb_custom_formats = {".py": "kernels.read_script"}
 
 # The examples are scripts in cells, and pages of this site.
 shutil.copytree(HERE.parent / "examples", HERE / "generated" / "examples", dirs_exist_ok=True)
 
-# The public names are those of `__all__`, wherever they are defined.
+# The public names are in `__all__`, wherever they are defined.
 autosummary_ignore_module_all = False
 autosummary_imported_members = True
-# What a class inherits from PyMC is documented there.
+# Members inherited from PyMC are documented by PyMC.
 autodoc_inherit_docstrings = False
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
@@ -57,7 +57,7 @@ html_theme = "pymc_sphinx_theme"
 html_title = "pymc_gpep"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-# The theme is made for PyMC's own site: without its visitor statistics, links to its accounts and its search.
+# PyMC's theme without visitor statistics, links to PyMC's accounts, and PyMC's search.
 html_theme_options = {
     "google_analytics_id": "",
     "header_links_before_dropdown": 7,
@@ -71,17 +71,20 @@ html_show_sourcelink = False
 
 
 def skip_metadata_routing(app, what, name, obj, skip, options):
-    """Leave out what scikit-learn adds to its estimators, which refers to its own pages."""
+    """Skip members that scikit-learn adds to its estimators, since they refer to scikit-learn's pages."""
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
 def hide_constructor_of_fit(app, what, name, obj, options, signature, return_annotation):
-    """Show no arguments of `Fit`, which `pm.fit` makes."""
+    """Hide the arguments of `Fit`, which only `pm.fit` makes."""
     return ("", None) if name == "pymc_gpep.Fit" else None
 
 
 def start_kernels(app):
-    """Start the process that kernels are forked from. It ends with its standard input, at the latest with Sphinx."""
+    """Start the process that kernels are forked from.
+
+    It ends when its standard input closes, at the latest with Sphinx.
+    """
     folder = TemporaryDirectory()
     specification = Path(folder.name) / "kernels" / "forked" / "kernel.json"
     specification.parent.mkdir(parents=True)

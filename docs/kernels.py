@@ -1,7 +1,7 @@
-"""Kernels that run the pages, forked from one process that has imported what pages import.
+"""Kernels that run the pages, forked from one process that has imported the modules of pages.
 
-A kernel that starts by itself imports PyMC and this package anew, and reads PyTensor's rewrites. That takes five
-seconds for each page. A forked one is a process of its own as well, with nothing in its namespace.
+A kernel that starts by itself imports PyMC and this package, and reads PyTensor's rewrites. This takes five seconds for
+each page. A forked kernel is also a separate process with an empty namespace.
 """
 
 import gc
@@ -19,11 +19,11 @@ from typing import Any
 from warnings import catch_warnings
 
 ENVIRONMENT = "PYMC_GPEP_KERNELS"
-"""Environment variable with the path of the socket at which kernels are asked for."""
+"""Environment variable with the path of the socket that accepts requests for kernels."""
 
 
 def specification() -> dict[str, object]:
-    """Return the kernel that Jupyter starts: a process that asks for a fork, and ends with it."""
+    """Return the kernel that Jupyter starts: a process that requests a fork, and ends with it."""
     return {
         "argv": [sys.executable, "-S", "-E", __file__, "{connection_file}"],
         "display_name": "Python 3",
@@ -41,7 +41,7 @@ def read_script(text: str) -> Any:
 
 
 def ask(connection_file: str) -> None:
-    """Have a kernel forked, and wait for its end; the kernel ends as soon as this process does."""
+    """Request a fork of a kernel, and wait for its end. The kernel ends as soon as this process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as kernel:
         kernel.connect(os.environ[ENVIRONMENT])
@@ -51,7 +51,8 @@ def ask(connection_file: str) -> None:
 
 def serve() -> None:
     """Import the modules of pages, and fork a kernel for each request, until standard input ends."""
-    # ipykernel names the first after matplotlib has looked; the second is for pyarrow, whose thread no fork would have.
+    # ipykernel sets the first after matplotlib has read it. The second is for pyarrow, whose thread would be lost in a
+    # fork.
     os.environ |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     os.environ |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
     for name in ("arviz", "ipykernel.kernelapp", "matplotlib.pyplot", "sklearn.datasets"):
@@ -65,7 +66,7 @@ def serve() -> None:
     with catch_warnings(action="ignore"):
         fit_and_draw()
     gc.collect()
-    gc.freeze()  # a collection of garbage in a kernel would go over, and copy, all that was there before
+    gc.freeze()  # garbage collection in a kernel would otherwise visit and copy all earlier objects
     running = set[int]()
     with socket.socket(socket.AF_UNIX) as server, selectors.DefaultSelector() as ready:
         server.bind(os.environ[ENVIRONMENT])
@@ -88,10 +89,10 @@ def serve() -> None:
 
 
 def fit_and_draw() -> None:
-    """Do what most pages do, on little data.
+    """Run the work of most pages on little data.
 
-    A first fit reads PyTensor's rewrites, and the kernels that have been compiled. Graphs like these are not rewritten
-    again. A first picture looks for fonts.
+    A first fit reads PyTensor's rewrites and compiled kernels. Graphs that equal these are not rewritten again. A first
+    picture searches for fonts.
     """
     import numpy as np
     import pymc as pm
@@ -137,13 +138,13 @@ def fit_and_draw() -> None:
             fit = pm.fit(method=method, progressbar=False)
         if gp is not None:
             fit.predict(gp, X)
-    figure = Figure(layout="constrained")  # pyplot would choose its backend here, where no kernel shows figures
+    figure = Figure(layout="constrained")  # pyplot would choose a backend here that shows no figures in a kernel
     figure.subplots().set(title="title", xlabel="label")
     figure.savefig(io.BytesIO(), format="png")
 
 
 def run(asked: socket.socket, connection_file: str, folder: str, environment: dict[str, str]) -> None:
-    """Be the kernel of a page, as long as the process that asked for it is there."""
+    """Run the kernel of a page until the requesting process ends."""
     from ipykernel.kernelapp import IPKernelApp
 
     Thread(target=lambda: os._exit(len(asked.recv(1))), daemon=True).start()
@@ -151,7 +152,7 @@ def run(asked: socket.socket, connection_file: str, folder: str, environment: di
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["kernel", "-f", connection_file, "--log-level=40"]  # errors alone
+    sys.argv = ["kernel", "-f", connection_file, "--log-level=40"]  # errors only
     try:
         IPKernelApp.launch_instance(sys.argv[1:])
     finally:

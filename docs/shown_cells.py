@@ -32,7 +32,7 @@ class Shown(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         page, tag = self.arguments
-        self.env.note_dependency(self.env.doc2path(page))  # a changed page changes this one
+        self.env.note_dependency(self.env.doc2path(page))  # if the page changes, this page changes
         node = shown(page=page, tag=tag, caption=" ".join(self.content), alone="picture-only" in self.options)
         self.set_source_info(node)
         return [node]

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Counts: the rate of rare events
 #
-# A latent function is good for more than classes. Here its exponential is the rate of coal mining disasters in the
-# United Kingdom, 1851 to 1961 (Jarrett 1979, "A note on the intervals between coal-mining disasters", Biometrika 66),
-# with two years missing. The model is a stock `pm.Poisson`.
+# A latent function can also model counts. Here its exponential is the yearly rate of coal mining disasters in the
+# United Kingdom, 1851 to 1961 (Jarrett 1979, "A note on the intervals between coal-mining disasters", Biometrika 66).
+# Two years are missing. The likelihood is PyMC's `pm.Poisson`.
 
 # %%
 from pathlib import Path
@@ -26,8 +26,8 @@ X = counts.index.to_numpy(float)[:, None]
 # %% [markdown]
 # ## The model
 #
-# The prior mean of the latent function is the logarithm of a typical rate. Years of unequal length, or mines of unequal
-# number, would be an offset: `mu=pm.math.exp(f + np.log(exposure))`.
+# The prior mean of the latent function is the logarithm of a typical rate. For years of unequal length, or an unequal
+# number of mines, add an offset: `mu=pm.math.exp(f + np.log(exposure))`.
 
 # %%
 with pm.Model(coords={"year": counts.index}) as model:
@@ -57,8 +57,8 @@ for fit in fits.values():
 # %% [markdown]
 # ## Against MCMC
 #
-# Posterior means of the latent values, and their standard deviations, over the years: mean absolute differences. MCMC
-# integrates over the hyperparameters, and `hyper="ccd"` does so too.
+# The table has mean absolute differences over the years, for posterior means and standard deviations of the latent
+# values. MCMC integrates over the hyperparameters, and so does `hyper="ccd"`.
 
 # %%
 draws = mcmc.posterior["f"].stack(sample=("chain", "draw"))
@@ -75,7 +75,7 @@ print(pd.DataFrame(rows).T.round(3).to_string())
 # %% [markdown]
 # ## Predictions
 #
-# `predict` gives mean and variance of a count in a year to come, besides those of the latent function.
+# `predict` returns mean and variance of the count in a future year, and of the latent function.
 
 # %%
 years = np.arange(1851, 1976)

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Digits: ten classes
 #
-# Handwritten digits, eight by eight pixels. A Gaussian process for each of ten classes makes thousands of latent
-# values, and coupling them all would cost the cube of that number. Nested EP keeps the coupling and needs one
-# factorisation for each class and one more, so that time grows with the number of classes and not with its cube.
+# Handwritten digits have eight by eight pixels. With a Gaussian process for each of ten classes, there are thousands of
+# latent values. A dense method would need time proportional to the cube of their number. Nested EP keeps the posterior
+# coupling of classes, and needs only one factorisation for each class plus one. Its time grows linearly with the number
+# of classes.
 
 # %%
 import timeit
@@ -45,8 +46,8 @@ print(f"{len(y)} digits to learn from, {len(ynew)} held out; log evidence {ep.lo
 print(f"predicted right: {right.mean():.1%}; mean log predictive density: {np.log(of_truth).mean():.3f}")
 
 # %% [markdown]
-# A classifier of this kind knows when it does not know: digits that it is sure of are right, and where it errs it said
-# that it might. Its probabilities are on the cautious side.
+# The probabilities show where the classifier may be wrong. Digits with a probability near 1 are right, and errors have
+# lower probabilities. The probabilities are rather too cautious.
 
 # %%
 bins = [0.0, 0.5, 0.75, 0.9, 0.99, 1.0]
@@ -56,10 +57,10 @@ by_certainty = scores.groupby("largest probability", observed=True)
 print(by_certainty.mean().round(3).assign(digits=by_certainty.size()).to_string())
 
 # %% [markdown]
-# ## What classes cost
+# ## Time by number of classes
 #
-# The same hyperparameters and the same number of images, but fewer kinds of digits: the shorter of two times of one
-# whole run of nested EP from a cold start.
+# Hyperparameters and the number of images are the same, and the number of digits varies. The time is of a whole run of
+# nested EP from a cold start, the shorter of two.
 
 # %%
 magnitude, length = float(ep.hyperparameters["eta"]), float(ep.hyperparameters["ls"])

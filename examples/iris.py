@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Iris: what a fit looks like
+# # Iris: a fit in pictures
 #
-# Three species of iris from the length and width of their petals: few enough inputs and hyperparameters to see
-# everything. Nested EP is fitted beside two faster approximations that leave something out: class-independent EP, for
-# which the latent values of a flower are independent in the posterior, and variational Bayes.
+# The model classifies three species of iris by the length and width of their petals. With two inputs and two
+# hyperparameters, everything can be drawn. Nested EP is compared with two faster approximations: variational Bayes, and
+# class-independent EP, which neglects posterior correlations between the latent values of a flower.
 
 # %%
 import time
@@ -46,9 +46,9 @@ print(table[["log_evidence", "ls", "eta", "latent_variance_difference", "mlpd", 
 # %% [markdown]
 # ## In pictures
 #
-# The middle picture shows what is left out: the latent values of this flower are almost certain in their difference,
-# across the dotted line, but not in their level, along it. Predictions, which need the differences, differ less than
-# evidences do.
+# The middle picture shows the neglected correlation. The difference of the latent values of this flower, across the
+# dotted line, is almost certain. Their common level, along the line, is not. Predictions depend on the difference
+# alone, and agree better than evidences.
 
 # %%
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")

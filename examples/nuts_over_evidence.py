@@ -1,9 +1,9 @@
 # %% [markdown]
 # # NUTS over the evidence
 #
-# Nested EP integrates the latent values out, with exact gradients of the evidence. So NUTS, PyMC's own sampler, can
-# walk over the hyperparameters alone: two numbers here, instead of two and a hundred and fifty latent values that
-# depend on them. `gpep.marginalize` makes the model to sample. `gpep.recover_latent` adds latent values to its draws.
+# Nested EP integrates the latent values out, with exact gradients of the evidence. So PyMC's sampler NUTS can draw the
+# hyperparameters alone: two variables here, instead of two hyperparameters and 150 latent values that depend on them.
+# `gpep.marginalize` makes the model to sample. `gpep.recover_latent` adds latent values to its draws.
 
 # %%
 from pathlib import Path
@@ -33,7 +33,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": petals.index[train
 # %% [markdown]
 # ## Sample, and recover
 #
-# The draws have all the variables of the original model, as if that had been sampled.
+# The draws have all variables of the original model.
 
 # %%
 marginal = gpep.marginalize(model, warm=True)
@@ -45,8 +45,8 @@ print(az.summary(idata, var_names=["ls", "eta"]).to_string())
 # %% [markdown]
 # ## The same, faster and slower
 #
-# `hyper="ccd"` stands for the posterior of the hyperparameters by nine weighted points. With two hyperparameters a
-# dense grid is possible too, evidence times priors on the logarithmic scale, and that settles which is right.
+# `hyper="ccd"` approximates the posterior of the hyperparameters by nine weighted points. With two hyperparameters a
+# dense grid of evidence times prior is also possible, on the logarithmic scale. It serves as the reference.
 
 # %%
 ep = pm.fit(method="nested_ep", model=model, hyper="ccd", progressbar=False)
@@ -80,9 +80,9 @@ print(pd.DataFrame(rows).T.round(3).to_string())
 # %% [markdown]
 # ## In pictures
 #
-# Large magnitudes have nearly the same evidence, the largest on the grid (the star) perhaps at its edge: it is the
-# prior that bounds them. On the right are two latent values of the least certain flower, with the hyperparameters
-# integrated out; the mixture of nine Gaussians that CCD makes is drawn as one.
+# Large magnitudes have nearly equal evidence, so that only the prior bounds them. The star marks the largest evidence
+# of the grid, possibly at its edge. On the right are two latent values of the least certain flower, with the
+# hyperparameters integrated out. The mixture of nine Gaussians by CCD is drawn as one Gaussian.
 
 # %%
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")

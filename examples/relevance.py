@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Relevance: which inputs matter
 #
-# With a length scale for each input the evidence can tell inputs that matter from inputs that do not: where an input is
-# noise its length scale grows, and its relevance, the inverse, shrinks towards zero (automatic relevance
-# determination). Here five measurements of wines are joined by four columns of pure noise, and there are few wines to
-# find that out from.
+# With a length scale for each input, the evidence distinguishes relevant inputs from irrelevant ones. The length scale
+# of an input that is noise grows, and its relevance, the inverse, approaches zero (automatic relevance determination).
+# Here the inputs are five measurements of wines and four columns of pure noise, for a small number of wines.
 
 # %%
 from pathlib import Path
@@ -30,9 +29,9 @@ y, ynew = wine.target[train].to_numpy(), wine.target[~train].to_numpy()
 # %% [markdown]
 # ## The prior
 #
-# An inverse gamma distribution with shape 1 for a length scale is an exponential one for the relevance, with most
-# density at zero: an input has to earn its relevance. A second model, with one length scale for all inputs, shows what
-# that is worth.
+# A length scale with an inverse gamma prior of shape 1 has an exponentially distributed relevance. Its density is
+# largest at zero, so that only informative inputs become relevant. For comparison, a second model has one length scale
+# for all inputs.
 
 # %%
 coords = {"input": inputs.columns, "cultivar": ["first", "second", "third"], "wine": inputs.index[train]}
@@ -54,8 +53,8 @@ shared, own = classifier(), classifier(dims="input")
 # %% [markdown]
 # ## Three fits
 #
-# With `hyper="ccd"` the hyperparameters are integrated over, at 149 points, instead of being held at the maximum of
-# their posterior.
+# With `hyper="ccd"` the fit integrates over the hyperparameters at 149 points, instead of using the maximum of their
+# posterior.
 
 # %%
 fits = {
@@ -77,7 +76,7 @@ print(f"{len(y)} wines with {X.shape[1]} inputs to learn from, {len(ynew)} held 
 print(pd.DataFrame(rows).T.round(3).to_string())
 
 # %% [markdown]
-# The length scales of the last fit vary from draw to draw, so that their uncertainty can be seen beside the maximum.
+# The length scales of the last fit vary between draws, which shows their uncertainty.
 
 # %%
 draws = fits["one for each input, integrated"].sample(100, chains=4, random_seed=1)
@@ -93,9 +92,9 @@ print(relevance.sort_values("maximum", ascending=False).round(3).to_string())
 # %% [markdown]
 # ## In pictures
 #
-# Bars on the left are central 80 % intervals. Three measurements stand out from the noise, and alcohol perhaps;
-# magnesium is above it at the maximum, but its interval says that this means nothing. On the right is the probability
-# that each model gives to the true cultivar of a wine held out.
+# Bars on the left are central 80 % intervals. Three measurements are more relevant than the noise, and alcohol perhaps.
+# At the maximum magnesium is also above the noise, but its interval includes the noise level. On the right are the
+# probabilities of the true cultivar of held-out wines by each model.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), layout="constrained", width_ratios=[1.3, 1])

@@ -2,8 +2,8 @@
 # # Two classes: every approximation side by side
 #
 # Is a tumour benign? Two classes need one latent function, and there are seven approximations for it (Nickisch and
-# Rasmussen 2008). Here each of them learns its hyperparameters from two hundred tumours and says how likely the
-# others are to be benign; MCMC says what the approximations should have said.
+# Rasmussen 2008). Here each approximation learns its hyperparameters from two hundred tumours, and predicts the
+# probability that each held-out tumour is benign. MCMC is the reference.
 
 # %%
 from pathlib import Path
@@ -26,7 +26,7 @@ y, ynew = cancer.target[train], cancer.target[held_out]
 # %% [markdown]
 # ## One model, seven fits
 #
-# `gpep.Probit` takes the latent values as they come from the prior, one for each tumour. With a logit it would be
+# `gpep.Probit` takes the latent values of the process, one for each tumour. For a logit, write
 # `pm.Bernoulli("y", logit_p=f, observed=y)`.
 
 # %%
@@ -53,14 +53,14 @@ shown = ["log_evidence", "ls", "eta", "mlpd", "information", "accuracy"]
 print(table[shown].round(3).to_string())
 
 # %% [markdown]
-# Accuracies hardly differ; what differs is how much the probabilities say. `information` is in bits for each
-# tumour, beyond what the frequencies of the classes tell. Evidences are not to be compared from row to row: some
-# are bounds, and those of label regression and of the factorial approximation are loose ones.
+# Accuracies hardly differ. The information in the probabilities does: `information` is in bits for each tumour,
+# relative to the frequencies of the classes. Evidences of different rows are not comparable, since some are bounds. The
+# bounds of label regression and of the factorial approximation are loose.
 #
 # ## At the same hyperparameters
 #
-# Methods find different hyperparameters, so that the table mixes two things. Here are the approximations at EP's,
-# against draws of the exact posterior at the same hyperparameters.
+# In the table above the methods also differ in their hyperparameters. The next table has all approximations at EP's
+# hyperparameters, against draws of the exact posterior at the same hyperparameters.
 
 # %%
 at = {name: float(fits["EP"].hyperparameters[name]) for name in ("ls", "eta")}
@@ -97,11 +97,11 @@ for name, fit in same.items():
 print(pd.DataFrame(rows).T.round(3).to_string())
 
 # %% [markdown]
-# EP has the means, the standard deviations and the probabilities of the exact posterior, and KL nearly so. The
-# mode, which the variational bound has as well, is far closer to zero than the mean. With the right standard
-# deviations Laplace's probabilities are then too even, while the variational bound has standard deviations that are
-# too small in much the same measure. The last column is the mean absolute difference of probabilities to those of
-# MCMC, at the tumours held out.
+# EP's means, standard deviations and probabilities agree with the exact posterior, and KL's nearly agree. The means of
+# Laplace's method and of the variational bound are modes, far closer to zero than the exact means. Laplace's standard
+# deviations are right, so that its probabilities are too close to one half. The variational bound has standard
+# deviations that are too small by about the same factor. The last column is the mean absolute difference of
+# probabilities from MCMC, for held-out tumours.
 #
 # ## In pictures
 

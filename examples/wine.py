@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Wine: declare, fit, sample, predict
 #
-# Three cultivars of wine are told apart by thirteen chemical measurements. The model is ordinary PyMC: one Gaussian
-# process for each cultivar, a length scale for each measurement, priors, and a multinomial probit likelihood. `pm.fit`
-# integrates the latent functions out by nested EP and finds the hyperparameters that the data and their priors favour
-# most.
+# The model classifies three cultivars of wine by thirteen chemical measurements. It is an ordinary PyMC model: one
+# Gaussian process for each cultivar, a length scale for each measurement, priors, and a multinomial probit likelihood.
+# `pm.fit` integrates the latent functions out by nested EP, and maximises the posterior of the hyperparameters.
 
 # %%
 import time
@@ -44,7 +43,7 @@ with pm.Model(coords=coords) as model:
     seconds = time.perf_counter() - began
 
 # %% [markdown]
-# ## What comes of it
+# ## Draws and predictions
 #
 # `ep.sample` draws latent values like those of `pm.sample`; `ep.predict` computes class probabilities at new inputs.
 
@@ -73,9 +72,9 @@ print(table.iloc[np.argsort(certainty)[:3]].round(2).to_string())
 # %% [markdown]
 # ## In pictures
 #
-# On the left each bar is a wine held out, split into its class probabilities. In the middle are the latent values of
-# the least certain wine among those it learned from: they vary much, mostly together, and it is their differences that
-# decide. On the right a high relevance is a short length scale.
+# On the left each bar is a held-out wine, divided by class probabilities. In the middle are the latent values of the
+# least certain training wine. They vary mostly together, and only their differences determine the class. On the right
+# are relevances: a high relevance is a short length scale.
 
 # %%
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")

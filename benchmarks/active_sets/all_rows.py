@@ -1,9 +1,9 @@
-"""What active rows lose beside all rows, at the same hyperparameters: segmentation, satellite and digits, probit.
+"""Loss of active rows against all rows, at the same hyperparameters: segmentation, satellite and digits, probit.
 
-One squared exponential for all classes, whose magnitude and length scale are about the maximum of nested EP's evidence
-on 300 random rows of the training part; cells of their own find that again. Satellite's training part is a random 2000
-of its 4435 rows. Nested EP of all 4649 digits would take hours, and is not done: random active rows, whose sites are
-iterated like those of others, are nested EP of so many random rows.
+All classes share one squared exponential. Its magnitude and length scale are near the maximum of nested EP's evidence
+on 300 random training rows. Separate cells find this maximum again. The training part of satellite is a random 2000 of
+its 4435 rows. Nested EP of all 4649 digits would take hours, and is not run. Random active rows, whose sites are also
+iterated, are equivalent to nested EP of a random subset of rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,15 +41,15 @@ AT = {
     "satellite, 2000 rows": (3.2, 2.0),
     DIGITS: (4.9, 3.2),
 }
-"""Log magnitude σ² and log length scale that predictions have."""
+"""Log σ² and log length scale of the predictions."""
 COUNTS, MORE = (50, 100, 200, 500), (1000,)
-"""Of active rows; the latter for the digits alone."""
+"""Numbers of active rows. `MORE` is for the digits alone."""
 SCORES = ("expected", "information", "random")
 WHOLE, MAXIMUM = "all rows", "maximum"
 
 
 def load(data: str, name: str, size: Sequence[int] | None) -> Split:
-    """Training part and the rest, standardised by the former; `size` limits both."""
+    """Training part and test part, standardised by the training part. `size` limits both."""
     if name == DIGITS:
         digits = split("usps10", data)
         return subset(digits, *size) if size else digits
@@ -66,7 +66,7 @@ def load(data: str, name: str, size: Sequence[int] | None) -> Split:
 
 
 def learned(data: str, name: str, learn_from: int) -> Arrays:
-    """The maximum of nested EP's posterior of both, on some of the rows."""
+    """The maximum of nested EP's posterior of both hyperparameters, on some of the rows."""
     part = subset(load(data, name, None), learn_from, 1)
     model, _ = classifier(part, ard=False)
     fit = pm.fit(method="nested_ep", model=model, hyper="map", progressbar=False)
@@ -74,7 +74,7 @@ def learned(data: str, name: str, learn_from: int) -> Arrays:
 
 
 def by_all_rows(data: str, name: str, size: list[int] | None) -> Arrays:
-    """Log densities of held-out labels, and whether they are right, by nested EP of all rows."""
+    """Log densities of held-out labels, and whether predictions are right, by nested EP of all rows."""
     parts = load(data, name, size)
     prior = squared_exponential(distances(parts), *AT[name])
     with threadpool_limits(1):
@@ -88,7 +88,7 @@ def by_all_rows(data: str, name: str, size: list[int] | None) -> Arrays:
 def by_active_rows(
     data: str, name: str, score: str, counts: Sequence[int], size: list[int] | None
 ) -> Arrays:  # fmt: skip
-    """The same by the first active rows, more and more of them, up to as many as there are rows."""
+    """As `by_all_rows`, by increasing numbers of first active rows, up to all rows."""
     parts = load(data, name, size)
     prior = squared_exponential(distances(parts), *AT[name])
     n, classes = len(parts.y), parts.classes

@@ -1,7 +1,7 @@
 """Section 3 of Girolami and Rogers: hyper-hyperparameters α = (σ, τ) by type-II maximum likelihood, on the toy.
 
-The paper mentions this way, and has vague priors in its experiments. After each step of the mean field α maximises
-Π_d p(φ̃_d | σ, τ), with ψ_d integrated out: p(φ | σ, τ) = σ τ^σ / (τ + φ)^{σ + 1}.
+The paper mentions this option, and uses vague priors in its experiments. After each step of the mean field, α maximises
+Π_d p(φ̃_d | σ, τ) with ψ_d integrated out: p(φ | σ, τ) = σ τ^σ / (τ + φ)^{σ + 1}.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ DATA_SETS = 1
 LATE = 10
 PRIORS = {"vague": "σ = τ = 0.001", "learned": "learned", "late": f"learned from step {LATE}"}
 FIRST = {"vague": np.inf, "learned": 0, "late": LATE}
-"""Step from which α is learned."""
+"""First step after which α is learned."""
 _BOUND = np.log(1e6)
 
 

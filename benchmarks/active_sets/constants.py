@@ -1,8 +1,8 @@
-"""Marginal likelihoods of table 1 of Girolami and Rogers with the constants that they may have, and the toy's size.
+"""Marginal likelihoods of table 1 of Girolami and Rogers with constants that they may include, and the toy's size.
 
-The table prints numbers of Laplace and VB that depend on constants. Relevances are those of table 1 here, by the mean
-field with the authors' weights. The toy's number of points to learn from is not printed: with relevances near those
-that all runs of section 6.1 find, the error of VB is a function of this number.
+The numbers of Laplace and VB in the table depend on constants. Relevances are those of table 1 here, by the mean field
+with the authors' weights. The toy's number of training points is not printed: for relevances as in all runs of section
+6.1, the error of VB is a function of this number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ PRINTED = {
     "wine": ((-152.22, 1.29), (-253.90, 1.52)),
     "glass": ((-275.11, 2.87), (-776.79, 5.75)),
 }
-"""Means and standard deviations of the marginal likelihood by Laplace, and of the bound by VB."""
+"""Means and standard deviations of the log marginal likelihood by Laplace, and of the bound by VB."""
 SPLITS = 3
 SIZES = (40, 80, 120, 160, 200, 240)
 PHI = np.array([10.0] * RELEVANT + [0.004] * 8)
 
 
 def evidences(data: str, name: str, seed: int, draws: int, steps: int) -> dict[str, Any]:
-    """Log evidence of Laplace with a softmax and bound of VB, at the relevances of one split."""
+    """Log evidence of Laplace with a softmax, and bound of VB, at the relevances of one split."""
     split = load(data, name, seed)
     prior = prior_of(split, learn(split, "authors", ard=True, draws=draws, steps=steps, seed=seed).phi)
     found = []

@@ -1,9 +1,10 @@
 """Seeger and Jordan (2004), section 7: even digits of MNIST by 150 active rows of 800, with a softmax.
 
-200 images of each even digit at random, 200 of the 1000 to predict. One covariance for all functions,
-v exp{−w ‖x − x'‖² / (2 · 784)}, pixels from 0 to 1, which the paper does not say; sites that couple the functions, and
-rows by the information that they give. Its candidates are 32 at a time, of which half stay. Sites of the last 25 rows
-move as rows are included, three times each; pieces without that iterate all sites to their fixed point at the end.
+Training rows are 200 random images of each even digit. 200 of 1000 test rows are of each digit. All functions share the
+covariance v exp{−w ‖x − x'‖² / (2 · 784)}. The paper does not state the range of pixels, which is 0 to 1 here. Sites
+couple the functions, and rows are selected by their information. There are 32 candidates, half of which are replaced.
+Sites of the last 25 rows are updated three times after each inclusion. Pieces without these updates iterate all sites
+to their fixed point at the end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +32,11 @@ PIXELS = 784
 JITTER = 1e-6
 SPLITS = 3
 MANY, DRAWN_OFTEN = 20, (5.0, 40.0)
-"""Number of draws of the images at one setting, and this setting."""
+"""Number of random subsets of the images for one setting, and this setting."""
 PAIRS = (((5, 50), (5, 25)), ((1, 40), (5, 20)))
 """Settings of figures 1 and 2, and of figures 3 and 4."""
 SMALL = ((1, 2), (1, 5), (5, 2), (5, 5))
-"""Settings of much smaller w, of which the paper has an error of about 0.10."""
+"""Settings of much smaller w. The paper reports an error of about 0.10 for them."""
 WAYS: dict[str, dict[str, Any]] = {
     "paper's": {"sites": "coupled", "liquid": 25, "passes": 3, "polish": False},
     "weighed": {"sites": "coupled", "liquid": 25, "passes": 3, "polish": False, "weights": (0.5, 0.05, 10)},
@@ -43,12 +44,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "independent": {"sites": "independent", "liquid": 1, "passes": 2, "polish": False},
     "separate": {"sites": "separate", "liquid": 1, "passes": 2, "polish": False},
 }
-"""Ways to choose rows and sites; "weighed" is that of appendix D.5, and the last two are the paper's section 6."""
+"""Methods to select rows and sites: "weighed" is in appendix D.5, the last two in section 6 of the paper."""
 COLUMNS = ("error", "probability", "lowest entropy", "highest entropy")
 
 
 def load(data: str, seed: int, each: int, held_out: int) -> Split:
-    """So many images of each even digit, at random."""
+    """Load the given number of random images of each even digit."""
     whole = mnist(data)
     rng = np.random.default_rng(seed)
     rows = np.concatenate([rng.permutation(np.flatnonzero(whole.y == digit))[:each] for digit in DIGITS])
@@ -60,7 +61,7 @@ def load(data: str, seed: int, each: int, held_out: int) -> Split:
 def predictions(
     data: str, v: float, w: float, seed: int, way: str, each: int, held_out: int, active: int, counts: Sequence[int]
 ) -> Arrays:
-    """`COLUMNS` by the first active rows, more and more of them."""
+    """`COLUMNS` for increasing numbers of first active rows."""
     split = load(data, seed, each, held_out)
     n, m, classes = len(split.y), len(split.ynew), len(DIGITS)
 
@@ -71,13 +72,13 @@ def predictions(
     k.flat[:: n + 1] += JITTER * v
     likelihood = SoftmaxLikelihood()
     options = WAYS[way] | {"liquid": min(WAYS[way]["liquid"], active)}
-    # As many sites of a function, whichever rows they are on.
+    # equally many sites of a function, for any rows
     ivm = IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, criterion="information", **options)
     prior = DenseRows(k, np.zeros((classes, n)))
     solution = ivm.solve(prior, split.y, likelihood=likelihood, random_seed=seed)
     cross = covariance(split.Xnew, split.X[solution.selection.rows])
     found = []
-    if way == "separate":  # the first rows are not those of a shorter run
+    if way == "separate":  # the first rows of a longer run differ from a shorter run
         counts = (len(solution.selection.rows),)
     for mean, cov in by_first_rows(ivm, solution, cross, v, counts):
         p, _ = likelihood.probabilities(mean, cov, tolerance=1e-3)
@@ -121,7 +122,7 @@ class EvenDigits(Experiment):
         ]
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of many draws of one setting; the other tables were stored before there were records."""
+        """Table of many random subsets at one setting. The other tables were stored before there were records."""
         runs = of_setting(*DRAWN_OFTEN, found, splits=MANY)
         if not runs:
             return {}
@@ -198,7 +199,7 @@ class EvenDigits(Experiment):
 
 
 def _of_other_ways(found: Mapping[str, Arrays]) -> list[str]:
-    """Lines of a table of settings that are not in the paper's, and of other ways."""
+    """Lines of a table of settings that are not in the paper's table, and of other methods."""
     lines = []
     for way in WAYS:
         for v, w in (*SMALL, *EVEN_DIGITS):
@@ -215,12 +216,12 @@ def _of_other_ways(found: Mapping[str, Arrays]) -> list[str]:
 def of_setting(
     v: float, w: float, found: Mapping[str, Arrays], way: str = "paper's", splits: int = SPLITS
 ) -> list[Arrays]:
-    """What there is of a setting, in the order of splits."""
+    """Results of a setting in the order of splits."""
     return [found[name] for seed in range(splits) if (name := name_of(v, w, seed, way)) in found]
 
 
 def orders(record: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many neighbouring pairs of settings are as the paper's: the probability falls with w and rises with v."""
+    """Number of neighbouring pairs of settings in the paper's order: the probability falls with w and rises with v."""
     probability = {name: values["mean"][1] for name, values in record.items()}
     settings = [(v, w) for v, w in EVEN_DIGITS if f"{v:g}, {w:g}" in probability]
     right = of = 0

@@ -1,9 +1,9 @@
 """Section 6.4 and figure 6: spoken letters, 26 classes of 617 inputs, by 2000 of 6238 rows.
 
-Scores are the error, the mean log predictive density and the mean probability of the labels: the paper's figure has a
-"predictive likelihood" that may be either of these two. Inputs are standardised by the rows to learn from, and the
-covariance is exp{−φ Σ_d (x_d − x'_d)²} with φ = 0.001. The paper adds the score every 50 inclusions, here it is every
-250. Beside it, what the paper lacks: variational Bayes of all rows.
+Scores are the error, the mean log predictive density and the mean probability of the labels: the "predictive
+likelihood" in the paper's figure may be either of the latter. Inputs are standardised by the training rows. The
+covariance is exp{−φ Σ_d (x_d − x'_d)²} with φ = 0.001. The paper computes scores every 50 inclusions, and this
+experiment every 250. Variational Bayes of all rows is computed in addition.
 """
 
 import resource
@@ -39,7 +39,7 @@ PRINTED = 0.0352
 
 
 def load(data: str, size: Sequence[int] | None = None) -> Split:
-    """The split of the data, or so many rows of its parts."""
+    """Load the split of the data, or the given number of rows of its parts."""
     (X, labels), (Xnew, others) = (read_table(Path(data) / name) for name in FILES)
     X, Xnew = standardised(X, Xnew)
     names, codes = np.unique(np.concatenate([labels, others]), return_inverse=True)
@@ -49,12 +49,12 @@ def load(data: str, size: Sequence[int] | None = None) -> Split:
 
 
 def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Between rows (n, d) and (m, d)."""
+    """Covariance between rows (n, d) and (m, d)."""
     return np.exp(-PHI * cdist(a, b, "sqeuclidean"))
 
 
 def by_active_rows(data: str, score: str, seed: int, active: int, every: int, size: list[int] | None) -> Arrays:
-    """Scores by the first active rows, more and more of them."""
+    """Scores for increasing numbers of first active rows."""
     split = load(data, size)
     n, classes = len(split.y), 26
     k = covariance(split.X, split.X)
@@ -68,7 +68,7 @@ def by_active_rows(data: str, score: str, seed: int, active: int, every: int, si
 
 
 def by_all_rows(data: str, size: list[int] | None) -> Arrays:
-    """The same by variational Bayes of all rows."""
+    """Scores by variational Bayes of all rows."""
     split = load(data, size)
     n, classes = len(split.y), 26
     k = covariance(split.X, split.X)
@@ -79,7 +79,7 @@ def by_all_rows(data: str, size: list[int] | None) -> Arrays:
 
 
 def _scores(split: Split, mean: np.ndarray, cov: np.ndarray) -> tuple[float, float, float]:
-    """Part that is wrong, and mean log probability and mean probability of the labels."""
+    """Fraction of errors, and mean log probability and mean probability of the labels."""
     p, _ = class_probabilities(mean, cov)
     of_labels = p[np.arange(len(p)), split.ynew]
     return float((p.argmax(axis=1) != split.ynew).mean()), float(np.log(of_labels).mean()), float(of_labels.mean())

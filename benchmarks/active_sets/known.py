@@ -1,4 +1,4 @@
-"""Predictions at known hyperparameters, s exp{−Σ_d φ_d (x_d − x'_d)²}, by approximations and by Gibbs sampling."""
+"""Predictions at given hyperparameters, s exp{−Σ_d φ_d (x_d − x'_d)²}, by approximations and by Gibbs sampling."""
 
 import logging
 from typing import NamedTuple
@@ -42,7 +42,7 @@ def prior_of(split: Split, phi: Array, s: float = 1.0) -> Prior:
 
 
 def approximated(method: str, prior: Prior, y: Array, classes: int) -> Array:
-    """Class probabilities (m, classes) of held-out points; NaN where the approximation does not converge."""
+    """Class probabilities (m, classes) of held-out points, NaN if the approximation does not converge."""
     approximator, name = METHODS[method]
     likelihood = next(each for each in LIKELIHOODS if each.name == name)
     with threadpool_limits(1):
@@ -52,10 +52,10 @@ def approximated(method: str, prior: Prior, y: Array, classes: int) -> Array:
 
 
 def sampled(split: Split, phi: Array, s: float, *, burn: int, draws: int, used: int, seed: int) -> Array:
-    """The same by Gibbs sampling, averaged over `used` of `draws` sweeps that follow `burn`."""
+    """Class probabilities by Gibbs sampling, averaged over `used` of `draws` sweeps after `burn` sweeps."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     d = split.X.shape[1]
-    # Inputs that are scaled by the relevances may have none.
+    # inputs scaled by the relevances may have none
     scaled, new = (np.ascontiguousarray(x * np.sqrt(2.0 * phi)) for x in (split.X, split.Xnew))
     with threadpool_limits(1), pm.Model():
         gp = pm.gp.Latent(cov_func=s * pm.gp.cov.ExpQuad(d, ls=1.0))
@@ -68,7 +68,7 @@ def sampled(split: Split, phi: Array, s: float, *, burn: int, draws: int, used: 
 
 
 def scores(p: Array, y: Array) -> tuple[float, float]:
-    """Part that is wrong, and the sum of log probabilities of labels; NaN if there are no probabilities."""
+    """Fraction of errors, and the sum of log probabilities of labels, NaN without probabilities."""
     if not np.isfinite(p).all():
         return np.nan, np.nan
     return float((p.argmax(axis=1) != y).mean()), float(np.log(of_labels(p, y)).sum())

@@ -1,4 +1,4 @@
-"""What the papers print."""
+"""Numbers that the papers print."""
 
 EVEN_DIGITS: dict[tuple[float, float], tuple[float, float, float, float]] = {
     (0.5, 40): (0.03, 0.250980, 1.577508, 1.608262),
@@ -23,7 +23,7 @@ EVEN_DIGITS: dict[tuple[float, float], tuple[float, float, float, float]] = {
     (3, 25): (0.04, 0.427809, 1.252592, 1.589746),
     (5, 20): (0.04, 0.477860, 1.069909, 1.591897),
 }
-"""Seeger and Jordan (2004), section 7: v and w, and error, mean probability of labels, least and most entropy."""
+"""Seeger and Jordan (2004), section 7: v and w → error, mean probability of labels, smallest and largest entropy."""
 
 Spread = tuple[float, float]
 TABLE_1: dict[str, dict[str, tuple[Spread, Spread, Spread]]] = {
@@ -48,7 +48,7 @@ TABLE_1: dict[str, dict[str, tuple[Spread, Spread, Spread]]] = {
         "density": ((-90.38, 3.25), (-77.60, 3.91), (-79.86, 4.80)),
     },
 }
-"""Girolami and Rogers (2006), table 1: mean and standard deviation by Laplace (softmax), VB and Gibbs sampling."""
+"""Girolami and Rogers (2006), table 1: means and standard deviations by Laplace (softmax), VB and Gibbs sampling."""
 
 TABLE_2: dict[str, dict[str, Spread]] = {
     "segmentation": {"best SVM": (7.5, 1.2), "ARD": (7.8, 1.5), "one": (11.5, 1.2)},

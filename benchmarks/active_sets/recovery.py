@@ -1,7 +1,7 @@
-"""Hyperparameters that the bound of active rows finds, beside nested EP's of all rows, on draws from the model.
+"""Hyperparameters by the bound of active rows, against nested EP of all rows, on data drawn from the model.
 
-Six standard normal inputs, three of which matter, three classes, a multinomial probit; eta² times a squared exponential
-for all functions. Length scales and eta are those of the highest posterior.
+Six standard normal inputs, three of them relevant, three classes, and a multinomial probit. All functions share eta²
+times a squared exponential. Length scales and eta maximise the posterior.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def draw_data(seed: int, rows: int, test: int) -> Split:
-    """Inputs and labels of the model with the true hyperparameters."""
+    """Draw inputs and labels from the model with the true hyperparameters."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rows + test, INPUTS))
     scaled = X[:, : len(LENGTHS)] / LENGTHS

@@ -1,4 +1,4 @@
-"""Relevances of inputs for the tables of Girolami and Rogers: by mean field as there, or at a maximum of evidence."""
+"""Relevances of inputs for the tables of Girolami and Rogers: by their mean field, or at a maximum of evidence."""
 
 from itertools import islice
 from typing import NamedTuple
@@ -22,28 +22,28 @@ Array = np.ndarray
 WEIGHTS = ("authors", "utilities")
 """Weights of draws of the relevances."""
 PATIENCE, TOLERANCE = 5, 0.01
-"""With weights of the utilities a run ends where so many steps have not raised the bound by so much, relative."""
+"""With weights of the utilities, a run ends if this many steps have not raised the bound by this relative amount."""
 MAXIMA = {"maximum, VB": "vb", "maximum, nested EP": "nested_ep"}
 TOO_MUCH = 0.5 * np.log(2 * np.pi)
-"""By this, times n (c − 1), the bound is too low as the paper prints it."""
+"""The bound as the paper prints it is too low by this number times n (c − 1)."""
 RELEVANCES = (*WEIGHTS, *MAXIMA)
-"""Ways to them."""
+"""Methods to compute relevances."""
 
 
 class Learned(NamedTuple):
-    """Where a run of the mean field ended, or a search for the maximum."""
+    """Result of a run of the mean field, or of a search for the maximum."""
 
     phi: Array
-    """Relevances (d,), the same ones where there is a single one.
+    """Relevances (d,), equal if there is a single relevance.
 
-    With the authors' weights they are those that the last step ends with, as in their program, with others those that
-    the step with the highest bound begins with.
+    With the authors' weights they are the result of the last step, as in the authors' program. With other weights they
+    are the start of the step with the highest bound.
     """
     bound: float
-    """Of the evidence, where that step begins."""
+    """Bound of the evidence at the start of this step."""
     steps: int
     effective: float
-    """What the draws of a step are worth, the median over steps."""
+    """Effective number of draws of a step, the median over steps."""
     magnitude: float = 1.0
     """Prior variance of the functions."""
 
@@ -51,11 +51,11 @@ class Learned(NamedTuple):
 def learn(
     split: Split, how: str, *, ard: bool, draws: int, steps: int, seed: int, rise: float | None = None
 ) -> Learned:  # fmt: skip
-    """Relevances in one of the ways: by mean field from φ = 1, or, with a magnitude, at a maximum of evidence.
+    """Relevances by one method: by mean field from φ = 1, or, with a magnitude, at a maximum of evidence.
 
-    Without `ard` all inputs have the same one. A run with the authors' weights and `rise` begins with random utilities,
-    as theirs, and ends with the first step that raises the bound as they print it by less than that part of it.
-    Without `rise` it makes all its steps, and where it begins is of no account.
+    Without `ard` all inputs share one relevance. A run with the authors' weights and `rise` starts with random
+    utilities, as the authors' runs, and ends with the first step that raises the printed bound by less than this
+    fraction. Without `rise` it makes all steps, and its start does not matter.
     """
     if how in MAXIMA:
         return _at_maximum(split, MAXIMA[how], ard)
@@ -94,7 +94,7 @@ def ended(bounds: list[float], split: Split, how: str, rise: float | None) -> bo
 
 
 def _at_maximum(split: Split, method: str, ard: bool) -> Learned:
-    """Relevances and magnitude at the maximum of a method's evidence and the priors of `benchmarks.paper`."""
+    """Relevances and magnitude at the maximum of a method's evidence with the priors of `benchmarks.paper`."""
     model, _ = classifier(split, ard)
     with threadpool_limits(1):
         fit = pm.fit(method=method, model=model, hyper="map", progressbar=False)

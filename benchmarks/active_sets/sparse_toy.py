@@ -1,8 +1,8 @@
-"""Section 6.3 and figure 5: error against the number of active rows, chosen by their labels' probability or at random.
+"""Section 6.3 and figure 5: error against the number of active rows, selected by label probability or at random.
 
-1000 new rows of the toy of section 6.1, 2385 to predict, 50 active rows, 20 random starts on the same rows, and as many
-with rows of their own. The relevances are the paper's "posterior means of the previous example", which `toy` finds with
-the authors' weights: about φ₁ = φ₂ = 10, and 0.004 for the others.
+There are 1000 new rows of the toy of section 6.1, 2385 test rows and 50 active rows, 20 random starts on the same rows,
+and 20 starts with their own rows. The relevances are the paper's "posterior means of the previous example", which `toy`
+finds with the authors' weights: about φ₁ = φ₂ = 10, and 0.004 for all other inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ EDGE = 1.1
 
 
 def errors(seed: int, variant: str, rows: int, test: int) -> Arrays:
-    """Part of the test rows that is predicted wrongly with the first active rows, and r² of these."""
+    """Fraction of test rows predicted wrongly with the first active rows, and r² of these rows."""
     rng = np.random.default_rng(0 if variant.endswith(SAME) else seed)
     (X, y), (Xnew, ynew) = draw_data(rows, rng), draw_data(test, rng)
     chosen, p = predictions(X, y, Xnew, variant, seed, COUNTS)
@@ -56,7 +56,7 @@ def errors(seed: int, variant: str, rows: int, test: int) -> Arrays:
 def predictions(
     X: np.ndarray, y: np.ndarray, Xnew: np.ndarray, variant: str, seed: int, counts: Sequence[int]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Active rows in their order, and probabilities (m, 3) of new rows with the first ones of them."""
+    """Active rows in their order, and probabilities (m, 3) of new rows for increasing numbers of them."""
     phi = np.full(INPUTS, OTHERS)
     phi[:RELEVANT] = RELEVANCE
     k = covariance(X, X, phi) + JITTER * np.eye(len(X))
@@ -154,7 +154,7 @@ class SparseToy(Experiment):
 
 
 def draw_rows(ax: Axes, found: Arrays) -> None:
-    """Rows of three classes, circles around active rows, and contours of probabilities of one third."""
+    """Draw rows of three classes, circles around active rows, and contours of probability ⅓."""
     for k, (marker, colour) in enumerate(zip("x+.", colours(3), strict=True)):
         own = found["x"][found["y"] == k]
         ax.plot(*own.T, marker, color=colour, markersize=3, label=f"class {k + 1}")
@@ -170,12 +170,12 @@ def spread(error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def near_boundary(squared: np.ndarray) -> float:
-    """Share of active rows near a boundary between classes, from r² of each."""
+    """Fraction of active rows near a boundary between classes, from r² of each."""
     return float((((squared > 0.05) & (squared < 0.2)) | ((squared > 0.4) & (squared < 0.7))).mean())
 
 
 def of_variant(variant: str, found: Mapping[str, Arrays]) -> list[Arrays]:
-    """What there is of a variant, in the order of starts."""
+    """Results of a variant in the order of starts."""
     return [found[name] for seed in range(STARTS) if (name := f"{variant} {seed}") in found]
 
 

@@ -1,11 +1,11 @@
 """Section 6.2, figures 3 and 4 of Girolami and Rogers: predictive likelihood over magnitude and relevance.
 
-The toy of section 6.1, three classes, or two where the outer ring and the middle are merged; 240 points to learn from,
-and s exp{−φ ‖x − x'‖²} with log s and log φ from −1 to 5. With all ten inputs even nearest neighbours are so far apart
-that next to nothing is predicted in most of that range: there are surfaces of the two relevant inputs too. Gibbs
-sampling has the paper's 2000 sweeps of burn-in and 1000 that count. With two classes the multinomial probit is the
-probit of one function with covariance s exp{−φ ‖x − x'‖²}: that of the difference of the two functions, whose
-covariance and noise are both doubled.
+The toy of section 6.1 has three classes, or two with the outer ring and the middle merged. There are 240 training
+points, and the covariance is s exp{−φ ‖x − x'‖²} with log s and log φ from −1 to 5. With all ten inputs even nearest
+neighbours are so distant that predictions are poor in most of this range. There are additional surfaces for the two
+relevant inputs. Gibbs sampling has 2000 sweeps of burn-in and 1000 further sweeps, as in the paper. With two classes
+the multinomial probit equals a probit of one function with covariance s exp{−φ ‖x − x'‖²}, the scaled difference of
+both functions: covariance and noise are both doubled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ TRAIN, TEST = 240, 1000
 
 
 def load(problem: str, train: int, test: int, seed: int = 0) -> Split:
-    """Points to learn from and to predict."""
+    """Training and test points."""
     classes, inputs = PROBLEMS[problem]
     rng = np.random.default_rng(seed)
     (X, y), (Xnew, ynew) = draw_data(train, rng), draw_data(test, rng)
@@ -109,7 +109,7 @@ class Surfaces(Experiment):
         return record, "\n".join(lines)
 
     def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Means over φ: densities of Gibbs sampling, and differences of approximations from these."""
+        """Means over φ: densities of Gibbs sampling, and differences of approximations from them."""
         found = {}
         for problem in list(PROBLEMS)[:2]:
             classes = problem.partition(",")[0]
@@ -146,7 +146,7 @@ class Surfaces(Experiment):
 
 
 def surface(problem: str, found: Mapping[str, Arrays]) -> tuple[Array, Array, Array] | None:
-    """Grid of what there is, and errors and mean log densities (methods, log s, log φ), NaN where there is none."""
+    """Available grid, and errors and mean log densities (methods, log s, log φ), NaN where results are missing."""
     pairs = [pair for pair in product(GRID, repeat=2) if name_of(problem, *pair) in found]
     if not pairs:
         return None
@@ -159,7 +159,7 @@ def surface(problem: str, found: Mapping[str, Arrays]) -> tuple[Array, Array, Ar
 
 
 def _extreme(grid: Array, values: Array) -> str:
-    """The largest value and where it is."""
+    """The largest value and its place."""
     i, j = np.unravel_index(np.nanargmax(values), values.shape)
     return f"{values[i, j]:.3f} ({grid[i]:g}, {grid[j]:g})"
 

@@ -1,10 +1,10 @@
 """Section 6.2 and table 1 of Girolami and Rogers: the toy and four UCI data sets by Laplace, VB and Gibbs sampling.
 
-Random 60 % of the rows to learn from, standardised by these; of the toy, whose numbers of points are not printed, 80
-that are drawn, and 150 to predict. Relevances exp{−Σ_d φ_d (x_d − x'_d)²} come from the mean field, 50 steps with the
-authors' weights, or with those of the utilities, and are then the same for all methods; beside that, what the paper
-lacks: a magnitude as well, all at the maximum of the evidence of VB or of nested EP. Gibbs sampling has 2000 sweeps of
-burn-in and 1000 that count, as the paper has in its figures.
+A random 60 % of the rows are for training, and standardise all rows. The toy, whose numbers of points are not printed,
+has 80 random training points and 150 test points. Relevances exp{−Σ_d φ_d (x_d − x'_d)²} come from 50 steps of the mean
+field with the authors' weights or with weights of the utilities, and are then the same for all methods. In addition to
+the paper, relevances and a magnitude are at the maximum of the evidence of VB or nested EP. Gibbs sampling has 2000
+sweeps of burn-in and 1000 further sweeps, as in the paper's figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class Table1(Experiment):
 
 
 def _rows(name: str, runs: Sequence[Arrays]) -> tuple[dict[str, Any], list[str]]:
-    """Of one data set."""
+    """Rows of one data set."""
     of_all = np.array([run["scores"] for run in runs]) * [100.0, 1.0]
     lines = []
     for i, quantity in enumerate(("error", "density")):
@@ -126,7 +126,7 @@ def _rows(name: str, runs: Sequence[Arrays]) -> tuple[dict[str, Any], list[str]]
 
 
 def of_data(name: str, weights: str, found: Mapping[str, Arrays]) -> list[Arrays]:
-    """What there is of a data set, in the order of splits."""
+    """Results of a data set in the order of splits."""
     return [found[key] for seed in range(SPLITS) if (key := f"{name}, {weights}, split {seed}") in found]
 
 

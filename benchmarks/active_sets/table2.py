@@ -1,12 +1,13 @@
-"""Section 6.5 and table 2 of Girolami and Rogers: errors beside those of support vector machines.
+"""Section 6.5 and table 2 of Girolami and Rogers: errors against support vector machines.
 
-Segmentation (250 rows to learn from, of 2310), DNA (300, of 3186), the letters A, B and E (280, of 2323), waveform
-(150, generated), and satellite (800, of 6435), the smallest sizes of Duan and Keerthi (2005), whose splits are not at
-hand: ours are random, with at most 2000 rows to predict. Inputs are standardised by the rows to learn from.
-exp{−Σ_d φ_d (x_d − x'_d)²} with one φ for all inputs or one for each, by VB and the mean field with the authors'
-weights or those of the utilities; the former begins with random utilities and ends as in the paper, where a step raises
-the bound by less than a hundredth, with the letters by less than a tenth. Beside that, with a magnitude, the maximum of
-the evidence of VB and of nested EP, and a support vector machine of scikit-learn, C and γ by cross-validation.
+The data sets are segmentation (250 training rows of 2310), DNA (300 of 3186), the letters A, B and E (280 of 2323),
+waveform (150, generated), and satellite (800 of 6435): the smallest sizes of Duan and Keerthi (2005). Their splits are
+not available. The splits here are random, with at most 2000 test rows. Inputs are standardised by the training rows.
+exp{−Σ_d φ_d (x_d − x'_d)²} has one φ for all inputs or one for each, by VB and the mean field with the authors' weights
+or weights of the utilities. With the authors' weights runs start with random utilities. As in the paper, they end if a
+step raises the bound by less than a hundredth, or for the letters by less than a tenth. In addition there are fits with
+a magnitude at the maximum of the evidence of VB and of nested EP, and a support vector machine of scikit-learn with C
+and γ by cross-validation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,14 +37,14 @@ FILES = {
 TEST = 2000
 SPLITS = 20
 RISE = {"letters": 0.1}
-"""Part of the bound that a step must raise it by, where it is not a hundredth."""
+"""Smallest relative rise of the bound by a step, where it is not a hundredth."""
 HOW: dict[str, tuple[str, Any]] = {
     "mean field, authors": ("authors", VariationalBayes()),
     "mean field, utilities": ("utilities", VariationalBayes()),
     "maximum, VB": ("maximum, VB", VariationalBayes()),
     "maximum, nested EP": ("maximum, nested EP", NestedEP()),
 }
-"""How hyperparameters are found, and the approximation that predicts."""
+"""Search for the hyperparameters, and approximation of the predictions."""
 KINDS = {"one": "one φ", "ARD": "a φ for each input"}
 SVM = "support vector machine"
 
@@ -160,7 +161,7 @@ class Table2(Experiment):
 
 
 def name_of(name: str, how: str, kind: str | None, seed: int) -> str:
-    """Of a cell."""
+    """Name of a cell."""
     return f"{name}, {how}, {kind}, split {seed}" if kind else f"{name}, {how}, split {seed}"
 
 

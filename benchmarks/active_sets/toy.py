@@ -1,9 +1,9 @@
-"""Section 6.1 and figure 2: three classes of which two of ten inputs tell, and relevances by mean field.
+"""Section 6.1 and figure 2: three classes that depend on two of ten inputs, and relevances by mean field.
 
-Class 1 lies in the ring 0.1 < r² < 0.5 of the first two inputs, class 2 in 0.6 < r² < 1, taken to be uniform there, and
-class 3 is N(0, 0.01 I). The other eight inputs are standard normal, and classes equally likely. Covariance
-exp{−Σ_d φ_d (x_d − x'_d)²}, φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma(0.001, 0.001), all φ_d = 1 to begin with; and
-besides, from the maximum of the bound and the priors, which L-BFGS finds from there.
+Class 1 is uniform in the ring 0.1 < r² < 0.5 of the first two inputs, class 2 in 0.6 < r² < 1, and class 3 is N(0, 0.01
+I). The other eight inputs are standard normal, and classes are equally likely. Covariance exp{−Σ_d φ_d (x_d − x'_d)²},
+φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma(0.001, 0.001). The first start has all φ_d = 1. A second start is the maximum of the
+bound with the priors, which L-BFGS finds from there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ ALPHA = (1e-3, 1e-3)
 
 
 def model_of(X: Array, y: Array, ard: bool = True, alpha: tuple[float, float] = ALPHA) -> pm.Model:
-    """With relevances of the inputs, or a single one."""
+    """Model with a relevance for each input, or a single relevance."""
     inputs = X.shape[1]
     shape = (inputs,) if ard else ()
     with pm.Model() as model:
@@ -77,7 +77,7 @@ def model_of(X: Array, y: Array, ard: bool = True, alpha: tuple[float, float] = 
 
 
 def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arrays:
-    """Bound, relevances, accuracy and what the draws are worth at every step, for one data set."""
+    """Bound, relevances, accuracy and effective number of draws at each step, for one data set."""
     rng = np.random.default_rng(seed)
     (X, y), (Xnew, ynew) = draw_data(points, rng), draw_data(TEST, rng)
     columns: dict[str, list[Any]] = {name: [] for name in ("bound", "phi", "accuracy", "effective")}
@@ -169,14 +169,14 @@ class Toy(Experiment):
 
 
 def of_variant(variant: str, found: Mapping[str, Arrays]) -> list[Arrays]:
-    """The runs of a variant that there are, in the order of their data sets."""
-    if variant == MAXIMUM:  # where others begin
+    """Available runs of a variant in the order of their data sets."""
+    if variant == MAXIMUM:  # the start of the other variants
         return [{name: x[:1] for name, x in run.items() if x.ndim} for run in of_variant(FROM_MAXIMUM, found)]
     return [found[name] for seed in range(DATA_SETS) if (name := f"{variant} {seed}") in found]
 
 
 def summary(run: Arrays) -> dict[str, float]:
-    """Of one data set."""
+    """Summary of one data set."""
     last, top = run["phi"][-1], int(run["bound"].argmax())
     other = float(last[RELEVANT:].max())
     return {

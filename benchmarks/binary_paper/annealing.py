@@ -27,7 +27,7 @@ Array = np.ndarray
 STARTS = ("prior", "LA", "EP")
 TEMPERATURES = (2, 4, 8, 16, 32)
 FAR = 3.0
-"""Standard errors of a difference from the exact value that a star marks."""
+"""Largest number of standard errors from the exact value, beyond which a star marks the difference."""
 POINTS = {
     "sonar (2, 0)": ("sonar", "probit", (2.0, 0.0)),
     "sonar (2, 2)": ("sonar", "probit", (2.0, 2.0)),
@@ -44,14 +44,14 @@ PAPER = (
 
 
 def of_regime(regime: int, runs: int, side: int) -> dict[str, Any]:
-    """Log evidences and their standard errors (starts, numbers of temperatures), two points and a probit."""
+    """Log evidence and standard error (starts, numbers of temperatures), for two points and a probit."""
     K, link = covariance(*REGIMES[regime]), LINKS["probit"]
     found = [[_anneal(K, LABELS, "probit", start, count, runs) for count in TEMPERATURES] for start in STARTS]
     return {"exact": exact(K, LABELS, link, side).evidence, "found": found}
 
 
 def of_data(data: str, point: str, counts: Mapping[str, int], runs: int, size: list[int] | None) -> dict[str, Any]:
-    """Log evidences and their standard errors (starts), and EP's."""
+    """Log evidence and standard error (starts), and EP's log evidence."""
     name, likelihood, setting = POINTS[point]
     split = load(name, data, size=size)
     k = Priors(split, "squared exponential").at(*setting).k
@@ -61,7 +61,7 @@ def of_data(data: str, point: str, counts: Mapping[str, int], runs: int, size: l
 
 
 def _anneal(k: Array, labels: Array, likelihood: str, start: str, temperatures: int, runs: int) -> list[float]:
-    """Importance sampling's log evidence and error, effective runs, and the thermodynamic one and its error."""
+    """Log evidence by importance sampling and its error, effective runs, and thermodynamic evidence and its error."""
     link, mean = LINKS[likelihood], np.zeros((1, labels.size))
     even = np.linspace(0.0, 1.0, temperatures)
     if start == "prior":
@@ -84,7 +84,7 @@ class Annealing(Experiment):
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         runs, side = (40, 301) if quick else (400, 1201)
         few = {"prior": 40, "LA": 10, "EP": 10}
-        # From the prior, and with as many temperatures from LA, the evidence of 767 labels takes too long.
+        # Started at the prior, or with as many temperatures started at LA, 767 labels would take too long.
         many = {"sonar": {"prior": 200, "LA": 50, "EP": 50}, USPS: {"EP": 30}}
         long = {"sonar": {"EP": 1000}, USPS: {"EP": 400}}
         points = list(POINTS)[:1] if quick else list(POINTS)
@@ -135,7 +135,7 @@ class Annealing(Experiment):
         return record, "\n".join(lines)
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of two points; that of data was printed before there were records."""
+        """Table of two points. The table of data sets was printed before there were records."""
         rows = []
         for regime in REGIMES:
             if (cell := found.get(f"regime {regime}")) is not None:

@@ -1,4 +1,4 @@
-"""What the paper could not know: hyperparameters estimated and integrated over, and what that costs."""
+"""In addition to the paper: estimated and integrated hyperparameters, and their cost."""
 
 import time
 import warnings
@@ -24,14 +24,14 @@ METHODS = {
     "LR": "lr",
     "TAPnaive": "tap_naive",
 }
-"""The paper's name → that of `pm.fit`."""
+"""Name in the paper → name in `pm.fit`."""
 TREATMENTS = ("map", "ccd")
 READING = (
     "Squared exponential covariance, `gpep.default_priors`, hyperparameters at the maximum of evidence times priors "
     "(map), or integrated over by a central composite design around it (ccd). Information in bits, and CPU seconds of "
     "the fit, with reading the model, and without predictions and the compiling of kernels."
 )
-WARM = 12  # points of a fit that compiles
+WARM = 12  # points of a first fit that compiles
 
 
 def classifier(split: Split, likelihood: str) -> tuple[pm.Model, pm.gp.Latent]:
@@ -48,11 +48,11 @@ def classifier(split: Split, likelihood: str) -> tuple[pm.Model, pm.gp.Latent]:
 
 
 def fit(data: str, name: str, number: int, likelihood: str, method: str, size: list[int] | None) -> dict[str, Any]:
-    """Information, errors and CPU seconds of each treatment of the hyperparameters."""
+    """Information, errors and CPU seconds for each treatment of the hyperparameters."""
     split = load(name, data, number, size)
     found: dict[str, Any] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a fit says of itself is reported
+        warnings.simplefilter("ignore")  # the report contains messages of fits
         few, _ = classifier(subset(split, WARM, WARM), likelihood)
         pm.fit(method=METHODS[method], model=few, hyper="map", progressbar=False)
         model, gp = classifier(split, likelihood)

@@ -1,7 +1,7 @@
 """The eight covariance functions of section 12.3, each with a length scale ℓ and a magnitude σ_f.
 
-The paper does not say what the second hyperparameter of the linear and the polynomial ones is, nor what their offset
-is. Here inputs are divided by ℓ, values multiplied by σ_f², and the offset of polynomials is 1.
+The paper does not state the second hyperparameter of the linear and polynomial functions, nor their offset. Here inputs
+are divided by ℓ, values are multiplied by σ_f², and polynomials have the offset 1.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from benchmarks.paper.data import Split
 
 Array = np.ndarray
 
-JITTER = 1e-6  # on the diagonal, as of `pm.gp.Latent` and of the paper's FV
+JITTER = 1e-6  # added to the diagonal, as in `pm.gp.Latent` and in the paper's FV
 
 
 class Pairs(NamedTuple):
-    """What covariances are made of, for pairs of points in arrays that broadcast."""
+    """Quantities that covariances depend on, for pairs of points in arrays that broadcast."""
 
     squared: Array
     """Squared distances."""
@@ -28,7 +28,7 @@ class Pairs(NamedTuple):
     left: Array
     """Squared norms of the first points."""
     right: Array
-    """And of the second."""
+    """Squared norms of the second points."""
 
     @classmethod
     def between(cls, X: Array, Z: Array) -> Self:
@@ -42,7 +42,7 @@ class Pairs(NamedTuple):
         return cls(np.zeros(len(X)), norms, norms, norms)
 
     def over(self, lengthscale: float) -> Self:
-        """The same of inputs divided by a length scale."""
+        """The same quantities for inputs divided by a length scale."""
         return type(self)(*(x / lengthscale**2 for x in self))
 
 
@@ -57,7 +57,7 @@ def _matern52(pairs: Pairs) -> Array:
 
 
 def _neural_network(pairs: Pairs) -> Array:
-    """The arcsine covariance, whose bias is divided by ℓ as well: `pairs` are those of (1, x) / ℓ."""
+    """The arcsine covariance, whose bias is also divided by ℓ: `pairs` are of (1, x) / ℓ."""
     return np.arcsin(pairs.inner / np.sqrt((1.0 + pairs.left) * (1.0 + pairs.right)))
 
 
@@ -71,11 +71,11 @@ COVARIANCES: dict[str, Callable[[Pairs], Array]] = {
     "squared exponential": lambda pairs: np.exp(-0.5 * pairs.squared),
     "neural network": _neural_network,
 }
-"""At σ_f = 1, from pairs of points divided by ℓ."""
+"""Covariance functions at σ_f = 1, from pairs of points divided by ℓ."""
 
 
 class Prior(NamedTuple):
-    """Prior covariances of the points to learn from (n, n) and of those to predict with them (m, n); variances (m,)."""
+    """Prior covariances of training points (n, n) and between test and training points (m, n), and variances (m,)."""
 
     k: Array
     cross: Array
@@ -101,7 +101,7 @@ class Priors:
         self._unit = lru_cache(maxsize=1)(self._compute)
 
     def unit(self, log_lengthscale: float) -> Prior:
-        """What σ_f² is a factor of, without the jitter; that of the last log ℓ is kept."""
+        """Covariances at σ_f = 1 without the jitter. Those of the last log ℓ are stored."""
         return self._unit(log_lengthscale)
 
     def at(self, log_lengthscale: float, log_magnitude: float) -> Prior:

@@ -1,4 +1,4 @@
-"""The six data sets of section 12.1, split as many points to learn from and to predict as the paper has."""
+"""The six data sets of section 12.1, with the paper's numbers of training and test points."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,14 +11,14 @@ Array = np.ndarray
 
 
 class Source(NamedTuple):
-    """Where a data set comes from."""
+    """Origin of a data set."""
 
     title: str
     file: str
     one: str
-    """The label that is class 1."""
+    """Label of class 1."""
     n: int
-    """Points to learn from, drawn at random; all others are predicted."""
+    """Number of random training points. All others are test points."""
 
 
 DRAWN = {
@@ -37,13 +37,13 @@ NOTE = (
 
 
 def load(name: str, folder: str, number: int = 0, size: list[int] | None = None) -> Split:
-    """A data set in its split `number`, with classes 0 and 1; `size` limits points to learn from and to predict."""
+    """A data set in split `number`, with classes 0 and 1. `size` limits the numbers of training and test points."""
     found = _usps(Path(folder)) if name == USPS else _drawn(DRAWN[name], Path(folder), number)
     return found if size is None else subset(found, *size)
 
 
 def _usps(folder: Path) -> Split:
-    """Digit 3 is class 1, as in the paper's code."""
+    """USPS with digit 3 as class 1, as in the paper's code."""
     (X, y), (Xnew, ynew) = (read_table(folder / f"usps35_{part}.csv.gz") for part in ("train", "test"))
     return Split(X, (y == "3").astype(np.int64), Xnew, (ynew == "3").astype(np.int64))
 

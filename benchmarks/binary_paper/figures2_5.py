@@ -17,9 +17,9 @@ Array = np.ndarray
 
 METHODS = ("LA", "EP", "VB", "KL", "FV", "LR", "TAPnaive")
 SHOWN = ("best Gaussian", "LA", "EP", "VB", "KL")
-"""The columns of figures 4 and 5."""
+"""Columns of figures 4 and 5."""
 REGIME, MASS = 2, 0.9
-"""That of figures 4 and 5, and the mass inside of the contours that are drawn."""
+"""Regime of figures 4 and 5, and the probability within the drawn contours."""
 FOOTNOTE = np.array([[7.0, 6.0], [6.0, 7.0]])
 """K of footnote 2, with two labels that are 1 and a probit."""
 PRINTED = ((0.142, -0.017), (-0.017, 0.142))
@@ -28,7 +28,7 @@ DRAWS = 3
 
 
 def regimes(likelihood: str, side: int) -> dict[str, Any]:
-    """Log evidences, bounds, means and standard deviations of f_1 and f_2 by all methods, and exactly."""
+    """Log evidences, bounds, means and standard deviations of f_1 and f_2 by all methods, and exact values."""
     link = LINKS[likelihood]
     rows: dict[str, list[Any]] = {name: [] for name in ("evidence", "bound", "mean", "cov", "converged")}
     for at in REGIMES.values():
@@ -45,7 +45,7 @@ def regimes(likelihood: str, side: int) -> dict[str, Any]:
 
 
 def footnote(side: int) -> dict[str, Any]:
-    """The precision of the likelihood that the best Gaussian stands for, and EP's."""
+    """Precisions of the effective likelihoods of the best Gaussian and of EP."""
     labels, link = np.array([1, 1]), LINKS["probit"]
     true = exact(FOOTNOTE, labels, link, side)
     solution = EVERY["EP"].solve(FOOTNOTE, np.zeros((1, 2)), labels, likelihood=link)
@@ -60,7 +60,7 @@ def footnote(side: int) -> dict[str, Any]:
 
 
 def one_dimension(seed: int) -> dict[str, Any]:
-    """Latent functions given none, 7 and 20 labels by EP: moments and draws over a line, labels from one of them."""
+    """Latent functions given 0, 7 and 20 labels by EP: moments and draws over a line. Labels come from one draw."""
     rng = np.random.default_rng(seed)
     line = np.linspace(-6.0, 6.0, 200)
     x = rng.uniform(-5.0, 5.0, POINTS[-1])
@@ -95,7 +95,7 @@ class Figures2To5(Experiment):
     title = "Figures 2 to 5: one dimension, and two points in nine regimes"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
-        del data  # there is none
+        del data  # no data needed
         side = 301 if quick else 1201
         cells = [Cell(likelihood, regimes, {"likelihood": likelihood, "side": side}) for likelihood in LINKS]
         return [*cells, Cell("footnote", footnote, {"side": side}), Cell("line", one_dimension, {"seed": 5})]
@@ -209,7 +209,7 @@ def _draw_regimes(part: Any) -> None:
 
 
 def _draw_gaussians(four: Any, five: Any, cell: Arrays) -> None:
-    """Regime 2: Gaussians over the exact posterior, and the Gaussian likelihoods that they stand for."""
+    """Regime 2: Gaussians over the exact posterior, and their effective Gaussian likelihoods."""
     four.suptitle(f"Figure 4: Gaussians (black) and the exact posterior, regime {REGIME}, probit")
     five.suptitle("Figure 5: effective likelihoods (black), prior (ellipse) and likelihood (lines)")
     i = list(REGIMES).index(REGIME)
@@ -240,7 +240,7 @@ def _draw_gaussians(four: Any, five: Any, cell: Arrays) -> None:
 
 
 def _name_axes(axes: Any) -> None:
-    """Write what is along the axes, below the last row and left of the first column."""
+    """Write axis labels below the last row and left of the first column."""
     for ax in axes[-1]:
         ax.set_xlabel("f₁")
     for ax in axes[:, 0]:

@@ -25,16 +25,16 @@ from pymc_gpep.plots.canvas import NEUTRAL, colours
 Array = np.ndarray
 
 SETTINGS = {"Figure 6": (2.25, 4.25), "Figure 8": (3.0, 0.5)}
-"""log ℓ and log σ_f; figure 7 is a point of figure 6."""
+"""log ℓ and log σ_f. Figure 7 is a point of figure 6."""
 LINK = LINKS["logit"]
 METHODS = ("LA", "EP", "VB", "KL", "FV", "LR", "TAPnaive")
 SHOWN = METHODS[:5]
 PARTS = ("training", "test")
 QUANTITIES = ("mean", "sd", "p")
 DIGIT = 352
-"""The point of figure 7, the paper's #353."""
+"""The point of figure 7, number 353 in the paper."""
 DRAWN = 2000
-"""Draws that its density is made of."""
+"""Number of draws for its density."""
 DECIMALS = 3
 """Decimals that the picture shows."""
 R_HAT, ESS = 1.01, 400.0
@@ -48,7 +48,7 @@ PAPER = (
 
 
 class Reference(NamedTuple):
-    """What chains say of a quantity: values and standard errors (points,)."""
+    """Results of chains for a quantity: values and standard errors (points,)."""
 
     value: Array
     error: Array
@@ -73,9 +73,10 @@ def chain(
     """One chain: every `thin`-th draw of latent values, their means at test points given these, and probabilities."""
     split = load(USPS, data, size=size)
     prior = Priors(split, "squared exponential").at(*setting)
-    logging.getLogger("pymc").setLevel(logging.ERROR)  # the progress of cells is shown, not of draws
+    logging.getLogger("pymc").setLevel(logging.ERROR)  # show the progress of cells only
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of copies of models with Gaussian processes, and of what the report says
+        # about copies of models with Gaussian processes, and problems that the report shows
+        warnings.simplefilter("ignore")
         with pm.Model():
             kernel = np.exp(2.0 * setting[1]) * pm.gp.cov.ExpQuad(split.X.shape[1], ls=np.exp(setting[0]))
             f = pm.gp.Latent(cov_func=kernel).prior("f", X=split.X, jitter=JITTER)
@@ -85,7 +86,7 @@ def chain(
                 progressbar=False, compute_convergence_checks=False,
             )  # fmt: skip
     latent = idata["posterior"]["f"].values[0, ::thin]
-    # Given the values at the training points, those at the test points are Gaussian.
+    # Given the values at the training points, the values at the test points are Gaussian.
     weights = cho_solve(cho_factor(prior.k), prior.cross.T)
     test = latent @ weights
     variance = np.maximum(prior.variance - np.einsum("mn,nm->m", prior.cross, weights), 0.0)
@@ -213,7 +214,7 @@ def reference_of(chains: Sequence[Arrays], part: str) -> dict[str, Reference]:
     p = np.stack([x["test p"] for x in chains]) if part == "test" else LINK.link(values)
     sd = values.std((0, 1), ddof=1)
     whole = np.sqrt(sd**2 + extra)
-    # The standard deviation of the mean given the training points is estimated, and the rest of the variance is known.
+    # The standard error of the mean given training points is estimated. The remaining variance is known.
     error = az.mcse(latent, method="sd")["x"].values * sd / whole
     return {
         "mean": Reference(values.mean((0, 1)), az.mcse(latent)["x"].values),
@@ -231,7 +232,7 @@ def _dataset(values: Array) -> xr.Dataset:
 
 
 def _compare(cell: Arrays, part: str, reference: Mapping[str, Reference]) -> dict[str, Any]:
-    """A method's moments beside MCMC's."""
+    """Compare a method's moments with MCMC's."""
     mean, sd, p = (cell[f"{part} {quantity}"] for quantity in QUANTITIES)
     true = {quantity: reference[quantity].value for quantity in QUANTITIES}
     side = np.sign(true["p"] - 0.5)
@@ -250,7 +251,7 @@ def _compare(cell: Arrays, part: str, reference: Mapping[str, Reference]) -> dic
 
 
 def _draw_marginal(part: Any, found: Mapping[str, Arrays]) -> None:
-    """Figure 7: one latent value."""
+    """Figure 7: the marginal of one latent value."""
     values, own = found["Figure 7"]["draws"], found[f"Figure 6, {PARTS[0]}"]
     point = min(DIGIT, len(own["mean"]) - 1)
     ax = part.subplots()

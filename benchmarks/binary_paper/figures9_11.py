@@ -16,13 +16,13 @@ from pymc_gpep.plots import plot_evidence_grid
 COVARIANCE = "squared exponential"
 SWEPT = (*GAUSSIAN, "FV")
 SHIFT = float(np.log(np.sqrt(2.0 * np.pi) / 4.0))
-"""log σ_f of a logit less that of a probit with the same slope at 0, with the opposite sign: −0.467."""
-REACH = 200.0  # nats below the largest evidence or bound: where there is less, the picture has this
-FAR = 1.0  # nats by which an evidence is said to be above another
+"""log σ_f of a logit minus log σ_f of a probit with the same slope at 0, with the opposite sign: −0.467."""
+REACH = 200.0  # nats below the largest evidence or bound, at which the picture clips lower values
+FAR = 1.0  # nats by which one evidence counts as larger than another
 
 
 class Panel(NamedTuple):
-    """What a row of the picture shows."""
+    """A row of the picture."""
 
     figure: str
     data: str
@@ -37,7 +37,7 @@ PANELS = (
 )
 QUANTITIES = ("evidence", "bound", "information", "errors")
 OF_FV = ("evidence", "printed", "information", "errors")
-"""In figure 10 the second column is the bound as it is printed."""
+"""Quantities of FV. The second column of figure 10 is the bound as printed in the paper."""
 
 PAPER = (
     "The paper prints contours, and in the text: LA makes 16 errors at (2, 4) for USPS and a logit, and has 0.25 bit "
@@ -47,7 +47,7 @@ PAPER = (
 
 
 class Figures9To11(Experiment):
-    """Both likelihoods on both data sets, since the paper says how they differ; every other point of the grid first."""
+    """Both likelihoods on both data sets, since the paper compares them. Alternate points of the grid come first."""
 
     title = "Figures 9 to 11: evidence, bound, information and errors over hyperparameters"
 
@@ -140,7 +140,7 @@ def _pieces(points: Sequence[Any], size: int) -> list[Sequence[Any]]:
 
 
 def _grids(found: Mapping[str, Arrays]) -> Iterator[tuple[tuple[str, str], dict[str, xr.Dataset]]]:
-    """Grids by method of each data set and likelihood of which there is something."""
+    """Grids by method of each data set and likelihood with results."""
     for name, likelihood in ((USPS, "logit"), (USPS, "probit"), ("sonar", "probit"), ("sonar", "logit")):
         parts = [part for cell, part in found.items() if cell.startswith(f"{name}.{likelihood}.")]
         if parts:
@@ -148,7 +148,7 @@ def _grids(found: Mapping[str, Arrays]) -> Iterator[tuple[tuple[str, str], dict[
 
 
 def _complete(grid: xr.Dataset) -> xr.Dataset:
-    """The grid, or what has been computed of it in whole rows and columns: the coarse one."""
+    """The grid, or its computed part in whole rows and columns: the coarse grid."""
     if bool(grid["computed"].all()):
         return grid
     coarse = grid.isel(log_lengthscale=slice(None, None, 2), log_magnitude=slice(None, None, 2))
@@ -156,7 +156,7 @@ def _complete(grid: xr.Dataset) -> xr.Dataset:
 
 
 def _peaks(grid: xr.Dataset) -> dict[str, Any]:
-    """Largest values and where they are, and what evidence and bound choose."""
+    """Largest values with their places, and the choices of evidence and bound."""
     where = grid.where(grid["converged"])
     x: dict[str, Any] = {"failed": int((grid["computed"] & ~grid["converged"]).sum())}
     for of in ("evidence", "bound", "information"):
@@ -166,7 +166,7 @@ def _peaks(grid: xr.Dataset) -> dict[str, Any]:
 
 
 def _claims(by_method: Mapping[str, xr.Dataset]) -> dict[str, Any]:
-    """What the paper says of the grids, counted over their points where all of the methods that it is of converged."""
+    """The paper's statements about the grids, counted over points where all methods in question converged."""
     where = {method: grid.where(grid["converged"]) for method, grid in by_method.items()}
     evidence = {method: where[method]["evidence"] for method in SWEPT}
     both = sum(evidence[method] for method in GAUSSIAN).notnull()
@@ -203,7 +203,7 @@ def _claims(by_method: Mapping[str, xr.Dataset]) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> str:
-    """Numbers to four digits, anything else as it is."""
+    """Round numbers to four digits, and leave other values unchanged."""
     if isinstance(value, list):
         return ", ".join(map(_rounded, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -219,7 +219,7 @@ def _three(own: xr.Dataset, other: xr.Dataset) -> list[float]:
 
 
 def _flat(grid: xr.Dataset) -> list[float]:
-    """Smallest and largest change of the evidence over the last 1 of log σ_f, at log ℓ ≤ 3."""
+    """Smallest and largest change of the evidence over the last unit of log σ_f, for log ℓ ≤ 3."""
     evidence = grid["evidence"].sel(log_lengthscale=slice(None, 3.0))
     before = evidence.sel(log_magnitude=float(evidence["log_magnitude"][-1]) - 1.0, method="nearest")
     change = (evidence.isel(log_magnitude=-1) - before).dropna("log_lengthscale")
@@ -227,7 +227,7 @@ def _flat(grid: xr.Dataset) -> list[float]:
 
 
 def _shift(logit: Mapping[str, xr.Dataset], probit: Mapping[str, xr.Dataset]) -> dict[str, list[float]]:
-    """Median differences of information with the shift and without it, by linear interpolation in log σ_f."""
+    """Median differences of information with and without the shift, by linear interpolation in log σ_f."""
     differences = {}
     for method in SWEPT:
         whole = [_complete(grids[method]) for grids in (logit, probit)]

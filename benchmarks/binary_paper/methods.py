@@ -1,10 +1,10 @@
-"""The seven methods, and what their authors' code does where that is something else than the paper says.
+"""The seven methods, and variants of the authors' code where it differs from the paper.
 
-Nickisch's published code, whose results the paper prints, differs from the text in three of them, by reading it:
+The results in the paper are from Nickisch's published code. By reading it, three methods differ from the text:
 
-- label regression tries six noises, and takes σ_n² for the precision of its sites where the text has 1 / σ_n²;
-- naive TAP has cavities of variance K_ii − 1 where the text has K_ii;
-- the bound of the factorial method is as misprinted in section 7.2, see `printed_bound`.
+- label regression tries six noises, and uses σ_n² as the precision of its sites where the text has 1 / σ_n²; - naive
+TAP has cavities of variance K_ii − 1 where the text has K_ii; - the bound of the factorial method is as misprinted in
+section 7.2, see `printed_bound`.
 """
 
 from dataclasses import dataclass, field
@@ -47,9 +47,9 @@ METHODS: dict[str, Approximator] = {
     "LR": LabelRegression(),
     "TAPnaive": NaiveTAP(),
 }
-"""In the order of the paper's last table."""
+"""Methods in the order of the paper's last table."""
 GAUSSIAN = ("LA", "EP", "KL", "VB")
-"""Those of figures 9 and 11."""
+"""Methods of figures 9 and 11."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class AuthorsLabelRegression(LabelRegression):
 
 @dataclass(frozen=True)
 class AuthorsNaiveTAP(NaiveTAP):
-    """Naive TAP as in the authors' code: cavities of variance K_ii − 1, here 0 where that would be negative."""
+    """Naive TAP as in the authors' code: cavities of variance K_ii − 1, or 0 where this is negative."""
 
     tolerance: float = field(default=1e-9, metadata=positive())
 
@@ -98,18 +98,18 @@ class AuthorsNaiveTAP(NaiveTAP):
 
 
 AUTHORS: dict[str, Approximator] = {"LR, code": AuthorsLabelRegression(), "TAPnaive, code": AuthorsNaiveTAP()}
-"""The authors' variants that predict otherwise than the text's."""
+"""Variants of the authors with predictions that differ from the text's."""
 EVERY = METHODS | AUTHORS
 
 
 def log_link(likelihood: TwoClasses, f: Array) -> Array:
-    """log p(y = 1 | f), right far into the tail."""
+    """log p(y = 1 | f), accurate in the far tail."""
     log_p: Array = _LOGARITHMS[likelihood.name](f)
     return log_p
 
 
 def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
-    """What section 7.2 prints, and the code computes, for the bound of the factorial method; it is none.
+    """The bound of the factorial method as section 7.2 prints it and the code computes it. It is not a bound.
 
     Σ log sig(y_i m_i / σ_i) − ½ αᵀ (K − Dg(σ²)) α − ½ log|K| + Σ log σ_i, with σ_i² = 1 / [K⁻¹]_ii.
     """
@@ -125,6 +125,6 @@ def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
 
 
 def _found(evidence: float, status: int, posterior: FunctionPosterior) -> Found:
-    """What is needed to predict; derivatives are not."""
+    """Results that predictions need. Derivatives are skipped."""
     nothing = np.full((posterior.mean.size, posterior.mean.size), np.nan)
     return function_found(posterior, evidence, status, lambda: Derivatives(nothing[None], nothing[:1]))

@@ -1,4 +1,4 @@
-"""Methods along a path of hyperparameters, where each point is a neighbour of the last."""
+"""Methods along a path of hyperparameters, on which successive points are neighbours."""
 
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -19,50 +19,50 @@ from pymc_gpep.rivals.label_regression import LabelRegression
 Array = np.ndarray
 
 STEPS = 100
-"""After which the authors' code ends the iteration of the factorial method, or of naive TAP, wherever it stands."""
+"""Number of steps after which the authors' code ends the iteration of the factorial method or of naive TAP."""
 STEPPED = {f"FV, {STEPS} steps": "FV", f"TAPnaive, {STEPS} steps": "TAPnaive"}
-"""Names of these two iterations, which are not the authors' own to the letter, and of the methods they approach."""
+"""Names of these two iterations, which differ from the authors' in detail, and of the methods they approach."""
 PROGRAMS = {"FV, program": "FV", "TAPnaive, program": "TAPnaive"}
-"""Names of the iterations of the authors' public program, and of the methods that they approach."""
+"""Names of the iterations of the authors' public program, and of the methods they approach."""
 RIDGES = {f"FV, program, ridge {ridge:g}": ridge for ridge in (1e-8, 1e-4, 1e-2)}
-"""The program's FV with other numbers on the diagonal of K, where the program has `JITTER`."""
+"""The program's FV with other values on the diagonal of K, where the program has `JITTER`."""
 TOLERANCES = {"LA": 1e-4, "EP": 1e-4, "KL": 1e-4, "VB": 1e-5, "FV": 1e-4, "TAPnaive": 1e-4, "TAPnaive, code": 1e-4}
-"""At which information has all the digits that the table of 96 trials prints, and one more; a test looks."""
+"""Tolerances at which information has all digits of the table of 96 trials and one more, as a test verifies."""
 _LIMITS = LabelRegression().least, LabelRegression().most
-_KEPT = 4  # solves that a start is predicted from
-_POSITIVE = 1e-12  # what rounding may have left of a variance
-_UNIT = 0.8  # of log ℓ and log σ_f, two steps of the coarse grid: starts vary smoothly over a few
+_KEPT = 4  # number of earlier solves for a predicted start
+_POSITIVE = 1e-12  # rounding error that a variance may have
+_UNIT = 0.8  # unit of log ℓ and log σ_f, two steps of the coarse grid: starts vary smoothly over a few units
 
 
 class Point(NamedTuple):
-    """What a method says at a point of the grid."""
+    """Results of a method at a point of the grid."""
 
     converged: bool
     iterations: int
     evidence: float
     bound: float
     printed: float
-    """Of the factorial method, see `printed_bound`; NaN of others."""
+    """Bound of the factorial method as printed, see `printed_bound`. NaN for other methods."""
     mean: Array
-    """Of the latent values of the points to predict, (m,)."""
+    """Means of the latent values at the test points, (m,)."""
     variance: Array
 
 
 def nothing(prior: Prior, iterations: int) -> Point:
-    """The answer of a method that does not converge."""
+    """Result for a method that does not converge."""
     unknown = np.full(len(prior.cross), np.nan)
     return Point(False, iterations, np.nan, np.nan, np.nan, unknown, unknown)
 
 
 class Path(Protocol):
-    """A method on its way."""
+    """State of a method on its path."""
 
     def at(self, place: tuple[float, float], prior: Prior) -> Point:
-        """The method at log ℓ and log σ_f."""
+        """Run the method at log ℓ and log σ_f."""
 
 
 class Solves:
-    """A method of the package, each solve from where those before it lead."""
+    """A method of the package. Each solve starts at a prediction from earlier solves."""
 
     def __init__(self, method: str, split: Split, link: TwoClasses, rough: bool) -> None:
         approximator = EVERY[method]
@@ -88,11 +88,10 @@ class Solves:
 
 
 class Steps:
-    """The fixed-point iteration for the weights b of the factorial method or naive TAP, from 0, ended after some steps.
+    """Fixed-point iteration for the weights b of the factorial method or naive TAP, from 0, for some steps.
 
-    It is b ← b + η (h′(Kb − Db, D) − b), see `pymc_gpep.solvers.newton`. The paper says that steps are adapted, and not
-    how: here η grows by a tenth where Σ (h′ − b)² / γ falls, as short steps let it; else a step is taken back, and η
-    halved.
+    It is b ← b + η (h′(Kb − Db, D) − b), see `pymc_gpep.solvers.newton`. According to the paper steps are adapted,
+    without details. Here η grows by a tenth if Σ (h′ − b)² / γ falls. Otherwise the step is undone, and η is halved.
     """
 
     def __init__(self, method: str, split: Split, link: TwoClasses, steps: int = STEPS) -> None:
@@ -103,7 +102,7 @@ class Steps:
         k, n = prior.k, len(prior.k)
         try:
             inverse = np.linalg.inv(k) if self._factorial else np.empty((0, 0))
-        except np.linalg.LinAlgError:  # of low rank, with a ridge that rounding takes away
+        except np.linalg.LinAlgError:  # for matrices of low rank with a ridge below rounding errors
             return nothing(prior, 0)
         width = 1.0 / np.maximum(inverse.diagonal(), _POSITIVE) if self._factorial else k.diagonal().copy()
         h, b, good, step = np.empty((5, n)), np.zeros(n), np.zeros(n), np.zeros(n)
@@ -117,7 +116,7 @@ class Steps:
                 if weight @ left**2 < last:
                     weight = 1.0 / np.maximum(-h[2], _POSITIVE)
                     eta, last, good, step = min(1.0, 1.1 * eta), weight @ left**2, b, left
-                else:  # also where it is not a number
+                else:  # also for NaN
                     eta *= 0.5
                 b = good + eta * step
             if not np.isfinite(h).all():
@@ -127,7 +126,7 @@ class Steps:
         return Point(True, taken, np.nan, np.nan, np.nan, prior.cross @ b, variance)
 
     def _spread(self, prior: Prior, inverse: Array, factors: Array, precision: Array) -> Array:
-        """Variances of what is predicted, with those of the factors, or by precisions of sites."""
+        """Predictive variances, with variances of the factors or precisions of sites."""
         if self._factorial:
             weights = prior.cross @ inverse
             return prior.variance - (weights * prior.cross).sum(axis=1) + weights**2 @ factors
@@ -138,12 +137,12 @@ class Steps:
 
 
 class Programs:
-    """The iterations of the authors' public program of May 2007, by reading it, for FV and naive TAP.
+    """Iterations of the authors' public program of May 2007, by reading it, for FV and naive TAP.
 
-    A step η is halved where the largest squared change grows, and the step itself is kept. FV iterates on the means m,
+    A step η is halved if the largest squared change grows, and the step itself is kept. FV iterates on the means m,
     from η = 0.5, at most 500 times. Naive TAP iterates on α = K⁻¹m, from η = 0.05, at most 100 times. Its cavities have
-    the variance K_ii − 1, here 0 where that would be negative. Its W is that of equation (11), second line, which is
-    not the derivative of its α.
+    the variance K_ii − 1, here 0 if this is negative. Its W is that of equation (11), second line, which is not the
+    derivative of its α.
     """
 
     def __init__(self, method: str, split: Split, link: TwoClasses, ridge: float = JITTER) -> None:
@@ -166,9 +165,9 @@ class Programs:
         return h
 
     def _of_means(self, prior: Prior) -> tuple[int, Array, Array]:
-        """Return the number of steps, and means and variances of the points to predict, by FV."""
+        """Return the number of steps, and means and variances at the test points, by FV."""
         try:
-            inverse = np.linalg.inv(prior.k)  # with the ridge of `Priors`, which is theirs
+            inverse = np.linalg.inv(prior.k)  # with the ridge of `Priors`, which equals the program's
         except np.linalg.LinAlgError:
             return 0, np.full(len(prior.cross), np.nan), prior.variance
         width = 1.0 / np.maximum(inverse.diagonal(), _POSITIVE)
@@ -207,7 +206,7 @@ class Programs:
 
 
 class Regressions:
-    """Label regression, of the text or the authors' code, by the eigenvectors that all magnitudes and noises share.
+    """Label regression of the text or the authors' code, with one eigendecomposition for all magnitudes and noises.
 
     With K = Q Dg(λ) Qᵀ and sites of precision w, A⁻¹ = Q Dg(1 / (1 + wλ)) Qᵀ.
     """
@@ -226,7 +225,7 @@ class Regressions:
         seen = vectors.T @ self._targets
 
         def weights(log_noise: float) -> Array:
-            """K + σ² I times these are the targets."""
+            """Weights b that solve (K + σ² I) b = targets."""
             return np.asarray(seen / (size + np.exp(2.0 * log_noise)))
 
         def precision(log_noise: float) -> float:
@@ -250,7 +249,7 @@ class Regressions:
         return Point(True, len(tried), bound(best), bound(best), np.nan, mean, variance)
 
     def _decomposed(self, log_lengthscale: float) -> tuple[Array, ...]:
-        """Eigenvalues and vectors of the covariance at σ_f = 1, squares of these, and covariances with new points."""
+        """Eigendecomposition at σ_f = 1, squared eigenvectors, and covariances with test points."""
         if self._basis is None or self._basis[0] != log_lengthscale:
             unit = self._priors.unit(log_lengthscale)
             values, vectors = np.linalg.eigh(unit.k)
@@ -260,6 +259,6 @@ class Regressions:
 
 
 def at_held_out(solution: Solution, prior: Prior) -> tuple[Array, Array]:
-    """Means (m,) and variances (m,) of the latent values of the points to predict."""
+    """Means (m,) and variances (m,) of the latent values at the test points."""
     mean, cov = solution.posterior.predict(prior.cross[None], prior.variance[None], np.zeros((1, len(prior.cross))))
     return mean[0], cov[:, 0, 0]

@@ -15,12 +15,12 @@ REGIMES = {
     for row, log_magnitude in enumerate((1.5, 0.0, -1.5))
     for column, log_lengthscale in enumerate((0.0, 1.0, 2.5))
 }
-"""log ℓ and log σ_f of each; rows of the figure have a magnitude, columns a length scale."""
-SPAN = 9.0  # standard deviations of the prior
+"""log ℓ and log σ_f of each regime. A row of the figure has one magnitude, and a column one length scale."""
+SPAN = 9.0  # standard deviations of the prior that the grid covers
 
 
 class Exact(NamedTuple):
-    """Log evidence, mean (2,) and covariance (2, 2) of a posterior, and the density that they are of."""
+    """Log evidence, mean (2,) and covariance (2, 2) of a posterior, and its density."""
 
     evidence: float
     mean: Array
@@ -28,11 +28,11 @@ class Exact(NamedTuple):
     f: Array
     """Latent values (2, side, side) of the grid."""
     log_density: Array
-    """Of the posterior there, unnormalised (side, side)."""
+    """Unnormalised log posterior density on the grid, (side, side)."""
 
 
 def covariance(log_lengthscale: float, log_magnitude: float) -> Array:
-    """K of x = ±√2, a squared exponential."""
+    """K for x = ±√2, a squared exponential."""
     other = np.exp(-4.0 * np.exp(-2.0 * log_lengthscale))
     return np.exp(2.0 * log_magnitude) * np.array([[1.0, other], [other, 1.0]])
 
@@ -54,6 +54,6 @@ def exact(K: Array, labels: Array, link: TwoClasses, side: int = 1201) -> Exact:
 
 
 def effective(mean: Array, cov: Array, K: Array) -> tuple[Array, Array]:
-    """Precision W (2, 2) and location W⁻¹ν (2,) of the Gaussian likelihood that gives such a posterior, equation 7."""
+    """Precision W (2, 2) and location W⁻¹ν (2,) of the Gaussian likelihood with this posterior, equation 7."""
     precision = np.linalg.inv(cov) - np.linalg.inv(K)
     return precision, np.linalg.solve(precision, np.linalg.solve(cov, mean))

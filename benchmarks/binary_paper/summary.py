@@ -1,4 +1,4 @@
-"""The table of section 12.3: the most information that each method gets out of the data, in 96 trials."""
+"""The table of section 12.3: the largest information by each method, in 96 trials."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,32 +35,32 @@ PAPER = {
 SWEPT = (*EVERY, *STEPPED, *PROGRAMS)
 TRIALS = 96
 SPLITS = 3
-"""Draws of the splits that are not published; the paper's table is of one."""
+"""Number of random splits, since the paper's split is not published. The paper's table has one split."""
 MIXED = "program, FV of the text where K has full rank: all"
-"""Row of the table that has the program's FV for `LOW_RANK` alone."""
+"""Row of the table with the program's FV for `LOW_RANK` alone."""
 WITH_RIDGES = ("crabs", "sonar")
 RIDGE_PART = "ridges"
 """Part with the program's FV alone, on the coarse grid of these data sets, for other ridges."""
 LOW_RANK = ("linear", "polynomial 1", "polynomial 2", "polynomial 3")
-"""Covariances whose matrix has fewer large eigenvalues than rows; the ridge decides on the means of FV there."""
+"""Covariances whose matrices have fewer large eigenvalues than rows. Means of FV depend on the ridge."""
 LINEAR, WITH_OFFSET = "linear", "polynomial 1"
-"""A linear covariance with an offset of 1 is the polynomial of degree 1."""
+"""A linear covariance with an offset of 1 is the polynomial covariance of degree 1."""
 Ends = tuple[tuple[float, float], tuple[float, float]]
 GRID: Ends = LOG_LENGTHSCALES, LOG_MAGNITUDES
 AROUND = "around"
 QUARTER = "quarter"
-"""Part of the grid with every other point of the coarse grid in either direction, 4 × 4."""
+"""Part of the grid with alternate points of the coarse grid in either direction, 4 × 4."""
 LARGE = ("breast", "pima", USPS)
-"""Data sets with this part: a run of their coarse grids takes four times as long."""
+"""Data sets with this part: their coarse grids take four times as long."""
 MORE = 3
-"""Lines and columns of the coarse grid that are computed at each of its sides, to see what other ends would change."""
+"""Lines and columns of the coarse grid beyond each of its sides, to see the effect of other limits."""
 OTHER_ENDS: list[Ends] = [
     (lengthscales, magnitudes)
     for lengthscales in ((0.0, 5.0), (-2.0, 7.0))
     for magnitudes in ((-1.0, 2.5), (-1.0, 4.0), (-1.0, 5.0), (-4.0, 7.5))
 ]
 ALIKE = 1e-3
-"""Bits by which a method must be below the mean or the median to be clearly so."""
+"""Bits by which a method must be below the mean or the median to be clearly below."""
 WHOSE: dict[str, dict[str, str]] = {
     "text": {},
     "code": {name.partition(",")[0]: name for name in AUTHORS},
@@ -69,7 +69,7 @@ WHOSE: dict[str, dict[str, str]] = {
     "program, naive TAP alone": {"TAPnaive": "TAPnaive, program"},
     "program, FV alone": {"FV": "FV, program"},
 }
-"""Which variants stand for methods."""
+"""Variants that represent methods."""
 READING = (
     "A trial is a data set, a likelihood and a covariance function; in each, the information in bits that a method has "
     "at its best point of the grid. Counted are the trials where that is below the mean, or the median, of the seven "
@@ -95,7 +95,7 @@ class Trial(NamedTuple):
 
 
 def trials(splits: int = SPLITS) -> list[Trial]:
-    """Of the first split of all data sets, the small ones first, then those of the other splits."""
+    """Trials of the first split of all data sets, small data sets first, and then of the other splits."""
     return [
         Trial(data, split, likelihood, covariance)
         for split in range(splits)
@@ -110,7 +110,7 @@ Grids = dict[Trial, dict[str, xr.Dataset]]
 
 
 class Summary(Experiment):
-    """Every other point of the 16 × 16 grid comes first, so that a run that is broken off has a whole, coarser grid."""
+    """Alternate points of the 16 × 16 grid come first, so that an interrupted run has a complete coarse grid."""
 
     title = "The table of section 12.3: best information in 96 trials"
 
@@ -183,7 +183,7 @@ class Summary(Experiment):
         )  # fmt: skip
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table with the program's iterations, by data set; other tables were stored before there were records."""
+        """Table with the program's iterations, by data set. Other tables were stored before there were records."""
         chosen = {name: part for name, part in found.items() if name.endswith((".coarse", f".{QUARTER}"))}
         best = best_information(grids_of(chosen))
         by_data: dict[str, list[dict[str, float]]] = {}
@@ -215,7 +215,7 @@ class Summary(Experiment):
         }
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        """Best information of each trial less EP's."""
+        """Best information of each trial minus EP's."""
         found = {name: part for name, part in found.items() if not name.endswith(RIDGE_PART)}
         best = {trial: values for trial, (values, _) in best_information(grids_of(found)).items() if trial.split == 0}
         if not best:
@@ -238,9 +238,9 @@ class Summary(Experiment):
 
 
 def _order(chosen: list[Trial], parts: Sequence[Any], more: int) -> list[tuple[str, Any, list[Trial]]]:
-    """Parts in their order: the coarse grid of all splits, then its rest and the points around it for the first.
+    """Parts in their order: the coarse grid of all splits, then all other points for the first split.
 
-    Every other point of the coarse grid comes before these for the large data sets.
+    For large data sets, alternate points of the coarse grid come first.
     """
     coarse, rest = parts
     first = [trial for trial in chosen if trial.split == 0]
@@ -254,7 +254,7 @@ def _order(chosen: list[Trial], parts: Sequence[Any], more: int) -> list[tuple[s
 
 
 def grids_of(found: Mapping[str, Arrays], ends: Ends = GRID) -> Grids:
-    """Grids by trial and method, of all parts that there are, between ends of log ℓ and of log σ_f."""
+    """Grids by trial and method of all computed parts, between limits of log ℓ and log σ_f."""
     by_name: dict[str, list[Arrays]] = {}
     for name, part in found.items():
         by_name.setdefault(name.rpartition(".")[0], []).append(part)
@@ -263,13 +263,13 @@ def grids_of(found: Mapping[str, Arrays], ends: Ends = GRID) -> Grids:
 
 
 def between(grids: Grids, ends: Ends) -> Grids:
-    """Parts of grids between ends of log ℓ and of log σ_f."""
+    """Parts of grids between limits of log ℓ and log σ_f."""
     within = {name: slice(*axis) for name, axis in zip(COORDINATES, ends, strict=True)}
     return {trial: {method: grid.sel(within) for method, grid in each.items()} for trial, each in grids.items()}
 
 
 def best_information(grids: Grids) -> dict[Trial, tuple[dict[str, float], int]]:
-    """The most information of each method over the grid, and at how many points it was computed."""
+    """The largest information of each method over the grid, and the number of computed points."""
     best = {}
     for trial, by_method in grids.items():
         values = {method: _most(grid) for method, grid in by_method.items()}
@@ -278,12 +278,12 @@ def best_information(grids: Grids) -> dict[Trial, tuple[dict[str, float], int]]:
 
 
 def _most(grid: xr.Dataset) -> float:
-    """Most information over a grid, 0 if no solve converged."""
+    """Largest information over a grid, 0 if no solve converged."""
     return float(grid["information"].where(grid["converged"]).max().fillna(0.0))
 
 
 def below(best: Sequence[Mapping[str, float]], measure: str, whose: str) -> dict[str, tuple[int, int]]:
-    """In how many trials each of the seven is below their mean or median, and clearly so."""
+    """Numbers of trials in which each of the seven methods is below their mean or median, and clearly below."""
     names = {method: method for method in METHODS} | WHOSE[whose]
     values = np.array([[own[name] for name in names.values()] for own in best])
     middle = (np.mean if measure == "mean" else np.median)(values, axis=1)[:, None]
@@ -294,7 +294,7 @@ def below(best: Sequence[Mapping[str, float]], measure: str, whose: str) -> dict
 def _other_priors(
     found: Mapping[str, Arrays], best: Mapping[Trial, dict[str, float]]
 ) -> list[tuple[Any, ...]]:  # fmt: skip
-    """Counts by the program: of trials with other ridges of FV, and of all with an offset of the linear covariance."""
+    """Counts with the program: trials with other ridges of FV, and trials with an offset of the linear covariance."""
     grids = grids_of({name: part for name, part in found.items() if name.endswith(RIDGE_PART)})
     own = {trial: best[trial] for trial in grids if trial in best}
     rows: list[tuple[Any, ...]] = []
@@ -316,7 +316,7 @@ def _counts(best: Iterable[Mapping[str, float]], measure: str) -> list[str]:
 
 
 def _failed(found: Mapping[str, Arrays]) -> dict[str, tuple[int, int]]:
-    """How many solves of each method did not converge, and how many there were."""
+    """Numbers of solves of each method that did not converge, and of all solves."""
     counts: dict[str, tuple[int, int]] = {}
     for part in found.values():
         for method, converged in zip(part["methods"].tolist(), part["converged"], strict=True):
@@ -343,7 +343,7 @@ def _averages(best: Mapping[Trial, tuple[dict[str, float], int]]) -> list[str]:
 
 
 def _other_ends(found: Mapping[str, Arrays]) -> list[str]:
-    """Counts between other ends of the grid, of trials that are computed around it, by its coarse points."""
+    """Counts with other limits of the grid, for trials computed around it, at its coarse points."""
     names = {name.rpartition(".")[0] for name in found if name.endswith(AROUND)}
     coarse = {
         name: part for name, part in found.items() if name.rpartition(".")[0] in names and not name.endswith(".rest")
@@ -352,7 +352,7 @@ def _other_ends(found: Mapping[str, Arrays]) -> list[str]:
         f"## Other ends of the grid: {len(names)} trials of the first split", "",
         f"| log ℓ | log σ_f | below | whose | {' | '.join(METHODS)} |", "| --- " * (4 + len(METHODS)) + "|",
     ]  # fmt: skip
-    grids = grids_of(coarse, OTHER_ENDS[-1])  # the widest
+    grids = grids_of(coarse, OTHER_ENDS[-1])  # the widest limits
     for ends in OTHER_ENDS if names else []:
         own = [values for values, _ in best_information(between(grids, ends)).values()]
         for measure in PAPER:
@@ -363,13 +363,13 @@ def _other_ends(found: Mapping[str, Arrays]) -> list[str]:
 
 
 def _chosen(found: Mapping[str, Arrays]) -> tuple[dict[str, Any], list[str]]:
-    """Information at the points of the grid that evidence and bound choose, averaged over trials, beside the best."""
+    """Information at the points that evidence and bound select, averaged over trials, and the best information."""
     columns: dict[str, dict[str, list[float]]] = {}
     for by_method in grids_of(found).values():
         for method, grid in by_method.items():
             where = grid.where(grid["converged"])
             if method in (*STEPPED, *PROGRAMS) or not bool(grid["converged"].any()):
-                continue  # a few steps have no evidence
+                continue  # iterations of a few steps have no evidence
             row = columns.setdefault(method, {"evidence": [], "bound": [], "best": []})
             row["best"].append(float(where["information"].max()))
             for of in ("evidence", "bound"):

@@ -1,4 +1,4 @@
-"""Methods over hyperparameters of one data set: evidence, the bound of Jensen, and predictions of held-out labels."""
+"""Methods over hyperparameters of one data set: evidence, Jensen's bound, and predictions of held-out labels."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ Array = np.ndarray
 
 LOG_LENGTHSCALES = (0.0, 5.0)
 LOG_MAGNITUDES = (-1.0, 5.0)
-"""The ends of the grid, which the paper does not state; they hold all of its points that the text names."""
+"""Limits of the grid, which the paper does not state. They include all points that the text names."""
 MEASURES = ("evidence", "bound", "printed", "information", "errors", "converged", "iterations", "point_seconds")
 COORDINATES = ("log_lengthscale", "log_magnitude")
 
 
 def grid(lengthscales: int, magnitudes: int) -> list[list[float]]:
-    """Points (log ℓ, log σ_f) of a grid, each a neighbour of the last."""
+    """Points (log ℓ, log σ_f) of a grid. Successive points are neighbours."""
     axes = np.linspace(*LOG_LENGTHSCALES, lengthscales), np.linspace(*LOG_MAGNITUDES, magnitudes)
     return _points([axis.tolist() for axis in axes])
 
@@ -37,20 +37,20 @@ def _points(axes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[list[float]]]:
-    """The points of a grid in two parts: every other one in either direction, and the rest."""
+    """The points of a grid in two parts: alternate points in either direction, and the rest."""
     points = grid(lengthscales, magnitudes)
     first = every_other(points)
     return first, [point for point in points if point not in first]
 
 
 def every_other(points: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Every other point of a grid in either direction, in their order."""
+    """Alternate points of a grid in either direction, in their order."""
     coarse = [sorted({point[axis] for point in points})[::2] for axis in range(2)]
     return [list(point) for point in points if point[0] in coarse[0] and point[1] in coarse[1]]
 
 
 def beyond(coarse: Sequence[Sequence[float]], more: int) -> list[list[float]]:
-    """Points around a grid, with its steps: so many more lines and columns at each of its sides."""
+    """Points around a grid with its steps: further lines and columns at each of its sides."""
     axes = [_longer(sorted({point[axis] for point in coarse}), more) for axis in range(2)]
     return [point for point in _points(axes) if point not in coarse]
 
@@ -64,10 +64,11 @@ def sweep(
     data: str, name: str, number: int, likelihood: str, covariance: str, points: Sequence[Sequence[float]],
     methods: Sequence[str], size: list[int] | None = None, rough: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """`MEASURES` (methods, points), each solve from where those of its method before it lead.
+    """`MEASURES` (methods, points). Each solve starts from earlier solves of its method.
 
-    `rough` is to the digits of a table only, see `benchmarks.binary_paper.paths.TOLERANCES`. `point_seconds` are of the
-    process, with predictions. `printed` is of the factorial method; others have NaN.
+    With `rough` results have the digits of a table only, see `benchmarks.binary_paper.paths.TOLERANCES`.
+    `point_seconds` are processor seconds with predictions. `printed` is for the factorial method, and NaN for other
+    methods.
     """
     split = load(name, data, number, size)
     return {"held_out": split.ynew.size} | sweep_split(split, likelihood, covariance, points, methods, rough)
@@ -77,7 +78,7 @@ def sweep_split(
     split: Split, likelihood: str, covariance: str, points: Sequence[Sequence[float]], methods: Sequence[str],
     rough: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """`sweep` of a split that is there."""
+    """`sweep` for a split that is given."""
     priors, link = Priors(split, covariance), LINKS[likelihood]
     found = {measure: np.full((len(methods), len(points)), np.nan) for measure in MEASURES}
     paths: list[Path] = [
@@ -104,12 +105,12 @@ def sweep_split(
 
 
 def log_density(link: TwoClasses, mean: Array, variance: Array, labels: Array) -> Array:
-    """Log probabilities (m,) of labels under Gaussians of latent values, right far into the tail."""
+    """Log probabilities (m,) of labels under Gaussians of latent values, accurate in the far tail."""
     return link.log_tail(mean[:, None], variance[:, None, None], labels)
 
 
 def gathered(parts: Sequence[Arrays]) -> dict[str, xr.Dataset]:
-    """What sweeps over parts of a grid found, by method, over `COORDINATES`; NaN where nothing was computed."""
+    """Results of sweeps over parts of a grid, by method, over `COORDINATES`. NaN where nothing was computed."""
     axes = [sorted({float(point[axis]) for part in parts for point in part["points"]}) for axis in range(2)]
     grids = {}
     for method in dict.fromkeys(str(name) for part in parts for name in part["methods"]):
@@ -128,7 +129,7 @@ def gathered(parts: Sequence[Arrays]) -> dict[str, xr.Dataset]:
 
 
 def peak(values: xr.DataArray, sign: float = 1.0) -> dict[str, float]:
-    """Coordinates of the largest value, or of the smallest for a sign of −1; the first of several."""
+    """Coordinates of the largest value, or of the smallest for sign −1. Of ties, the first."""
     at = np.unravel_index(np.nanargmax(sign * values.values), values.shape)
     return {str(dim): float(values[dim].values[i]) for dim, i in zip(values.dims, at, strict=True)}
 

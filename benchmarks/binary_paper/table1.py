@@ -101,7 +101,7 @@ class Table1(Experiment):
 
 
 def _relative(cell: Arrays) -> np.ndarray:
-    """Average times of the methods over that of LA."""
+    """Average times of the methods divided by LA's."""
     average = cell["times"].mean((0, 1))
     return average / average[list(METHODS).index("LA")]
 

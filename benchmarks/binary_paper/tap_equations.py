@@ -1,8 +1,8 @@
-"""Equation (11), second line, at the fixed point of EP: does it give the precisions of the sites?
+"""Equation (11), second line, at the fixed point of EP: whether it gives the precisions of the sites.
 
-The first line is the derivative α of the log normaliser of a tilted distribution in the mean of its cavity. It holds
-at every fixed point. The second line is [W⁻¹]_ii = σ²_¬i (1 / (α_i [Kα]_i) − 1). For a probit Φ(y f) it holds if K
-and the cavities contain the noise of variance 1, so that the likelihood is a step, and W⁻¹ is that of the sum.
+The first line is the derivative α of the log normaliser of a tilted distribution in the mean of its cavity. It holds at
+every fixed point. The second line is [W⁻¹]_ii = σ²_¬i (1 / (α_i [Kα]_i) − 1). For a probit Φ(y f) it holds if K and the
+cavities contain the noise of variance 1. Then the likelihood is a step, and W⁻¹ belongs to f plus noise.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The paper's data sets (RJV table 3), standardised, from CSV files: a header row, the label in the last column."""
+"""The paper's data sets (RJV table 3), standardised, from CSV files with a header row and labels in the last column."""
 
 import gzip
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ NOTES = {
 
 
 class Split(NamedTuple):
-    """Points to learn from, and held-out points."""
+    """Training points and held-out points."""
 
     X: Array
     y: Array
@@ -74,7 +74,7 @@ def fold(name: str, folder: str, number: int) -> Split:
 
 
 def halves(name: str, folder: str, seed: int = 1) -> Split:
-    """A random half for training, the other for testing."""
+    """A random half for training, and the other half for testing."""
     X, y = whole(name, folder)
     order = np.random.default_rng(seed).permutation(y.size)
     train, test = order[: y.size // 2], order[y.size // 2 :]
@@ -82,13 +82,13 @@ def halves(name: str, folder: str, seed: int = 1) -> Split:
 
 
 def pixels(folder: str, size: Sequence[int] | None = None) -> Split:
-    """USPS 3 vs. 5 vs. 7 as it is, not standardised; `size` limits the points to learn from and those held out."""
+    """USPS 3 vs. 5 vs. 7 without standardisation. `size` limits the numbers of training and held-out points."""
     found = split("usps357", folder, standardise=False)
     return found if size is None else subset(found, *size)
 
 
 def split(name: str, folder: str, standardise: bool = True) -> Split:
-    """A data set with a test set of its own; if standardised, by its training points, and constant inputs dropped."""
+    """A data set with its own test set, optionally standardised by its training points without constant inputs."""
     if name == "usps10":
         X, y, Xnew, ynew = _usps10(Path(folder))
     else:
@@ -100,14 +100,14 @@ def split(name: str, folder: str, standardise: bool = True) -> Split:
 
 
 def subset(data: Split, n: int, m: int, seed: int = 1) -> Split:
-    """At most `n` random points to learn from and `m` held out."""
+    """At most `n` random training points and `m` held-out points."""
     rng = np.random.default_rng(seed)
     train, test = (np.sort(rng.permutation(len(y))[:size]) for y, size in ((data.y, n), (data.ynew, m)))
     return Split(data.X[train], data.y[train], data.Xnew[test], data.ynew[test])
 
 
 def read_table(file: Path) -> tuple[Array, Array]:
-    """Inputs (n, d) and labels (n,), as they are written, of a CSV file with a header row."""
+    """Unscaled inputs (n, d) and labels (n,) of a CSV file with a header row."""
     with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
         inputs = next(lines).count(",")
         table = np.loadtxt(lines, delimiter=",", dtype=[("X", float, (inputs,)), ("label", object)], ndmin=1)
@@ -115,14 +115,14 @@ def read_table(file: Path) -> tuple[Array, Array]:
 
 
 def standardised(X: Array, *others: Array) -> tuple[Array, ...]:
-    """Inputs X and others by mean and standard deviation of X, without what is constant in X."""
+    """Inputs X and other inputs, standardised by mean and standard deviation of X, without columns constant in X."""
     spread = X.std(axis=0)
     varies = spread > 0
     return tuple((x[:, varies] - X[:, varies].mean(axis=0)) / spread[varies] for x in (X, *others))
 
 
 def _usps10(folder: Path) -> tuple[Array, Array, Array, Array]:
-    """The digits, smoothed as those of Rasmussen and Williams (2006) are: by 0.75 pixel, on a background of −1."""
+    """The digits, smoothed by 0.75 pixel on a background of −1, as in Rasmussen and Williams (2006)."""
     files = {name: read_table(folder / f"{name}.csv.gz") for name in ("usps_train", "usps_test")}
     index = np.loadtxt(folder / "usps_split.csv", delimiter=",", skiprows=1, dtype=str)
     parts = {}

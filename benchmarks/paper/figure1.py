@@ -1,7 +1,7 @@
 """Figure 1: tilted moments of inner EP and of quadratures, at log σ² = 1 and log ℓ = 1.
 
-After two parallel undamped sweeps of nested EP, the log normalisers, means and covariances of all tilted distributions,
-less those of the Gauss–Hermite product rule with ten nodes in each of the c + 1 dimensions of f and u (QF10).
+After two parallel undamped sweeps of nested EP, the log normalisers, means and covariances of all tilted distributions
+are compared with the Gauss–Hermite product rule with ten nodes in each of the c + 1 dimensions of f and u (QF10).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,18 +27,20 @@ Array = np.ndarray
 LOG_VARIANCE, LOG_LENGTHSCALE = 1.0, 1.0
 CHUNKS = {"glass": 9, "usps357": 4}
 METHODS = ("inner EP", "QD10", "Q10", "QD5", "Q5", "truncated", "truncated, diagonal")
-"""The paper's, and the rule that `QEP` takes by default."""
+"""The paper's methods, and the default rule of `QEP`."""
 ON_THE_PAGE = ("inner EP", "QD10", "Q10", "QD5", "truncated")
 SHORT = {"glass": "Glass", "usps357": "USPS"}
 QUANTITIES = ("log normalisers", "means", "covariances")
 AVERAGED = "log normalisers"
-"""The only one whose mean is in the table. A label says nothing about the level of all classes together, so every rule
-leaves the sum of the means, and that of all covariances, as the cavity has it: their average less QF10's is the same
-for all rules, an error of QF10 alone."""
+"""The only quantity whose mean is in the table.
+
+A label is not informative on the level of all classes, so that each rule leaves the sum of means and covariances
+unchanged. Their average minus QF10's is the same for all rules: the error of QF10.
+"""
 
 
 def load(name: str, folder: str, size: int) -> tuple[Array, Array, int]:
-    """Inputs, labels and the number of classes; the first `size` of the points in random order, if it is not 0."""
+    """Inputs, labels and the number of classes, of the first `size` points in random order, or of all points if 0."""
     if name == "glass":
         X, y = sets.whole(name, folder)
     else:
@@ -48,7 +50,7 @@ def load(name: str, folder: str, size: int) -> tuple[Array, Array, int]:
 
 
 def cavities(K: Array, y: Array, c: int) -> tuple[Array, Array]:
-    """Cavity moments (n, c) and (n, c, c) of every point after two sweeps."""
+    """Cavity moments (n, c) and (n, c, c) of all points after two sweeps."""
     two = NestedEP(depth=0, damping=1.0, max_iterations=2, ladder=False)
     sites = two.solve(K, np.zeros((c, y.size)), y).start
     once = NestedEP(depth=0, damping=1.0, max_iterations=1, ladder=False)
@@ -57,7 +59,7 @@ def cavities(K: Array, y: Array, c: int) -> tuple[Array, Array]:
 
 
 def full_product_rule(mean: Array, cov: Array, y: int, order: int = 10) -> Tilted:
-    """QF10, summed one node of the first three dimensions at a time: there are ten million with six classes."""
+    """QF10, summed for one node of the first three dimensions at a time: six classes have ten million nodes."""
     c = mean.size
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
     weights = weights / weights.sum()
@@ -94,21 +96,21 @@ def full_product_rule(mean: Array, cov: Array, y: int, order: int = 10) -> Tilte
 
 
 def truncated_rule(mu: Array, C: Array, order: int) -> Tilted:
-    """The rule that QEP takes by default."""
+    """The default rule of QEP."""
     factor, mean, cov = np.linalg.cholesky(C), np.empty(mu.size), np.empty(C.shape)
     log_z = truncated_moments(mu, C, factor, quadrature_rule("truncated", order), np.full(mu.size, -1), mean, cov)
     return Tilted(log_z, mu + factor @ mean, factor @ cov @ factor.T)
 
 
 def with_diagonal(tilted: Tilted, C: Array) -> Tilted:
-    """Only the diagonal of Λ is kept."""
+    """Keep the diagonal of Λ only."""
     precision = np.linalg.inv(C)
     diagonal = np.diag(np.diag(np.linalg.inv(tilted.covariance) - precision))
     return tilted._replace(covariance=np.linalg.inv(precision + diagonal))
 
 
 def moments(mean: Array, cov: Array, y: int) -> Iterator[tuple[str, Tilted]]:
-    """Moments of f by each method: "Q" and "truncated" rules of so many nodes, full or diagonal ("D")."""
+    """Moments of f by each method: "Q" and "truncated" rules with their number of nodes, full or diagonal ("D")."""
     inner = inner_ep(mean, cov, y)
     c = mean.size
     yield "inner EP", Tilted(inner.log_normaliser, inner.mean[:c], inner.covariance[:c, :c])
@@ -123,7 +125,7 @@ def moments(mean: Array, cov: Array, y: int) -> Iterator[tuple[str, Tilted]]:
 
 
 def differences(name: str, folder: str, size: int, chunk: int, chunks: int) -> Arrays:
-    """All differences from QF10 at one in `chunks` of the points, by method and quantity."""
+    """All differences from QF10 at every `chunks`-th point, by method and quantity."""
     X, y, c = load(name, folder, size)
     columns: dict[str, list[Array]] = {}
     with threadpool_limits(1):
@@ -202,7 +204,7 @@ class Figure1(Experiment):
                 ax.set_title(f"{sets.TITLES[name]}: {quantity}", fontsize=10)
                 middle, low, high = np.array([summaries[f"{method}: {quantity}"] for method in METHODS]).T
                 at = np.arange(len(METHODS))
-                # An interval of a skewed distribution need not hold its mean.
+                # the interval of a skewed distribution may exclude its mean
                 ax.vlines(at, low, high, color="#0072b2", linewidth=6, alpha=0.5)
                 ax.plot(at, middle, "_", color="black", markersize=14)
                 ax.axhline(0, color="#555555", linewidth=0.8, linestyle=":")

@@ -19,14 +19,14 @@ STATEMENTS = (
     Statement("IEP is significantly better than LA", "accuracy", "LA", "IEP"),
     Statement("IEP is slightly better than EP, not significantly", "accuracy", "IEP", "EP"),
 )
-"""Of RJV section 5.5, on figure 11."""
+"""Statements of RJV section 5.5 about figure 11."""
 
 
 class TenDigits(ScoreExperiment):
-    """One data set, four methods.
+    """One data set and four methods.
 
-    The paper's 4649 points to learn from are `size = 4649`, hours for each of EP and IEP; an optimisation that was
-    broken off goes on from the best hyperparameters it found.
+    `size = 4649` has all training points of the paper, and takes hours for each of EP and IEP. An interrupted
+    optimisation continues from its best hyperparameters.
     """
 
     title = "Figure 11: USPS, ten classes, with estimated hyperparameters"
@@ -43,7 +43,7 @@ class TenDigits(ScoreExperiment):
                 {"folder": folder, "name": "usps10", "number": 0, "method": method, "size": size},
                 resumes=True,
             )
-            for method in reversed(self.order)  # the fastest first
+            for method in reversed(self.order)  # fastest methods first
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:

@@ -28,7 +28,7 @@ PAPER = (
 def row(
     data: str, method: str, log_lengthscale: float, log_variances: Sequence[float], size: Sequence[int] | None
 ) -> dict[str, Any]:
-    """All log variances at one log length scale, each from the sites of the one before."""
+    """All log variances at one log length scale, each started at the sites of the previous one."""
     points = pixels(data, size)
     squared, solver = distances(points), METHODS[method]
     nothing = np.zeros((points.classes, points.y.size))
@@ -57,7 +57,7 @@ class Figure7(Experiment):
             size, log_variances, log_lengthscales = [150, 150], [0.0, 4.0, 8.0], [1.5, 2.5]
         else:
             size, log_variances = None, np.arange(0.0, 16.1, 1.0)
-            # Every other row first, so that a run that is broken off has a whole grid.
+            # Alternate rows come first, so that an interrupted run has a complete grid.
             log_lengthscales = [*np.arange(1.0, 5.1, 1.0), *np.arange(1.5, 5.0, 1.0)]
         return [
             Cell(
@@ -128,7 +128,7 @@ class Figure7(Experiment):
 
 
 def grids(found: Mapping[str, Arrays]) -> dict[str, xr.Dataset]:
-    """The rows of each method that there are, put together."""
+    """The computed rows of each method, combined."""
     grids = {}
     for method in METHODS:
         rows = [arrays for name, arrays in found.items() if name.startswith(f"{method}-")]

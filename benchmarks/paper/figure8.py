@@ -24,9 +24,9 @@ PLAIN = "IEP of the paper"
 ACCELERATED = "accelerated"
 INNER = {"standard": 200, "incremental": 1}
 DAMPING = (0.8, 0.5)
-SHOWN = (5, 10, 20, 30)  # iterations of the table
+SHOWN = (5, 10, 20, 30)  # iterations in the table
 LOOKED_AT = (1, 2, 3, 4, 5, 6, 8, 11, 16, 23)
-SETTLED = 8  # iterations before this one are far away; panels are as high as the others
+SETTLED = 8  # earlier iterations are far away: panels cover later iterations
 
 PAPER = (
     "The paper (section 5.4): the incremental scheme needs more damping than the standard one, and both come to the "
@@ -46,8 +46,8 @@ def run(
 ) -> dict[str, Any]:
     """Log evidence and mean log test density of the posterior before each iteration, until one fails.
 
-    Acceleration has a memory, so that its posteriors on the way can only be had by solving again from the beginning:
-    densities are at `LOOKED_AT` alone, and NaN elsewhere.
+    Acceleration has a memory, so that intermediate posteriors need a solve from the start. Densities are computed at
+    `LOOKED_AT` alone, and are NaN elsewhere.
     """
     points = points_of(data, name, size)
     prior = squared_exponential(distances(points), LOG_VARIANCE, LOG_LENGTHSCALE)
@@ -83,7 +83,7 @@ def one_at_a_time(solver: AcceleratedEP, k: np.ndarray, y: np.ndarray, c: int) -
 
 
 def accelerated(kind: type[AcceleratedEP], k: np.ndarray, y: np.ndarray, c: int, most: int) -> Iterator[Solution]:
-    """What acceleration has after some of its iterations, until it has converged."""
+    """Results of the accelerated iteration after some iterations, until convergence."""
     for limit in (*(i for i in LOOKED_AT if i < most), most):
         solution = kind(max_iterations=limit).solve(k, np.zeros((c, y.size)), y)
         yield solution
@@ -96,7 +96,7 @@ class Figure8(Experiment):
 
     def cells(self, data: str, quick: bool) -> list[Cell]:
         iterations = 8 if quick else 41
-        limit = 40 if quick else 100  # of what goes on until it has converged
+        limit = 40 if quick else 100  # for iterations until convergence
         runs = [(ACCELERATED, 1.0, method) for method in METHODS]
         runs += [(inner, damping, method) for inner in INNER for damping in DAMPING for method in (*METHODS, PLAIN)]
         return [
@@ -120,7 +120,7 @@ class Figure8(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         heads = [f"{what} after {i} iterations, less the converged" for what in ("−log Z", "mlpd") for i in SHOWN]
-        rows: list[tuple[str, list[str] | None]] = []  # what a row is of, and the differences if there are any
+        rows: list[tuple[str, list[str] | None]] = []  # title of a row, and differences if available
         record: dict[str, Any] = {}
         dampings = dampings_of(found)
         for name in DATA:
@@ -213,7 +213,7 @@ def cell_name(name: str, method: str, inner: str, damping: float) -> str:
 
 
 def dampings_of(found: Mapping[str, Arrays]) -> list[float]:
-    """Those with which there is anything: the quick form leaves one out."""
+    """Damping factors with results. The quick form leaves one out."""
     return [damping for damping in DAMPING if any(key.endswith(f"-{damping}") for key in found)]
 
 
@@ -226,7 +226,7 @@ def ended(end: Arrays | None) -> str:
 
 
 def gaps(values: np.ndarray, end: Arrays | None, quantity: str, sign: float) -> list[str]:
-    """Differences from where the accelerated iteration converged."""
+    """Differences from the limit of the accelerated iteration."""
     if end is None or not end["converged"]:
         return ["—"] * len(SHOWN)
     return [

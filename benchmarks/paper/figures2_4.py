@@ -1,10 +1,10 @@
 """Figures 2, 3 and 4: EP, class-independent EP and MCMC with one input, three classes and fifteen points.
 
-The paper does not list its points; ours are drawn from the same distributions, five of each class. x_i is the leftmost
-point of class 1, and x_j the point of class 2 or 3 where EP's probability of class 2 is closest to the paper's 0.47;
-where other sets of points are looked at, it is the input where EP's is 0.47, since they need not have a point there.
-Probabilities are the integrals of equation 25 under the posterior marginal of the latent values of that point, which
-its own label has shaped: those of another label at the same input.
+The paper does not list its points. Points here are drawn from the same distributions, five of each class. x_i is the
+leftmost point of class 1. x_j is the point of class 2 or 3 whose probability of class 2 by EP is closest to the paper's
+0.47. For other sets of points x_j is the input with probability 0.47, since there need not be such a point.
+Probabilities are integrals of equation 25 under the posterior of the latent values of the point, which depends on its
+label. For another label at the same input they would differ.
 """
 
 import logging
@@ -34,7 +34,7 @@ NORMALS = ((-1.0, 1.0), (2.0, 0.5), (3.0, 0.5))
 PER_CLASS = 5
 SEEDS = range(1, 21)
 PICTURE = 2
-"""The seed whose points resemble the paper's picture: classes 2 and 3 overlap, and class 1 reaches far to the left."""
+"""Seed whose points resemble the paper's picture: classes 2 and 3 overlap, and class 1 extends far to the left."""
 PAPER = {"x_i": {"MCMC": 0.95, "EP": 0.88, "IEP": 0.82}, "x_j": {"MCMC": 0.47, "EP": 0.47, "IEP": 0.47}}
 """Probability of class 1 at x_i and of class 2 at x_j."""
 METHODS = ("MCMC", "EP", "IEP")
@@ -42,7 +42,7 @@ FITS = {"EP": "nested_ep", "IEP": "iep"}
 CLASS_OF = {"x_i": 0, "x_j": 1}
 MARKERS = ("x", "+", "o")
 SHOWN = 2000
-"""Draws of the latent values that contours are made of."""
+"""Number of draws of the latent values for contours."""
 
 
 def points(seed: int) -> tuple[Array, Array]:
@@ -66,7 +66,7 @@ def fits_of(model: pm.Model) -> dict[str, Any]:
 
 
 def compare(seed: int, draws: int, grid: int, tune: int = 500) -> Arrays:
-    """Class probabilities at the points by each method, and if `grid` is not 0 what the figures show besides."""
+    """Class probabilities at the points by each method, and the contents of the figures if `grid` is not 0."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     x, y = points(seed)
     with threadpool_limits(1):
@@ -108,7 +108,7 @@ def _predicted(x: Array, model: pm.Model, gp: pm.gp.Latent, fits: Mapping[str, A
 
 
 def _boundary(fit: Any, gp: pm.gp.Latent) -> Array:
-    """The input (1,) where class 2 has 0.47 and class 3 most of the rest."""
+    """The input (1,) where class 2 has probability 0.47 and class 3 most of the rest."""
     x = np.linspace(1.5, 4.0, 501)
     p = fit.predict(gp, x[:, None])["p"].values
     far = np.abs(p[:, 1] - PAPER["x_j"]["EP"]) + (p[:, 0] > p[:, 2])
@@ -123,7 +123,7 @@ def of_draws(f: Array) -> Array:
 
 
 def positions(cell: Arrays) -> dict[str, int]:
-    """Which points are x_i and x_j."""
+    """Indices of x_i and x_j."""
     x, y = cell["x"], cell["y"]
     first = np.flatnonzero(y == 0)
     others = np.flatnonzero(y > 0)
@@ -198,7 +198,7 @@ def _trusted(own: Mapping[str, Any]) -> bool:
 
 
 def _all(drawn: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Ranges over the sets of points."""
+    """Ranges over all sets of points."""
     bad = [name for name, own in drawn.items() if not _trusted(own)]
     lines = [f"## {len(drawn)} sets of points", ""]
     if bad:
@@ -231,7 +231,7 @@ def _draw(cell: Arrays) -> Figure:
     _draw_curves(curves, cell, where)
     parts[0].legend(*curves[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     moments = _moments(cell["x"], cell["y"])
-    # Figure 3 shows the latent values of classes 1 and 2 at x_i, figure 4 those of classes 2 and 3 at x_j.
+    # Figure 3 shows the latent values of classes 1 and 2 at x_i. Figure 4 shows classes 2 and 3 at x_j.
     for part, (name, pair) in zip(parts[1:], {"x_i": [0, 1], "x_j": [1, 2]}.items(), strict=True):
         above, below = part.subplots(2, len(METHODS))
         part.suptitle(f"{name} = {cell['x'][where[name]]:.2f}: latent values above, g with their likelihood below")
@@ -291,7 +291,7 @@ def _draw_tilted(
     B = np.delete(np.eye(len(NORMALS))[[y]].T - np.eye(len(NORMALS)), y, axis=1)
     g = f @ B + np.random.default_rng(1).standard_normal((len(f), 1))
     moments = {name: (B.T @ mean, B.T @ cov @ B + 1.0) for name, (mean, cov) in latent.items()}
-    low = np.full(2, -4.0)  # further down the probit factors leave nothing
+    low = np.full(2, -4.0)  # below this the probit factors are negligible
     high = np.max(
         [np.quantile(g, 0.999, axis=0), *(m + 2.5 * np.sqrt(np.diag(C)) for m, C in moments.values())], axis=0
     )

@@ -33,15 +33,15 @@ from pymc_gpep.rivals.class_independent_ep import IEP
 Array = np.ndarray
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 4.0, 2.0
-CLASS = 1  # of the point in figure 6: digit 5, the paper's class 2
+CLASS = 1  # class of the point in figure 6: digit 5, class 2 in the paper
 DIGITS = (3, 5, 7)
 METHODS = {"EP": NestedEP(), "IEP": IEP(), "VB": VariationalBayes(), "LA": Laplace()}
 CORRECTED = "LA-TKP"
 MODELS = {"multinomial_probit": "probit", "softmax": "softmax"}
 PARTS = ("training", "test")
-COLUMNS = 5  # of figure 5: so many of `comparisons`
-SHOWN = 2000  # draws of the latent values that contours are made of
-R_HAT, ESS = 1.01, 400  # a chain that is worse than that is said to be
+COLUMNS = 5  # columns of figure 5, the first of `comparisons`
+SHOWN = 2000  # draws of the latent values for contours
+R_HAT, ESS = 1.01, 400  # limits beyond which the report names a chain
 
 PAPER = (
     "The paper (section 5.3): EP is the most accurate; IEP underestimates probabilities of training points a little "
@@ -57,7 +57,7 @@ def points_and_prior(data: str, size: Sequence[int] | None) -> tuple[Split, Prio
 
 
 def fit(data: str, method: str, size: Sequence[int] | None) -> dict[str, Any]:
-    """Probabilities of the labels, and the posterior of each training point."""
+    """Probabilities of the labels, and the posterior at each training point."""
     points, prior = points_and_prior(data, size)
     solver = METHODS[method]
     solution = solver.solve(prior.k, np.zeros((points.classes, points.y.size)), points.y)
@@ -74,7 +74,7 @@ def fit(data: str, method: str, size: Sequence[int] | None) -> dict[str, Any]:
 
 
 def correct(data: str, part: str, chosen: Sequence[int], size: Sequence[int] | None) -> dict[str, Any]:
-    """LA-TKP's probabilities of the labels at some of the points."""
+    """Probabilities of the labels by LA-TKP at some of the points."""
     points, prior = points_and_prior(data, size)
     solution = METHODS["LA"].solve(prior.k, np.zeros((points.classes, points.y.size)), points.y)
     cross, labels = {"training": (prior.k, points.y), "test": (prior.cross, points.ynew)}[part]
@@ -90,14 +90,15 @@ def correct(data: str, part: str, chosen: Sequence[int], size: Sequence[int] | N
 def sample(
     data: str, likelihood: str, seed: int, draws: int, tune: int, thin: int, size: Sequence[int] | None
 ) -> dict[str, Any]:
-    """One chain: for every `thin`-th draw the probabilities of the labels, and latent values of the points of `CLASS`.
+    """One chain: for every `thin`-th draw, probabilities of the labels, and latent values at the points of `CLASS`.
 
-    Latent values are moved by HMC in coordinates that EP, or Laplace's method, whitens.
+    HMC moves latent values in coordinates whitened by EP or Laplace's method.
     """
     points, prior = points_and_prior(data, size)
-    logging.getLogger("pymc").setLevel(logging.ERROR)  # the progress of cells is shown, not of draws
+    logging.getLogger("pymc").setLevel(logging.ERROR)  # show the progress of cells only
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the copies of models with Gaussian processes, and of what the table says
+        # about copies of models with Gaussian processes, and problems that the table shows
+        warnings.simplefilter("ignore")
         with pm.Model():
             kernel = np.exp(LOG_VARIANCE) * pm.gp.cov.ExpQuad(points.X.shape[1], ls=np.exp(LOG_LENGTHSCALE))
             f = pm.gp.Latent(cov_func=kernel).prior("f", X=points.X, n_outputs=points.classes, jitter=JITTER)
@@ -110,7 +111,8 @@ def sample(
                 progressbar=False, compute_convergence_checks=False,
             )  # fmt: skip
     latent = idata["posterior"]["f"].values[0, ::thin]  # (draws, c, n)
-    # Given the values at the training points, those at the test points are Gaussian and independent between classes.
+    # Given the values at the training points, the values at the test points are Gaussian and independent between
+    # classes.
     weights = cho_solve(cho_factor(prior.k), prior.cross.T)
     variance = np.maximum(prior.variance - np.einsum("mn,nm->m", prior.cross, weights), 0.0)
     cov = variance[:, None, None] * np.eye(points.classes)
@@ -137,7 +139,7 @@ OF_PAPER = {
     "LA": ("inaccurate", "underestimates"),
     CORRECTED: ("clearly better than LA", "clearly better than LA"),
 }
-"""Words of the paper on figure 5, at training and at test points."""
+"""The paper's words about figure 5, for training and test points."""
 
 
 class Figures5And6(Experiment):
@@ -235,7 +237,7 @@ class Figures5And6(Experiment):
         return chosen
 
     def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Differences of the probabilities of labels from MCMC for the same likelihood."""
+        """Differences of the probabilities of labels from MCMC with the same likelihood."""
         rows = []
         for method, short in comparisons()[:COLUMNS]:
             for part, of_paper in zip(PARTS, OF_PAPER[method], strict=True):
@@ -257,7 +259,7 @@ class Figures5And6(Experiment):
 
 
 def comparisons() -> list[tuple[str, str]]:
-    """Methods, and the model whose MCMC they are compared with."""
+    """Methods, and the models of the MCMC they are compared with."""
     own = [(method, MODELS[solver.first_likelihood().name]) for method, solver in METHODS.items()]
     return [*own, (CORRECTED, "softmax"), ("LA", "probit"), (CORRECTED, "probit")]
 
@@ -271,7 +273,7 @@ def averaged(chains: Sequence[Arrays], part: str) -> Array:
 
 
 def quality(chains: Sequence[Arrays]) -> dict[str, Any]:
-    """The worst of r-hat, effective size and Monte Carlo error over all points; those that hardly vary do not count."""
+    """Worst r-hat, effective size and Monte Carlo error over all points that vary noticeably."""
     p = np.concatenate([np.stack([chain[part] for chain in chains]) for part in PARTS], axis=-1).astype(float)
     p = p[:, :, p.std(axis=(0, 1)) > 1e-4]
     r_hat = az.rhat(p, chain_axis=0, draw_axis=1) if len(chains) > 1 else np.array(np.nan)
@@ -290,7 +292,7 @@ def quality(chains: Sequence[Arrays]) -> dict[str, Any]:
 
 
 def method_probabilities(found: Mapping[str, Arrays], method: str, part: str) -> tuple[Array, Array, bool]:
-    """Points, their labels' probabilities, and whether the method converged."""
+    """Points, probabilities of their labels, and whether the method converged."""
     if method != CORRECTED:
         if method not in found:
             return np.empty(0, int), np.empty(0), False

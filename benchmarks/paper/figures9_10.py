@@ -1,4 +1,4 @@
-"""Figures 9 and 10: densities and accuracies of held-out labels, with hyperparameters that were estimated."""
+"""Figures 9 and 10: densities and accuracies of held-out labels, with estimated hyperparameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from benchmarks.paper import data, predictive, scores
 from benchmarks.paper.scores import ScoreExperiment, Statement
 
 TKP_PARTS = {"segmentation": 3, "usps357": 12}
-"""LA-TKP finds a mode for every held-out point and label: what takes longer than some minutes is done in parts."""
+"""Number of parts of LA-TKP, which finds a mode for each held-out point and label and takes minutes."""
 
 CHAINS = {
     "wine": (2, 400, 1200, 12),
@@ -18,7 +18,7 @@ CHAINS = {
     "segmentation": (2, 300, 700, 6),
     "usps357": (2, 80, 160, 3),
 }
-"""Chains, draws for tuning, draws, and proposals of hyperparameters in each; fewer where one costs more."""
+"""Number of chains, tuning draws, draws, and proposals of hyperparameters, smaller where proposals are expensive."""
 
 STATEMENTS = (
     Statement("Only in Teaching and Image segmentation MCMC is significantly better than EP", "mlpd", "MCMC", "EP"),
@@ -46,7 +46,7 @@ STATEMENTS = (
         "accuracy", "VB", "EP", ("segmentation", "usps357"),
     ),
 )  # fmt: skip
-"""Of RJV section 5.5, on figures 9 and 10."""
+"""Statements of RJV section 5.5 about figures 9 and 10."""
 
 
 class Prediction(ScoreExperiment):

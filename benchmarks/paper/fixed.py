@@ -11,19 +11,19 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 Array = np.ndarray
 
-JITTER = 1e-6  # on the diagonal, as of `pm.gp.Latent`
-LITTLE_JITTER = 1e-8  # where no model of PyMC is beside it
+JITTER = 1e-6  # added to the diagonal, as in `pm.gp.Latent`
+LITTLE_JITTER = 1e-8  # where no PyMC model is compared
 
 
 class Distances(NamedTuple):
-    """Squared distances among the points to learn from (n, n), and to those held out (m, n)."""
+    """Squared distances between training points (n, n), and of held-out points from these (m, n)."""
 
     own: Array
     cross: Array
 
 
 class Prior(NamedTuple):
-    """Prior covariance of the points to learn from (n, n), between the held-out ones and these (m, n), and variance."""
+    """Prior covariance of training points (n, n), of held-out points with these (m, n), and prior variance."""
 
     k: Array
     cross: Array
@@ -61,7 +61,7 @@ def probabilities(likelihood: str, mean: Array, cov: Array) -> Array:
 
 
 def of_labels(p: Array, y: Array) -> Array:
-    """The probability of each point's label, (..., points), of (..., points, c)."""
+    """Probability of each point's label, (..., points), from (..., points, c)."""
     return np.take_along_axis(p, y.reshape(*(1,) * (p.ndim - 2), -1, 1), axis=-1)[..., 0]
 
 

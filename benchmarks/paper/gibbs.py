@@ -1,8 +1,8 @@
-"""Gibbs sampling of the multinomial probit at fixed hyperparameters, for all points at once, and how far to trust it.
+"""Gibbs sampling of the multinomial probit at fixed hyperparameters, for all points at once, with standard errors.
 
-The sampler is the plain one of the tests, which shares no code with the package. The mean of f over the classes, which
-no label says anything about, keeps its prior: it is drawn from that in each sweep, and only the differences from it are
-averaged. Averages are over E[· | utilities].
+The sampler is the simple one of the tests, which shares no code with the package. No label depends on the mean of f
+over classes: it is drawn from its prior in each sweep, and only differences from it are averaged. Averages are over E[·
+| utilities].
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ Array = np.ndarray
 BATCHES = 10
 THIN = 10
 WATCHED, KEPT = 60, 1000
-"""Points whose draws are kept for r-hat and effective sizes, and how many of each chain."""
+"""Number of points whose draws are stored for r-hat and effective sizes, and of stored draws of a chain."""
 
 
 @dataclass
 class Sampled:
-    """Posterior means, variances and class probabilities (c, points), and their standard errors.
+    """Posterior means, variances and class probabilities (c, points), with standard errors.
 
-    `r_hat` (rank-normalised) is the largest, and `effective` the smallest effective size, of the draws that were kept:
-    a thousand of each chain, at some of the points.
+    `r_hat` (rank-normalised) is the largest and `effective` the smallest value for the stored draws: a thousand of each
+    chain, at some points.
     """
 
     values: dict[str, Array]
@@ -52,7 +52,7 @@ class Sampled:
 
 
 def probabilities_of_independent(mean: Array, variance: Array, order: int = 24) -> Array:
-    """Class probabilities for independent latent values: moments (..., c), one quadrature for each class."""
+    """Class probabilities of independent latent values with moments (..., c), by one quadrature for each class."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
     weights = weights / weights.sum()
     sigma = np.sqrt(1.0 + variance)
@@ -68,9 +68,9 @@ def probabilities_of_independent(mean: Array, variance: Array, order: int = 24) 
 
 
 def sample(K: Array, n: int, y: Array, c: int, *, chains: int, sweeps: int, burn: int, seed: int) -> Arrays:
-    """Chains given the labels of the first `n` points of K, for all of its points; see `combine` for what they tell.
+    """Chains given the labels of the first `n` points of K, for all points. `combine` summarises them.
 
-    `sweeps` is a multiple of ten times the number of batches. Each batch of a chain has averages of its own.
+    `sweeps` is a multiple of ten times the number of batches. Each batch of a chain has its own averages.
     """
     rng = np.random.default_rng(seed)
     length = sweeps // BATCHES
@@ -109,7 +109,7 @@ def sample(K: Array, n: int, y: Array, c: int, *, chains: int, sweeps: int, burn
 
 
 def combine(groups: Sequence[Arrays]) -> Sampled:
-    """What chains tell together. For standard errors, each batch of a chain counts as one observation."""
+    """Combine chains. For standard errors, each batch of a chain is one observation."""
     first, second, p = (
         np.concatenate([x[key] for x in groups], axis=1) for key in ("first", "second", "probabilities")
     )

@@ -1,4 +1,4 @@
-"""Four data sets: whether long chains of latent values and hyperparameters that start far apart come together."""
+"""Four data sets: agreement of long chains of latent values and hyperparameters with distant starts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,15 +22,15 @@ CHAINS = {
     "new-thyroid": (2, 400, 3000, 6),
     "wine": (2, 400, 3000, 12),
 }
-"""Chains, draws for tuning, draws, and proposals of hyperparameters in each."""
-SPREAD = 1.0  # standard deviation of the logarithms of the hyperparameters that chains start at
-SHARES = (0.125, 0.25, 0.5, 1.0)  # of a chain, from its beginning, that r-hat is taken of
+"""Number of chains, tuning draws, draws, and proposals of hyperparameters."""
+SPREAD = 1.0  # standard deviation of the log hyperparameters of starts
+SHARES = (0.125, 0.25, 0.5, 1.0)  # first fractions of a chain for which r-hat is computed
 SHOWN = 1000  # draws of a chain in the picture
-SHORT = 0.15  # length scales below that tell points apart that are alike but in one input
+SHORT = 0.15  # with smaller length scales, points that differ in one input are distinguished
 
 
 class LongChains(Experiment):
-    """One fold of each."""
+    """One fold of each data set."""
 
     title = "Long chains for four data sets, from several starts"
 
@@ -83,7 +83,7 @@ class LongChains(Experiment):
         return record, "\n".join(lines)
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of sets with an EP fit beside the chains; others were printed before there were records."""
+        """Table of data sets with an EP fit. Other tables were printed before there were records."""
         rows = []
         for name, chains in by_data(found).items():
             if len(chains) > 1 and (fit := found.get(f"{name}.0.EP")) is not None:
@@ -112,7 +112,7 @@ class LongChains(Experiment):
 
 
 def by_data(found: Mapping[str, Arrays]) -> dict[str, list[Arrays]]:
-    """Chains of each data set, in their order."""
+    """Chains of each data set in their order."""
     return {
         name: own
         for name in CHAINS
@@ -121,23 +121,23 @@ def by_data(found: Mapping[str, Arrays]) -> dict[str, list[Arrays]]:
 
 
 def first_part(theta: Array, share: float) -> Array:
-    """The first draws of (chains, draws, parameters), such a share of them."""
+    """The first fraction of the draws (chains, draws, parameters)."""
     return theta[:, : max(4, int(share * theta.shape[1]))]
 
 
 def worst_of(theta: Array, share: float) -> int:
-    """Which of them has the largest r-hat in such a share of the draws."""
+    """Index of the parameter with the largest r-hat in the first fraction of the draws."""
     some = first_part(theta, share)
     return int(np.argmax([float(az.rhat(x)) for x in np.moveaxis(some, 2, 0)]))
 
 
 def label(parameter: int) -> str:
-    """What a column of `log_hyperparameters` is called."""
+    """Label of a column of `log_hyperparameters`."""
     return f"length scale {parameter - 1}" if parameter else "σ²"
 
 
 def of_chain(chain: Arrays) -> dict[str, Any]:
-    """What one chain says of held-out labels, and where its length scales are."""
+    """Predictions of held-out labels by one chain, and its length scales."""
     p = chain["p"].mean(axis=0)
     short = chain["length_scale"] < SHORT
     return {

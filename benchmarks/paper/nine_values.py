@@ -26,14 +26,14 @@ from pymc_gpep.rivals.class_independent_ep import IEP
 LOG_LENGTHSCALES, LOG_VARIANCES = (1.5, 2.5, 4.0), (2.0, 6.0, 10.0)
 SWEEPS, BURN = 1000, 100
 CORRECTED = 10
-"""Points that LA-TKP predicts."""
+"""Number of points for LA-TKP."""
 DAMPING = 0.5
 PLAIN = "plain, "
 """First word of the pieces that count iterations without acceleration."""
 WITHIN = 0.01
 """Distance of the log evidence from its limit at which an iteration counts as converged."""
 MOST = 60
-"""Largest number of iterations that are counted."""
+"""Largest number of iterations."""
 COUNTED: dict[str, type[AcceleratedEP]] = {"EP": NestedEP, "IEP": IEP}
 IEP_OF_THE_PAPER = "IEP of the paper"
 
@@ -123,7 +123,7 @@ class NineValues(Experiment):
         ]
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of the iterations without acceleration; the table of times was printed before there were records."""
+        """Table of the iterations without acceleration. The table of times was printed before there were records."""
         rows = []
         for name, cell in found.items():
             if name.startswith(PLAIN):

@@ -1,4 +1,4 @@
-"""Class-independent EP as in the nested EP paper (sections 3.2 and 5.4): parallel damped updates, and nothing else."""
+"""Class-independent EP as in the nested EP paper (sections 3.2 and 5.4): parallel damped updates only."""
 
 from collections.abc import Iterator
 
@@ -15,14 +15,14 @@ from pymc_gpep.rivals.kernels.class_independent import inner_tilted
 
 Array = np.ndarray
 
-_TOLERANCE = 1e-9  # of inner loops that are run to convergence
+_TOLERANCE = 1e-9  # tolerance of inner loops that are run to convergence
 
 
 def plain_iep(k: Array, y: Array, c: int, damping: float, max_inner: int) -> Iterator[Solution]:
-    """The posterior before each iteration, from the prior on; damping acts on the site parameters ν and π.
+    """The posterior before each iteration, from the prior on. Damping acts on the site parameters ν and π.
 
-    Differs from `IEP` in that nothing but the sites' own updates moves the level that is common to all classes,
-    and in that the inner sites are not damped. Ends after a posterior that has no cavities.
+    It differs from `IEP` in two points: only the updates of the sites move the common level of all classes, and inner
+    sites are not damped. It ends after a posterior without proper cavities.
     """
     n = y.size
     sites, target = np.zeros((2, 2, n, 2 * c - 1))

@@ -1,7 +1,7 @@
-"""Held-out points predicted with estimated hyperparameters (RJV section 5.5): the work behind figures 9 to 11.
+"""Predictions of held-out points with estimated hyperparameters (RJV section 5.5), for figures 9 to 11.
 
-A squared exponential covariance, the same for all classes. Approximations have their hyperparameters at the maximum of
-their posterior in log σ² and log ℓ (type-II MAP); MCMC samples them.
+All classes share a squared exponential covariance. Approximations have hyperparameters at the maximum of their
+posterior in log σ² and log ℓ (type-II MAP). MCMC samples them.
 """
 
 from pathlib import Path
@@ -16,10 +16,10 @@ from benchmarks.experiment import Arrays
 from benchmarks.paper import data
 
 METHODS = {"EP": "nested_ep", "IEP": "iep", "VB": "vb", "LA": "laplace", "LA-TKP": "laplace"}
-"""The paper's name → that of `pm.fit`."""
+"""Name in the paper → name in `pm.fit`."""
 
 SCALE = 10.0
-"""Of the half Student-t priors. With four degrees of freedom the variance is the scale squared: the paper's hundred."""
+"""Scale of the half Student-t priors. With four degrees of freedom the variance is scale² = 100, as in the paper."""
 
 
 def classifier(split: data.Split, ard: bool, softmax: bool = False) -> tuple[pm.Model, pm.gp.Latent]:
@@ -44,7 +44,7 @@ def classifier(split: data.Split, ard: bool, softmax: bool = False) -> tuple[pm.
 
 
 def load(folder: str, name: str, number: int, size: list[int] | None) -> data.Split:
-    """A fold, or the only split of a data set that has one; `size` limits the points to learn from and to predict."""
+    """A fold, or the only split of a data set. `size` limits the numbers of training and test points."""
     found = data.fold(name, folder, number) if name in data.CROSS_VALIDATED else data.split(name, folder)
     return data.subset(found, *size) if size else found
 
@@ -53,9 +53,9 @@ def approximate(
     folder: str, name: str, number: int, method: str, size: list[int] | None = None, part: int = 0, parts: int = 1,
     checkpoint: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Fit by an approximation and predict one of `parts` parts of the held-out points.
+    """Fit by an approximation, and predict one of `parts` parts of the held-out points.
 
-    The checkpoint has the best hyperparameters of an optimisation that was broken off; another one begins there.
+    The checkpoint has the best hyperparameters of an interrupted optimisation. Another run starts there.
     """
     split = load(folder, name, number, size)
     model, gp = classifier(split, name in data.CROSS_VALIDATED, softmax=METHODS[method] == "laplace")
@@ -83,11 +83,11 @@ def chain(
     folder: str, name: str, number: int, tune: int, draws: int, seed: int, hyper_moves: int,
     predicted: int = 200, batches: int = 5, size: list[int] | None = None, spread: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """One Markov chain, latent values and hyperparameters, and the class probabilities that it gives.
+    """One Markov chain of latent values and hyperparameters, and its class probabilities.
 
-    `predicted` of the draws are used for these. Their averages over `batches` consecutive parts of the chain are kept
-    apart, for their Monte Carlo error. The chain starts where all fits do, or, with a `spread`, at hyperparameters
-    whose logarithms have this standard deviation around that.
+    `predicted` draws are used for the probabilities. Averages over `batches` consecutive parts of the chain give their
+    Monte Carlo error. The chain starts where all fits start, or, with a `spread`, at random hyperparameters whose
+    logarithms have this standard deviation around the start.
     """
     split = load(folder, name, number, size)
     model, gp = classifier(split, name in data.CROSS_VALIDATED)
@@ -122,12 +122,12 @@ def chain(
 
 
 def log_hyperparameters(chains: list[Arrays]) -> np.ndarray:
-    """Of chains (chains, draws, 1 + d), the magnitude first."""
+    """Log hyperparameters of chains (chains, draws, 1 + d), the magnitude first."""
     return np.log([np.column_stack([x["magnitude"], x["length_scale"]]) for x in chains])
 
 
 def agreement(theta: np.ndarray) -> tuple[float, float]:
-    """Worst r-hat and least effective sample size of parameters (chains, draws, parameters)."""
+    """Worst r-hat and smallest effective sample size of parameters (chains, draws, parameters)."""
     import arviz as az
 
     each = np.moveaxis(theta, 2, 0)
@@ -135,12 +135,12 @@ def agreement(theta: np.ndarray) -> tuple[float, float]:
 
 
 def chains_agree(chains: list[Arrays]) -> tuple[float, float]:
-    """Those of log hyperparameters, NaN for fewer than two chains."""
+    """Worst r-hat and effective size of log hyperparameters, NaN for fewer than two chains."""
     return agreement(log_hyperparameters(chains)) if len(chains) > 1 else (np.nan, np.nan)
 
 
 def keep_hyperparameters(approximation: gpep.Fit, checkpoint: Path) -> None:
-    """Write those of an approximation into a file, which is always whole."""
+    """Write the hyperparameters of an approximation into a file, which is always complete."""
     unfinished = checkpoint.with_name(f"{checkpoint.name}.part")
     with unfinished.open("wb") as file:
         np.savez(file, **{name: x.values for name, x in approximation.hyperparameters.items()})

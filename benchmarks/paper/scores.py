@@ -1,4 +1,4 @@
-"""Scores of held-out points with their uncertainty, beside what the paper says about them: figures 9 to 11."""
+"""Scores of held-out points with their uncertainty, and the paper's statements about them: figures 9 to 11."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from benchmarks.paper.predictive import chains_agree
 
 Array = np.ndarray
 
-SEED = 1  # of the intervals, so that a report is the same each time
+SEED = 1  # seed of the intervals, so that reports are reproducible
 INTERVAL = (0.025, 0.975)
-R_HAT, ESS = 1.05, 100.0  # chains that are worse than one of these are called bad
+R_HAT, ESS = 1.05, 100.0  # chains beyond one of these limits are called bad
 READING = (
     "mlpd is the mean log predictive density of the held-out labels, accuracy the share of them that has the largest "
     "probability; “− EP” are differences to EP on the same points. In brackets are 95 % intervals. Those of the mlpd "
@@ -47,22 +47,22 @@ class Estimate(NamedTuple):
 
 @dataclass
 class Scored:
-    """What a method predicted of one data set."""
+    """Predictions of a method for one data set."""
 
     points: pd.DataFrame
-    """`mlpd`, the log predictive density of the label, and `accuracy`, 0 or 1, by number of the fold and point."""
+    """`mlpd`, the log predictive density of the label, and `accuracy`, 0 or 1, by fold and point."""
     remarks: list[str]
-    """What was not as it should be, and how good chains were."""
+    """Problems of the fits, and quality of the chains."""
     evidence: float
-    """Log evidence, averaged over folds; NaN for chains."""
+    """Log evidence, averaged over folds, NaN for chains."""
     bad: bool = False
     """Whether there are chains that have not mixed."""
 
 
 class Statement(NamedTuple):
-    """A sentence of the paper, and the difference of a score between two methods that it is about.
+    """A sentence of the paper, and the difference of a score between two methods that it states.
 
-    If it is about some data sets alone, `only` has their names.
+    `only` has the names of its data sets, if not all.
     """
 
     text: str
@@ -73,7 +73,7 @@ class Statement(NamedTuple):
 
 
 def collect(found: Mapping[str, Arrays]) -> dict[str, dict[str, Scored]]:
-    """Scores by data set and method, from cells that are called `data set.fold.method.part`."""
+    """Scores by data set and method, from cells with names `data set.fold.method.part`."""
     cells: dict[str, dict[str, dict[int, list[Arrays]]]] = {}
     for name, result in found.items():
         label, number, method, _ = name.split(".")
@@ -88,22 +88,22 @@ def collect(found: Mapping[str, Arrays]) -> dict[str, dict[str, Scored]]:
 
 
 def estimate(values: Array) -> Estimate:
-    """Mean of measurements, one for each point, by the Bayesian bootstrap."""
+    """Mean of one measurement for each point, with an interval by the Bayesian bootstrap."""
     draws = gpep.diagnostics.bayesian_bootstrap(values, random_seed=SEED)
     return Estimate(float(values.mean()), *map(float, np.quantile(draws, INTERVAL)))
 
 
 def accuracy(right: Array) -> Estimate:
-    """Share of the points that are right, by their Beta posterior with a uniform prior."""
+    """Fraction of right predictions, with an interval by its Beta posterior under a uniform prior."""
     count = np.count_nonzero(right)
     return _around(float(right.mean()), beta.ppf(INTERVAL, count + 1, right.size - count + 1))
 
 
 def difference(score: str, method: Scored, reference: Scored) -> Estimate:
-    """Of a score, on the points that both predicted.
+    """Difference of a score, on the points that both methods predicted.
 
-    A difference in accuracy is worse, same or better at each point: multinomial, with a uniform Dirichlet prior. As in
-    the paper there is no interval where it is the same at all of them.
+    Each point has a worse, equal or better accuracy: multinomial, with a uniform Dirichlet prior. As in the paper there
+    is no interval if all points are equal.
     """
     own, other = method.points[score].align(reference.points[score], join="inner")
     values = (own - other).to_numpy()
@@ -115,7 +115,7 @@ def difference(score: str, method: Scored, reference: Scored) -> Estimate:
 
 
 def table(methods: Mapping[str, Scored]) -> pd.DataFrame:
-    """Columns of `gpep.compare_methods`, the reference being EP; `order` of the rows is the paper's."""
+    """Columns of `gpep.compare_methods` with EP as the reference. `order` of the rows is the paper's."""
     rows = {}
     for name, scored in methods.items():
         row = {"log_evidence": scored.evidence}
@@ -133,9 +133,9 @@ def table(methods: Mapping[str, Scored]) -> pd.DataFrame:
 def report(
     found: Mapping[str, Arrays], order: Sequence[str], statements: Iterable[Statement], notes: Mapping[str, str]
 ) -> tuple[dict[str, Any], str]:
-    """Figures for JSON and Markdown: a table for each data set, then the paper's statements beside ours.
+    """Figures for JSON and Markdown: a table for each data set, then the paper's statements with the results here.
 
-    `order` is that of methods, `notes` are printed with the data sets that they are of.
+    `order` is the order of methods. `notes` are printed with their data sets.
     """
     scored = _ordered(collect(found), order)
     if not scored:
@@ -177,7 +177,7 @@ def report(
 
 
 def pictured(found: Mapping[str, Arrays], order: Sequence[str]) -> dict[str, Arrays]:
-    """Tables of the data sets whose points EP predicted; a † is for bad chains."""
+    """Tables of the data sets with EP's predictions. A † marks bad chains."""
     shown = {}
     for label, methods in _ordered(collect(found), order).items():
         if "EP" in methods:
@@ -188,7 +188,7 @@ def pictured(found: Mapping[str, Arrays], order: Sequence[str]) -> dict[str, Arr
 
 
 def draw(shown: Mapping[str, Arrays]) -> Figure | None:
-    """Figures 9 and 10 in one: a row for each data set with densities, accuracies, and their differences to EP."""
+    """Figures 9 and 10 in one: a row for each data set with densities, accuracies, and differences from EP."""
     if not shown:
         return None
     heights = [1.1 + 0.28 * len(figures["method"]) for figures in shown.values()]
@@ -203,7 +203,7 @@ def draw(shown: Mapping[str, Arrays]) -> Figure | None:
 
 
 class ScoreExperiment(Experiment):
-    """An experiment whose picture has the scores of methods, in the order of `order`."""
+    """An experiment whose picture has the scores of methods in `order`."""
 
     order: ClassVar[Sequence[str]]
 
@@ -215,13 +215,13 @@ class ScoreExperiment(Experiment):
 
 
 def title_of(label: str) -> str:
-    """The name of a data set that a reader knows; `usps10-1000` has so many points to learn from."""
+    """The full name of a data set. `usps10-1000` has 1000 training points."""
     name, _, size = label.rpartition("-")
     return TITLES.get(label) or (f"{TITLES[name]}, n = {size}" if name in TITLES else label)
 
 
 def _around(mean: float, ends: Array) -> Estimate:
-    """An interval that holds its mean: where all points are alike, a posterior's interval does not reach so far."""
+    """An interval that contains its mean: if all points are equal, a posterior's interval may exclude it."""
     low, high = map(float, ends)
     return Estimate(mean, min(low, mean), max(high, mean))
 
@@ -255,8 +255,8 @@ def _fits(folds: Mapping[int, list[Arrays]]) -> Scored:
 def _chains(folds: Mapping[int, list[Arrays]]) -> Scored:
     """Averages over chains.
 
-    The Monte Carlo error of the mean log predictive density is that of its linear expansion in the probabilities, from
-    the spread of what consecutive parts of the chains say.
+    The Monte Carlo error of the mean log predictive density comes from its linear expansion in the probabilities, and
+    the variation between consecutive parts of the chains.
     """
     frames, agreement, squares = [], {}, 0.0
     for number, chains in folds.items():

@@ -1,7 +1,7 @@
 """Table 1: EPs against Gibbs sampling, at log σ² = 1 and log ℓ = 1.
 
-Mean and largest absolute differences of latent means, latent variances and class probabilities on Glass, a random half
-of it for training and the other for testing, and on USPS 3 vs. 5 vs. 7; and relative CPU times of 30 iterations.
+Mean and largest absolute differences of latent means, latent variances and class probabilities on a random half of
+Glass with the other half for testing, and on USPS 3 vs. 5 vs. 7; and relative CPU times of 30 iterations.
 """
 
 import time
@@ -61,7 +61,7 @@ SWEEPS = {"glass": 60_000, "usps357": 5_000}
 
 
 def load(name: str, folder: str, size: int) -> tuple[Array, int, Array, int]:
-    """Prior covariance of training and test points, the number of training points, their labels, and of classes."""
+    """Prior covariance of training and test points, number of training points, labels, and number of classes."""
     data = sets.halves(name, folder) if name == "glass" else sets.split(name, folder)
     c = data.classes
     if size:
@@ -76,9 +76,9 @@ def gibbs(name: str, folder: str, size: int, sweeps: int, group: int) -> Arrays:
 
 
 def approximate(name: str, folder: str, size: int, method: str, order: int, repeats: int) -> Arrays:
-    """Moments and probabilities at all points after 30 plain incremental iterations, and how long these take.
+    """Moments and probabilities at all points after 30 plain incremental iterations, and their time.
 
-    Besides, the largest changes of each when iterated on to convergence.
+    The result also has the largest changes of each until convergence.
     """
     K, n, y, c = load(name, folder, size)
     options: dict[str, Any] = {"rule": RULES[method], "order": order} if method in RULES else {}
@@ -116,7 +116,7 @@ def at_all_points(solution: Any, K: Array, n: int) -> Arrays:
 
 
 def of_pixels(folder: str, size: int) -> Arrays:
-    """With pixels as they are, and standardised: the nearest points' correlation, and mean sizes of latent means."""
+    """Correlation of nearest points and mean sizes of latent means, with pixels unscaled and standardised."""
     raw, scaled = sets.pixels(folder), sets.split("usps357", folder)
     found = {}
     for name, data in (("raw", raw), ("standardised", scaled)):
@@ -177,7 +177,7 @@ def _data_set(name: str, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], s
 
 
 def _differences(name: str, exact: Any, methods: Mapping[str, Arrays]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Mean and largest absolute differences from Gibbs sampling, the paper's in parentheses."""
+    """Mean and largest absolute differences from Gibbs sampling, with the paper's in parentheses."""
     lines = [
         f"| points | of | difference | Gibbs's own error | {' | '.join(methods)} |",
         "| --- " * (4 + len(methods)) + "|",
@@ -214,7 +214,7 @@ def _times(name: str, methods: Mapping[str, Arrays]) -> tuple[dict[str, float], 
 
 
 def _rest(methods: Mapping[str, Arrays]) -> list[str]:
-    """How far from convergence the paper's 30 iterations end."""
+    """Distance from convergence after the paper's 30 iterations."""
     left = {key: max(float(x[f"{key} left"]) for x in methods.values()) for key in QUANTITIES}
     worst = max(left.values())
     changes = ", ".join(f"{key} {value:.0e}" for key, value in left.items())

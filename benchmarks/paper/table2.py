@@ -1,4 +1,4 @@
-"""Table 2: how the cost of an iteration grows with the numbers of points and classes, measured."""
+"""Table 2: measured growth of the cost of an iteration with the numbers of points and classes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from pymc_gpep.rivals.kernels.class_independent import iep_update, qiep_update
 from pymc_gpep.rivals.kernels.quadrature_ep import qep_update
 from pymc_gpep.rivals.qep import QEP, quadrature_rule
 
-# What stops an iteration early, or starts another scheme, is switched off: only so many iterations are timed.
+# Early ends and changes of the scheme are switched off: a fixed number of iterations is timed.
 _NEVER = 1e-300
 METHODS: dict[str, Approximator] = {
     "EP": NestedEP(tolerance=_NEVER, ladder=False),
@@ -37,7 +37,7 @@ METHODS: dict[str, Approximator] = {
     "LA, probit": LaplaceProbit(tolerance=_NEVER),
 }
 GIBBS = "Gibbs sampling"
-SWEEPS = 100  # are timed together
+SWEEPS = 100  # iterations that are timed together
 PAPER = {
     "EP": "(c + 1) n³",
     "IEP": "c n³",
@@ -58,26 +58,26 @@ OURS = {
     "LA, probit": "one matrix of size n (c − 1)",
     GIBBS: "a sweep: products of one matrix with c vectors",
 }
-CLASSES, POINTS = 3, 600  # of which one is held while the other grows
+CLASSES, POINTS = 3, 600  # one of them is fixed while the other grows
 MOST_CLASSES = {"QEP": 5, "LA, probit": 5}
 MOST_POINTS = {"LA, probit": 800}
-LARGE = 800  # slopes are of these points and more, where there are two: below, what is linear in n still shows
+LARGE = 800  # slopes use these and larger sizes, if there are two: below, terms linear in n are noticeable
 LARGE_CLASSES = 6
-SMALL = 400  # with fewer points than that an iteration is not mostly its factorisations
+SMALL = 400  # with fewer points, factorisations are not most of an iteration
 
 
 def time_all(method: str, sizes: Sequence[Sequence[int]], repeats: int) -> dict[str, Any]:
-    """Seconds of an iteration after the first, of the first, and of the floor, at each n and c."""
+    """Seconds of an iteration after the first, of the first iteration, and of the floor, at each n and c."""
     rows = [time_one(method, n, c, repeats) for n, c in sizes]
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def time_one(method: str, n: int, c: int, repeats: int) -> dict[str, float]:
-    clock = time.process_time  # other work on the machine does not count
+    clock = time.process_time  # unaffected by other work on the machine
     k, mean, labels = problem(n, c)
 
     def run(iterations: int) -> int:
-        """Take so many iterations, or fewer where they come to an end, whatever the tolerance."""
+        """Run a number of iterations, or fewer if they end, for any tolerance."""
         if method == GIBBS:
             gibbs.sample(k, n, labels, c, chains=1, sweeps=100, burn=iterations - 1, seed=1)
             return iterations
@@ -103,13 +103,13 @@ LIKELIHOODS = {
     "LA": "n c",
     GIBBS: "n c n_s",
 }
-"""The column of the paper for likelihood computations, besides means and covariances."""
+"""The paper's column for likelihood computations, without means and covariances."""
 MANY_CLASSES = (2, 3, 4, 5, 6, 10, 20, 40)
 OF_LIKELIHOOD = "likelihood"
 
 
 def time_likelihood(method: str, n: int, classes: Sequence[int], repeats: int) -> dict[str, Any]:
-    """Seconds that the compiled computations of the likelihood take for n points; EP and IEP have one inner sweep."""
+    """Seconds of the compiled likelihood computations for n points. EP and IEP have one inner sweep."""
     rng = np.random.default_rng(1)
     seconds = []
     for c in classes:
@@ -186,7 +186,7 @@ class Table2(Experiment):
         ]  # fmt: skip
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of the likelihood's part; the other table was stored before there were records."""
+        """Table of the likelihood's share. The other table was stored before there were records."""
         rows = []
         for method, paper in LIKELIHOODS.items():
             if (cell := found.get(f"{OF_LIKELIHOOD}, {method}")) is not None:
@@ -280,7 +280,7 @@ def all_times(found: Mapping[str, Arrays]) -> list[dict[str, float]]:
 
 
 def times_of(found: Mapping[str, Arrays], method: str) -> list[dict[str, float]]:
-    """What was measured of a method, by n and c."""
+    """Measured times of a method, by n and c."""
     arrays = returned(found.get(method, {}))
     return [dict(zip(arrays, map(float, row), strict=True)) for row in zip(*arrays.values(), strict=True)]
 
@@ -290,7 +290,7 @@ def over_points(rows: list[dict[str, float]]) -> list[dict[str, float]]:
 
 
 def over_classes(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Those of the n that has the most numbers of classes, by c."""
+    """Times for the n with the most numbers of classes, by c."""
     sizes = [row["n"] for row in rows]
     return [row for row in rows if row["n"] == max(sizes, key=sizes.count)] if sizes else []
 
@@ -304,7 +304,7 @@ def over_floor(rows: list[dict[str, float]]) -> str:
 
 
 def slope_of(rows: list[dict[str, float]]) -> tuple[float, str]:
-    """Slope of log time over log n, and the n it is of."""
+    """Slope of log time over log n, and the sizes it is computed from."""
     large = [row for row in rows if row["n"] >= LARGE]
     used = [row for row in (large if len(large) > 1 else rows) if row["iteration"] > 0]
     if len(used) < 2:

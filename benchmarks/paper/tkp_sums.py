@@ -1,7 +1,7 @@
-"""LA-TKP as equation (23) has it, and divided by its sum over classes, in the folds of figure 9.
+"""LA-TKP by equation (23), without and with division by its sum over classes, in the folds of figure 9.
 
-Equation (23) is the ratio of Laplace's normalisers with and without the new point. Nothing makes these ratios of a
-point sum to one. Hyperparameters are those of Laplace's method with a softmax, as in figure 9.
+Equation (23) is the ratio of Laplace's normalisers with and without the new point. The ratios of a point need not sum
+to one. Hyperparameters are those of Laplace's method with a softmax, as in figure 9.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Figure 5, bottom: flights that are early, on time or late, batch by batch."""
+"""Figure 5, bottom: flights that are early, on time or late, by batch fits."""
 
 from benchmarks.scalable_paper.batches import Batched
 

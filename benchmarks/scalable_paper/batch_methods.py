@@ -1,4 +1,4 @@
-"""Methods that are fitted batch by batch, and where they begin."""
+"""Methods for batch fits, and their starts."""
 
 from typing import Any, NamedTuple
 
@@ -10,20 +10,20 @@ from benchmarks.scalable_paper.models import inducing_rows
 
 Array = np.ndarray
 
-INDUCING, BATCH = 200, 200  # the paper's
+INDUCING, BATCH = 200, 200  # as in the paper
 
 
 class Start(NamedTuple):
-    """First values of hyperparameters and inducing inputs."""
+    """Initial hyperparameters and inducing inputs."""
 
     length: float
-    """Of length scales, in root median squared distances."""
+    """Length scales, in root median squared distances."""
     amplitude: float
     """Variance."""
     centres: bool
-    """Whether inducing inputs are centres of k-means of the classes, and not random rows."""
+    """Whether inducing inputs are k-means centres of the classes instead of random rows."""
     held: bool = False
-    """Whether the variance stays what it is."""
+    """Whether the variance is fixed."""
 
     def inducing(self, split: Split, size: int, shared: bool) -> Array:
         """Inducing inputs (c, M, d), or (M, d) where classes share them."""
@@ -39,7 +39,7 @@ HELD = Start(0.5, 50.0, centres=True, held=True)
 
 
 class Method(NamedTuple):
-    """One of them, as `pm.fit` is asked for it."""
+    """A method as options of `pm.fit`."""
 
     title: str
     options: dict[str, Any]
@@ -48,12 +48,12 @@ class Method(NamedTuple):
     inducing: int = INDUCING
     batch: int = BATCH
     epochs: int | None = None
-    """If not those of the experiment."""
+    """Number of epochs, if it differs from the experiment's."""
     relevances: bool = True
-    """Whether each column has a length scale, and not all of them one."""
+    """Whether each column has a length scale, instead of one for all columns."""
     start: Start = RANDOM
     step: bool = False
-    """Whether the likelihood is the paper's step with label noise, and each class has noise of its own, as there."""
+    """Whether the likelihood is the paper's step with label noise, with noise of its own for each class."""
 
 
 _EXACT = {"method": "sparse_ep", "sites": "quadrature"}
@@ -70,9 +70,11 @@ METHODS = {
         "EP, exact factor, M = 500 shared, batches of 500", _EXACT, shared=True, inducing=500, batch=500
     ),
 }
-"""The paper's are `vi-step` and `sep-step`. The others have the multinomial probit, or its product (6), with noise of
-variance 1 in place of a step and noise that is learned; `ep-sites` remembers sites as the paper's EP does, and exact
-factors are ours."""
+"""The paper's methods are `vi-step` and `sep-step`.
+
+All other methods have the multinomial probit or its product (6), with noise of variance 1 instead of a step and learned
+noise. `ep-sites` stores sites like the paper's EP. Exact factors are not in the paper.
+"""
 SHORT = 12
 METHODS |= {
     f"{name}-short": METHODS[name]._replace(title=f"{METHODS[name].title}, {SHORT} epochs", epochs=SHORT)
@@ -93,7 +95,7 @@ METHODS |= {
     for name in (kind, f"{kind}-short")
 }
 """The same from centres of k-means, with shorter length scales at first."""
-HELD_EPOCHS = 24  # in half an hour
+HELD_EPOCHS = 24  # epochs in half an hour
 METHODS |= {
     f"{kind}-held": METHODS[kind]._replace(
         title=f"{METHODS[kind].title}, from centres, variance held", start=HELD, epochs=HELD_EPOCHS
@@ -103,8 +105,8 @@ METHODS |= {
 METHODS["vi-held-400"] = METHODS["vi-held"]._replace(
     title="VI, from centres, variance held, M = 400, 10 epochs", inducing=400, epochs=10
 )
-"""From centres, with a variance that does not move: the bound makes it small, and predictions worse with it."""
+"""Started at centres with a fixed variance. The bound would decrease the variance, which makes predictions worse."""
 METHODS["sep-400"] = METHODS["sep-short-centres"]._replace(
     title="SEP, from centres, M = 400, 8 epochs", inducing=400, epochs=8
 )
-"""Its objective has nothing against a large variance, so that there it is learned."""
+"""The variance is learned, since the objective does not decrease it."""

@@ -1,4 +1,4 @@
-"""Fits batch by batch: held-out scores against time, beside methods that are no Gaussian process."""
+"""Batch fits: held-out scores against time, also for classifiers that are not Gaussian processes."""
 
 import resource
 import time
@@ -29,8 +29,8 @@ from pymc_gpep.streaming.step import FallingAdam
 
 Array = np.ndarray
 
-PREDICTED = 1000  # held-out points at once
-MINUTES = 5.0  # between two fits that are kept
+PREDICTED = 1000  # held-out points per call of predict
+MINUTES = 5.0  # minutes between two stored fits
 _KNOWN = "scores.npz"
 
 
@@ -38,9 +38,9 @@ def learn(
     split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], warmup: int, rate: float,
     falls: bool, compiled: bool, checkpoint: Path, rise: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Held-out scores after some of the steps, and at the end.
+    """Held-out scores after some steps, and at the end.
 
-    `rise` is how many epochs a rate that falls goes up before.
+    `rise` is the number of epochs of warm-up before the rate falls.
     """
     asked = METHODS[method]
     model = batch_model(split, asked.shared, asked.relevances, asked.start, asked.step)
@@ -73,14 +73,14 @@ def learn(
 def batch_model(
     split: Split, shared: bool, relevances: bool = True, start: Start = RANDOM, step: bool = False
 ) -> pm.Model:
-    """A multinomial probit with an amplitude and relevances, or one length scale, for each class or for all.
+    """A multinomial probit with an amplitude, and relevances or one length scale, for each class or for all classes.
 
-    It is declared on a few rows. An amplitude that is held is a number. A `step` has label noise in place of the
-    probit's noise, and noise of its own in each covariance, whose variance begins at that of the probit.
+    It is declared on a few rows. A fixed amplitude is a number. A `step` has label noise instead of the probit's noise,
+    and a noise variance in each covariance that starts at the probit's.
     """
     few = split.X[:5]
     with pm.Model() as model:
-        # As data, because columns of a few rows may be alike, and then the graph does not say which is which.
+        # as data, because columns of a few rows may be equal, and the graph could then not distinguish them
         inputs = pm.Data("X", few)
         c = split.classes
         sets = 1 if shared else c
@@ -113,7 +113,7 @@ class Follow:
 
     Rows are seconds, steps, negative log likelihood, error, and the log likelihood with label noise.
 
-    Every few minutes it writes where the fit stands, and the scores, into a folder, from which another goes on.
+    Every few minutes it saves the fit and the scores into a folder, from which another run continues.
     """
 
     def __init__(self, split: Split, scored: Sequence[int], folder: Path) -> None:
@@ -122,9 +122,9 @@ class Follow:
         self._began, self._own = time.process_time(), 0.0
         self.scores: list[tuple[float, int, float, float, float]] = []
         self.done = 0
-        """Steps that had been taken."""
+        """Number of earlier steps."""
         self.left_off: Path | None = None
-        """The fit after these."""
+        """Saved fit after these steps."""
         folder.mkdir(parents=True, exist_ok=True)
         if (known := folder / _KNOWN).exists():
             with np.load(known) as stored:
@@ -141,7 +141,7 @@ class Follow:
             self._own += time.process_time() - entered
 
     def note(self, fit: Any, step: int) -> None:
-        """Score a fit after so many steps, unless that has been done."""
+        """Score a fit after this number of steps, unless this has been done."""
         if self.scores and self.scores[-1][1] == step:
             return
         entered = time.process_time()
@@ -153,7 +153,7 @@ class Follow:
         self._own += time.process_time() - entered
 
     def _write(self, fit: Any, step: int, seconds: float) -> None:
-        """The fit first, then what names it, so that there is always one that is whole."""
+        """Save the fit first, and then the file that names it, so that one complete fit always exists."""
         fit.to_datatree().to_netcdf(_file(self._folder, step))
         unfinished = self._folder / "unfinished.npz"
         np.savez(unfinished, done=step, scores=np.array(self.scores), seconds=seconds)
@@ -165,12 +165,12 @@ class Follow:
 
 
 def _scores(p: Array, labels: Array) -> tuple[float, float, float]:
-    """Those of probabilities as they are, then the log likelihood with label noise, which bounds each point's."""
+    """Scores of probabilities, and the log likelihood with label noise, which bounds each point's."""
     return *scores(p, labels), scores(with_label_noise(p), labels)[0]
 
 
 def batches(rows: int, batch: int) -> int:
-    """How many an epoch has."""
+    """Number of batches of an epoch."""
     return -(-rows // batch)
 
 
@@ -179,7 +179,7 @@ def _file(folder: Path, step: int) -> Path:
 
 
 def rival(split: Split, which: str) -> dict[str, Any]:
-    """The same of a classifier of scikit-learn."""
+    """As `learn`, for a classifier of scikit-learn."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
 
@@ -201,7 +201,7 @@ def rival(split: Split, which: str) -> dict[str, Any]:
 
 
 def most_memory() -> float:
-    """Most memory that this process has had, in megabytes of 10⁶ bytes."""
+    """Peak memory of the current process, in megabytes of 10⁶ bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
@@ -211,12 +211,12 @@ RIVALS = {"logistic": "logistic regression", "boosting": "gradient boosting", "t
 def load_and_learn(
     data: str, source: str, points: int | None, held_out: int | None, method: str, **settings: Any
 ) -> dict[str, Any]:
-    """What `learn` says of a data set, or of some of its rows."""
+    """Result of `learn` for a data set, or for some of its rows."""
     return learn(load(data, source, points, held_out), method, **settings)
 
 
 def load_and_compare(data: str, source: str, points: int | None, held_out: int | None, method: str) -> dict[str, Any]:
-    """The same by `rival`."""
+    """Result of `rival` for a data set, or for some of its rows."""
     return rival(load(data, source, points, held_out), method)
 
 
@@ -241,14 +241,14 @@ class Batched(Experiment):
     size = 0  # all rows
     source: ClassVar[str]
     quick_source: ClassVar[str] = ""
-    """Of the quick form, if not the same."""
+    """Data set of the quick form, if it differs."""
     rivals: ClassVar[Sequence[str]]
     methods: ClassVar[Sequence[str]] = ("ep", "ep-sites", "sep", "sep-step", "vi", "vi-step", "exact")
     epochs: ClassVar[int]
     warmup: ClassVar[int] = 1
-    rate: ClassVar[float] = 1e-3  # Adam's default, and the paper's
+    rate: ClassVar[float] = 1e-3  # Adam's default, as in the paper
     falls: ClassVar[bool] = False
-    """Whether the rate falls to nothing at the end."""
+    """Whether the rate falls to zero at the end."""
     printed: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str]
     rows: ClassVar[int]
@@ -273,7 +273,7 @@ class Batched(Experiment):
         ]
 
     def settings(self, name: str, rows: int) -> dict[str, Any]:
-        """Arguments of `learn` for a method and so many rows."""
+        """Arguments of `learn` for a method and a number of rows."""
         method = METHODS[name]
         steps = (method.epochs or self.epochs) * batches(rows, method.batch)
         return {
@@ -320,7 +320,7 @@ class Batched(Experiment):
 
 
 def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
-    """Errors and log likelihoods against processor seconds; those that are no curve as a line across."""
+    """Errors and log likelihoods against processor seconds. Single results are horizontal lines."""
     shown = [method for method in titles() if method in found]
     hues = colours(len(LINE_STYLES))
     labels: Sequence[tuple[int, str]] = ((3, "error"), (2, "negative log likelihood"))
@@ -339,5 +339,5 @@ def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
 
 
 def titles() -> dict[str, str]:
-    """What methods are called."""
+    """Titles of methods."""
     return RIVALS | {name: method.title for name, method in METHODS.items()}

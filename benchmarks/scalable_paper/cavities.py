@@ -1,7 +1,7 @@
-"""Cavities of stochastic EP: 1/(N(C − 1)) of all average sites removed, as section 2.3.1 prints, or of each function's.
+"""Cavities of stochastic EP: without 1/(N(C − 1)) of the average sites (section 2.3.1), or by function.
 
 A factor of the product (6) has sites on two of the C functions. So a function has about 2N(C − 1)/C sites, and one of
-them is C/2 times the part that the paper removes. Both are fitted to a part of MNIST in the same steps.
+them is C/2 times the fraction that the paper removes. Both variants are fitted to a part of MNIST in the same steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ BATCH, SEEDS = 200, 3
 
 
 class PrintedCavity(Stochastic):
-    """Stochastic EP with cavities as printed: all functions lose the part 1/n of their sites, n = N(C − 1)."""
+    """Stochastic EP with cavities as printed: all functions lose the fraction 1/n of their sites, n = N(C − 1)."""
 
     name: ClassVar[str] = "printed"
 

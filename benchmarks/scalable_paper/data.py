@@ -31,7 +31,7 @@ NOTE = (
     "number of the speaker, and nine of the ten features; with its ten features it is the same rows in the same folds."
 )
 _OTHER_INPUTS = {"vowel-features": "vowel"}
-"""Sets with the rows and folds of another one."""
+"""Data sets with the rows and folds of another data set."""
 
 
 def fold(name: str, folder: str, number: int) -> Split:
@@ -48,7 +48,7 @@ def fold(name: str, folder: str, number: int) -> Split:
 
 
 def _ten_features(folder: str, stored: Array) -> Array:
-    """Of the first six vowels, in the order of the rows that have the number of the speaker for the second feature."""
+    """Ten features of the first six vowels. The second feature has the number of the speaker."""
     X, labels = read_table(Path(folder) / "vowel.csv")
     X = X[labels.astype(int) <= 6]
     if X.shape != stored.shape or not np.array_equal(np.delete(X, 1, axis=1), stored[:, 1:]):
@@ -57,7 +57,7 @@ def _ten_features(folder: str, stored: Array) -> Array:
 
 
 def _arrays(archive: tarfile.TarFile, name: str) -> tuple[Array, Array]:
-    """The two arrays of a member, as they were saved: inputs and labels, or rows to learn from and held out."""
+    """Both arrays of a member of the file: inputs and labels, or training and held-out rows."""
     member = archive.extractfile(name)
     if member is None:
         raise FileNotFoundError(f"{FILE} has no {name}.")
@@ -66,5 +66,5 @@ def _arrays(archive: tarfile.TarFile, name: str) -> tuple[Array, Array]:
 
 
 def folds_of(found: Mapping[str, Arrays], piece: str) -> list[Arrays]:
-    """Those folds of a piece of work that there are; `piece` is its name without the number of the fold."""
+    """Available folds of a piece of work. `piece` is its name without the number of the fold."""
     return [found[key] for number in range(FOLDS) if (key := f"{piece}, fold {number}") in found]

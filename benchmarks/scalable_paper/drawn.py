@@ -1,4 +1,4 @@
-"""Rows drawn from a model: as many as one likes, and how well their labels can be predicted at all is known."""
+"""Rows drawn from a model, in any number, so that the best possible predictions are known."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ ROWS, HELD_OUT = 2_000_000, 10_000
 CLASSES, WAVES = 3, 200
 MAGNITUDE = 3.0
 LENGTHS = np.array([2.0, 2.0, 2.0, 2.0, 5.0, 5.0, np.inf, np.inf])
-"""Length scales of the inputs: the last two are of no use."""
+"""Length scales of the inputs. The last two inputs are irrelevant."""
 _PART, _NODES = 20_000, 64
 
 
@@ -30,11 +30,11 @@ class Truth:
     """The model that the rows were drawn from, as a classifier of scikit-learn."""
 
     def fit(self, X: Array, y: Array) -> "Truth":
-        """Nothing: it is known."""
+        """Do nothing: the model is known."""
         return self
 
     def predict_proba(self, X: Array) -> Array:
-        """Probabilities (m, c) given the latent values that labels were drawn with."""
+        """Probabilities (m, c) given the latent values of the draw."""
         return np.concatenate([probit_probabilities(part) for part in _parts(X)])
 
 
@@ -50,10 +50,10 @@ def probit_probabilities(f: Array) -> Array:
 
 
 def _parts(X: Array) -> Iterator[Array]:
-    """Latent values (·, c) of rows, some at a time.
+    """Latent values (·, c) of rows, in parts.
 
-    A sum of waves is a draw of functions with a squared exponential covariance, but for the number of waves (Rahimi and
-    Recht 2007).
+    A sum of random waves approximates a draw of functions with a squared exponential covariance (Rahimi and Recht
+    2007).
     """
     rng = np.random.default_rng(2017)
     frequencies = rng.standard_normal((CLASSES, WAVES, len(LENGTHS))) / LENGTHS

@@ -1,4 +1,4 @@
-"""Figure 1: hyperparameters that move after each sweep of EP, and after its convergence, on Vehicle."""
+"""Figure 1: updates of hyperparameters after each sweep of EP, and after convergence of EP, on Vehicle."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -32,12 +32,12 @@ SCHEMES = {
     "solved": "after EP converged (outer), by signed steps",
     "outer": "after EP converged (outer), by L-BFGS",
 }
-WITHIN = (10.0, 3.0, 1.0)  # nats of the best that either came to
+WITHIN = (10.0, 3.0, 1.0)  # nats below the best objective of both
 POINTS = 761
 
 
 def follow(data: str, update: str, points: int, iterations: int, name: str) -> Arrays:
-    """Objective and processor time at every iteration; with "solved" EP converges before each signed step."""
+    """Objective and processor time at each iteration. With "solved", EP converges before each signed step."""
     split = subset(fold(name, data, 0), points, 1)
     curve = Curve(split)
     inducing = inducing_rows(split.X, split.classes, max(1, split.y.size // 5), 0)
@@ -113,7 +113,7 @@ class Figure1(Experiment):
 
 
 def first_within(curve: Arrays, best: float, nats: float) -> float | None:
-    """Seconds until the objective is so close to the best."""
+    """Seconds until the objective is this close to the best."""
     there = np.flatnonzero(-curve["loss"] >= best - nats)
     return float(curve["at"][there[0]]) if there.size else None
 

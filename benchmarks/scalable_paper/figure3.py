@@ -1,4 +1,4 @@
-"""Figure 3: where inducing inputs go, with hyperparameters at the values that the data were drawn with."""
+"""Figure 3: places of inducing inputs, with hyperparameters at the values that the data were drawn with."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,27 +21,27 @@ Array = np.ndarray
 
 CLASSES, HALF = 3, 2.5
 LENGTH, AMPLITUDE, NOISE = 1.0, 1.0, 1e-4
-"""Length scale, variance and variance of the noise; the paper's are not printed."""
+"""Length scale, variance and noise variance. The paper does not print them."""
 SHOWN = ("gfitc", "ep", "sep", "vi")
 FULL = "full"
 INDUCING = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 POINTS, ITERATIONS = 1000, 2000
 SEP_RATE, SEP_SLOW, MANY = 5e-3, 1e-3, 100
-"""Of Adam at first, in standard deviations of a column; with so many inducing inputs the second."""
-GRID = 60  # values in each direction
-SAME = 0.05  # of a length scale: inducing inputs so close count as one
+"""Initial rates of Adam in standard deviations of a column, the second for many inducing inputs."""
+GRID = 60  # points in each direction
+SAME = 0.05  # fraction of a length scale: closer inducing inputs count as one
 
 
 def falling_steps(iterations: int, inducing: int) -> dict[str, Any]:
-    """Of SEP, whose q is in coordinates that move with inducing inputs.
+    """Options for SEP, whose q is in coordinates that move with inducing inputs.
 
-    Longer steps, as EP takes, are too fast for it where many of these are close to each other.
+    Longer steps, as for EP, are unstable if many inducing inputs are close to each other.
     """
     return {"obj_optimizer": FallingAdam(iterations, SEP_RATE if inducing < MANY else SEP_SLOW)}
 
 
 OWN_STEPS = {"sep": falling_steps}
-"""Options of methods that take other steps here than elsewhere, from the iterations and inducing inputs."""
+"""Options of methods whose steps differ here, from numbers of iterations and inducing inputs."""
 
 
 def draw_data(points: int, seed: int = 0) -> tuple[Array, Array]:
@@ -59,7 +59,7 @@ def grid(side: int = GRID) -> Array:
 
 
 def known_model(X: Array, y: Array, step: bool) -> tuple[pm.Model, pm.gp.Latent]:
-    """The model that the data are from, by the step likelihood or, scaled by its noise, by a multinomial probit."""
+    """The model of the data, with the step likelihood or, scaled by its noise, with a multinomial probit."""
     scale = 1.0 if step else 1.0 / NOISE
     with pm.Model() as model:
         cov = scale * AMPLITUDE * pm.gp.cov.ExpQuad(2, ls=LENGTH)
@@ -84,7 +84,7 @@ def place(method: str, inducing: int, points: int, iterations: int) -> dict[str,
             model, gp = known_model(X, y, step=False)
             with model:
                 fit = pm.fit(method="nested_ep", hyper="map", progressbar=False)
-            # A fit of all rows wants the process itself.
+            # a fit of all rows needs the process
             p = fit.predict(gp, grid())["p"].values
             return {"labels": p.argmax(axis=1), "message": str(fit)}
         with known_model(X, y, step=True)[0]:
@@ -179,7 +179,7 @@ class Figure3(Experiment):
 
 
 def measures(each: Arrays, truth: Array | None) -> dict[str, float]:
-    """How close inducing inputs are to each other and to boundaries, and how often the grid agrees."""
+    """Distances of inducing inputs from each other and from boundaries, and agreement over the grid."""
     after, before = each["inducing"], each["first"]
     edges = boundary(each["labels"] if truth is None else truth)
     row = {
@@ -193,7 +193,7 @@ def measures(each: Arrays, truth: Array | None) -> dict[str, float]:
 
 
 def nearest(inducing: Array) -> float:
-    """Median over (c, M, 2) of the distance to the nearest other of the same class; NaN where there is no other."""
+    """Median over (c, M, 2) of the distance to the nearest inducing input of the same class, or NaN."""
     if inducing.shape[1] < 2:
         return float("nan")
     return float(np.median([_without_own(cdist(z, z)).min(axis=1) for z in inducing]))
@@ -204,7 +204,7 @@ def _without_own(distance: Array) -> Array:
 
 
 def places(z: Array) -> int:
-    """How many groups there are of inputs that are close to one another, from one to the next."""
+    """Number of groups of inputs that are connected by small distances."""
     near = cdist(z, z) < SAME * LENGTH
     left, count = set(range(len(z))), 0
     while left:
@@ -218,7 +218,7 @@ def places(z: Array) -> int:
 
 
 def boundary(labels: Array) -> Array:
-    """Points (m, 2) of the grid next to one of another class."""
+    """Points (m, 2) of the grid whose neighbour has another class."""
     square = labels.reshape(GRID, GRID)
     edge = np.zeros_like(square, dtype=bool)
     for a, b in ((np.s_[:-1], np.s_[1:]), (np.s_[:, :-1], np.s_[:, 1:])):
@@ -229,7 +229,7 @@ def boundary(labels: Array) -> Array:
 
 
 def to_boundary(inducing: Array, edges: Array) -> float:
-    """Median distance of inducing inputs to a boundary; NaN where there is none."""
+    """Median distance of inducing inputs from a boundary, or NaN."""
     if not len(edges):
         return float("nan")
     return float(np.median(cdist(inducing.reshape(-1, 2), edges).min(axis=1)))

@@ -27,7 +27,7 @@ LEVELS = (1.0, 0.7, 0.5, 0.4)
 def follow(
     data: str, method: str, inducing: int, number: int, points: int, held_out: int, iterations: int, name: str
 ) -> dict[str, Any]:
-    """Held-out scores on the way, and at the end."""
+    """Held-out scores at some iterations, and at the end."""
     split = subset(fold(name, data, number), points, held_out)
     curve = Curve(split, SCORED)
     first = inducing_rows(split.X, split.classes, inducing, number)
@@ -80,7 +80,7 @@ class Figure4(Experiment):
         return record, "\n".join(lines)
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Errors and scores on the way; the table of seconds was printed before there were records."""
+        """Errors and scores at some iterations. The table of seconds was printed before there were records."""
         rows = []
         for inducing in INDUCING:
             for method in SHOWN:
@@ -128,7 +128,7 @@ def _cell(data: str, method: str, inducing: int, number: int, **settings: Any) -
 
 
 def average(runs: Sequence[Arrays]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds, scores and errors at the iterations that all repetitions have, their averages."""
+    """Average seconds, scores and errors at the iterations that all repetitions have."""
     shortest = min(len(run["scores"]) for run in runs)
     at, score, error = np.mean([run["scores"][:shortest] for run in runs], axis=0).T
     return at, score, error

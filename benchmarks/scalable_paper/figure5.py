@@ -21,10 +21,10 @@ from benchmarks.scalable_paper.batches import (
 from benchmarks.scalable_paper.mnist import MNIST
 
 SHOWN = ("ep-sites", "sep-step", "vi-step")
-"""EP, SEP and VI as the paper has them; EP has the product of probits in place of the step."""
+"""EP, SEP and VI of the paper. EP has the product of probits instead of the step."""
 LINEAR = "logistic"
 EPOCHS = {"mnist": 4, "flights": 2}
-"""Passes over the rows to learn from, where the paper has up to 10⁵ seconds."""
+"""Number of epochs, where the paper has up to 10⁵ seconds."""
 NAMES = {"mnist": "MNIST", "flights": "flights"}
 SCORED = 10
 """Number of steps after which held-out rows are scored."""
@@ -88,7 +88,7 @@ class Figure5(Experiment):
 
 
 def by_source(found: Mapping[str, Arrays]) -> dict[str, dict[str, Arrays]]:
-    """Runs by method, for each data set of which there is any."""
+    """Runs by method, for each data set with results."""
     parts: dict[str, dict[str, Arrays]] = {}
     for source in NAMES:
         of_source = {name.split(", ")[1]: run for name, run in found.items() if name.startswith(f"{source}, ")}

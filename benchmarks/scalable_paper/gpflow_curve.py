@@ -1,9 +1,9 @@
-"""GPflow's `SVGP` on MNIST or the flights, to set beside the curves of `mnist` and `airline`.
+"""GPflow's `SVGP` on MNIST or the flights, for comparison with the curves of `mnist` and `airline`.
 
-    PYTHON -m benchmarks.scalable_paper.gpflow_curve mnist --data FOLDER --steps 3000
+PYTHON -m benchmarks.scalable_paper.gpflow_curve mnist --data FOLDER --steps 3000
 
-with a Python that has GPflow and SciPy; this package is not needed there. Same batches, inducing inputs, first values,
-optimiser and scores; the likelihood is GPflow's own for classes, a step with label noise of 0.001.
+needs a Python with GPflow and SciPy, and not this package. Batches, inducing inputs, initial values, optimiser and
+scores are the same. The likelihood is GPflow's for classes, a step with label noise of 0.001.
 """
 
 import argparse
@@ -20,7 +20,7 @@ BATCH, INDUCING, PREDICTED = 200, 200, 1000
 
 
 def curve(source: str, data: str, steps: int, rate: float, threads: int) -> None:
-    """Print processor seconds, seconds of the clock, steps, negative log likelihood and error, after some steps."""
+    """Print processor seconds, wall seconds, steps, negative log likelihood and error, after some steps."""
     split = SOURCES[source](data)
     c, d, n = split.classes, split.X.shape[1], len(split.y)
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ if __name__ == "__main__":
     parser.add_argument("source", choices=SOURCES)
     parser.add_argument("--data", required=True, metavar="FOLDER")
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--rate", type=float, default=1e-3, help="of Adam")
+    parser.add_argument("--rate", type=float, default=1e-3, help="rate of Adam")
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     curve(given.source, given.data, given.steps, given.rate, given.threads)

@@ -1,8 +1,8 @@
-"""VI as the paper has it: q, hyperparameters and inducing inputs at once, by L-BFGS, from the prior.
+"""The paper's VI: q, hyperparameters and inducing inputs at once, by L-BFGS, from the prior.
 
-The bound of equation (14) is written out, and PyTensor differentiates it. Inducing values are those of the process
-without its noise. Their Gaussian has its mean and its Cholesky factor among the parameters, in their own coordinates or
-in whitened ones.
+The bound of equation (14) is a PyTensor graph with automatic derivatives. Inducing values are those of the process
+without its noise. Parameters include the mean and the Cholesky factor of their Gaussian, in their own or in whitened
+coordinates.
 """
 
 import warnings
@@ -26,13 +26,13 @@ Array = np.ndarray
 JITTER = 1e-6
 """Added to the covariance of the inducing values, relative to its diagonal, as in `pm.fit`."""
 GPFLOW = {"log_ls": 0.0, "log_amplitude": 0.0, "log_noise": 0.0}
-"""First values of GPflow for a squared exponential and a white kernel: length scales and variances are 1."""
+"""GPflow's initial values for a squared exponential and a white kernel: length scales and variances are 1."""
 _NODES = 40
-_HOPELESS = 1e10  # the objective where a matrix has no Cholesky factor: the line search takes a shorter step
+_HOPELESS = 1e10  # objective where a matrix has no Cholesky factor: the line search shortens its step
 
 
 class JointBound:
-    """The bound of some data, and its derivatives, as functions of one vector.
+    """The bound for given data, and its derivatives, as functions of one vector.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class JointBound:
         self._predict = pytensor.function([vector, others], [mean, variance], mode=INTERPRETED)
 
     def __call__(self, at: Array) -> tuple[float, Array]:
-        """The bound and its derivatives; −1e10 and no slope where a matrix has no Cholesky factor."""
+        """The bound and its derivatives, or −1e10 and zero slopes where a matrix has no Cholesky factor."""
         try:
             with np.errstate(all="ignore"):
                 value, slopes = self._value(at)
@@ -141,7 +141,7 @@ class JointBound:
 
 
 def _covariance(parts: Mapping[str, Any], other: Any) -> Any:
-    """Covariances (c, M, n) of inducing values and those at other inputs (1 or c, n, d)."""
+    """Covariances (c, M, n) of inducing values with values at other inputs (1 or c, n, d)."""
     ls, amplitude = pt.exp(parts["log_ls"])[:, None], pt.exp(parts["log_amplitude"])[:, None, None]
     z, x = parts["inducing"] / ls, other / ls
     squared = (z**2).sum(axis=-1)[:, :, None] + (x**2).sum(axis=-1)[:, None] - 2.0 * pt.matmul(z, x.mT)
@@ -155,7 +155,7 @@ def _prior_factor(parts: Mapping[str, Any]) -> Any:
 
 
 def _largest(mean: Any, variance: Any, y: NDArray[np.int64]) -> Any:
-    """Probabilities (n,) that latent values of these classes are the largest, from means and variances (c, n)."""
+    """Probabilities (n,) that the latent values of these classes are the largest, from means and variances (c, n)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     rows = np.arange(len(y))
     at = mean[y, rows][:, None] + pt.sqrt(variance[y, rows])[:, None] * nodes
@@ -165,7 +165,7 @@ def _largest(mean: Any, variance: Any, y: NDArray[np.int64]) -> Any:
 
 
 class JointFit(NamedTuple):
-    """The parameters where L-BFGS ended, with as much of a fit of `pm.fit` as scores need."""
+    """Parameters at the end of L-BFGS, with the interface of a fit that scores need."""
 
     bound: JointBound
     at: Array
@@ -173,7 +173,7 @@ class JointFit(NamedTuple):
     message: str
 
     def predict(self, Xnew: Array, covariances: bool = False) -> xr.Dataset:
-        """Probabilities of the classes with label noise, as `Fit.predict` returns them."""
+        """Class probabilities with label noise, as from `Fit.predict`."""
         p = with_label_noise(self.bound.probabilities(self.at, Xnew))
         return xr.Dataset({"p": (("point", "class"), p)})
 
@@ -190,7 +190,7 @@ def joint_fit(
     begin: Mapping[str, float] | None = None,
     callbacks: Sequence[Callable[..., None]] = (),
 ) -> JointFit:
-    """Raise the bound of `data`, (n, d) and (n,), by at most `n` iterations; callbacks are those of `pm.fit`."""
+    """Maximise the bound of `data`, (n, d) and (n,), by at most `n` iterations. Callbacks are as in `pm.fit`."""
     bound = JointBound(*data, inducing, whitened, begin)
     losses: list[float] = []
 

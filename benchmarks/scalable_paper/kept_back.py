@@ -1,4 +1,4 @@
-"""Settings of MNIST and flights: each is tried without 10 000 of the training rows, and judged on these."""
+"""Settings for MNIST and flights: each is tried without 10 000 of the training rows, and scored on these rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

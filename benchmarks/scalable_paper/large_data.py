@@ -1,4 +1,4 @@
-"""MNIST, the flights that stand in for the paper's Airline data, and rows drawn from a model."""
+"""MNIST, flights as a substitute for the paper's Airline data, and rows drawn from a model."""
 
 import gzip
 from collections.abc import Callable
@@ -16,7 +16,7 @@ HELD_OUT = 10_000
 
 
 def mnist(folder: str) -> Split:
-    """60 000 and 10 000 digits, pixels from 0 to 1; those that are the same in all training images are left out."""
+    """60 000 training and 10 000 test digits, pixels from 0 to 1, without pixels constant in training."""
     X, Xnew = (_idx(Path(folder) / f"mnist_{part}-images-idx3-ubyte.gz") for part in ("train", "t10k"))
     y, ynew = (_idx(Path(folder) / f"mnist_{part}-labels-idx1-ubyte.gz") for part in ("train", "t10k"))
     X, Xnew = X.reshape(len(X), -1), Xnew.reshape(len(Xnew), -1)
@@ -25,7 +25,7 @@ def mnist(folder: str) -> Split:
 
 
 def flights(folder: str) -> Split:
-    """Flights from New York in 2017: a substitute, of the same eight attributes and three classes."""
+    """Flights from New York in 2017: a substitute with the same eight attributes and three classes."""
     X, labels = read_table(Path(folder) / "nycflights2017.csv.gz")
     y = np.unique(labels, return_inverse=True)[1]
     order = np.random.default_rng(0).permutation(y.size)
@@ -35,7 +35,7 @@ def flights(folder: str) -> Split:
 
 
 def kept_back(load: Callable[[str], Split], folder: str) -> Split:
-    """The rows to learn from alone, with 10 000 of them in the place of those held out."""
+    """The training rows, 10 000 of which replace the held-out rows."""
     split = load(folder)
     order = np.random.default_rng(1).permutation(split.y.size)
     judged, train = np.sort(order[:HELD_OUT]), np.sort(order[HELD_OUT:])
@@ -48,7 +48,7 @@ SOURCES |= {f"{name}, kept back": partial(kept_back, SOURCES[name]) for name in 
 
 
 def _idx(file: Path) -> Array:
-    """The numbers of a file of MNIST: after a magic number its shape, of as many sizes as the fourth byte says."""
+    """Array of a file of MNIST: a magic number, whose fourth byte is the number of axes, the shape, and the numbers."""
     with gzip.open(file) as stored:
         raw = stored.read()
     dims = raw[3]

@@ -1,4 +1,4 @@
-"""The methods that are compared, and how each is run and scored."""
+"""The compared methods, and functions to run and score them."""
 
 import time
 import warnings
@@ -27,21 +27,21 @@ def by_pymc(model: pm.Model, n: int, **options: Any) -> Any:
 
 
 def as_they_are(X: Array, y: Array) -> tuple[Array, Array]:
-    """Inputs and labels, for what needs no model of PyMC."""
+    """Inputs and labels, for methods that need no PyMC model."""
     return X, y
 
 
 class Method(NamedTuple):
-    """A method: how its model is built from inputs and labels, and how that is fitted."""
+    """A method: functions that build its model from inputs and labels, and fit it."""
 
     title: str
     build: Callable[[Array, Array], pm.Model | tuple[Array, Array]]
     options: dict[str, Any]
     sparse: bool = True
     kept_back: float = 0.0
-    """Part of the rows that is not learned from, but says which iteration is kept."""
+    """Fraction of rows that are held out to select the best iteration."""
     every: int = 1
-    """Iterations from one to the next that may be."""
+    """Number of iterations between two candidates."""
     fit: Callable[..., Any] = by_pymc
 
 
@@ -53,8 +53,10 @@ PAPERS = {
     "sep": Method("SEP", step_model, {"method": "sparse_sep", "sites": "pairwise", **_SEP}),
     "vi": Method("VI", step_model, {"method": "sparse_vi", "update": "inner", **_LEARNED}),
 }
-"""As the paper has them, GFITC by L-BFGS, EP and SEP a sweep and a step of the hyperparameters in turns; but VI with
-natural gradients in turns with such steps, where the paper has L-BFGS for all parameters."""
+"""Methods of the paper: GFITC by L-BFGS; EP and SEP with alternating sweeps and steps of the hyperparameters.
+
+VI has alternating natural gradients and steps, where the paper has L-BFGS for all parameters.
+"""
 
 _FULL = {"method": "nested_ep"}
 _EXACT = {"method": "sparse_ep", "sites": "quadrature", "update": "inner", **_LEARNED}
@@ -73,15 +75,20 @@ BEYOND = {
     "full": Method("nested EP, all rows", probit_model, _FULL, sparse=False),
     "full-priors": Method("nested EP, all rows, weak priors", partial(probit_model, spread=WEAK), _FULL, sparse=False),
 }
-"""Others. The exact factor is the likelihood of a point as it is, not as the product (6). Nested sites couple classes.
-VI has a likelihood with noise, or the paper's optimiser. Rows that are kept back say when to stop. The last methods
-have no inducing inputs at all. Priors keep amplitudes from growing without limit."""
+"""Further methods.
+
+The exact factor is the likelihood of a point instead of the product (6). Nested sites couple classes. VI has a
+likelihood with noise, or the paper's optimiser. Held-out rows select the iteration. The last methods have no inducing
+inputs. Priors limit amplitudes.
+"""
 
 METHODS = PAPERS | BEYOND
 
 
 class Curve:
-    """A callback that keeps processor time, objective and, at some iterations, held-out scores, none of it its own.
+    """A callback that stores processor time, objective and, at some iterations, held-out scores.
+
+    Its own time is excluded.
 
     Parameters
     ----------
@@ -108,7 +115,7 @@ class Curve:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """By name; scores (points, 3) are seconds, negative log likelihood and error."""
+        """Arrays by name. Scores (points, 3) are seconds, negative log likelihood and error."""
         return {
             "at": np.array(self.seconds),
             "loss": np.array(self.losses),
@@ -117,19 +124,19 @@ class Curve:
 
 
 class Fitted(NamedTuple):
-    """A fit, and what it took."""
+    """A fit, its time and its warnings."""
 
     fit: Any
     seconds: float
-    """Of the processor, graphs and all."""
+    """Processor seconds, including graphs."""
     warnings: str
-    """What it warned of but for the limit on iterations, one a line."""
+    """Its warnings except for the limit on iterations, one a line."""
 
 
 def run(
     name: str, split: Split, inducing: Array, iterations: int, callbacks: Sequence[Any] = (), **more: Any
 ) -> Fitted:
-    """Fit by one of the methods, with these inducing inputs to begin with."""
+    """Fit by a method, with these initial inducing inputs."""
     method = METHODS[name]
     learned, held = _kept_back(split, method)
     model = method.build(learned.X, learned.y)
@@ -147,7 +154,7 @@ def run(
 
 
 def _kept_back(split: Split, method: Method) -> tuple[Split, list[gpep.EarlyStopping]]:
-    """Rows to learn from, and what scores the others."""
+    """Training rows, and a function that scores the held-out rows."""
     if not method.kept_back:
         return split, []
     order = np.random.default_rng(0).permutation(split.y.size)
@@ -157,7 +164,7 @@ def _kept_back(split: Split, method: Method) -> tuple[Split, list[gpep.EarlyStop
 
 
 def score(fit: Any, split: Split) -> tuple[Array, Array]:
-    """Log probabilities of the labels of held-out points, and whether another class was more probable."""
+    """Log probabilities of the labels of held-out points, and whether another class is more probable."""
     with threadpool_limits(1):
         p = fit.predict(split.Xnew, covariances=False)["p"].values
     return np.log(p[np.arange(len(split.ynew)), split.ynew]), p.argmax(axis=1) != split.ynew

@@ -1,4 +1,4 @@
-"""Figure 5, top: MNIST batch by batch."""
+"""Figure 5, top: MNIST by batch fits."""
 
 from typing import Any, ClassVar
 
@@ -13,16 +13,16 @@ class MNIST(Batched):
     rows = 60_000
     methods = tuple(METHODS)
     epochs = 60
-    # Inducing inputs are learned in units of the deviation of a column, which for pixels is 0.01 to 0.5. With Adam's
-    # default 15 000 steps are not enough.
+    # Inducing inputs are learned in units of the standard deviation of a column, which for pixels is 0.01 to 0.5. With
+    # Adam's default, 15 000 steps are not enough.
     rate = 1e-2
     falls = True
-    quick_method = "exact"  # of one covariance: graphs of ten take longer than all else
+    quick_method = "exact"  # one covariance: graphs of ten covariances would take most of the time
     printed: ClassVar = {"sep": "0.0208, 0.0725", "vi": "0.0202, 0.0686"}
     note = "Pixels from 0 to 1, 60 000 images to learn from and 10 000 held out, or fewer as the table says."
 
     def settings(self, name: str, rows: int) -> dict[str, Any]:
-        # At the full rate the first steps of hyperparameters undo what the epoch before came to.
+        # at the full rate, the first steps of hyperparameters would undo the progress of the first epoch
         return super().settings(name, rows) | {"rise": 2}
 
 

@@ -1,6 +1,6 @@
 """The model of the paper: a Gaussian covariance with relevances, an amplitude and noise for each class.
 
-Priors of the logarithms of hyperparameters are flat, as the paper's; or normal around first values, of a standard
+Priors of the logarithms of hyperparameters are flat, as in the paper, or normal around the initial values with standard
 deviation `spread`.
 """
 
@@ -18,12 +18,12 @@ from benchmarks.scalable_paper.scoring import EPSILON
 Array = np.ndarray
 
 AMPLITUDE, NOISE = 1.0, 1e-2
-"""Variances to begin with. Those of the paper are not printed."""
-WEAK = 3.0  # a factor of 20 is one standard deviation
+"""Initial variances. The paper does not print them."""
+WEAK = 3.0  # one standard deviation is a factor of 20
 
 
 def step_model(X: Array, y: Array, noise: float = NOISE, spread: float | None = None) -> pm.Model:
-    """The class of the largest latent value, noise of which is part of the covariance (equations 1 and 13)."""
+    """Labels are the class of the largest latent value. Noise is part of the covariance (equations 1 and 13)."""
     with pm.Model() as model:
         f = _latent(X, int(y.max()) + 1, noise, spread)
         gpep.RobustMax("y", f.T, epsilon=EPSILON, observed=y)
@@ -31,7 +31,7 @@ def step_model(X: Array, y: Array, noise: float = NOISE, spread: float | None = 
 
 
 def probit_model(X: Array, y: Array, spread: float | None = None) -> pm.Model:
-    """The same with noise of variance 1 for each class: the step likelihood knows no scale."""
+    """As `step_model`, with noise of variance 1 for each class, since the step likelihood has no scale."""
     with pm.Model() as model:
         f = _latent(X, int(y.max()) + 1, None, spread)
         gpep.MultinomialProbit("y", f.T, observed=y)
@@ -62,16 +62,16 @@ def _logarithms(name: str, first: Array, spread: float | None) -> Any:
 
 
 def typical_distance(X: Array) -> float:
-    """Square root of the median squared distance of (up to a thousand) inputs."""
+    """Root of the median squared distance of (up to a thousand) inputs."""
     return float(np.sqrt(np.median(pdist(X[:1000], "sqeuclidean"))))
 
 
 def inducing_rows(X: Array, classes: int, size: int, seed: int) -> Array:
-    """Inputs (c, M, d) to begin with, random rows for each class."""
+    """Initial inducing inputs (c, M, d), random rows for each class."""
     rng = np.random.default_rng(seed)
     return np.stack([X[rng.choice(len(X), size, replace=False)] for _ in range(classes)])
 
 
 def sizes(points: int, percents: Sequence[int]) -> dict[int, int]:
-    """How many inducing inputs so many percent of the points are."""
+    """Number of inducing inputs from a percentage of the points."""
     return {percent: max(1, round(points * percent / 100)) for percent in percents}

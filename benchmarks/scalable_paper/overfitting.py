@@ -1,4 +1,4 @@
-"""Not in the paper: held-out scores while the objective rises, of the methods of table 2."""
+"""In addition to the paper: held-out scores while the objective rises, for the methods of table 2."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ from benchmarks.scalable_paper.models import inducing_rows, sizes
 from pymc_gpep.plots.canvas import LINE_STYLES, colours
 
 SHOWN = (("waveform", 10), ("glass", 10), ("new-thyroid", 10), ("vowel", 10), ("vowel", 5))
-"""Data sets, and how many per cent of the points are inducing inputs."""
+"""Data sets, and the percentage of the points that are inducing inputs."""
 FOLDS = 5
 SCORED = (1, 2, 5, 10, 20, 30, 45, 70, 100, 150, 250, 500, 1000)
 ITERATIONS = {"gfitc": 1000}
-"""Where they are not the table's 250: L-BFGS ends by itself."""
+"""Numbers of iterations other than the table's 250: L-BFGS ends by itself."""
 
 
 def follow(
@@ -32,7 +32,7 @@ def follow(
     scored = [at for at in SCORED if at <= iterations]
     curve = Curve(split, scored)
     run(method, split, first, iterations, [curve])
-    arrays = curve.arrays  # fewer scores than asked for where the optimiser ended before
+    arrays = curve.arrays  # fewer scores than requested if the optimiser ended earlier
     return {"loss": arrays["loss"], "iterations": np.array(scored)[: len(arrays["scores"])], "scores": arrays["scores"]}
 
 
@@ -104,7 +104,7 @@ def _sets(found: Mapping[str, Arrays]) -> dict[str, str]:
 
 
 def average(runs: Sequence[Arrays]) -> tuple[np.ndarray, ...]:
-    """Iterations that all folds were scored at; averages of objective, score and error there."""
+    """Iterations at which all folds were scored, and averages of objective, score and error there."""
     shortest = min(len(run["scores"]) for run in runs)
     iterations = runs[0]["iterations"][:shortest]
     objective = np.mean([-run["loss"][iterations - 1] for run in runs], axis=0)

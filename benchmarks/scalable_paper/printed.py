@@ -1,4 +1,4 @@
-"""What the paper prints: negative test log likelihoods with standard errors, and seconds (table 2)."""
+"""Numbers that the paper prints: negative test log likelihoods with standard errors, and seconds (table 2)."""
 
 _COLUMNS = [(percent, method) for percent in (5, 10, 20) for method in ("gfitc", "ep", "sep", "vi")]
 _PRINTED = {
@@ -119,7 +119,7 @@ _PRINTED = {
 TABLE2 = {
     (name, *column): value for name, values in _PRINTED.items() for column, value in zip(_COLUMNS, values, strict=True)
 }
-"""By data set, M in percent and method."""
+"""Values by data set, M in percent, and method."""
 
 TIMES = dict(zip(_COLUMNS, (131, 53.8, 48.5, 157, 264, 102, 96.6, 179, 683, 228, 216, 248), strict=True))
-"""By M in percent and method."""
+"""Values by M in percent, and method."""

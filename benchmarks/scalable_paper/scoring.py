@@ -1,4 +1,4 @@
-"""Scores of class probabilities; without this package, so that peers have the same."""
+"""Scores of class probabilities, without import of this package, so that peers use the same scores."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ EPSILON = 1e-3
 
 
 def with_label_noise(p: Array) -> Array:
-    """Probabilities (m, c) of labels that are one of all classes at random where they are noise (equation 13)."""
+    """Probabilities (m, c) of labels that are replaced by a random class with probability `EPSILON` (equation 13)."""
     return (1.0 - EPSILON) * p + EPSILON / p.shape[1]
 
 

@@ -1,6 +1,6 @@
-"""Steps of a length that each parameter has for itself, as updates that `pm.fit(obj_optimizer=...)` takes.
+"""Steps with a length for each parameter, as updates for `pm.fit(obj_optimizer=...)`.
 
-EP and SEP learn alike by the steps of `update="inner"` (`pymc_gpep.hyper.inducing_inputs.SignedSteps`). Lengths grow
+EP and SEP both learn by the steps of `update="inner"` (`pymc_gpep.hyper.inducing_inputs.SignedSteps`). Lengths grow
 while slopes keep their sign. Lengths are halved where the sign changes (Riedmiller and Braun 1993).
 """
 
@@ -16,7 +16,7 @@ LONGER, SHORTER = 1.1, 0.5
 
 
 def signed_steps(gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
-    """Updates that go down along the gradients."""
+    """Updates that decrease the objective along the gradients."""
     updates: dict[Any, Any] = {}
     for gradient, parameter in zip(gradients, parameters, strict=True):
         value = parameter.get_value(borrow=True)

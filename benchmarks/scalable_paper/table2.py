@@ -1,4 +1,4 @@
-"""Tables 1 and 2: test log likelihoods on eight data sets, with few inducing inputs and more."""
+"""Tables 1 and 2: test log likelihoods on eight data sets, with few and with more inducing inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from benchmarks.scalable_paper.printed import TABLE2, TIMES
 PERCENTS = (5, 10, 20)
 ITERATIONS = 250
 JOINT = ("vi-joint", "vi-gpflow")
-"""VI by L-BFGS of all parameters, from the first values of the other methods and from those of GPflow."""
+"""VI by L-BFGS of all parameters, from the other methods' and from GPflow's initial values."""
 SMALLEST_FIRST = (
     "new-thyroid",
     "wine",
@@ -33,7 +33,7 @@ SMALLEST_FIRST = (
 def fit_fold(
     data: str, name: str, number: int, method: str, percent: int, iterations: int, size: list[int] | None
 ) -> dict[str, Any]:
-    """Held-out log probabilities and errors of one fit, and how it went."""
+    """Held-out log probabilities and errors of one fit, and its convergence."""
     split = fold(name, data, number)
     split = split if size is None else subset(split, *size)
     inducing = inducing_rows(split.X, split.classes, sizes(split.y.size, [percent])[percent], number)
@@ -58,7 +58,7 @@ class Table2(Experiment):
         if quick:
             size = {"iterations": 3, "size": [40, 10]}
             return [_cell(data, "wine", 10, method, 0, **size) for method in ("ep",)]
-        # Folds come last, so that the first ones are whole before others begin.
+        # folds come last, so that the first folds are complete before others start
         full = {"iterations": ITERATIONS, "size": None}
         return [
             _cell(data, name, percent, method, number, **full)
@@ -109,7 +109,7 @@ class Table2(Experiment):
         return record, "\n".join([*lines, "", notes, *(f"\n{line}" for line in warned)])
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:
-        """Table of VI by L-BFGS from two starts; other tables were printed before there were records."""
+        """Table of VI by L-BFGS from two starts. Other tables were printed before there were records."""
         rows = []
         for name in SMALLEST_FIRST:
             for percent in PERCENTS:
@@ -149,7 +149,7 @@ def _mean_score(runs: Sequence[Arrays]) -> float:
 
 
 def compared(runs: Sequence[Arrays], printed: tuple[float, float] | None) -> dict[str, Any]:
-    """Averages over folds and their standard errors, beside the paper's."""
+    """Averages over folds with standard errors, and the paper's numbers."""
     scores = np.array([-run["log_p"].mean() for run in runs])
     many = len(runs) > 1
     spread = scores if many else -runs[0]["log_p"]

@@ -1,4 +1,4 @@
-"""Two million rows drawn from a model, in place of the two million flights of the paper."""
+"""Two million rows drawn from a model, as a substitute for the paper's two million flights."""
 
 from benchmarks.scalable_paper.batches import Batched
 from benchmarks.scalable_paper.drawn import ROWS
@@ -12,7 +12,7 @@ class TwoMillion(Batched):
     rows = ROWS
     epochs = 2
     quick_method = "ep-sites"
-    warmup = 0  # a pass over all rows would be half of the steps
+    warmup = 0  # an epoch is half of all steps
     note = (
         "Eight columns, two of them of no use, and three classes; 10 000 more rows are held out. The truth is the "
         "model, with the latent values that labels were drawn with."

@@ -1,4 +1,4 @@
-"""USPS, all ten digits, 4649 points: nested EP with inducing inputs and other methods, beside nested EP of all."""
+"""USPS, all ten digits, 4649 points: nested EP with inducing inputs and other methods, against dense nested EP."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,28 +15,28 @@ from benchmarks.paper import data, predictive
 
 Array = np.ndarray
 
-POINTS = 4649  # to learn from, and as many held out
+POINTS = 4649  # training points, and as many test points
 INDUCING = (100, 200, 500)
 GIVEN = {"magnitude": 130.0, "length_scale": 25.0}
-"""Where 100 inducing inputs have them after 30 sweeps from the start of figure 11."""
+"""Hyperparameters of 100 inducing inputs after 30 sweeps from the start of figure 11."""
 NEAR = {"magnitude": 629.0, "length_scale": 25.3}
-"""Where 100 centres have them at the maximum."""
+"""Hyperparameters of 100 centres at the maximum."""
 ITERATIONS = 10
-"""Of L-BFGS from there, a solve or more each."""
+"""Number of iterations of L-BFGS from there, each with one solve or more."""
 LEARNED = {"magnitude": 503.0, "length_scale": 21.6}
-"""Where nested EP of all points has come to in these iterations."""
+"""Hyperparameters of nested EP of all points after these iterations."""
 COMPARED = "EP", "IEP", "VB", "LA"
-"""Methods of figure 11, all of which have these hyperparameters."""
+"""Methods of figure 11, all at these hyperparameters."""
 
 
 def fit_digits(
     folder: str, size: list[int], inducing: int | None, centres: bool, iterations: int,
     hyperparameters: dict[str, float], method: str = "EP", checkpoint: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Scores, evidence and times of one fit, of all points where there are no inducing inputs.
+    """Scores, evidence and times of one fit, of all points if there are no inducing inputs.
 
-    Inducing inputs are points that lie far from each other, or centres of k-means in the classes. All functions share
-    them, and they stay. The checkpoint has the best hyperparameters of a fit that was broken off.
+    Inducing inputs are points far from each other, or k-means centres of the classes. All functions share them, and
+    they are fixed. The checkpoint has the best hyperparameters of an interrupted fit.
     """
     callbacks = []
     if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""Assumed density filtering, its scores and its bound with dense algebra and quadrature: no thought of speed.
+"""Assumed density filtering, its scores and its bound, by dense algebra and quadrature, without regard to speed.
 
 Vectors over all latent values are stacked function by function, each of length n.
 """
@@ -35,7 +35,7 @@ type Match = Callable[[Array, Array, int], tuple[Array, Array]]
 
 
 class Filtered(NamedTuple):
-    """Mean (c, n) and covariance (cn, cn) of all latent values, and sites (d, c, c), (d, c) of the rows included."""
+    """Mean (c, n) and covariance (cn, cn) of all latent values, and sites (d, c, c) and (d, c) of the included rows."""
 
     mean: Array
     covariance: Array
@@ -44,7 +44,7 @@ class Filtered(NamedTuple):
 
 
 def adf(K: Array, m: Array, y: NDArray[np.int64], order: Sequence[int], match: Match) -> Filtered:
-    """Include rows one after the other, by inverting what is to be inverted."""
+    """Include rows one after another, with dense inverses."""
     c, n = m.shape
     mean, covariance = m.ravel().copy(), block_diagonal(K, c)
     sites = []
@@ -66,7 +66,7 @@ def _coupled(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
 
 
 def _from_moments(mean: Array, covariance: Array, tilted_mean: Array, tilted: Array) -> tuple[Array, Array]:
-    """The site by which moments become those of the tilted distribution, of full rank."""
+    """The site with which the Gaussian has the moments of the tilted distribution, of full rank."""
     precision = np.linalg.inv(tilted) - np.linalg.inv(covariance)
     return precision, np.linalg.solve(tilted, tilted_mean) - np.linalg.solve(covariance, mean)
 
@@ -99,7 +99,10 @@ def _utility(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
 
 
 def _softmax(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
-    """Of three functions, where the site of the differences is of the wanted form unless its coupling is negative."""
+    """Match for a softmax of three functions.
+
+    The site of the differences has the coupled form unless its coupling is negative.
+    """
     away = directions(y, len(mean)).T
     inner, own = away @ covariance @ away.T, away @ mean
     tilted = softmax_tilted(own, inner)
@@ -108,7 +111,7 @@ def _softmax(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
 
 
 def _softmax_independent(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
-    """By moments of differences x, which latent values follow by Cov(f, x) Cov(x)⁻¹."""
+    """Match moments of the differences x. Latent values follow by the regression Cov(f, x) Cov(x)⁻¹."""
     away = directions(y, len(mean)).T
     own = np.diag(covariance.diagonal())
     inner = away @ own @ away.T
@@ -129,11 +132,11 @@ MATCHES: dict[tuple[str, str], Match] = {
     ("logit", "independent"): _of_link("logit"),
     ("complementary_log_log", "independent"): _complementary,
 }
-"""By likelihood and sites."""
+"""Functions that match moments, by likelihood and kind of sites."""
 
 
 def divergence(mean: Array, covariance: Array, precision: Array, location: Array) -> float:
-    """KL(posterior with one more site ‖ posterior without), of the latent values of its row."""
+    """KL(posterior with one more site ‖ posterior without), for the latent values of the row of the site."""
     after = np.linalg.inv(np.linalg.inv(covariance) + precision)
     moved = after @ (np.linalg.solve(covariance, mean) + location) - mean
     ratio = np.linalg.solve(covariance, after)
@@ -142,7 +145,7 @@ def divergence(mean: Array, covariance: Array, precision: Array, location: Array
 
 
 class Separate(NamedTuple):
-    """Pairs (function, row) in the order in which they got sites, these (2, c, n), and moments as in `Filtered`."""
+    """Pairs (function, row) in the order of their sites, the sites (2, c, n), and moments as in `Filtered`."""
 
     pairs: list[tuple[int, int]]
     sites: Array
@@ -153,9 +156,9 @@ class Separate(NamedTuple):
 def separate(
     likelihood: str, K: Array, m: Array, y: NDArray[np.int64], first: Sequence[int], active: int, score: str
 ) -> Separate:
-    """Choose so many rows for each function (Seeger and Jordan 2004, section 6), after `first` ones for all functions.
+    """Select rows for each function (Seeger and Jordan 2004, section 6), after `first` rows for all functions.
 
-    Of all pairs of a function and a row that may have a site that with the highest score comes next.
+    The next site belongs to the pair of a function and a row with the highest score.
     """
     c, n = m.shape
     match = MATCHES[likelihood, "independent"]
@@ -219,7 +222,7 @@ def _log_density(likelihood: str, f: Array, y: int) -> Array:
 
 
 def _points(mean: Array, covariance: Array, y: int, order: int) -> tuple[Array, Array]:
-    """Latent values and weights. With several functions that of class y is 0: only differences count."""
+    """Latent values and weights. With several functions the value of class y is 0, since only differences count."""
     c = len(mean)
     if c > 1:
         away = directions(y, c).T
@@ -232,7 +235,10 @@ def _points(mean: Array, covariance: Array, y: int, order: int) -> tuple[Array, 
 
 
 def label_probability(likelihood: str, mean: Array, covariance: Array, y: int, order: int = 30) -> float:
-    """E p(y | f) under one normal distribution; by inner EP for the multinomial probit, as the package has it."""
+    """E p(y | f) under one normal distribution.
+
+    For the multinomial probit it is computed by inner EP, as in the package.
+    """
     if likelihood == "multinomial_probit" and np.count_nonzero(covariance - np.diag(covariance.diagonal())):
         return float(np.exp(inner_ep(mean, covariance, y).log_normaliser))
     f, weight = _points(mean, covariance, y, order)
@@ -248,7 +254,7 @@ def average_log_density(likelihood: str, mean: Array, covariance: Array, y: int,
 def bound(
     likelihood: str, K: Array, m: Array, y: NDArray[np.int64], rows: Sequence[int], precision: Array, location: Array
 ) -> float:
-    """Σ E log p(y_i | f_i) − KL(q(f_I) ‖ p(f_I)) over all rows, q the prior of the rows I times sites (d, c, c)."""
+    """Σ E log p(y_i | f_i) − KL(q(f_I) ‖ p(f_I)) over all rows. q is the prior of the rows I times sites (d, c, c)."""
     c, n = m.shape
     whole = block_diagonal(K, c)
     places = (np.arange(c)[:, None] * n + np.asarray(rows)).ravel()  # function by function

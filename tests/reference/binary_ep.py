@@ -1,8 +1,8 @@
-"""Binary probit EP as in the textbook.
+"""Binary probit EP by the algorithms of the textbook.
 
 Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning* (2006), algorithms 3.5 and 3.6, equation
-(3.65) for the evidence. Labels are -1 and +1, and p(y | f) = Phi(y f). A prior mean is carried by working with
-h = f - m, whose prior mean is zero, and the factors Phi(y (h + m)).
+(3.65) for the evidence. Labels are -1 and +1, and p(y | f) = Phi(y f). For a prior mean m, the algorithms work with h =
+f - m, whose prior mean is zero, and the factors Phi(y (h + m)).
 
 Two classes of the multinomial probit are this model in f = (f_1 - f_0) / sqrt(2), with covariance (K_0 + K_1) / 2,
 since E_u Phi(u + d) = Phi(d / sqrt(2)).

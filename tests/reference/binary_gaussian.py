@@ -1,4 +1,4 @@
-"""A Gaussian posterior of a binary classifier as Nickisch and Rasmussen (2008) write it, and Jensen's bound of it.
+"""The Gaussian posterior of a binary classifier in the notation of Nickisch and Rasmussen (2008), and its Jensen bound.
 
 q(f) = N(m, V) with m = m₀ + K α and V = (K⁻¹ + W)⁻¹, W diagonal (section 2.3). Singular K are allowed.
 """
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BinaryGaussian:
-    """What a method found.
+    """Result of a method.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class BinaryGaussian:
 
     @classmethod
     def of(cls, K: Array, m: Array, alpha: Array, w: Array, evidence: float) -> BinaryGaussian:
-        """From the weights α and the precisions W."""
+        """Make the posterior from the weights α and the precisions W."""
         n = alpha.size
         return cls(evidence, m + K @ alpha, alpha, np.linalg.solve(np.eye(n) + K * w, K), w)
 

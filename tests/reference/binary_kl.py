@@ -15,9 +15,9 @@ Array = NDArray[np.float64]
 
 
 def binary_kl(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
-    """Maximise (9) over its 2n parameters α and Λ = −½ W, without the conditions that hold at the maximum.
+    """Maximise (9) over its 2n parameters α and Λ = −½ W, without using the conditions at the maximum.
 
-    W is sought by its logarithm. Slow, and for a few points.
+    The search is over log W. It is slow, and meant for a few points.
     """
     n = y.size
 

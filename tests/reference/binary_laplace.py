@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 def binary_laplace(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
-    """Gaussian at the mode; the evidence is log p(y | f) − ½ αᵀ K α − ½ log|I + K W| (printed there with +½ log)."""
+    """Gaussian at the mode. The log evidence is log p(y | f) − ½ αᵀ K α − ½ log|I + K W| (the paper prints +½ log)."""
     alpha = np.zeros(y.size)
 
     def objective(alpha: Array) -> float:

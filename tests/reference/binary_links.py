@@ -1,8 +1,8 @@
-"""The two links of binary classification, and what a single observation makes of a Gaussian, by adaptive quadrature.
+"""The two links of binary classification, with averages under a Gaussian by adaptive quadrature.
 
-Labels are −1 and +1, and p(y | f) = sig(y f), with sig the standard normal distribution function Φ (probit) or
-σ(t) = 1 / (1 + e^−t) (logit). Source: Nickisch and Rasmussen, *Approximations for Binary Gaussian Process
-Classification* (JMLR 9, 2008), section 2.
+Labels are −1 and +1, and p(y | f) = sig(y f), with sig the standard normal distribution function Φ (probit) or σ(t) = 1
+/ (1 + e^−t) (logit). Source: Nickisch and Rasmussen, *Approximations for Binary Gaussian Process Classification* (JMLR
+9, 2008), section 2.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Link(ABC):
 
     name: str
     largest_curvature: float
-    """Of −log sig."""
+    """Largest second derivative of −log sig."""
 
     @abstractmethod
     def log_sig(self, t: Array) -> Array:
@@ -76,7 +76,7 @@ class Link(ABC):
     def average_log(self, y: float, mean: float, variance: float) -> tuple[float, float, float]:
         """E log sig(y f) over N(f | mean, variance), and its derivatives with respect to both (appendix A.2.1).
 
-        By the heat equation these are the averages of the first derivative, and of half the second.
+        By the heat equation the derivatives are the averages of the first derivative and of half the second derivative.
         """
         if variance == 0.0:
             first, second, _ = self.derivatives(np.float64(y * mean))
@@ -120,7 +120,7 @@ class Probit(Link):
         return hazard, second, -second * (2.0 * hazard + t) - hazard
 
     def moments(self, y: float, mean: float, variance: float) -> tuple[float, float, float]:
-        """In closed form (appendix B.1): equations 3.58, 3.85 and 3.87 of Rasmussen and Williams (2006)."""
+        """Closed forms (appendix B.1): equations 3.58, 3.85 and 3.87 of Rasmussen and Williams (2006)."""
         scale = np.sqrt(1.0 + variance)
         z = y * mean / scale
         hazard = np.exp(-0.5 * z * z - 0.5 * np.log(2.0 * np.pi) - log_ndtr(z))
@@ -128,7 +128,7 @@ class Probit(Link):
         return float(log_ndtr(z)), float(tilted), float(variance - variance**2 * hazard / (1 + variance) * (z + hazard))
 
     def bound(self, y: Array, site: Array) -> tuple[Array, Array, Array]:
-        """Section 6.2: a = −½, b = ς + N(ς) / Φ(ς), tight where y f = ς."""
+        """Section 6.2: a = −½, b = ς + N(ς) / Φ(ς). The bound is tight where y f = ς."""
         first, _, _ = self.derivatives(site)
         b = site + first
         return np.full_like(site, -0.5), y * b, log_ndtr(site) + 0.5 * site**2 - b * site
@@ -148,7 +148,7 @@ class Logit(Link):
         return q, -p * q, -p * q * (q - p)
 
     def bound(self, y: Array, site: Array) -> tuple[Array, Array, Array]:
-        """Section 6.1 (Jaakkola and Jordan): a = −λ(ς), b = ½, tight where |f| = ς; λ(0) = 1/8."""
+        """Section 6.1 (Jaakkola and Jordan): a = −λ(ς), b = ½. The bound is tight where |f| = ς, and λ(0) = 1/8."""
         small = np.abs(site) < 1e-4
         safe = np.where(small, 1.0, site)
         rate = np.where(small, 0.125 - site**2 / 96.0, np.tanh(0.5 * safe) / (4.0 * safe))

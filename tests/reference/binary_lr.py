@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 def binary_lr(K: Array, y: Array, m: Array, link: Link, noise: float) -> BinaryGaussian:
-    """The posterior under noise of the given standard deviation; the evidence is Jensen's bound (8) for it."""
+    """The posterior under noise of the given standard deviation. The evidence is its Jensen bound (8)."""
     n = y.size
     alpha = np.linalg.solve(K + noise**2 * np.eye(n), y - m)
     w = np.full(n, noise**-2)

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def binary_tap(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
-    """EP by sweeps over the points, every posterior computed afresh; the evidence is that of section 4.2.
+    """EP by sweeps over the points, with a new posterior after each update. The evidence is that of section 4.2.
 
     log Z = Σ log Ẑ_i − Σ log ∫ N(f | cavity) site_i + log ∫ p(f) ∏ sites, the sites exp(ν_i f − ½ W_i f²).
     """
@@ -52,10 +52,10 @@ def binary_tap(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
 
 
 def tap_residual(K: Array, y: Array, m: Array, alpha: Array, w: Array, link: Link) -> float:
-    """By how much the TAP equations (11) and (12) fail, the second line of (11) put right.
+    """Residuals of the TAP equations (11) and (12), with a correction of the second line of (11).
 
-    α_i is the slope of log Ẑ_i at the cavity's mean m_i − σ_i² α_i, and 1/W_i = 1/γ_i − σ_i² with γ = −∂α/∂mean; the
-    cavity's variance is 1/[K + W⁻¹]⁻¹_ii − 1/W_i.
+    α_i is the slope of log Ẑ_i at the cavity mean m_i − σ_i² α_i, and 1/W_i = 1/γ_i − σ_i² with γ = −∂α/∂mean. The
+    cavity variance is 1/[K + W⁻¹]⁻¹_ii − 1/W_i.
     """
     n = y.size
     mean = m + K @ alpha
@@ -71,9 +71,9 @@ def tap_residual(K: Array, y: Array, m: Array, alpha: Array, w: Array, link: Lin
 
 
 def binary_naive_tap(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
-    """Section 4.3 with the cavity's variance K_ii: α_i is the slope of log ∫ N(f | m_i − K_ii α_i, K_ii) sig(y_i f) df.
+    """Section 4.3, with cavity variance K_ii: α_i is the slope of log ∫ N(f | m_i − K_ii α_i, K_ii) sig(y_i f) df.
 
-    There is no evidence in the paper; NaN here.
+    The paper defines no evidence. It is NaN here.
     """
     wide = K.diagonal()
 

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 def binary_vb(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
     """Maximise the log evidence (13) of the bound exp(a f² + b f + c) over the n parameters ς.
 
-    Of each ς all signs are allowed: a probit's is negative where a point is misclassified. With W = −2a the Gaussian
+    Each ς may have either sign: for a probit it is negative if the point is misclassified. With W = −2a the Gaussian
     integral is log ∫ N(f | m, K) exp(−½ fᵀWf + bᵀf + c) df.
     """
     n = y.size
@@ -34,7 +34,7 @@ def binary_vb(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
         found = minimize(
             lambda site: -integral(site)[0], np.full(n, first), method="BFGS", options={"gtol": 1e-10, "maxiter": 5000}
         )
-        # Its gradient is by differences, so that the last steps are those of a simplex.
+        # The gradient is computed by differences, so that the last steps need a simplex search.
         found = minimize(
             lambda site: -integral(site)[0],
             found.x,

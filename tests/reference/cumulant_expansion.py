@@ -1,13 +1,14 @@
-"""The expansion of log E ∏_s q̂_s(x_s) / N(x_s | 0, 1) in cumulants by counting, for a handful of factors.
+"""The expansion of log E ∏_s q̂_s(x_s) / N(x_s | 0, 1) in cumulants by enumeration, for a few factors.
 
-x is normal with unit variances and given correlations; q̂_s has mean 0, variance 1, third and fourth cumulants κ₃ and
-κ₄ and no others. Its ratio to the normal density is Σ_k a_k He_k(x) / k!, Σ_k a_k t^k / k! = exp(κ₃ t³/3! + κ₄ t⁴/4!),
-and expectations of products of Hermite polynomials are sums over the numbers m_st of lines between any two:
+x is normal with unit variances and given correlations. q̂_s has mean 0, variance 1, third and fourth cumulants κ₃ and
+κ₄, and higher cumulants 0. Its ratio to the normal density is Σ_k a_k He_k(x) / k!, with Σ_k a_k t^k / k! = exp(κ₃
+t³/3! + κ₄ t⁴/4!). Expectations of products of Hermite polynomials are sums over the numbers m_st of edges between any
+two factors:
 
-    E ∏_s q̂_s / N = Σ_m ∏_s a_{Σ_t m_st} ∏_{s<t} ρ_st^{m_st} / m_st!
+E ∏_s q̂_s / N = Σ_m ∏_s a_{Σ_t m_st} ∏_{s<t} ρ_st^{m_st} / m_st!
 
-(Mehler's formula for more than two). A term with L loops is of degree 2 (L − 1) in η if κ₃ has the degree 1 in it and
-κ₄ the degree 2, so that the powers of η tell orders apart.
+(Mehler's formula for more than two). If κ₃ has degree 1 in η and κ₄ degree 2, a term with L loops has degree 2 (L − 1)
+in η: the powers of η separate the orders.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ __all__ = ["log_ratio_by_loops"]
 
 Array = NDArray[np.float64]
 
-_DEGREE = 4  # of η: up to three loops
-_LINES = 6  # no more are in such a term: 2 E − 2 V is its degree, and from each of V cumulants at least three lines go
+_DEGREE = 4  # degree in η: up to three loops
+# A term of V cumulants and E edges has degree 2 E − 2 V, and each cumulant has at least three edges: more do not occur.
+_LINES = 6
 
 
 def _coefficients(third: float, fourth: float) -> Array:
-    """a_k as polynomials in η, (3 · degree + 1, degree + 1): with p third cumulants and q fourth k = 3p + 4q."""
+    """a_k as polynomials in η, (3 · degree + 1, degree + 1). With p third and q fourth cumulants, k = 3p + 4q."""
     a = np.zeros((3 * _DEGREE + 1, _DEGREE + 1))
     for p in range(_DEGREE + 1):
         for q in range((_DEGREE - p) // 2 + 1):
@@ -42,7 +44,7 @@ def _times(left: Array, right: Array) -> Array:
 
 
 def log_ratio_by_loops(correlation: Array, third: Array, fourth: Array) -> tuple[float, float]:
-    """The terms with two loops and those with three, each summed.
+    """The sums of all terms with two loops and with three loops.
 
     Parameters
     ----------
@@ -69,7 +71,7 @@ def log_ratio_by_loops(correlation: Array, third: Array, fourth: Array) -> tuple
         for s in range(count):
             term = _times(term, a[s][degrees[s]])
         total += term
-    # log(1 + x) = x − x²/2, x beginning with η²
+    # log(1 + x) = x − x²/2, where x starts with η²
     logarithm = total - np.eye(1, _DEGREE + 1)[0]
     logarithm = logarithm - 0.5 * _times(logarithm, logarithm)
     return float(logarithm[2]), float(logarithm[4])

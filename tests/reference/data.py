@@ -41,13 +41,13 @@ def _standardised(X: Array) -> Array:
 
 
 def wine() -> tuple[Array, Labels]:
-    """Wine, standardised: inputs (178, 13) and labels 0..2."""
+    """Wine, standardised: inputs (178, 13) and labels 0 to 2."""
     bunch = load_wine()
     return _standardised(np.asarray(bunch.data, dtype=np.float64)), np.asarray(bunch.target, dtype=np.int64)
 
 
 def iris() -> tuple[Array, Labels]:
-    """Iris as scikit-learn has it, standardised: inputs (150, 4) and labels 0..2."""
+    """scikit-learn's version of iris, standardised: inputs (150, 4) and labels 0 to 2."""
     bunch = load_iris()
     return _standardised(np.asarray(bunch.data, dtype=np.float64)), np.asarray(bunch.target, dtype=np.int64)
 
@@ -72,7 +72,7 @@ def squared_exponential(X: Array, Z: Array | None = None, *, variance: float, le
 
 
 def half_of_grid() -> list[tuple[int, int]]:
-    """Log variances and log length scales that an optimiser may try, as the squares of one colour on a chessboard."""
+    """Log variances and log length scales that an optimiser may try: alternate points of a grid."""
     return [(a, b) for a in range(-2, 13, 2) for b in range(-2, 6) if (a // 2 + b) % 2]
 
 
@@ -86,7 +86,7 @@ def random_problem(
     with_mean: bool = False,
     dimension: int = 2,
 ) -> Problem:
-    """A small problem drawn from the model itself, or nearly so.
+    """A small random problem with labels drawn from the prior without noise.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Averages of a function over a normal distribution by the trapezoid rule, as they are defined."""
+"""Averages of a function over a normal distribution by the trapezoid rule."""
 
 from collections.abc import Callable
 

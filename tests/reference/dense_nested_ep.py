@@ -178,7 +178,7 @@ def inner_ep(
             v_cavity = 1.0 / (1.0 / v - alpha[j])
             m_cavity = v_cavity * (g / v - beta[j])
             _, rho, gamma = _tilted_derivatives(m_cavity, v_cavity)
-            # 1/v_hat - 1/v_cavity and m_hat/v_hat - m_cavity/v_cavity, without the cancellation
+            # 1/v_hat - 1/v_cavity and m_hat/v_hat - m_cavity/v_cavity, without cancellation
             d_alpha = gamma / (1.0 - v_cavity * gamma) - alpha[j]
             d_beta = (rho + m_cavity * gamma) / (1.0 - v_cavity * gamma) - beta[j]
             mean = mean + phi * (d_beta - d_alpha * g) / (1.0 + d_alpha * v)
@@ -239,7 +239,7 @@ def block_diagonal(K: Array, c: int) -> Array:
 
 
 def _assemble_sites(alpha: Array, beta: Array, y: NDArray[np.int64]) -> tuple[Array, Array]:
-    """All sites as one (cn, cn) precision and one (cn,) location."""
+    """All sites as one precision (cn, cn) and one location (cn,)."""
     n, c = alpha.shape[0], alpha.shape[1] + 1
     precision, location = np.zeros((c * n, c * n)), np.zeros(c * n)
     for i in range(n):
@@ -249,7 +249,7 @@ def _assemble_sites(alpha: Array, beta: Array, y: NDArray[np.int64]) -> tuple[Ar
 
 
 def _posterior(K: Array, m: Array, precision: Array, location: Array) -> tuple[Array, Array, Array, Array]:
-    """mean, covariance, b and M of N(f | m, K) exp(location' f - f' precision f / 2), never inverting K."""
+    """Mean, covariance, b and M of N(f | m, K) exp(location' f - f' precision f / 2), without inverting K."""
     M = np.linalg.solve((np.eye(K.shape[0]) + K @ precision).T, precision.T).T
     M = 0.5 * (M + M.T)
     covariance = K - K @ M @ K
@@ -278,7 +278,7 @@ def nested_ep(
     max_sweeps: int = 2000,
     start: tuple[Array, Array] | None = None,
 ) -> NestedEP:
-    """Nested EP to a tight fixed point.
+    """Iterate nested EP to a fixed point with a small tolerance.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ def nested_ep(
             if schedule == "sequential":
                 old_precision, old_location = precision[block].copy(), location[where[i]].copy()
                 precision[block], location[where[i]] = site(new_alpha[i], new_beta[i], int(y[i]))
-                # rank-c refresh: Sigma <- Sigma - Sigma_:i (I + dPi Sigma_ii)^-1 dPi Sigma_i:
+                # update of rank c: Sigma <- Sigma - Sigma_:i (I + dPi Sigma_ii)^-1 dPi Sigma_i:
                 d_precision, d_location = precision[block] - old_precision, location[where[i]] - old_location
                 columns = covariance[:, where[i]]
                 gain = np.linalg.inv(np.eye(c) + d_precision @ covariance[block])

@@ -1,8 +1,8 @@
-"""Gaussian posteriors by dense algebra: slow, with no special cases.
+"""Gaussian posteriors by dense algebra, without special cases or regard to speed.
 
-Nothing but the definitions is used: for sites exp(νᵀf − ½ fᵀΠf) and a prior N(m, K), b = (I + ΠK)⁻¹ (ν − Πm),
-M = (I + ΠK)⁻¹ Π, mean = m + K b, covariance = K − K M K. `dense_gaussian` is for sites of any form; `dense_posterior`,
-for coupled sites and m = 0, takes numbers of 60 digits.
+Sites are exp(νᵀf − ½ fᵀΠf) and the prior is N(m, K). By definition b = (I + ΠK)⁻¹ (ν − Πm), M = (I + ΠK)⁻¹ Π, mean = m
++ K b, covariance = K − K M K. `dense_gaussian` is for sites of any form. `dense_posterior` is for coupled sites and m =
+0, with numbers of 60 digits.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ def _solve(a, b):
 
 
 def dense_posterior(k, pi, nu) -> DensePosterior:
-    """Posterior for prior covariances `k` (1 or c, n, n) and sites `pi`, `nu` (c, n), all taken as exact numbers."""
+    """Posterior for prior covariances `k` (1 or c, n, n) and sites `pi`, `nu` (c, n), taken as exact numbers."""
     c, n = pi.shape
     with mpmath.workdps(_DIGITS):
         pi, nu = _exact(pi), _exact(nu)
@@ -72,7 +72,7 @@ def dense_posterior(k, pi, nu) -> DensePosterior:
 
 
 class DenseGaussian(NamedTuple):
-    """Vectors and matrices over all c functions at n points, function by function (cn); and log ∫ p(f) sites(f) df."""
+    """Vectors and matrices over c functions at n points, function by function (cn), and log ∫ p(f) sites(f) df."""
 
     prior: np.ndarray
     precision: np.ndarray

@@ -1,8 +1,8 @@
-"""The exact posterior of latent values by elliptical slice sampling about a Gaussian.
+"""Exact posterior of latent values by elliptical slice sampling about a Gaussian.
 
 R. Nishihara, I. Murray and R. P. Adams (2014). Parallel MCMC with generalized elliptical slice sampling. *Journal of
-Machine Learning Research* 15, 2087–2112. The Gaussian is that of a fit, and what is sliced is what its sites leave out
-of the likelihood.
+Machine Learning Research* 15, 2087–2112. The Gaussian is the posterior of a fit. The slices are of the likelihood
+divided by the sites.
 """
 
 import numpy as np

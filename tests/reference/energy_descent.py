@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 
 
 class Descent(NamedTuple):
-    """A fixed point reached by descent.
+    """A fixed point that descent has reached.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Descent(NamedTuple):
 
 
 def _moment_match(alpha: Array, beta: Array, point: Energy) -> tuple[Array, Array, float]:
-    """EP's undamped change of the sites, and the residual: tilted against marginal moments, in marginal units."""
+    """EP's undamped change of the sites, and the residual: tilted minus marginal moments, in marginal units."""
     mean, variance, _ = point.q
     tilted_mean, tilted_variance, _ = tilted(1.0 / variance - alpha, mean / variance - beta)
     residual = max(
@@ -161,7 +161,7 @@ def energy_descent(
 def parallel_ep_trace(
     K: ArrayLike, y: ArrayLike, m: ArrayLike | None = None, *, c: int | None = None, damping: float, sweeps: int
 ) -> Array:
-    """Residuals of plain damped parallel EP from zero sites, to see whether it converges.
+    """Residuals of plain damped parallel EP from zero sites. They show whether it converges.
 
     Parameters
     ----------

@@ -122,7 +122,7 @@ def _likelihood(d: Array) -> Array:
 
 
 def _differences(y: NDArray[np.int64], c: int) -> Array:
-    """The matrix A that takes stacked latent values (cn,) to the differences (n(c - 1),), point by point."""
+    """Matrix A that maps stacked latent values (cn,) to the differences (n(c - 1),), point by point."""
     n = y.size
     rows = []
     for i in range(n):
@@ -137,7 +137,7 @@ def _differences(y: NDArray[np.int64], c: int) -> Array:
 def _unpack(
     K: ArrayLike, y: ArrayLike, m: ArrayLike | None, c: int | None
 ) -> tuple[Array, NDArray[np.int64], Array, int]:
-    """Stacked prior covariance and mean, labels and the number of classes."""
+    """Return stacked prior covariance and mean, labels, and the number of classes."""
     K, y = np.asarray(K, dtype=np.float64), np.asarray(y, dtype=np.int64)
     n = y.size
     if c is None:

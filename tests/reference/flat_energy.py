@@ -54,7 +54,7 @@ class Marginals(NamedTuple):
 
 
 class Energy(NamedTuple):
-    """F and what it was made of.
+    """F and its ingredients.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Energy(NamedTuple):
 
 
 def factors(K: ArrayLike, y: ArrayLike, m: ArrayLike | None = None, *, c: int | None = None) -> Factors:
-    """Prior of g; the arguments are those of `flat_ep.flat_model`."""
+    """Prior of g. The arguments are the arguments of `flat_ep.flat_model`."""
     model = flat_model(K, y, m, c=c)
     return Factors(model.functionals @ model.mean, model.functionals @ model.covariance @ model.functionals.T)
 
@@ -91,7 +91,7 @@ def marginals(prior: Factors, alpha: Array, beta: Array) -> Marginals:
 
 
 def _hazard(z: Array) -> tuple[Array, Array, Array]:
-    """lambda = phi(z) / Phi(z), lambda + z, and 1 - lambda (lambda + z), the last by series where z is far out."""
+    """lambda = phi(z) / Phi(z), lambda + z, and 1 - lambda (lambda + z). The last uses a series in the far tail."""
     hazard = np.sqrt(2.0 / np.pi) / erfcx(-z / np.sqrt(2.0))
     t = np.maximum(-z, 60.0)
     far = z < -60.0
@@ -111,7 +111,7 @@ def tilted(a: Array, b: Array) -> tuple[Array, Array, Array]:
 
 
 def matching_cavity(mean: Array, variance: Array) -> tuple[Array, Array]:
-    """The cavity whose tilted distribution has these moments; a = 0 where there is none.
+    """The cavity whose tilted distribution has these moments, or a = 0 if there is no such cavity.
 
     At a given z = b / (a sqrt(1 + 1/a)) the variance is a quadratic in w = 1/a, and the mean then rises with z: the
     root is bracketed and bisected.

@@ -1,9 +1,10 @@
-"""GFITC as dense EP over latent values: the FITC prior as matrices of n × n numbers, a factor for each pair of classes.
+"""GFITC as dense EP over latent values: the FITC prior as n × n matrices, and a factor for each pair of classes.
 
-Villacampa-Calvo and Hernández-Lobato (2017), section 3: p(f_k) = N(m_k, Q_k + diag(K_k − Q_k)), and factors
-Φ((f_y − f_k) / √noise), k ≠ y, each with a Gaussian site for f_y and one for f_k (Kim and Ghahramani 2006). Tilted
-moments of the two latent values of a factor are those of Rasmussen and Williams (2006), equation 3.58, for the
-difference. Damped, all factors at once; the evidence by its definition, one Gaussian normaliser after the other.
+Villacampa-Calvo and Hernández-Lobato (2017), section 3: p(f_k) = N(m_k, Q_k + diag(K_k − Q_k)), and factors Φ((f_y −
+f_k) / √noise), k ≠ y, each with a Gaussian site for f_y and one for f_k (Kim and Ghahramani 2006). Tilted moments of
+the two latent values of a factor follow from Rasmussen and Williams (2006), equation 3.58, for their difference. All
+factors are updated at once, with damping. The evidence is computed from its definition, with one Gaussian normaliser
+for each factor.
 """
 
 from typing import NamedTuple
@@ -22,9 +23,9 @@ class DenseEP(NamedTuple):
 
     evidence: float
     mean: Array
-    """Of the latent values, (c, n)."""
+    """Means of the latent values, (c, n)."""
     variance: Array
-    """Of the latent values, (c, n)."""
+    """Variances of the latent values, (c, n)."""
     change: float
     """Largest change of a site in the last sweep."""
 
@@ -35,10 +36,10 @@ def _log_normaliser(precision: float, location: float) -> float:
 
 
 def dense_gfitc(k: Array, m: Array, y: Array, noise: float = 2.0, sweeps: int = 1000) -> DenseEP:
-    """Iterate, with prior covariances (c, n, n), prior means (c, n) and labels (n,)."""
+    """Iterate EP with prior covariances (c, n, n), prior means (c, n) and labels (n,)."""
     c, n = m.shape
     factors = [(i, int(y[i]), other) for i in range(n) for other in range(c) if other != y[i]]
-    sites = np.zeros((len(factors), 2, 2))  # of f_y and f_k: precision and location
+    sites = np.zeros((len(factors), 2, 2))  # precision and location, of f_y and f_k
     prior = np.linalg.inv(k)
     for _ in range(sweeps):
         precision, location = np.zeros((c, n)), np.zeros((c, n))

@@ -103,7 +103,7 @@ def draw_utilities(rng: np.random.Generator, f: Array, y: NDArray[np.int64]) -> 
     f_others = f[:, others, points]
     u = _draw_u(rng, np.moveaxis(f_observed[:, None] - f_others, 1, -1))
     top = f_observed + u
-    # truncated above at `top`, by inversion in the log domain so that far tails stay exact
+    # truncated above at `top`, by inversion of log probabilities, so that far tails stay exact
     log_uniform = np.log1p(-rng.random(f_others.shape))
     v = np.empty_like(f)
     v[:, y, points] = top
@@ -123,7 +123,7 @@ def gibbs(
     batches: int = 10,
     seed: int = 0,
 ) -> GibbsAverages:
-    """Run several chains side by side and average.
+    """Run several chains in parallel arrays and average.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def gibbs(
     conditional_variance = (conditional_root**2).sum(axis=-1)
     covariance = second.mean(axis=0) - centre.T[:, :, None] * centre.T[:, None, :]
     covariance[:, np.arange(c), np.arange(c)] += conditional_variance.T
-    # spread of each batch about the overall mean: its average over batches is the variance of E[f | v]
+    # Squared deviations of each batch from the overall mean: their average over batches is the variance of E[f | v].
     squares = np.moveaxis(second[:, :, np.arange(c), np.arange(c)], 1, 2)
     spread = squares - 2.0 * first * centre + centre**2
     scale = np.sqrt(first.shape[0])

@@ -1,6 +1,7 @@
-"""Evidence and averages over the posterior of latent values by importance sampling, for any log-concave likelihood.
+"""Evidence and averages over the posterior of latent values by importance sampling, for log-concave likelihoods.
 
-Draws are Student's t about the mode, with the curvature there: heavier in the tails than any posterior of this kind.
+Draws come from a Student t distribution at the mode, with the curvature there. Its tails are heavier than those of any
+log-concave posterior.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ class Likelihood(NamedTuple):
     """A likelihood of stacked latent values f (d,)."""
 
     log_density: Callable[[Array], Array]
-    """log p(y | f) (s,) of f (s, d)."""
+    """log p(y | f) (s,) for f (s, d)."""
     slopes: Callable[[Array], tuple[Array, Array]]
-    """Its gradient (d,) and minus its Hessian (d, d) at f (d,)."""
+    """Gradient (d,) and minus the Hessian (d, d) of log p(y | f) at f (d,)."""
 
 
 class Weighted(NamedTuple):
-    """Draws of the latent values, with weights."""
+    """Draws of the latent values with weights."""
 
     evidence: float
     error: float
     """Standard error of the evidence, by the delta method."""
     f: Array
-    """(s, d)."""
+    """Draws (s, d)."""
     weights: Array
-    """(s,), of sum 1."""
+    """Weights (s,) with sum 1."""
 
     def average(self, values: Array) -> Array:
         """The posterior mean of values (s, ...)."""
         return np.tensordot(self.weights, values, axes=1)
 
     def at(self, cross: Array, k: Array, variance: Array, of: Callable[[Array], Array] = expit) -> Array:
-        """The posterior mean of a function of one latent value at new points (m,), by quadrature given each draw."""
+        """Posterior mean of a function of one latent value at new points (m,), by quadrature given each draw."""
         left = np.linalg.solve(k, cross)
         mean, sd = self.f @ left, np.sqrt(np.maximum(variance - (left * cross).sum(axis=0), 0.0))
         nodes, weights = np.polynomial.hermite_e.hermegauss(30)
@@ -53,7 +54,7 @@ class Weighted(NamedTuple):
 
 
 def weighted_draws(k: Array, likelihood: Likelihood, draws: int = 4000, seed: int = 0) -> Weighted:
-    """Weigh draws of f ~ N(0, k) given observations."""
+    """Draw f ~ N(0, k) given observations, with weights."""
     root = np.linalg.cholesky(k)
     n = len(k)
     z = np.zeros(n)
@@ -84,7 +85,7 @@ def weighted_draws(k: Array, likelihood: Likelihood, draws: int = 4000, seed: in
 
 
 def logistic_counts(successes: Array, trials: Array) -> Likelihood:
-    """Each trial of a place has the probability expit(f) of its own; in no order that is counted."""
+    """Each trial at a place has the success probability expit(f). The binomial coefficient is left out."""
     return Likelihood(
         lambda f: (successes * log_expit(f) + (trials - successes) * log_expit(-f)).sum(axis=1),
         lambda f: (successes - trials * expit(f), np.diag(trials * expit(f) * expit(-f))),
@@ -97,7 +98,7 @@ def logistic(y: Array) -> Likelihood:
 
 
 def softmax_counts(votes: Array) -> Likelihood:
-    """Votes (n, c) for the classes, each with a probability softmax(f), of f stacked class by class."""
+    """Votes (n, c) for the classes, each with probabilities softmax(f), for f stacked class by class."""
     n, c = votes.shape
     trials = votes.sum(axis=1)
 

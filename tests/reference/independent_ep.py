@@ -109,7 +109,7 @@ def _hazard(z: Array) -> Array:
 
 
 def _truncated_variance(z: Array, hazard: Array) -> Array:
-    """1 - h (h + z), the variance of a standard Gaussian truncated to x < z; by its asymptotic series far below 0."""
+    """1 - h (h + z), the variance of a standard Gaussian truncated to x < z. Far below 0 by its asymptotic series."""
     t = np.where(z < -60.0, z, -60.0)
     return np.where(z < -60.0, 1.0 / t**2 - 6.0 / t**4 + 50.0 / t**6, 1.0 - hazard * (hazard + z))
 
@@ -131,14 +131,14 @@ def quadrature_moments(cavity_mean: Array, cavity_variance: Array, y: int) -> Ti
         z = (t[..., None] - m_other) / s_other
         return -0.5 * ((t - m[y]) / s[y]) ** 2 + log_ndtr(z).sum(-1)
 
-    # The mode by bisection: the slope falls, is not negative at m_y, and not positive at `high`.
+    # The mode by bisection: the slope decreases, is at least 0 at m_y, and at most 0 at `high`.
     low, high = m[y], max(m[y], m_other.max()) + s[y] ** 2 * (1.0 / s_other).sum() + 1.0
     for _ in range(200):
         middle = 0.5 * (low + high)
         slope = -(middle - m[y]) / s[y] ** 2 + (_hazard((middle - m_other) / s_other) / s_other).sum()
         low, high = (middle, high) if slope > 0 else (low, middle)
     mode = low
-    # The curvature of the log integrand lies between that of its Gaussian and that plus one for each other class.
+    # The curvature of the log integrand lies between the Gaussian's and the Gaussian's plus one for each other class.
     narrow = (s[y] ** -2 + (s_other**-2).sum()) ** -0.5
     reach = 12.0 * s[y]
     steps = np.arange(0.0, 12.0)
@@ -155,7 +155,7 @@ def quadrature_moments(cavity_mean: Array, cavity_variance: Array, y: int) -> Ti
     total = weight.sum()
     weight /= total
 
-    # Utilities relative to their cavity means.
+    # utilities minus their cavity means
     first, second = np.empty((2, m.size))
     shift = mode - m[y]
     first[y] = shift + weight @ (t - mode)
@@ -171,7 +171,7 @@ def quadrature_moments(cavity_mean: Array, cavity_variance: Array, y: int) -> Ti
 
 
 def inner_ep_moments(cavity_mean: Array, cavity_variance: Array, y: int) -> TiltedMoments:
-    """The same by inner EP, in the c + 1 dimensions of appendix A."""
+    """The same moments by inner EP, in the c + 1 dimensions of appendix A."""
     c = cavity_mean.size
     found = inner_ep(cavity_mean, np.diag(cavity_variance), y, max_sweeps=1000)
     return TiltedMoments(found.log_normaliser, found.mean[:c], found.covariance.diagonal()[:c])
@@ -256,7 +256,7 @@ def independent_ep(
             since_best += 1
         if residual < tolerance or (since_best >= 60 and best < accept):
             if residual >= tolerance and best_sites[0] is not pi:
-                # Rounding stops the progress: what the best sites give is the answer.
+                # Rounding stops the progress: return the best sites.
                 pi, nu = best_sites
                 tolerance = np.nextafter(best, np.inf) * (1.0 + 1e-6)
                 continue

@@ -1,7 +1,7 @@
-"""Laplace approximations by dense algebra on all cn latent values, for any likelihood given with three derivatives.
+"""Laplace approximations by dense algebra on all cn latent values, for a likelihood with three derivatives.
 
-A likelihood is a function of latent values (n, c) and labels (n,) that returns log p (n,), and its derivatives
-(n, c), (n, c, c) and (n, c, c, c).
+A likelihood is a function of latent values (n, c) and labels (n,) that returns log p (n,), and its derivatives (n, c),
+(n, c, c) and (n, c, c, c).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Likelihood = Callable[[Array, Labels], tuple[Array, Array, Array, Array]]
 
 
 class DenseLaplace(NamedTuple):
-    """What the approximation is.
+    """Result of Laplace's approximation.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class DenseLaplace(NamedTuple):
 
 
 def softmax(f: Array, y: Labels) -> tuple[Array, Array, Array, Array]:
-    """log p = f_y − log Σ exp f_k, and the derivatives written out term by term."""
+    """log p = f_y − log Σ exp f_k, and its derivatives term by term."""
     n, c = f.shape
     eye = np.eye(c)
     p = probabilities(f, axis=1)
@@ -82,10 +82,10 @@ def multinomial_probit(f: Array, y: Labels) -> tuple[Array, Array, Array, Array]
         eye = np.eye(c - 1)
         g1 = w @ h
         g2 = np.einsum("u,uj,uk->jk", w, e, e) + np.diag(w @ h1)
-        mixed = np.einsum("u,uj,uk,jl->jkl", w, e1, e, eye)  # of the slope of j = l with the hazard of k
+        mixed = np.einsum("u,uj,uk,jl->jkl", w, e1, e, eye)  # derivative of j = l with the hazard of k
         g3 = np.einsum("u,uj,uk,ul->jkl", w, e, e, e) + np.einsum("j,jk,jl->jkl", w @ h2, eye, eye)
         g3 += mixed + mixed.transpose(0, 2, 1) + mixed.transpose(1, 0, 2)
-        t = np.insert(-eye, y[i], 1.0, axis=1)  # the differences f_y − f_j from f
+        t = np.insert(-eye, y[i], 1.0, axis=1)  # maps f to the differences f_y − f_j
         first[i] = g1 @ t
         second[i] = t.T @ g2 @ t
         third[i] = np.einsum("jkl,ja,kb,ld->abd", g3, t, t, t)
@@ -93,7 +93,7 @@ def multinomial_probit(f: Array, y: Labels) -> tuple[Array, Array, Array, Array]
 
 
 def _blocks(of_points: Array) -> Array:
-    """The (cn, cn) matrix, classes first, that couples the classes of each point by (n, c, c)."""
+    """Matrix (cn, cn), classes first, that couples the classes of each point by blocks (n, c, c)."""
     n, c, _ = of_points.shape
     matrix = np.zeros((c, n, c, n))
     matrix[:, range(n), :, range(n)] = of_points
@@ -101,7 +101,7 @@ def _blocks(of_points: Array) -> Array:
 
 
 def laplace(k: Array, y: Labels, m: Array, likelihood: Likelihood = softmax) -> DenseLaplace:
-    """Laplace's approximation by Newton's method with halved steps, from b = 0 and to rounding.
+    """Laplace's approximation by Newton's method with halved steps, from b = 0 to the limit of rounding.
 
     Parameters
     ----------

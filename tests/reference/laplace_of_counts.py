@@ -1,4 +1,4 @@
-"""Laplace's method for counts by dense algebra in whitened coordinates, from the logarithms of the counts."""
+"""Laplace's method for counts by dense algebra in whitened coordinates, started at the log counts."""
 
 import numpy as np
 from scipy import special

@@ -1,6 +1,6 @@
 """Laplace's approximation of the latent variables of a model, from PyMC's log density alone.
 
-Nothing of the package is used: BFGS finds the mode, and differences of gradients give the curvature there.
+It uses no code of the package: BFGS finds the mode, and differences of gradients give the curvature.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _POLISHED = 4
 
 
 class LaplaceOfModel(NamedTuple):
-    """Evidence, mode and standard deviations, of variables one after another."""
+    """Evidence, and mode and standard deviations of the variables, concatenated."""
 
     evidence: float
     mode: np.ndarray

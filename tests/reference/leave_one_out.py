@@ -1,10 +1,10 @@
-"""Leave-one-out predictive densities the slow ways: without one point at a time, and by exact sampling.
+"""Leave-one-out predictive densities by slow methods: refits without each point, and exact sampling.
 
-For the multinomial probit at a fixed prior covariance. With the utilities v of all points drawn by Gibbs sampling, the
-latent values and the label of a point are integrated out given the utilities of the others: v_i given v_-i is Gaussian
-with the usual leave-one-out moments of v ~ N(m, K + I), and p(y_i | v_-i) the probability that its y_i-th is the
-largest. By 1 / p(y_i | y_-i) = E[1 / p(y_i | v_-i) | y], importance sampling of these has far smaller weights than that
-of p(y_i | f_i).
+They are for the multinomial probit at a fixed prior covariance. Gibbs sampling draws the utilities v of all points.
+Given the utilities of all other points, the latent values and the label of a point are integrated out: v_i given v_-i
+is Gaussian with the leave-one-out moments of v ~ N(m, K + I), and p(y_i | v_-i) is the probability that its y_i-th
+entry is the largest. By 1 / p(y_i | y_-i) = E[1 / p(y_i | v_-i) | y], importance sampling of these densities has far
+smaller weights than importance sampling of p(y_i | f_i).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 def without_each_point(approximation: Any, problem: Problem) -> Array:
-    """log p(y_i | y_-i) (n,) by an approximation to the other points and prediction at the one left out."""
+    """log p(y_i | y_-i) (n,) by an approximation without each point, and a prediction at the point."""
     n = problem.y.size
     k = problem.K.reshape(-1, n, n)
     out = np.empty(n)

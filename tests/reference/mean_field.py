@@ -1,8 +1,8 @@
-"""The mean field of latent values and hyperparameters: on a grid, and by the loop of Girolami and Rogers, dense.
+"""The mean field of latent values and hyperparameters on a grid, and by the dense loop of Girolami and Rogers.
 
 Source: Girolami and Rogers, "Variational Bayesian multinomial probit regression with Gaussian process priors", Neural
-Computation 18 (2006), sections 4.3 and 4.4 and appendix A.3, with the trace of the exact mean field where it is asked
-for. The weights of the loop are those of their program, whose R version is vbmp (Lama and Girolami, Bioconductor).
+Computation 18 (2006), sections 4.3 and 4.4 and appendix A.3. The trace of the exact mean field is optional. The weights
+of the loop are those of the authors' program, whose R version is vbmp (Lama and Girolami, Bioconductor).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Array = NDArray[np.float64]
 
 
 class GridPosterior(NamedTuple):
-    """q(φ) as far as it is wanted."""
+    """Moments of q(φ) and its log normaliser."""
 
     mean: Array
-    """Of φ, (d,)."""
+    """Mean of φ, (d,)."""
     log_normaliser: float
     """log ∫ p(φ) exp r(φ) dφ."""
 
 
 def expected_log_prior(K: Array, residual: Array, spread: Array | None = None) -> float:
-    """E log N(f | m, K), summed over functions of mean m + residual (c, n) and covariances (c, n, n), 0 without."""
+    """E log N(f | m, K), summed over functions of mean m + residual (c, n) and covariance (c, n, n) or 0."""
     precision = np.linalg.inv(K)
     log_det = np.linalg.slogdet(precision)[1]
     total = 0.0
@@ -42,7 +42,7 @@ def expected_log_prior(K: Array, residual: Array, spread: Array | None = None) -
 
 
 def authors_weight(K: Array, residual: Array) -> float:
-    """The logarithm of the authors' weight, −½ Σ_k m_kᵀ (K + I)⁻¹ m_k, of residuals (c, n)."""
+    """Log of the authors' weight, −½ Σ_k m_kᵀ (K + I)⁻¹ m_k, for residuals (c, n)."""
     return float(-0.5 * np.trace(residual @ np.linalg.inv(K + np.eye(len(K))) @ residual.T))
 
 
@@ -59,7 +59,7 @@ def grid_posterior(log_weight: Callable[[Array], float], rates: Array, log_axis:
     """
     d = rates.size
     phis = np.exp(np.stack(np.meshgrid(*[log_axis] * d, indexing="ij"), axis=-1).reshape(-1, d))
-    # With the Jacobian of the logarithm.
+    # with the Jacobian of the logarithm
     logs = np.array([np.log(rates).sum() - rates @ phi + np.log(phi).sum() + log_weight(phi) for phi in phis])
     weights = np.exp(logs - logs.max())
     cell = d * np.log(log_axis[1] - log_axis[0])
@@ -67,12 +67,12 @@ def grid_posterior(log_weight: Callable[[Array], float], rates: Array, log_axis:
 
 
 class AuthorsStep(NamedTuple):
-    """Where a step of the loop ended."""
+    """Result of a step of the loop."""
 
     mean: Array
-    """Of the latent values, (c, n)."""
+    """Means of the latent values, (c, n)."""
     log_weights: Array
-    """Of the draws, (1, s) for all classes together or (c, s)."""
+    """Log weights of the draws, (1, s) for all classes together or (c, s)."""
     phi: Array
     psi: Array
 
@@ -87,7 +87,7 @@ def authors_steps(
     tau: float,
     utilities: Array | None = None,
 ) -> list[AuthorsStep]:
-    """The loop (4.6) to (4.8), a step for each of the sets of draws that are given.
+    """The loop (4.6) to (4.8), with one step for each given set of draws.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The multinomial probit by Gauss-Legendre quadrature of numbers with 30 digits: slow and with no special cases."""
+"""The multinomial probit by Gauss-Legendre quadrature with 30 digits, without special cases or regard to speed."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from tests.reference.stored import stored
 __all__ = ["gradient", "hessian", "log_probability"]
 
 _DIGITS = 30
-_PIECES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16)  # about the mode
+_PIECES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16)  # relative to the mode
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
@@ -19,10 +19,10 @@ def _cdf(z):
 
 
 def _moments(f, y, derivatives=True):
-    """log p(y | f), and of ratios φ(z_j) / Φ(z_j) and products of them, z_j = u + f_y − f_j, the posterior means.
+    """log p(y | f), and posterior means of the ratios φ(z_j) / Φ(z_j) and of their products, z_j = u + f_y − f_j.
 
     Returns the log probability, the mean ratio (c−1,), the mean of the product of two different ratios (c−1, c−1), and
-    on that matrix's diagonal the mean of φ'(z_j) / Φ(z_j). Without derivatives the means are left at zero.
+    on the diagonal of this matrix the mean of φ'(z_j) / Φ(z_j). Without derivatives the means are zero.
     """
     d = [mpmath.mpf(float(f[y])) - mpmath.mpf(float(f[j])) for j in range(len(f)) if j != y]
 
@@ -64,7 +64,7 @@ def log_probability(f, y):
 
 @stored
 def gradient(f, y):
-    """Its derivative with respect to f, (c,)."""
+    """Derivative of the log probability with respect to f, (c,)."""
     with mpmath.workdps(_DIGITS):
         first = _moments(f, y)[1].astype(float)
     return np.insert(-first, y, first.sum())
@@ -72,9 +72,9 @@ def gradient(f, y):
 
 @stored
 def hessian(f, y):
-    """Its second derivative with respect to f, (c, c)."""
+    """Second derivative of the log probability with respect to f, (c, c)."""
     with mpmath.workdps(_DIGITS):
         _, first, second = _moments(f, y)
         inner = (second - np.outer(first, first)).astype(float)
-    to_f = np.insert(-np.eye(len(f) - 1), y, 1.0, axis=1)  # the differences f_y − f_j from f
+    to_f = np.insert(-np.eye(len(f) - 1), y, 1.0, axis=1)  # maps f to the differences f_y − f_j
     return to_f.T @ inner @ to_f

@@ -1,6 +1,6 @@
 """Class probabilities as orthant probabilities of differences of utilities, and as averages over Sobol points.
 
-The latter are of what one draw of the other utilities leaves to be integrated.
+The averages are over a conditional probability given the other utilities.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ __all__ = ["class_probabilities", "orthant_probabilities"]
 
 @stored
 def orthant_probabilities(mean, cov, tolerance):
-    """P(v_k is the largest), v ~ N(mean, cov), of one point, by SciPy's rules; with three classes to rounding."""
+    """P(v_k is the largest) for v ~ N(mean, cov) at one point, by SciPy. With three classes it is exact to rounding."""
     c = len(mean)
     result = np.empty(c)
     for k in range(c):
@@ -28,13 +28,14 @@ def orthant_probabilities(mean, cov, tolerance):
 
 @stored
 def class_probabilities(mean, cov, log2_points=15, shifts=8, seed=0):
-    """P(v_k is the largest), v ~ N(mean, cov + I), of one point, and its standard error.
+    """P(v_k is the largest) for v ~ N(mean, cov + I) at one point, and its standard error.
 
-    Draws of f ~ N(mean, cov) and of the noise of all classes but k leave Φ(f_k − max of the other utilities).
+    Given draws of f ~ N(mean, cov) and of the noise of all classes but k, the probability is Φ(f_k − max of the other
+    utilities).
     """
     c = len(mean)
     values, vectors = np.linalg.eigh(cov)
-    # The largest directions first, where Sobol points are best.
+    # The directions of largest variance come first, where Sobol points are most uniform.
     root = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
     averages = np.empty((shifts, c))
     for shift in range(shifts):

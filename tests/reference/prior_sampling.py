@@ -1,6 +1,6 @@
-"""Posterior moments by weighting draws from the prior with their likelihood: slow to converge, and nothing to go wrong.
+"""Posterior moments by weighting draws from the prior with their likelihood: simple, and slow to converge.
 
-Good for a handful of points, where the likelihood leaves a fair share of the prior draws.
+Use it for a few points, where many prior draws have a noticeable likelihood.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIKELIHOODS: dict[str, Callable[[Array, NDArray[np.int64]], Array]] = {
 
 
 def posterior_moments(kind: str, y: NDArray[np.int64], hyperparameters: Array, f: Array) -> tuple[Array, Array, float]:
-    """Means of what was drawn from the prior, under the posterior.
+    """Posterior means of quantities that are drawn from the prior.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def posterior_moments(kind: str, y: NDArray[np.int64], hyperparameters: Array, f
         Standard errors, by the delta method.
     effective_size : float
     """
-    # In pieces, since the quadrature holds some hundred numbers for each latent vector.
+    # in pieces, since the quadrature stores some hundred numbers for each latent vector
     pieces = np.array_split(f.swapaxes(1, 2), len(f) // 10_000 + 1)
     log_weight = np.concatenate([LIKELIHOODS[kind](piece, y).sum(axis=-1) for piece in pieces])
     weight = np.exp(log_weight - log_weight.max())

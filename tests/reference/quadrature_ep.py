@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class QuadratureEP:
-    """A fixed point, or where the iteration was stopped.
+    """A fixed point, or the result of a limited number of sweeps.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ def quadrature_ep(
             deviation = np.sqrt(np.diag(np.linalg.inv(np.linalg.inv(C) + Lambda[i])))
             change = max(change, np.max(np.abs(new_Lambda[i] - Lambda[i]) * np.outer(deviation, deviation)))
             change = max(change, np.max(np.abs(new_xi[i] - xi[i]) * deviation))
-            # less log ∫ N(f | cavity) site
+            # minus log ∫ N(f | cavity) site
             evidence += found.log_normaliser
             evidence -= 0.5 * (np.linalg.slogdet(own)[1] - np.linalg.slogdet(cavity_covariance[i])[1])
             evidence -= 0.5 * own_mean @ np.linalg.solve(own, own_mean)

@@ -1,10 +1,10 @@
-"""A form of prior that the package does not know: the covariance K = diag(d) + u uᵀ of one function, by d and u.
+"""A form of prior outside of the package: the covariance K = diag(d) + u uᵀ of one function, stored as d and u.
 
-With a site precision π, e = 1 + π d and s = 1 + Σ π u² / e, all is O(n): log|I + πK| = Σ log e + log s,
+With a site precision π, e = 1 + π d and s = 1 + Σ π u² / e, all operations are O(n): log|I + πK| = Σ log e + log s,
 
-    Σ = diag(d / e) + (u / e)(u / e)ᵀ / s,   (I + πK)⁻¹ r = r / e − (πu / e) (uᵀ(r / e)) / s.
+Σ = diag(d / e) + (u / e)(u / e)ᵀ / s,   (I + πK)⁻¹ r = r / e − (πu / e) (uᵀ(r / e)) / s.
 
-f = m + d^½ z′ + u z₀ for standard normals z = (z′, z₀), (1, n + 1). K itself is never asked for.
+f = m + d^½ z′ + u z₀ for standard normals z = (z′, z₀), (1, n + 1). K itself is never computed.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ __all__ = ["RANK_ONE", "RankOnePrior"]
 
 
 class RankOneAlgebra(PosteriorAlgebra):
-    """Sites of precision π (1, n)."""
+    """Linear algebra of sites with precisions π (1, n)."""
 
     def __init__(self, prior, n_functions=1, team=None):
         self.prior, (self.d, self.u) = prior, prior.array[0]
@@ -50,7 +50,7 @@ class RankOneAlgebra(PosteriorAlgebra):
 
 
 class RankOnePrior(PriorForm):
-    """d and u, (1, 2, n)."""
+    """Prior with d and u, (1, 2, n)."""
 
     square = False
     algebras = frozenset({Algebra.FUNCTION, Algebra.VARIANCES})

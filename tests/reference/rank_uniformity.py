@@ -1,6 +1,6 @@
-"""Tests of whether ranks are uniform, by their histogram and by their empirical distribution function.
+"""Tests of the uniformity of ranks, by their histogram and by their empirical distribution function.
 
-In simulation-based calibration (Talts et al. 2018) a parameter is drawn from its prior and data given it; its rank
+In simulation-based calibration (Talts et al. 2018) a parameter is drawn from its prior and data given it. Its rank
 among L independent draws from the posterior is then uniform on 0, ..., L.
 """
 
@@ -37,9 +37,9 @@ def histogram_p_value(ranks: NDArray[np.int64], draws: int, bins: int) -> float:
 def ecdf_p_value(ranks: NDArray[np.int64], draws: int) -> float:
     """Test by simultaneous bands about the distribution function (Säilynoja, Bürkner and Vehtari 2022).
 
-    Bands of pointwise level γ are those of binomial counts at all possible ranks. The widest γ that the data leave is
-    the statistic; the p value is the probability that uniform ranks leave such bands somewhere. The counts are a Markov
-    chain (section 3.2 there), so that it follows by summation.
+    Bands of pointwise level γ belong to binomial counts at all possible ranks. The statistic is the widest γ whose
+    bands contain the data. The p value is the probability that uniform ranks leave these bands somewhere. The counts
+    are a Markov chain (section 3.2 there), so that the probability follows by summation.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ def ecdf_p_value(ranks: NDArray[np.int64], draws: int) -> float:
     gamma = 2.0 * np.minimum(binom.cdf(counts, s, grid), binom.sf(counts - 1, s, grid)).min()
     possible = np.arange(s + 1)
     inside = np.zeros(s + 1)
-    inside[0] = 1.0  # probability of each count, and of having been within the bands so far
+    inside[0] = 1.0  # probability of each count, jointly with being within the bands so far
     before = 0.0
     for z in grid:
-        # of those that are left each falls below z with this probability
+        # each remaining rank is below z with this probability
         step = binom.pmf(possible[None, :] - possible[:, None], s - possible[:, None], (z - before) / (1.0 - before))
         inside = inside @ step
         tails = 2.0 * np.minimum(binom.cdf(possible, s, z), binom.sf(possible - 1, s, z))

@@ -1,4 +1,4 @@
-"""Restricted likelihoods by Laplace's method in dense algebra, as mgcv defines its REML score."""
+"""Restricted likelihoods by Laplace's method in dense algebra, by mgcv's definition of its REML score."""
 
 import numpy as np
 from scipy.special import expit, gammaln
@@ -19,11 +19,11 @@ def _poisson(f, y):
 
 
 RESPONSES = {"normal": _normal, "binary": _binary, "poisson": _poisson}
-"""Log density (n,) at latent values, its slopes, and its curvatures with their sign changed."""
+"""Log density (n,) at latent values, its slopes, and minus its curvatures."""
 
 
 def restricted_laplace(response, y, columns, sds):
-    """Log ∫ p(y | columns @ c) ∏ N(c_i | 0, sds_i²) dc, flat where an sd is infinite, and the mode of c."""
+    """log ∫ p(y | columns @ c) ∏ N(c_i | 0, sds_i²) dc and the mode of c. Priors with an infinite sd are flat."""
     free = np.isinf(sds)
     penalty = 1 / np.asarray(sds) ** 2
     c = np.zeros(columns.shape[1])

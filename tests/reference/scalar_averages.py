@@ -1,7 +1,8 @@
 """h and g of a likelihood of one latent value from their definitions, in many digits.
 
-The trapezoid rule in z, or under a wide normal density in τ with f = 3 sinh τ. Derivatives of h are cumulants of f
-under N(f) p(f), those of g integrals of log p with derivatives of the normal density; digits pay for what cancels.
+The trapezoid rule is in z, or for a wide normal density in τ with f = 3 sinh τ. Derivatives of h are cumulants of f
+under N(f) p(f). Derivatives of g are integrals of log p times derivatives of the normal density. The number of digits
+covers the cancellation.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from scipy.special import log_expit, log_ndtr
 from tests.reference.stored import stored
 
 DIGITS = 60
-_EXPONENT = 125.0  # below the largest, at which a node is dropped
+_EXPONENT = 125.0  # a node is dropped if its log weight is this far below the largest
 
 
 def _rule(mean: float, sd: float, log_weight: Callable[[np.ndarray], np.ndarray]) -> list:
@@ -38,7 +39,10 @@ def _rule(mean: float, sd: float, log_weight: Callable[[np.ndarray], np.ndarray]
 
 
 def log_average(density: Callable, log_density: Callable, mean: float, sd: float) -> list:
-    """h and its first four derivatives in the mean; `density` takes mpmath's numbers, `log_density` arrays."""
+    """h and its first four derivatives in the mean.
+
+    `density` takes mpmath's numbers, and `log_density` takes arrays.
+    """
     with mpmath.workdps(DIGITS):
         weighted = [(x, w * density(x)) for x, w in _rule(mean, sd, log_density)]
         raw = [mpmath.fsum(w * x**k for x, w in weighted) for k in range(5)]
@@ -51,7 +55,7 @@ def log_average(density: Callable, log_density: Callable, mean: float, sd: float
 
 
 def average_log(log_density: Callable, log_size: Callable, mean: float, sd: float) -> list:
-    """g, ∂g/∂m and ∂g/∂v; `log_density` takes mpmath's numbers, `log_size` is about log |log p| of arrays."""
+    """g, ∂g/∂m and ∂g/∂v. `log_density` takes mpmath's numbers, and `log_size` approximates log |log p| of arrays."""
     with mpmath.workdps(DIGITS):
         v = mpmath.mpf(sd) ** 2
         weighted = [(x - mean, w * log_density(x)) for x, w in _rule(mean, sd, log_size)]
@@ -90,13 +94,13 @@ EXACT = {
 
 @stored
 def exact_log_average(link: str, mean: float, sd: float) -> np.ndarray:
-    """The terms of h."""
+    """h and its derivatives."""
     density, log_density, _, _ = EXACT[link]
     return np.array(log_average(density, log_density, mean, sd), dtype=float)
 
 
 @stored
 def exact_average_log(link: str, mean: float, sd: float) -> np.ndarray:
-    """The terms of g."""
+    """g and its derivatives."""
     _, _, log_density, log_size = EXACT[link]
     return np.array(average_log(log_density, log_size, mean, sd), dtype=float)

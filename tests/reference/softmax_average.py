@@ -1,6 +1,7 @@
-"""E softmax(f) where classes are independent given one or two factors: dense grids, exact to about 1e-8.
+"""E softmax(f) for classes that are independent given one or two factors, by dense grids with errors of about 1e-8.
 
-A softmax is the law of the largest of f_k + g_k, g_k independent standard Gumbel variables (Luce 1959; McFadden 1974).
+A softmax is the distribution of the largest of f_k + g_k with independent standard Gumbel variables g_k (Luce 1959;
+McFadden 1974).
 """
 
 from itertools import product
@@ -10,12 +11,12 @@ from scipy.interpolate import CubicSpline
 
 __all__ = ["softmax_average"]
 
-_MARGIN = 7.0  # standard deviations
-_STEP = 0.25  # of the trapezoid rule over utilities
+_MARGIN = 7.0  # standard deviations beyond which the integrand is dropped
+_STEP = 0.25  # step of the trapezoid rule over utilities
 
 
 def softmax_average(mean, variance, root, nodes=15):
-    """E softmax(f), f = mean + root z + √variance e, of one point; z (factors,) and e (c,) standard normal."""
+    """E softmax(f) at one point, f = mean + root z + √variance e with standard normal z (factors,) and e (c,)."""
     c, factors = root.shape
     grid = np.linspace(-6.0, 6.0, nodes)
     weight = np.exp(-0.5 * grid**2)
@@ -37,7 +38,7 @@ def softmax_average(mean, variance, root, nodes=15):
 
 
 def _utility(sd):
-    """Distribution function of a normal variable plus a Gumbel one, as a spline; 0 and 1 beyond it."""
+    """Distribution function of a normal plus a Gumbel variable, as a spline. Outside of its range it is 0 or 1."""
     x = np.arange(-_MARGIN * sd - 6.0, _MARGIN * sd + 24.0, 0.05)
     e = np.linspace(-8.5, 8.5, 801)
     weight = np.exp(-0.5 * e**2)

@@ -1,8 +1,8 @@
-"""Tilted distributions of a softmax by brute force, and the coupled sites nearest to them by SciPy's minimiser.
+"""Tilted distributions of a softmax by brute force, and the closest coupled sites by SciPy's minimiser.
 
-Seeger and Jordan (2004), section 4.3: among sites of precision Π = diag π − ππᵀ/1ᵀπ that with the smallest
-Kullback–Leibler divergence KL(tilted ‖ Gaussian) is where −log|A⁻¹ + Π| + tr ÂΠ is smallest, A and Â the covariances of
-cavity and tilted distribution. Differences are x = D f, f_y − f_j for j ≠ y.
+Seeger and Jordan (2004), section 4.3. Sites have precisions Π = diag π − ππᵀ/1ᵀπ. The smallest divergence KL(tilted ‖
+Gaussian) is where −log|A⁻¹ + Π| + tr ÂΠ is smallest, with A and Â the covariances of cavity and tilted distribution.
+Differences are x = D f, f_y − f_j for j ≠ y.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ def softmax_tilted(mean: Array, covariance: Array, *, points: int = 201, reach: 
 
 
 def coupled_precision(pi: Array, y: int) -> Array:
-    """Π of the differences."""
+    """Π in terms of the differences."""
     of_latents = np.diag(pi) - np.outer(pi, pi) / pi.sum()
-    # x does not see what all f share: with f_y = 0, f_j = −x_j.
+    # x does not depend on a common shift of f: with f_y = 0, f_j = −x_j.
     others = np.delete(np.arange(pi.size), y)
     precision: Array = of_latents[np.ix_(others, others)]
     return precision
 
 
 def divergence(pi: Array, y: int, covariance: Array, tilted: Array) -> float:
-    """KL(N(·, tilted) ‖ N(·, (covariance⁻¹ + Π)⁻¹)), both of one mean."""
+    """KL(N(·, tilted) ‖ N(·, (covariance⁻¹ + Π)⁻¹)) for equal means."""
     precision = np.linalg.inv(covariance) + coupled_precision(pi, y)
     both = precision @ tilted
     return float(0.5 * (np.trace(both) - np.linalg.slogdet(both)[1] - len(both)))
 
 
 def nearest_site(y: int, covariance: Array, tilted: Array, *, starts: int = 20, seed: int = 0) -> tuple[Array, float]:
-    """π (c,) of the smallest divergence from many random starts, and that."""
+    """π (c,) with the smallest divergence from many random starts, and the divergence."""
     rng = np.random.default_rng(seed)
     c = len(tilted) + 1
     best, smallest = np.full(c, np.nan), np.inf
@@ -79,7 +79,7 @@ def nearest_site(y: int, covariance: Array, tilted: Array, *, starts: int = 20, 
 
 
 def cavity(seed: int, c: int, variance: float) -> tuple[Array, Array]:
-    """Mean and covariance of the differences of some classes, not independent ones."""
+    """Mean and covariance of the differences of some dependent classes."""
     rng = np.random.default_rng(seed)
     mixing = rng.normal(size=(c, c)) / np.sqrt(c)
     covariance = variance * (np.diag(rng.uniform(0.2, 1.0, c)) + 0.3 * mixing @ mixing.T)

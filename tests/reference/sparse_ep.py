@@ -42,9 +42,9 @@ class SparseEP(NamedTuple):
 
     evidence: float
     mean: Array
-    """Of the inducing values relative to the prior mean, (c, M)."""
+    """Mean of the inducing values minus the prior mean, (c, M)."""
     cov: Array
-    """Of the inducing values, (c, M, M)."""
+    """Covariance of the inducing values, (c, M, M)."""
     change: float
     """Largest change of a natural parameter in the last sweep."""
 
@@ -67,7 +67,7 @@ def _pair_moments(mean: Array, variance: Array, residual: float) -> tuple[float,
 
 
 def _point_moments(mean: Array, variance: Array, rest: Array, y: int) -> tuple[float, Array, Array]:
-    """The same of c projections under p(y | f), f = projection + e: by the moments of f, on which they regress."""
+    """The same moments of c projections under p(y | f), f = projection + e, by regression on the moments of f."""
     tilted = quadrature_moments(mean, variance + rest, y)
     share = variance / (variance + rest)
     return (
@@ -80,7 +80,7 @@ def _point_moments(mean: Array, variance: Array, rest: Array, y: int) -> tuple[f
 def sparse_ep(
     inducing: Array, cross: Array, variance: Array, prior_mean: Array, y: Array, sites: str, sweeps: int = 400
 ) -> SparseEP:
-    """Iterate.
+    """Iterate EP to a fixed point.
 
     Parameters
     ----------

@@ -29,22 +29,22 @@ class SparseNestedEP(NamedTuple):
 
     evidence: float
     mean: Array
-    """Of the inducing values relative to the prior mean, (c, M)."""
+    """Mean of the inducing values minus the prior mean, (c, M)."""
     cov: Array
-    """Of the inducing values, (cM, cM)."""
+    """Covariance of the inducing values, (cM, cM)."""
     change: float
     """Largest change of a natural parameter in the last sweep."""
 
 
 def _log_normaliser(precision: Array, location: Array) -> float:
-    """log ∫ exp(hᵀw − ½ wᵀP w) dw, but for the 2π."""
+    """log ∫ exp(hᵀw − ½ wᵀP w) dw without the powers of 2π."""
     return 0.5 * float(location @ np.linalg.solve(precision, location) - np.linalg.slogdet(precision)[1])
 
 
 def sparse_nested_ep(
     inducing: Array, cross: Array, variance: Array, prior_mean: Array, y: Array, sweeps: int = 500
 ) -> SparseNestedEP:
-    """Iterate.
+    """Iterate EP to a fixed point.
 
     Parameters
     ----------

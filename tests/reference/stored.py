@@ -1,10 +1,10 @@
-"""Slow references whose values never change: numbers in `numbers.json`, and the command that makes them.
+"""Results of slow references that never change, stored in `numbers.json`, and the command that makes them.
 
-    cd tests
-    STORE_NUMBERS=1 ../.venv/bin/python -m pytest -m "" approximations checks kernels likelihoods reference samplers
+cd tests STORE_NUMBERS=1 ../.venv/bin/python -m pytest -m "" approximations checks kernels likelihoods reference
+samplers
 
-computes the values that tests ask for and the file does not hold, and adds them. To make the file anew, delete it
-first. Without the variable a value that is missing is computed each time.
+computes the values that tests use and the file lacks, and adds them. To make the file anew, delete it first. Without
+the variable, a missing value is computed in each run.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _new: dict[str, Any] = {}
 
 
 def _key(name: str, arguments: tuple[Any, ...]) -> str:
-    # `repr` of a float has all of its digits.
+    # `repr` of a float has all digits
     text = repr([np.asarray(each).tolist() for each in arguments])
     return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -38,9 +38,9 @@ def _store() -> None:
 
 
 def stored(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Look a function of numbers, arrays and names up in the file; it returns a number or numbers.
+    """Look up the result of a function of numbers, arrays and names in the file: a number or an array.
 
-    The function itself, which computes, is the attribute `__wrapped__`.
+    The attribute `__wrapped__` is the function itself, which computes the result.
     """
     name = f"{function.__module__.removeprefix('tests.')}.{function.__name__}"
 

@@ -1,4 +1,4 @@
-"""The dense class-independent EP, against brute force and what must hold of any EP."""
+"""The dense class-independent EP, against brute force, and properties of every EP."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood, quadrature_posterior
 from tests.reference.independent_ep import independent_ep, inner_ep_moments, quadrature_moments
 
-# The reference against brute force: no change of the package breaks this, and the tests of the package look at both.
+# These tests compare a reference with brute force: no change of the package breaks them.
 pytestmark = pytest.mark.slow
 
 kinds = pytest.mark.parametrize("moments", ["quadrature", "inner_ep"])
@@ -82,7 +82,7 @@ def test_two_classes_have_exact_moments_by_inner_ep(n, c, variance):
 
 
 @pytest.mark.parametrize("c", [2, 3])
-def test_one_point_is_exact(c):
+def test_solution_of_one_point_is_exact(c):
     problem = random_problem(3, 1, c, variance=3.0, with_mean=True)
     found = independent_ep(problem.K, problem.y, problem.m)
     exact = quadrature_posterior(problem.K, problem.y, problem.m)
@@ -123,5 +123,5 @@ def test_fixed_point_matches_the_tilted_moments(moments):
         assert_allclose(point.mean, found.mean[:, i], atol=1e-8)
         assert_allclose(point.variance, found.covariance[:, i, i], rtol=1e-8)
     assert (found.pi > 0.0).all()
-    # A shift of all classes is not seen by the likelihood, but a diagonal site knows no other classes.
+    # The likelihood does not depend on a shift of all classes. A diagonal site ignores the other classes.
     assert_allclose(found.weights, found.nu - found.pi * found.mean, atol=1e-9)

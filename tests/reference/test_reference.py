@@ -1,4 +1,4 @@
-"""The reference computations against one another: they share no code, so agreement is evidence for each."""
+"""The reference computations against each other. They share no code, so that agreement supports each of them."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.reference.flat_ep import flat_ep
 from tests.reference.gibbs import draw_utilities, gibbs
 from tests.reference.multinomial_probit import log_probability
 
-# References against references: no change of the package breaks them, and its own tests compare it with each of them.
+# These tests compare references with references: no change of the package breaks them.
 pytestmark = pytest.mark.slow
 
 PROBLEMS = {
@@ -45,7 +45,7 @@ def test_nested_and_flat_ep_have_one_fixed_point(problem, schedule):
         np.testing.assert_allclose(getattr(nested, name), getattr(flat, name), rtol=1e-8, atol=1e-9, err_msg=name)
 
 
-def test_two_classes_are_binary_probit_in_the_scaled_difference():
+def test_two_classes_equal_a_binary_probit_of_the_scaled_difference():
     p = PROBLEMS["two classes"]
     nested = nested_ep(p.K, p.y, p.m)
     binary = binary_ep((p.K[0] + p.K[1]) / 2, 2 * p.y - 1, (p.m[1] - p.m[0]) / np.sqrt(2))
@@ -87,7 +87,7 @@ def test_evidence_gradients_match_central_differences(problem):
     direction_K = root + root.transpose(0, 2, 1)
     direction_m = rng.normal(size=(c, n))
     K = np.broadcast_to(problem.K, (c, n, n))
-    # a relative jitter keeps K + step * direction positive definite
+    # with this relative jitter K + step * direction is positive definite
     K = K + 0.05 * np.eye(n)
     solution = nested_ep(K, problem.y, problem.m)
     step = 1e-4
@@ -178,7 +178,7 @@ def test_gibbs_matches_quadrature(seed, n, c):
     np.testing.assert_allclose(average.covariance, blocks, atol=0.05)
 
 
-def test_utilities_stay_in_the_cone_even_far_out():
+def test_utilities_are_in_the_cone_even_far_out():
     rng = np.random.default_rng(11)
     f = 20.0 * rng.normal(size=(50, 4, 6))
     y = np.array([0, 1, 2, 3, 0, 1])
@@ -187,7 +187,7 @@ def test_utilities_stay_in_the_cone_even_far_out():
     assert np.array_equal(v.argmax(axis=1), np.broadcast_to(y, (50, 6)))
 
 
-def test_ep_is_near_gibbs_on_a_middling_problem():
+def test_ep_is_close_to_gibbs_on_a_problem_of_medium_size():
     p = random_problem(12, 20, 3, variance=4.0)
     nested = nested_ep(p.K, p.y, p.m)
     average = gibbs(p.K, p.y, p.m, sweeps=1500, burn=100, chains=16, seed=3)
@@ -198,7 +198,7 @@ def test_ep_is_near_gibbs_on_a_middling_problem():
 
 @pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(wine, 4.0, 2.0), (iris, 8.0, 2.5)])
 def test_data_sets_have_their_shapes(data, log_variance, log_lengthscale):
-    """A sixth of the rows, where one class is far from the others and the magnitude is large."""
+    """The subset is a sixth of the rows: one class is far from the others, and the magnitude is large."""
     X, y = (each[::6] for each in data())
     K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
     K += 1e-8 * np.eye(y.size)
@@ -223,7 +223,7 @@ def test_block_diagonal_places_each_class():
 
 @pytest.fixture(scope="module")
 def oscillating():
-    """Forty flowers of large magnitude, where undamped parallel EP never settles."""
+    """Forty flowers and a large magnitude: undamped parallel EP oscillates."""
     X, y = iris()
     chosen = np.sort(np.random.default_rng(0).permutation(y.size)[:40])
     K = squared_exponential(X[chosen], variance=np.exp(8.0), lengthscale=np.exp(2.5)) + 1e-8 * np.eye(40)
@@ -263,7 +263,7 @@ def test_double_loop_lowers_its_bound_to_the_fixed_point(oscillating):
     np.testing.assert_allclose(double.alpha, flat.alpha, rtol=1e-3, atol=1e-5)
 
 
-def test_energy_has_ep_as_its_stationary_point(problem):
+def test_energy_is_stationary_at_the_fixed_point_of_ep(problem):
     prior = factors(problem.K, problem.y, problem.m)
     flat = flat_ep(problem.K, problem.y, problem.m)
     alpha, beta = flat.alpha.ravel(), flat.beta.ravel()
@@ -286,7 +286,7 @@ def test_matching_cavity_inverts_the_tilted_moments():
     np.testing.assert_allclose((b_back - b) * np.sqrt(variance), 0.0, atol=1e-9)
 
 
-def test_no_cavity_has_too_wide_a_tilted_distribution():
+def test_matching_cavity_is_flat_if_the_variance_is_too_large():
     a, b = matching_cavity(np.array([0.0, 0.0, -3.0]), np.array([1.9, 2.1, 5.0]))
     assert a[0] > 0.0
     assert not a[1:].any()

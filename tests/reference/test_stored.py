@@ -16,7 +16,7 @@ from tests.rivals import test_independent_ep
 from tests.samplers import exactness
 
 
-def test_a_stored_value_is_looked_up_and_a_missing_one_is_computed_and_written(tmp_path, monkeypatch):
+def test_stored_value_is_returned_and_missing_value_is_computed_and_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FILE", tmp_path / "numbers.json")
     monkeypatch.setattr(module, "_numbers", {})
     monkeypatch.setattr(module, "_new", {})

@@ -47,7 +47,7 @@ def _grid(axis: Array, dimensions: int) -> Array:
 
 
 def directions(y: int, c: int) -> Array:
-    """B (c, c − 1)."""
+    """Matrix B (c, c − 1) of the differences."""
     return np.delete(np.eye(c)[[y]].T - np.eye(c), y, axis=1)
 
 
@@ -58,7 +58,7 @@ def cavity_of_g(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
 
 
 def trapezium(mu: Array, C: Array) -> Tilted:
-    """g by the trapezium rule in whitened coordinates, to 1e-13."""
+    """Moments of g by the trapezium rule in whitened coordinates, to 1e-13."""
     values, vectors = np.linalg.eigh(C)
     step = 2.0 * np.pi / np.sqrt(2.0 * (1.0 + values[-1]) * 30.0)
     count = int(8.0 / step) + 1
@@ -74,14 +74,14 @@ def _hermite(order: int, dimensions: int) -> tuple[Array, Array]:
 
 
 def product_rule(mu: Array, C: Array, order: int) -> Tilted:
-    """g by the Gauss–Hermite product rule on N(μ, C): Q5 and Q10 of the nested EP paper (section 3.3)."""
+    """Moments of g by the Gauss–Hermite product rule on N(μ, C): Q5 and Q10 of the nested EP paper (section 3.3)."""
     x, log_weights = _hermite(order, mu.size)
     g = mu + x @ np.linalg.cholesky(C).T
     return _weighted(log_weights + log_ndtr(g).sum(1), g)
 
 
 def full_product_rule(mean: Array, covariance: Array, y: int, order: int = 10) -> Tilted:
-    """f by the Gauss–Hermite product rule in the c + 1 dimensions of f and u: QF10 of the nested EP paper."""
+    """Moments of f by the Gauss–Hermite rule in the c + 1 dimensions of f and u: QF10 of the nested EP paper."""
     c = mean.size
     x, log_weights = _hermite(order, c + 1)
     f = mean + x[:, :c] @ np.linalg.cholesky(covariance).T
@@ -89,7 +89,7 @@ def full_product_rule(mean: Array, covariance: Array, y: int, order: int = 10) -
 
 
 def of_latents(mean: Array, covariance: Array, y: int, tilted: Tilted) -> Tilted:
-    """Moments of f from those of g: given g, f is as under the cavity."""
+    """Moments of f from moments of g: given g, f has its distribution under the cavity."""
     B = directions(y, mean.size)
     mu, C = cavity_of_g(mean, covariance, y)
     gain = np.linalg.solve(C, B.T @ covariance).T
@@ -101,9 +101,9 @@ def of_latents(mean: Array, covariance: Array, y: int, tilted: Tilted) -> Tilted
 
 
 def independent_tilted(mean: Array, variance: Array, y: int) -> Tilted:
-    """f under an independent cavity, by the trapezium rule over the utility t of class y: given t it factorises.
+    """Moments of f under an independent cavity, by the trapezium rule over the utility t of class y.
 
-    The covariance holds its diagonal only.
+    Given t the classes are independent. The covariance has its diagonal only.
     """
     tau = np.sqrt(1.0 + variance[y])
     others = np.delete(np.arange(mean.size), y)

@@ -1,8 +1,8 @@
-"""Variational Bayes for the multinomial probit, dense and as the fixed point of the paper's own iteration.
+"""Variational Bayes for the multinomial probit by dense algebra, as the fixed point of the paper's iteration.
 
 Source: Girolami and Rogers, "Variational Bayesian multinomial probit regression with Gaussian process priors", Neural
-Computation 18 (2006). Equation numbers are theirs; prior means, which they have not, are subtracted throughout. The
-expectations over u are Gauss-Legendre sums about the mode of the integrand.
+Computation 18 (2006). Equation numbers refer to it. Prior means, which the paper does not have, are subtracted
+throughout. The expectations over u are Gauss-Legendre sums about the mode of the integrand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VariationalBayes:
 
 
 def mean_utilities(f: Array, y: Labels) -> Array:
-    """Means (c, n) of N(f_i, I) truncated to the cone where y_i is largest, equations (4.3) and (4.4)."""
+    """Means (c, n) of N(f_i, I) truncated to the cone where entry y_i is the largest, equations (4.3) and (4.4)."""
     c, n = f.shape
     d = f[y, range(n)] - f
     others = np.arange(c)[:, None] != y
@@ -70,7 +70,7 @@ def mean_utilities(f: Array, y: Labels) -> Array:
     denominator = np.exp(log_all - top) @ _WEIGHTS
     utilities = f.copy()
     for k in range(c):
-        # N_u(f_k - f_y, 1) takes the place of factor k.
+        # N_u(f_k - f_y, 1) replaces factor k
         without = log_all - log_cdf[k] - 0.5 * x[k] ** 2 - 0.5 * np.log(2.0 * np.pi)
         utilities[k] -= np.where(others[k], np.exp(without - top) @ _WEIGHTS / denominator, 0.0)
     utilities[y, range(n)] -= (utilities - f).sum(0)
@@ -78,9 +78,9 @@ def mean_utilities(f: Array, y: Labels) -> Array:
 
 
 def bound(K: Array, y: Labels, m: Array, mean: Array, covariance: Array) -> float:
-    """E_q[log p(y, v, f) - log q(v) - log q(f)] at the best q(v), for any q(f) of means (c, n), covariances (c, n, n).
+    """E_q[log p(y, v, f) - log q(v) - log q(f)] at the best q(v), for q(f) with means (c, n) and covariances (c, n, n).
 
-    That is sum_i log Z_i - tr S / 2 - KL(q(f) | p(f)).
+    It is sum_i log Z_i - tr S / 2 - KL(q(f) | p(f)).
     """
     total = log_likelihood(mean.T, y).sum()
     for k, (S, prior) in enumerate(zip(covariance, np.broadcast_to(K, covariance.shape), strict=True)):
@@ -94,9 +94,9 @@ def bound(K: Array, y: Labels, m: Array, mean: Array, covariance: Array) -> floa
 def variational_bayes(
     K: ArrayLike, y: ArrayLike, m: ArrayLike, *, tolerance: float = 1e-12, max_iterations: int = 100
 ) -> VariationalBayes:
-    """Iterate from the prior mean until a plain step would change no mean by more than `tolerance`.
+    """Iterate from the prior mean until a plain step changes no mean by more than `tolerance`.
 
-    Plain steps first, and then, as they get slow with the prior variance, Newton's method for their fixed point.
+    Plain steps come first. For large prior variances they are slow, and Newton's method finds their fixed point.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def variational_bayes(
 
 
 def _solve_for_fixed_point(mean: Array, step: Array, covariance: Array, y: Labels) -> Array:
-    """Newton's step for a fixed point, from the plain one and differences of the mean utilities."""
+    """Newton's step towards the fixed point, from a plain step and differences of the mean utilities."""
     c, n = mean.shape
     matrix = np.eye(c * n).reshape(c, n, c, n)
     size = 1e-5
@@ -154,9 +154,9 @@ def _solve_for_fixed_point(mean: Array, step: Array, covariance: Array, y: Label
 def sampled_bound(
     K: Array, y: Labels, m: Array, mean: Array, covariance: Array, *, draws: int, seed: int
 ) -> tuple[float, float]:
-    """The bound by sampling f ~ q(f) and v ~ q(v), the latter by rejection, and its standard error.
+    """The bound by sampling f ~ q(f) and v ~ q(v) with rejection, and its standard error.
 
-    Every density is written out: log N(v | f, I) + log N(f | m, K) - log q(v) - log q(f).
+    All densities are computed directly: log N(v | f, I) + log N(f | m, K) - log q(v) - log q(f).
     """
     rng = np.random.default_rng(seed)
     c, n = mean.shape
