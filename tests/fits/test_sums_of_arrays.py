@@ -166,8 +166,8 @@ def test_inputs_and_data_can_be_given_together():
 @pytest.mark.variation(
     but=[
         "another array-few rows",
-        "a mean over rows-as many rows as were fitted",
-        "another array-as many rows as were fitted",
+        "a mean over rows-as many rows as in the fit",
+        "another array-as many rows as in the fit",
     ]
 )
 @pytest.mark.parametrize("rows", [len(NEW), N], ids=["few rows", "as many rows as in the fit"])

@@ -52,7 +52,7 @@ def own_covariances(*kinds):
     return model, gps
 
 
-@pytest.mark.variation(but=["alike-True"])
+@pytest.mark.variation(but=["one type-True"])
 @pytest.mark.parametrize("of_graph", [False, True])
 @pytest.mark.parametrize(
     ("kinds", "made"),
