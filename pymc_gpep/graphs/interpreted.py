@@ -463,6 +463,26 @@ def interpreted(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
         return rewritten_once(make, inputs, outputs, INTERPRETED)
 
 
+def slopes_of(value: TensorVariable, wanted: Sequence[Variable]) -> list[TensorVariable]:
+    """Return derivatives of a number with respect to the variables `wanted`: 0 for a variable not in its graph."""
+    return list(pytensor.grad(value, list(wanted), disconnected_inputs="ignore")) if wanted else []
+
+
+def pulled_back(
+    outputs: Sequence[TensorVariable], wanted: Sequence[Variable]
+) -> tuple[list[TensorVariable], list[TensorVariable]]:
+    """Return symbols for derivatives with respect to `outputs`, and the derivatives with respect to `wanted`."""
+    bars = [each.type() for each in outputs]
+    total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, outputs, strict=True)))
+    return bars, slopes_of(total, wanted)
+
+
+def flat(parts: Sequence[TensorVariable]) -> TensorVariable:
+    """Return the entries of all variables as one vector."""
+    found: TensorVariable = pt.concatenate([each.ravel() for each in parts]) if parts else pt.zeros(0)
+    return found
+
+
 def evaluate(outputs: Sequence[Variable], given: Mapping[Any, NDArray[Any]] | None = None) -> list[NDArray[Any]]:
     """Compute variables, given values of other variables in their graphs.
 

@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
@@ -21,7 +20,15 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import INTERPRETED, AtPoint, ModelFunctions, graph_function, initial_point
+from pymc_gpep.graphs.interpreted import (
+    INTERPRETED,
+    AtPoint,
+    ModelFunctions,
+    flat,
+    graph_function,
+    initial_point,
+    slopes_of,
+)
 from pymc_gpep.latent.latent_prior import IntegratedVariables, LatentPrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.prior_moments.prior_functions import frozen_data
@@ -281,10 +288,8 @@ class Hyperparameters:
 
     @cached_property
     def _log_prior_and_slope(self) -> AtPoint:
-        inputs = self.value_vars
         # A flat prior is constant, so its variable may be absent from the graph.
-        slopes = pytensor.grad(self.prior, inputs, disconnected_inputs="ignore") if inputs else [pt.zeros(0)]
-        return self.functions([self.prior, pt.concatenate([slope.ravel() for slope in slopes])])
+        return self.functions([self.prior, flat(slopes_of(self.prior, self.value_vars))])
 
     def natural(self, thetas: Array) -> dict[str, Array]:
         """Return hyperparameters (s, ...) on their natural scale by name, for flat vectors (s, d)."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
@@ -25,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import differences
-from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, flat, graph_function, pulled_back
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import EffectRows
 from pymc_gpep.processes.process_functions import ProcessFunctions
@@ -98,12 +97,14 @@ class MomentFunctions:
     def _function(self, inputs: Sequence[Variable], outputs: Any) -> Any:
         return graph_function(self._model, [*self._values, *self._numbers, *inputs], outputs, **self._kwargs)
 
-    def _slopes(self, outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return derivatives of Σ bar · output in the hyperparameters, flat, in z, and in the continuous numbers."""
-        wanted = [*self._values, self._z, *_continuous(self._numbers)]
-        slopes = pytensor.grad(_weighted(outputs, bars), wanted, disconnected_inputs="ignore")
+    def _slopes(self, inputs: Sequence[Variable], outputs: Sequence[TensorVariable]) -> Any:
+        """Return the function of further inputs and of derivatives with respect to `outputs`.
+
+        Its results are derivatives in the hyperparameters, flat, in z, and in the continuous numbers.
+        """
+        bars, slopes = pulled_back(outputs, [*self._values, self._z, *_continuous(self._numbers)])
         count = len(self._values)
-        return [_flat(slopes[:count]), *slopes[count:]]
+        return self._function([*inputs, *bars], [flat(slopes[:count]), *slopes[count:]])
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
         """Return the form of the covariance, by comparison at values of hyperparameters and numbers; see `stationary`.
@@ -131,14 +132,12 @@ class MomentFunctions:
     @cached_property
     def inducing_slopes(self) -> Any:
         """Function of (hyperparameters, numbers, z, derivatives in the result of `inducing`) for derivatives."""
-        bar = pt.dmatrix("inducing_bar")
-        return self._function([self._z, bar], self._slopes([self._inducing], [bar]))
+        return self._slopes([self._z], [self._inducing])
 
     @cached_property
     def block_slopes(self) -> Any:
         """Function of (hyperparameters, numbers, z, x, derivatives in the results of `block`) for derivatives."""
-        bars = [out.type() for out in self._block]
-        return self._function([self._z, self._x, *bars], self._slopes(self._block, bars))
+        return self._slopes([self._z, self._x], self._block)
 
 
 class OwnNumbers:
@@ -178,10 +177,8 @@ class OwnNumbers:
 
     @cached_property
     def _slopes(self) -> Any:
-        outputs = _continuous(self._all)
-        bars = [each.type() for each in outputs]
-        slopes = pytensor.grad(_weighted(outputs, bars), self._values, disconnected_inputs="ignore")
-        return graph_function(self._model, [*self._values, *bars], _flat(slopes), **self._kwargs)
+        bars, slopes = pulled_back(_continuous(self._all), self._values)
+        return graph_function(self._model, [*self._values, *bars], flat(slopes), **self._kwargs)
 
     def __call__(self, values: Sequence[Array]) -> list[list[Array]]:
         """Return the numbers of each prior for these values of the hyperparameters."""
@@ -265,15 +262,6 @@ def moment_functions(
 
 def _continuous(variables: Sequence[TensorVariable]) -> list[TensorVariable]:
     return [each for each in variables if each.dtype.startswith("float")]
-
-
-def _weighted(outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> TensorVariable:
-    """Return Σ bar · output."""
-    return pt.add(0.0, *((bar * out).sum() for bar, out in zip(bars, outputs, strict=True)))
-
-
-def _flat(slopes: Sequence[TensorVariable]) -> TensorVariable:
-    return pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)
 
 
 class InducingBlocks:

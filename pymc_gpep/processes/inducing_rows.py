@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.gradient import disconnected_type
@@ -28,7 +27,7 @@ from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError, listing
-from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, interpreted
+from pymc_gpep.graphs.interpreted import SEED, ModelFunctions, flat, interpreted, pulled_back
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import CrossCovariance, functions_of
@@ -101,11 +100,8 @@ class _ByGraphs:
         """
         made = []
         for inputs, graphs in self._parts:
-            bars = [each.type() for each in graphs]
-            total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, graphs, strict=True)))
-            wanted = self._parts[0][0]
-            found = pytensor.grad(total, wanted, disconnected_inputs="ignore")
-            made.append(interpreted([*inputs, *bars], [pt.concatenate([each.ravel() for each in found])]))
+            bars, found = pulled_back(graphs, self._parts[0][0])
+            made.append(interpreted([*inputs, *bars], [flat(found)]))
         return made
 
     def at(self, leaves: Sequence[Array], z: Array) -> InducingMoments:

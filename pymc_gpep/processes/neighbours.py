@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
@@ -22,7 +21,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted
+from pymc_gpep.graphs.interpreted import ModelFunctions, interpreted, pulled_back
 from pymc_gpep.latent.latent_prior import LatentPrior
 from pymc_gpep.processes.process_functions import ProcessFunctions
 from pymc_gpep.processes.processes import functions_of
@@ -125,9 +124,8 @@ class NeighbourRegressions(Op):
     def _slopes(self) -> tuple[Any, Any]:
         made = []
         for x, graph in zip(self._inputs, self._graphs, strict=True):
-            bar = graph.type()
-            found = pytensor.grad((bar * graph).sum(), self._given, disconnected_inputs="ignore")
-            made.append(interpreted([*self._given, *x, bar], found))
+            bars, found = pulled_back([graph], self._given)
+            made.append(interpreted([*self._given, *x, *bars], found))
         return made[0], made[1]
 
     def pulled(self, leaves: Sequence[Array], out: Array, bar: Array) -> list[Array]:

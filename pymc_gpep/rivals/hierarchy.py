@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import compile as compile_random
@@ -14,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.errors import StructureError, listing
-from pymc_gpep.graphs.interpreted import INTERPRETED, graph_function
+from pymc_gpep.graphs.interpreted import INTERPRETED, flat, graph_function, slopes_of
 from pymc_gpep.reading.classifier import GPClassifier
 
 
@@ -81,9 +80,7 @@ class Hierarchy:
         )
         value = pt.add(pt.constant(0.0), *(term.sum() for term in terms))
         inputs = list(unconstrained.values())
-        slopes = pytensor.grad(value, inputs, disconnected_inputs="ignore") if inputs else []
-        flat = pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)
-        outputs = graph_replace([value, flat], dict(self._data), strict=False)
+        outputs = graph_replace([value, flat(slopes_of(value, inputs))], dict(self._data), strict=False)
         return graph_function(model, [*inputs, *natural.values()], outputs)
 
     @property

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
@@ -13,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.graphs.alike_graphs import stacked
-from pymc_gpep.graphs.interpreted import ModelFunctions, graph_function
+from pymc_gpep.graphs.interpreted import ModelFunctions, flat, graph_function, pulled_back
 from pymc_gpep.latent.latent_prior import EffectRows
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.prior_moments.inducing_blocks import InducingBlocks, moment_graphs
@@ -118,15 +117,12 @@ class _ScaleFunctions:
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
         outputs = stacked([[each.scales, each.variance, each.noise] for each in found], {})
-        bars = [each.type() for each in outputs]
         model = space.classifier.model
         self._function = graph_function(model, space.value_vars, outputs, trust_input=True)
         self._slopes: Any = None
         if space.value_vars:
-            total = pt.add(*((bar * out).sum() for bar, out in zip(bars, outputs, strict=True)))
-            slopes = pytensor.grad(total, space.value_vars, disconnected_inputs="ignore")
-            flat = pt.concatenate([each.ravel() for each in slopes])
-            self._slopes = graph_function(model, [*space.value_vars, *bars], flat, trust_input=True)
+            bars, slopes = pulled_back(outputs, space.value_vars)
+            self._slopes = graph_function(model, [*space.value_vars, *bars], flat(slopes), trust_input=True)
         self._last: tuple[Array, tuple[Array, Array, Array]] | None = None
 
     def __call__(self, theta: Array) -> tuple[Array, Array, Array]:
