@@ -1,7 +1,8 @@
 """`gpep.open_rows`, and the storage that it reads: HDF5, Dask, memory maps, Parquet, Zarr."""
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from math import lcm
 from os import PathLike
@@ -42,7 +43,8 @@ class ArrayLike:
 
     def read(self, rows: slice) -> NDArray[Any]:
         """Return the values of rows start to stop."""
-        return np.asarray(self._array[rows])
+        with _damage(f"{self.name} is damaged") if self.name else nullcontext():
+            return np.asarray(self._array[rows])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Reduce to the constructor. A dataset of h5py cannot be pickled, so its file is opened again."""
@@ -199,7 +201,8 @@ class ParquetColumns:
         if place not in self._opened:
             self._opened.clear()  # Keep at most one file open.
             self._opened[place] = _open(self._files[place])
-        table = self._opened[place].read_row_group(group, columns=list(self.columns))
+        with _damage(f"{self._files[place]} is damaged"):
+            table = self._opened[place].read_row_group(group, columns=list(self.columns))
         return np.column_stack([self._numbers(table, name) for name in self.columns])
 
     def _numbers(self, table: Any, name: str) -> NDArray[Any]:
@@ -223,17 +226,26 @@ class ParquetColumns:
 
 def _open(file: str) -> Any:
     try:
-        from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
     except ImportError as missing:
         raise ImportError('Parquet files are read by pyarrow: pip install "pymc-gpep[pyarrow]".') from missing
+    with _damage(
+        f"{file} is not a Parquet file, or is damaged",
+        "A single path in data must be that of a Parquet file or folder. For files of NumPy give both paths, "
+        'data=("X.npy", "y.npy").',
+    ):
+        return ParquetFile(file, page_checksum_verification=True)
+
+
+@contextmanager
+def _damage(what: str, advice: str = "Take another copy of the file.") -> Iterator[None]:
+    """Raise a ValueError that names the file, where a library fails to read its bytes."""
     try:
-        return ParquetFile(file)
-    except ArrowInvalid as error:
-        raise ValueError(
-            f"{file} is not a Parquet file, or is damaged: {str(error).rstrip('.')}. A single path in data must "
-            'be that of a Parquet file or folder. For files of NumPy give both paths, data=("X.npy", "y.npy").'
-        ) from None
+        yield
+    except Exception as error:  # Each library has errors of its own for damaged files.
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
+            raise
+        raise ValueError(f"{what}: {str(error).rstrip('.')}. {advice}") from error
 
 
 class ZarrArray:
@@ -253,7 +265,8 @@ class ZarrArray:
 
     def read(self, rows: slice) -> NDArray[Any]:
         """Return the values of rows start to stop."""
-        return np.asarray(self._array[rows])
+        with _damage(f"{self.name} is damaged"):
+            return np.asarray(self._array[rows])
 
 
 ENTRIES = 250_000
@@ -464,7 +477,8 @@ def _stored(array: Any) -> StoredArrays | None:
 
 def _mapped(path: str | PathLike[str]) -> np.ndarray:
     try:
-        return np.load(path, mmap_mode="r")
+        with _damage(f"{path} is not a NumPy file, or is damaged"):
+            return np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise FileNotFoundError(f"data have the path {str(path)!r}, which does not exist.") from None
 

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep.fits.saving import read_tree
 from tests import models
+from tests.reference.mutations import MUTATIONS
 
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 KINDS = {
@@ -126,14 +127,6 @@ def test_interrupted_replacement_of_a_store_is_finished_by_load(probit, tmp_path
     path.rename(tmp_path / ".fit.zarr.new")
     (tmp_path / ".fit.zarr.old").mkdir()
     assert gpep.load(path, models.probit()[0]).log_evidence == pytest.approx(probit.log_evidence)
-
-
-MUTATIONS = {
-    "bit": lambda data, at, rng: data[:at] + bytes([data[at] ^ 1 << rng.integers(8)]) + data[at + 1 :],
-    "bytes": lambda data, at, rng: data[:at] + rng.bytes(8) + data[at + 8 :],
-    "insertion": lambda data, at, rng: data[:at] + rng.bytes(3) + data[at:],
-    "end": lambda data, at, rng: data[:at],
-}
 
 
 def is_refused(path):

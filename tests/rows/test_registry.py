@@ -15,6 +15,7 @@ from pymc_gpep.rows.fingerprint import FormerRows, fingerprint
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import RowError, Rows, chunks
 from pymc_gpep.rows.storage import MemoryMap, StoredRows, open_rows
+from tests.reference.mutations import MUTATIONS
 
 N, D = 53, 3
 X = np.random.default_rng(1).normal(size=(N, D))
@@ -215,6 +216,34 @@ def test_columns_of_parquet_are_selected_by_name(tmp_path):
     (tmp_path / "text.csv").write_text("x,y\n1,0\n")
     with pytest.raises(ValueError, match=r"text\.csv is not a Parquet file"):
         open_rows((tmp_path / "text.csv", "y"))
+
+
+def refusal(data):
+    """Return the message of the ValueError that reading all rows raises; empty if all are read."""
+    try:
+        rows = open_rows(data)
+        for chunk in chunks(rows):
+            _ = rows.inputs(chunk), rows.labels(chunk)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("kind", [npy_paths, parquet_file, zarr_arrays], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_mutated_files_are_read_or_refused_by_name(kind, count, tmp_path):
+    """Files without checksums can be read with other numbers; libraries below raise errors of many classes."""
+    data = kind(X, Y, tmp_path)
+    files = [each for each in tmp_path.rglob("*") if each.is_file() and each.name != "zarr.json"]
+    rng, found = np.random.default_rng(count), []
+    for i in range(count):
+        path = files[int(rng.integers(len(files)))]
+        whole = path.read_bytes()
+        path.write_bytes(list(MUTATIONS.values())[i % 4](whole, int(rng.integers(len(whole))), rng))
+        found.append(refusal(data))
+        path.write_bytes(whole)
+    assert [each for each in found if each and str(tmp_path) not in each] == []
+    assert sum(map(bool, found)) > 0.2 * count
 
 
 def test_open_rows_returns_rows_unchanged():
