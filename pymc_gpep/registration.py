@@ -4,15 +4,20 @@
 `pm.sample` logs the recommended step method for models with Gaussian processes, and does not assign it.
 `pm.gp.Latent.prior` copies the array of its inputs, and attaches a record of it to the graph. The record is needed
 because covariance functions select columns before a graph exists. PyTensor learns which module has the JAX
-implementations.
+implementations. If PyTensor cannot write the folder of its compiled graphs, it has a temporary one.
 """
 
+import atexit
 import functools
 import inspect
+import os
 import re
+import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +26,7 @@ import pymc.sampling
 import pymc.sampling.mcmc
 import pymc.variational
 import pymc.variational.inference
+import pytensor
 
 from pymc_gpep.evidence import jax_loading  # noqa: F401  # it registers a rewrite
 from pymc_gpep.noted_inputs import note_inputs, own_arrays
@@ -28,9 +34,24 @@ from pymc_gpep.noted_inputs import note_inputs, own_arrays
 
 def patch() -> None:
     """Replace functions of PyMC by wrappers of this package; a second call does nothing."""
+    ensure_folder(vars(type(pytensor.config))["base_compiledir"])
     _replace((pymc.variational.inference, pymc.variational, pm), "fit", _fit)
     _replace((pm.gp.Latent,), "prior", _prior)
     _replace((pymc.sampling.mcmc, pymc.sampling, pm), "sample", _sample)
+
+
+def ensure_folder(parameter: Any) -> None:
+    """Set the parameter of PyTensor's configuration to a temporary folder, if its folder cannot be written.
+
+    PyTensor makes the folder `numba` in it when its backend is imported, and raises an error where it cannot.
+    """
+    with suppress(OSError):
+        folder = Path(parameter.val) / "numba"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return
+    parameter.val = Path(tempfile.mkdtemp(prefix="pymc_gpep-"))
+    atexit.register(shutil.rmtree, parameter.val, ignore_errors=True)
 
 
 def _replace(places: Sequence[Any], name: str, wrapper: Callable[[Any, inspect.Signature], Any]) -> None:

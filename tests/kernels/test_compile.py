@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba
 import pytest
 
 import pymc_gpep.kernels
 from pymc_gpep.kernels import compile
+from pymc_gpep.registration import ensure_folder
 
 KERNELS = Path(pymc_gpep.kernels.__file__).parent
 
@@ -243,6 +245,16 @@ def test_damaged_files_of_the_cache_are_compiled_again(files, tmp_path):
     assert files().load("floats") == "code"
 
 
+def test_cache_ignores_times_of_files(files, tmp_path):
+    """A clock that jumps leaves files of the future, and older sources."""
+    files().save("floats", "code")
+    for seconds in (0, 2**33):
+        for file in tmp_path.iterdir():
+            os.utime(file, (seconds, seconds))
+        assert files().load("floats") == "code"
+        assert files(b"newer source").load("floats") is None
+
+
 def doubled(x):
     return 2.0 * x
 
@@ -263,3 +275,24 @@ def test_kernels_are_read_from_a_folder_without_write_permission(tmp_path, monke
         RuntimeWarning, match=r"cannot be kept in .*absent: Not a directory.* NUMBA_CACHE_DIR to a folder"
     ):
         assert compile.kernel(doubled)(1.5) == 3.0
+
+
+def test_compiled_graphs_have_a_temporary_folder_if_their_own_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    for base, kept in ((tmp_path / "new", True), (tmp_path / "file" / "absent", False)):
+        parameter = SimpleNamespace(val=base)
+        ensure_folder(parameter)
+        assert (parameter.val == base) == kept
+        assert (parameter.val / "numba").is_dir() == kept
+        assert os.access(parameter.val, os.W_OK)
+
+
+@pytest.mark.slow
+def test_package_is_imported_with_a_home_that_cannot_be_written(tmp_path):
+    (tmp_path / "home").touch()
+    home = {"HOME": str(tmp_path / "home"), "PYTENSOR_FLAGS": "", "NUMBA_CACHE_DIR": numba.config.CACHE_DIR}
+    code = "import pymc_gpep as gpep, pytensor; gpep.Probit; print(pytensor.config.compiledir)"
+    found = subprocess.run([sys.executable, "-c", code], env=os.environ | home, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "pymc_gpep-" in found.stdout
+    assert not Path(found.stdout.strip()).exists()
