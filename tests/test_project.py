@@ -465,6 +465,12 @@ def test_files_contain_no_path_of_a_machine():
     assert matches(r"(?<![\w.~)}\]-])/(home|root|work|tmp|Users)/[\w.-]+") == []
 
 
+def test_package_reads_no_wall_clock():
+    """A clock that jumps changes neither files nor the seconds of a fit."""
+    found = matches(r"\btime\.time\(|\.(now|today|utcnow)\(|st_mtime|getmtime")
+    assert [each for each in found if each.startswith("pymc_gpep/")] == []
+
+
 def test_version_is_stated_once():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert len(matches(re.escape(version))) == 1
@@ -478,8 +484,11 @@ def test_make_targets_in_scripts_and_pages_exist():
 
 
 def test_python_versions_agree():
+    """Classifiers and the page of versions have those that were tried, and checks run on the next one too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    versions = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    tried = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert f"tried with Python {' and '.join(tried)}." in (ROOT / "docs" / "versions.md").read_text()
+    versions = [*tried, f"3.{int(tried[-1].removeprefix('3.')) + 1}"]
     assert project["requires-python"] == f">={versions[0]}"
     assert (ROOT / ".python-version").read_text().strip() == versions[0]
     assert f"PYTHON_VERSIONS := {' '.join(reversed(versions))}\n" in (ROOT / "Makefile").read_text()
@@ -536,6 +545,16 @@ def test_conda_recipe_reads_the_version_and_has_the_floors_of_the_project():
     wanted = {re.sub(r"(?<=\w)(?=[<>=!])", " ", each) for each in project["dependencies"]}
     listed = re.findall(r"^    - (\S.*)$", recipe.partition("  run:\n")[2].partition("\n\n")[0], flags=re.MULTILINE)
     assert {each.replace("-base", "") for each in listed} == {*wanted, f"python {project['requires-python']}"}
+
+
+def test_table_of_dependencies_has_the_floors_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [each for name in ("plot", "files", "scikit-learn") for each in project["optional-dependencies"][name]]
+    floors = re.findall(r"^(\S+?)>=([\d.]+)", "\n".join([*project["dependencies"], *wanted]), flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([a-z0-9, -]+) \|.*\| ([\d.]+) \| [\d.]+ \|$", sources()["CONTRIBUTING.md"], flags=re.MULTILINE
+    )
+    assert {(names.split(", ")[0], floor) for names, floor in rows} == set(floors)
 
 
 def test_release_refuses_a_tag_without_version_or_changelog(tmp_path):
