@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.logging import getLogger
 
-MOST_LINES = 18
+MOST_LINES = 10
 logger = getLogger(__name__)
 
 

@@ -162,7 +162,7 @@ def test_code_of_pages_fits_into_its_column():
         for path in (ROOT / "docs").rglob("*.md")
         if not BUILT & set(path.parts)
         for code in re.findall(
-            r"^```(?:python|{code-cell}.*)\n(.*?)^```$", path.read_text(), flags=re.DOTALL | re.MULTILINE
+            r"^```(?:python|{code-cell}[^\n]*)\n(.*?)^```$", path.read_text(), flags=re.DOTALL | re.MULTILINE
         )
         for line in code.splitlines()
         if len(line) > 100
