@@ -40,8 +40,8 @@ with pm.Model(coords={"year": counts.index}) as model:
 
     fits = {method: pm.fit(method=method, hyper="map", progressbar=False) for method in ("ep", "kl", "laplace")}
     mcmc = pm.sample(
-        draws=200,
-        tune=100,
+        draws=100,
+        tune=60,
         chains=2,
         cores=1,
         step=gpep.samplers.GuidedHMC(),

@@ -36,7 +36,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": X.index}) as model
     print("fitting; the first time, compiling takes up to a minute", flush=True)
     began = time.perf_counter()
     methods = {"nested EP": "nested_ep", "independent EP": "iep", "variational Bayes": "vb"}
-    fits = {name: pm.fit(method=method, progressbar=False) for name, method in methods.items()}
+    fits = {name: pm.fit(method=method, hyper="map", progressbar=False) for name, method in methods.items()}
     seconds = time.perf_counter() - began
 
 table = gpep.compare_methods(fits, "nested EP", gp=gp, Xnew=Xnew.to_numpy(), ynew=ynew, random_seed=1)
@@ -54,7 +54,7 @@ print(table[["log_evidence", "ls", "eta", "latent_variance_difference", "mlpd", 
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
 ep = fits["nested EP"]
 
-gpep.plots.plot_probabilities(ep, gp, gpep.plots.input_grid(X), X=X, y=y, ax=left)
+gpep.plots.plot_probabilities(ep, gp, gpep.plots.input_grid(X, points=50), X=X, y=y, ax=left)
 left.legend(title="species", loc="lower right")
 left.set_title("Class probabilities by nested EP")
 
@@ -63,7 +63,7 @@ least = X.index[p.max(axis=1).argmin()]
 gpep.plots.plot_latent_pair(fits, least, ("versicolor", "virginica"), masses=(0.5, 0.95), ax=middle)
 middle.set_title(f"Latent values of flower {least}, the least certain")
 
-values = {"ls": np.geomspace(0.3, 10, 15), "eta": np.geomspace(0.5, 50, 15)}
+values = {"ls": np.geomspace(0.3, 10, 12), "eta": np.geomspace(0.5, 50, 12)}
 grid = gpep.diagnostics.evidence_grid(model, values, progressbar=False)
 gpep.plots.plot_evidence_grid(grid, ["evidence"], axes=right)
 right.set(title="Log evidence by nested EP", xlabel="length scale ls (cm)", ylabel="magnitude eta")

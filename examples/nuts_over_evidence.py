@@ -37,7 +37,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": petals.index[train
 
 # %%
 marginal = gpep.marginalize(model, warm=True)
-idata = pm.sample(model=marginal, draws=120, tune=80, chains=2, cores=1, random_seed=1, progressbar=False, quiet=True)
+idata = pm.sample(model=marginal, draws=75, tune=45, chains=2, cores=1, random_seed=1, progressbar=False, quiet=True)
 idata = gpep.recover_latent(idata, marginal, random_seed=1, progressbar=False)
 print("draws:", ", ".join(f"{name} {idata.posterior[name].shape}" for name in ("ls", "eta", "f")))
 print(az.summary(idata, var_names=["ls", "eta"]).to_string())
@@ -51,7 +51,7 @@ print(az.summary(idata, var_names=["ls", "eta"]).to_string())
 # %%
 ep = pm.fit(method="nested_ep", model=model, hyper="ccd", progressbar=False)
 
-values = {"ls": np.geomspace(0.3, 10, 24), "eta": np.geomspace(0.5, 50, 24)}
+values = {"ls": np.geomspace(0.3, 10, 16), "eta": np.geomspace(0.5, 50, 16)}
 grid = gpep.diagnostics.evidence_grid(model, values, progressbar=False)
 of_ls = stats.invgamma(3, scale=3).logpdf(grid["ls"]) + np.log(grid["ls"])
 of_eta = stats.halfnorm(scale=5).logpdf(grid["eta"]) + np.log(grid["eta"])

@@ -18,8 +18,8 @@ import pymc_gpep as gpep
 
 wine = load_wine(as_frame=True)
 inputs = wine.data[["alcohol", "flavanoids", "color_intensity", "proline", "magnesium"]].copy()
-noise = np.random.default_rng(1).standard_normal((len(inputs), 4))
-inputs[[f"noise_{j}" for j in range(1, 5)]] = noise
+noise = np.random.default_rng(1).standard_normal((len(inputs), 2))
+inputs[[f"noise_{j}" for j in range(1, 3)]] = noise
 
 train = np.arange(len(inputs)) % 2 == 0
 standardised = (inputs - inputs[train].mean()) / inputs[train].std()
@@ -42,7 +42,7 @@ def classifier(**of_length_scale):
     with pm.Model(coords=coords) as model:
         ls = pm.InverseGamma("ls", 1, 3, **of_length_scale)
         eta = pm.HalfNormal("eta", 5)
-        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(9, ls=ls))
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(7, ls=ls))
         f = gp.prior("f", X=X, n_outputs=3, dims=("cultivar", "wine"))
         gpep.MultinomialProbit("y", f.T, observed=y, dims="wine")
     return model, gp
@@ -79,12 +79,13 @@ print(pd.DataFrame(rows).T.round(3).to_string())
 # The length scales of the last fit vary between draws, which shows their uncertainty.
 
 # %%
-draws = fits["one for each input, integrated"].sample(100, chains=4, random_seed=1)
+nodes = fits["one for each input, integrated"].nodes
+relevances = (1 / nodes["ls"]).weighted(nodes["weight"])
 relevance = pd.DataFrame(
     {
         "maximum": 1 / fits["one for each input, maximum"].hyperparameters["ls"].to_series(),
-        "mean": (1 / draws.posterior["ls"]).mean(("chain", "draw")).to_series(),
-        "standard deviation": (1 / draws.posterior["ls"]).std(("chain", "draw")).to_series(),
+        "mean": relevances.mean("node").to_series(),
+        "standard deviation": relevances.std("node").to_series(),
     }
 )
 print(relevance.sort_values("maximum", ascending=False).round(3).to_string())
@@ -98,7 +99,7 @@ print(relevance.sort_values("maximum", ascending=False).round(3).to_string())
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), layout="constrained", width_ratios=[1.3, 1])
-results = {"maximum": fits["one for each input, maximum"], "integrated": draws}
+results = {name.removeprefix("one for each input, "): fit for name, fit in list(fits.items())[1:]}
 gpep.plots.plot_relevance(results, "ls", prob=0.8, ax=left)
 left.set_xlabel("relevance, 1 / length scale (inputs standardised)")
 

@@ -18,7 +18,7 @@ import pymc_gpep as gpep
 
 cancer = load_breast_cancer()
 order = np.random.default_rng(1).permutation(len(cancer.target))
-train, held_out = order[:200], order[200:]
+train, held_out = order[:120], order[120:]
 inputs = (cancer.data - cancer.data[train].mean(axis=0)) / cancer.data[train].std(axis=0)
 X, Xnew = inputs[train], inputs[held_out]
 y, ynew = cancer.target[train], cancer.target[held_out]
@@ -46,7 +46,7 @@ with pm.Model(coords={"tumour": train}) as model:
         "lr": "label regression",
         "tap_naive": "naive TAP",
     }
-    fits = {name: pm.fit(method=method, progressbar=False) for method, name in names.items()}
+    fits = {name: pm.fit(method=method, hyper="map", progressbar=False) for method, name in names.items()}
 
 table = gpep.compare_methods(fits, "EP", gp=gp, Xnew=Xnew, ynew=ynew, random_seed=1)
 shown = ["log_evidence", "ls", "eta", "mlpd", "information", "accuracy"]
