@@ -1,15 +1,15 @@
-"""Evidence by annealing from a Gaussian with a known normaliser to the posterior.
+"""Estimates of the evidence by annealing, from a normalised Gaussian to the posterior.
 
 The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the
 evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs follow this path by
 elliptical slice sampling and record u = log ratio. Two estimates come from the same runs:
 
 - annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for the mean of the
-  ratio, however badly the transitions mix;
+  ratio, even if the transitions mix badly;
 
 - thermodynamic integration: d/dt of the log normaliser of p_t is the expectation of u at t. The trapezoid rule is
-  corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). It needs no large weights, but has
-  the bias of the rule and of transitions that lag behind the temperature.
+  corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). It does not depend on large
+  weights, but is biased by the error of the rule, and if transitions lag behind the temperature.
 
 Nickisch and Rasmussen (2008, section 10) compute the first estimate, from the prior and from an approximation.
 """
@@ -48,34 +48,34 @@ from pymc_gpep.user_warnings import warn
 
 
 class Base(NamedTuple):
-    """The Gaussian that annealing starts from: it is exp(log_sites) times the prior, normalised."""
+    """Gaussian from which annealing starts: the normalised product of exp(log_sites) and the prior."""
 
     mean: Array
-    """(c, n), or (1, q) of standard normals that latent values are made of."""
+    """Mean of the latent values, (c, n), or of the standard normals that determine them, (1, q)."""
     draw: Callable[[np.random.Generator, int], Array]
-    """Draws, less the mean."""
+    """Function of a generator and a number that returns draws minus the mean."""
     log_sites: Callable[[Array], float]
-    """Log of the factor that turns the prior into the base, by latent values less the mean; 0 for the prior."""
+    """Log ratio of base to prior up to a constant, as a function of latent values minus the mean; 0 for the prior."""
     log_normaliser: float
     """Log integral of the prior times exp(log_sites)."""
 
 
 def prior_base(prior: Prior) -> Base:
-    """Start from the prior."""
+    """Return the prior as base."""
     return Base(prior.mean, lambda rng, count: prior.draw(rng, count) - prior.mean, lambda x: 0.0, 0.0)
 
 
 def posterior_base(posterior: Posterior, prior: Sampled | None = None) -> Base:
-    """Start from an approximation, whether or not it has converged.
+    """Return an approximate posterior as base; it need not have converged.
 
-    Its sites are scaled to be 1 at the mean, which leaves no large terms to cancel.
+    Sites are scaled to be 1 at the mean, which avoids large terms that cancel.
 
     Parameters
     ----------
     posterior : Posterior
-        The posterior of latent values.
+        Posterior of latent values.
     prior : DensePrior or NormalsPrior, optional
-        The prior of the sampled variables, if they are not latent values.
+        Prior of the sampled variables, if they are not latent values.
     """
     mean, draw, values = sampled_posterior(posterior, prior)
     return Base(
@@ -95,7 +95,7 @@ def anneal(
     rng: np.random.Generator,
     advance: Callable[[], None] = lambda: None,
 ) -> tuple[Array, int]:
-    """Run along the path.
+    """Run elliptical slice sampling along the path of temperatures.
 
     Parameters
     ----------
@@ -107,15 +107,15 @@ def anneal(
     runs : int
         Number of independent runs.
     sweeps : int
-        Updates of each run at each temperature.
+        Number of updates of each run at each temperature.
     rng : Generator
     advance : callable
-        Function that is called when all runs have left a temperature.
+        Function that is called after all runs have finished a temperature.
 
     Returns
     -------
     u : array (T, runs)
-        Log ratio at the end of each temperature; −inf where the likelihood is zero or undefined.
+        Log ratio at the end of each temperature; −inf if the likelihood is 0 or undefined.
     evaluations : int
         Number of evaluations of the likelihood.
     """
@@ -146,15 +146,16 @@ def anneal(
 
 
 def importance_weights(u: Array, temperatures: Array) -> Array:
-    """Log weight (runs,) of each run: Σ of u at each temperature times the step to the next temperature."""
+    """Return the log weight (runs,) of each run, the sum of u times the step to the next temperature."""
     weights: Array = np.diff(temperatures) @ u[:-1]
     return weights
 
 
 def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:
-    """Corrected trapezoid rule ∫ E_t[u] dt ≈ Σ h (E + E') / 2 − h² (V' − V) / 12, V the variance of u between runs.
+    """Return ∫ E_t[u] dt ≈ Σ h (E + E') / 2 − h² (V' − V) / 12, with the variance V of u between runs.
 
-    The standard error is the error of the mean over runs, by the delta method. It is NaN if some u is infinite.
+    This is the corrected trapezoid rule. The standard error of the mean over runs is computed by the delta method. It
+    is NaN if a u is infinite.
     """
     if not np.isfinite(u).all():
         return Estimate(np.nan, np.nan)
@@ -170,7 +171,7 @@ def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:
     return Estimate(float(by_run.mean()), float(by_run.std(ddof=1) / np.sqrt(runs)))
 
 
-_FEW = 5.0  # With fewer effective runs the estimate and its error are meaningless.
+_FEW = 5.0  # Effective number of runs below which the estimate and its error are meaningless.
 _APART = 4.0  # Difference of the two estimates, in standard errors, that counts as a contradiction.
 
 
@@ -185,17 +186,17 @@ class AnnealedEvidence:
     standard_error : float
         Standard error of `log_evidence`, on the log scale, by the delta method.
     thermodynamic : float
-        Estimate by thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
+        Estimate by thermodynamic integration; NaN if the likelihood of a draw was 0.
     thermodynamic_error : float
         Standard error of `thermodynamic`, without the error of the integration rule.
     effective_runs : float
-        (Σw)² / Σw² of the weights: how many runs of equal weight they are worth.
+        Effective number of runs, (Σw)² / Σw² for weights w.
     log_weights : array (runs,)
-        Log weight of each run, normaliser of the start included: the log of their mean is `log_evidence`.
+        Log weight of each run, including the normaliser of the start. The log of the mean weight is `log_evidence`.
     temperatures : array (T,)
-        The path, from 0, the start, to 1, the posterior.
+        Temperatures from 0 (start) to 1 (posterior).
     start : str
-        "prior", or the approximation that the runs began with.
+        "prior", or the approximation from which the runs started.
     evaluations : int
         Number of evaluations of the likelihood.
 
@@ -241,32 +242,34 @@ def annealed_evidence(
     progressbar_theme: Any = default_progress_theme,
     compile_kwargs: dict[str, Any] | None = None,
 ) -> AnnealedEvidence:
-    """Estimate log p(y | θ), the latent values integrated out, by annealing.
+    """Estimate log p(y | θ), with latent values integrated out, by annealing.
 
     Independent runs go from the prior of the latent values, or from an approximate posterior, to the posterior. They
-    yield an estimate by annealed importance sampling (Neal 2001) and one by thermodynamic integration (Nickisch and
-    Rasmussen 2008, section 10). Both are exact in the limit of many runs and temperatures, from any start. Their
-    agreement is a sign, in addition to `effective_runs`, that the runs follow the temperatures.
+    yield estimates by annealed importance sampling (Neal 2001) and by thermodynamic integration (Nickisch and Rasmussen
+    2008, section 10). Both estimates are exact in the limit of many runs and temperatures, for any start. Their
+    agreement indicates, like a large `effective_runs`, that the runs follow the temperatures.
 
     Parameters
     ----------
     model : pm.Model
-        With `pm.gp.Latent` priors and any likelihood of their latent values, or a sum of effects that `pm.fit` fits.
+        Model with `pm.gp.Latent` priors and any likelihood of their latent values, or with a sum of effects that
+        `pm.fit` supports.
     point : mapping, optional
-        Names of hyperparameters → values, on their natural scale; `hyperparameters` of a fit is one. Hyperparameters
-        that are not named are at the initial point of the model.
+        Values of hyperparameters on their natural scale, by name, such as `fit.hyperparameters`. Other hyperparameters
+        have the values of the model's initial point.
     start : str
-        "prior", or a method of `pm.fit` that fits the likelihood, such as "nested_ep". An approximation needs far fewer
-        temperatures; the prior is the way to be independent of one.
+        "prior", or a method of `pm.fit` that supports the likelihood, such as "nested_ep". An approximation needs far
+        fewer temperatures. The prior makes the estimate independent of approximations.
     temperatures : int or array, optional
-        Number of temperatures, or their values, which increase from 0 to 1. A number T is spread as (j / (T − 1))⁴ from
-        the prior, evenly from an approximation. If not given, it is 100 from the prior and 10 from an approximation.
+        Number of temperatures, or their values, which increase from 0 to 1. For a number T, temperatures are (j / (T −
+        1))⁴ if the start is the prior, and equidistant if it is an approximation. The default is 100 for the prior and
+        10 for an approximation.
     runs : int
         Number of independent runs.
     sweeps : int
-        Elliptical slice updates of each run at each temperature.
+        Number of elliptical slice updates of each run at each temperature.
     likelihood : str, optional
-        Name of the likelihood, if an approximation is to start and the model has several.
+        Name of the likelihood, if the start is an approximation and the model has several likelihoods.
     random_seed : int, Generator or None
     progressbar : bool
     progressbar_theme : rich.theme.Theme
@@ -280,14 +283,15 @@ def annealed_evidence(
     Raises
     ------
     StructureError
-        If the model has neither processes nor effects, or if an approximation cannot start from it.
+        If the model has neither processes nor effects, or if the approximation does not support it.
     ValueError
-        If an option is invalid, or if the latent values have no prior at these hyperparameters.
+        If an option is invalid, or if the prior of the latent values does not exist at these hyperparameters.
 
     Warns
     -----
     UserWarning
-        If a few runs carry all the weight, or if the two estimates differ by more than their standard errors allow.
+        If a few runs have nearly all the weight, or if the difference of the estimates contradicts their standard
+        errors.
 
     Notes
     -----
@@ -340,20 +344,20 @@ def annealed_evidence(
 
 
 def _warn_unless_reliable(result: AnnealedEvidence) -> None:
-    """Warn if the runs contradict the standard errors, which do not include regions without a run."""
+    """Warn if the weights or the two estimates show that the result is unreliable."""
     found = None
     apart = abs(result.log_evidence - result.thermodynamic)
     if result.effective_runs < min(_FEW, len(result.log_weights) / 2):
-        found = "a few runs carry all the weight"
+        found = "a few runs have nearly all the weight"
     elif apart > _APART * np.hypot(result.standard_error, result.thermodynamic_error):
         found = "its two estimates differ by more than their errors allow, so the runs lag behind the temperatures"
     if found:
-        other = "" if result.start == "prior" else ", or another start: one that is too narrow is bad"
-        warn(f"{result} is not reliable: {found}. Give more temperatures or sweeps{other}.")
+        other = "" if result.start == "prior" else ", or another start (this one may be too narrow)"
+        warn(f"{result} is not reliable: {found}. Use more temperatures or sweeps{other}.")
 
 
 def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
-    """Return all temperatures of the path."""
+    """Return the temperatures of the path."""
     if given is None:
         given = 100 if start == "prior" else 10
     if np.ndim(given) == 0:
@@ -361,7 +365,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
         if number != given or number < 2:
             raise ValueError(f"temperatures must be at least 2, the start and the posterior, but is {given!r}.")
         even = np.linspace(0.0, 1.0, number)
-        # The ratio to the prior varies most near the prior, so that steps are finer there.
+        # The log ratio changes most near the prior, so steps near it are smaller.
         return even**4 if start == "prior" else even
     path = np.asarray(given, dtype=np.float64)
     if path.ndim != 1 or len(path) < 2 or path[0] != 0 or path[-1] != 1 or not (np.diff(path) > 0).all():
@@ -370,7 +374,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
 
 
 def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
-    """The initial point of the model, with the given values of some hyperparameters."""
+    """Return the initial point of the model, with these values of hyperparameters."""
     model = processes.model
     by_name = {rv.name: rv for rv in processes.hyperparameters}
     if unknown := sorted(map(str, set(given) - set(by_name))):
@@ -397,7 +401,7 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
 
 
 def _read(model: pm.Model, start: str, likelihood: str | None) -> ReadModel:
-    """Read the variables to integrate out; without an approximation any likelihood of Gaussian processes will do."""
+    """Read the variables that are integrated out. If the start is the prior, any likelihood is supported."""
     try:
         return read_classifier(model, likelihood)
     except StructureError as error:
@@ -412,7 +416,7 @@ def _prior(latent_model: LatentModel, point: PointType) -> Sampled:
     at = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
     nowhere = f"The latent values have no prior at the hyperparameters, unconstrained {at}"
     if not np.isfinite(prior.function_mean).all():
-        raise ValueError(f"{nowhere}: the prior mean is not finite; look at the mean function and at these values.")
+        raise ValueError(f"{nowhere}: the prior mean is not finite. Check the mean function and these values.")
     try:
         prior.check()
     except NotPositiveDefiniteError as error:
@@ -421,7 +425,7 @@ def _prior(latent_model: LatentModel, point: PointType) -> Sampled:
 
 
 def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: str) -> Base:
-    """The Gaussian that the runs start from."""
+    """Return the Gaussian from which the runs start."""
     if not isinstance(latent_model.read, GPClassifier) or start == "prior":
         return prior_base(prior)
     classifier = latent_model.read

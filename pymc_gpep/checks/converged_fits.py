@@ -1,8 +1,8 @@
 """Reasons to doubt a fit that converged.
 
-`nothing_learned` compares the evidence of the fit with the evidence of the class frequencies. `other_mode` searches for
-a second mode of EP, by a solve that begins without the sites of rows that look like outliers. `mirror_image` finds
-linear predictors whose product is all that a likelihood depends on.
+`nothing_learned` compares the evidence of the fit with the likelihood of class frequencies. `other_mode` searches for a
+second mode of EP, by a solve that starts from the sites of outliers. `mirror_image` finds linear predictors whose signs
+are exchangeable.
 """
 
 from collections.abc import Sequence
@@ -20,25 +20,25 @@ from pymc_gpep.likelihoods.local_computations import PredictorsDensity
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.sums.row_groups import RowGroups
 
-_LESS = 3.0  # A mode with a log evidence lower by this has a twentieth of the mass.
+_LESS = 3.0  # Difference of log evidences above which the lower mode is negligible (a twentieth of the mass).
 _APART = 2.0  # Difference of means, in standard deviations, that counts as another mode.
-_ROUGHLY, _FEW = 1e-3, 60  # Tolerance and iterations of the second solve.
+_ROUGHLY, _FEW = 1e-3, 60  # Tolerance and largest number of iterations of the second solve.
 
 
 def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups | None = None) -> str:
-    """Return a text on a second mode; empty if none is found.
+    """Return a text on a second mode of EP; empty if the search fails.
 
-    If a density is not log-concave, EP may treat some rows as outliers, with nearly zero sites. The second solve begins
-    with sites of these rows alone, as computed under the prior. Another fixed point is another mode, and EP's evidence
-    there is about the mass of that mode.
+    If a density is not log-concave, EP may treat some rows as outliers, with nearly zero sites. The second solve starts
+    from the sites of these rows alone, computed under the prior. If it ends at another fixed point, there is another
+    mode, whose mass is about EP's evidence at this point.
 
     Parameters
     ----------
     approximator : Approximator
     solution : Solution
-        Its fixed point.
+        Fixed point of the approximation.
     groups : RowGroups, optional
-        The rows of each point of the solution; if not given, points are rows.
+        Rows of each point of the solution. The default is that points are rows.
     """
     rows, start = approximator.from_outliers(solution)
     if not rows.size:
@@ -53,15 +53,15 @@ def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups
         return ""
     rows = rows if groups is None else np.flatnonzero(np.isin(groups.of, rows))
     return (
-        f"EP stands at one of several modes, with a log evidence of {solution.evidence:.2f}. Started from "
-        f"the rows that it takes for outliers ({few_of(rows)}), it ends at another mode, with "
-        f"{other.evidence:.2f}. The fit has the moments of the first alone: sample by several chains of pm.sample, or "
-        "give a prior that excludes a mode."
+        f"EP converged to one of several modes, with a log evidence of {solution.evidence:.2f}. From a start "
+        f"with the sites of outliers ({few_of(rows)}) it converges to another mode, with "
+        f"{other.evidence:.2f}. The fit has only the moments of the first mode: use several chains of pm.sample, or "
+        "a prior that excludes a mode."
     )
 
 
 def mirror_image(solution: Solution, names: Sequence[object]) -> str:
-    """Return why signs of two linear predictors are exchangeable, and the remedy; empty if they are not.
+    """Return a text if signs of two linear predictors are exchangeable, with the remedy; else an empty text.
 
     Parameters
     ----------
@@ -91,25 +91,25 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
 
 
 _SEEN = 1e-3  # Smallest latent value whose sign matters.
-_LITTLE = 2.0  # Smallest gain of log evidence over a constant function that counts as learning.
-_SHARE = 0.05  # The same as a share of the possible gain, for few points.
-_SHARE_OF_ISLANDS = 0.1  # The same if points are uncorrelated, so that only duplicate points teach anything.
-_ISLANDS = 0.1  # Points are uncorrelated if the median correlation of nearest neighbours is below this.
-_FLAT = 0.98  # Functions are constant if the median correlation of two points is above this.
-_OF_A_SIZE = "Length scales and magnitude are of a size at which there could have been more."
-_QUIET = 0.5  # Latent functions below this standard deviation, in units of the noise, drown in it.
+_LITTLE = 2.0  # Gain of log evidence over class frequencies below which a fit learned nothing.
+_SHARE = 0.05  # The same limit relative to the largest possible gain, for few points.
+_SHARE_OF_ISLANDS = 0.1  # The same relative limit if points are uncorrelated, except for duplicates.
+_ISLANDS = 0.1  # Median correlation of nearest neighbours below which points are uncorrelated.
+_FLAT = 0.98  # Median correlation of pairs of points above which functions are constant.
+_OF_A_SIZE = "The values of length scales and magnitude do not explain this."
+_QUIET = 0.5  # Standard deviation of latent functions, relative to the noise, below which labels are noise.
 
 
 def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: Solution) -> str:
-    """Return why the fit predicts labels no better than their frequencies, with advice; empty if it predicts better.
+    """Return a text if the fit predicts labels no better than their frequencies, with advice; else an empty text.
 
-    The log evidence at the maximum is compared with the frequencies' log likelihood, Σ_k n_k log(n_k / n). This is the
-    largest value for probabilities that do not depend on inputs. If the difference is negligible, the prior covariances
-    between the points show why.
+    The log evidence at the maximum is compared with the log likelihood of class frequencies, Σ_k n_k log(n_k / n). It
+    is the largest value for probabilities that do not depend on inputs. If the difference is negligible, prior
+    correlations of points show the reason.
     """
     classifier, approximator, labels = log_posterior.classifier, log_posterior.approximator, log_posterior.observed()
     counts = np.unique(labels, return_counts=True)[1]
-    if not classifier.observes_classes or counts.size < 2:  # identical labels contain no information
+    if not classifier.observes_classes or counts.size < 2:  # Equal labels contain no information.
         return ""
     constant = float(counts @ np.log(counts / labels.size))
     gain = solution.evidence - constant
@@ -124,21 +124,21 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     if gain >= min(_LITTLE, -_SHARE * constant) and abs(prior.correlation["neighbours"]) >= _ISLANDS:
         return ""
     reason = _reason(log_posterior, prior, *roles(look, theta))
-    if not reason and approximator.bounds:  # the bound is uninformative
+    if not reason and approximator.bounds:  # A low bound does not show that nothing was learned.
         return ""
-    doubt = " Or its bound is far below the evidence: see what method='ep' finds, or 'nested_ep'."
+    doubt = " Or its bound is far below the evidence: try method='ep' or 'nested_ep'."
     return (
-        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and that of the class "
-        f"frequencies alone {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the "
-        "inputs say nothing about the labels that this covariance function can express."
+        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and {constant:.2f} for class "
+        f"frequencies alone. {reason or _OF_A_SIZE} If that does not help, the "
+        "inputs do not predict the labels with this covariance function."
         f"{doubt if approximator.bounds else ''}"
     )
 
 
 def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Array, scales: Array) -> str:
-    """The reason in the covariances, with the names of hyperparameters that cause it; empty without one."""
+    """Return the reason that prior correlations show, with names of hyperparameters; empty without a reason."""
     owners = log_posterior.space.owners
-    # If no single hyperparameter has an effect, the length scales are all hyperparameters but magnitudes.
+    # If no single hyperparameter has an effect, all hyperparameters except magnitudes count as length scales.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
     inputs = ", ".join(map(repr, log_posterior.classifier.prior.inputs))
     standardise = f"Standardise the inputs{f' ({inputs})' if inputs else ''}, or allow"
@@ -146,28 +146,28 @@ def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Arra
     near, everywhere = prior.correlation["neighbours"], prior.correlation["all"]
     if abs(near) < _ISLANDS:
         return (
-            f"Nearest neighbours have a median prior correlation of {near:.2f}, so that no point says anything about "
-            f"another: {lengths or 'the length scale'} {verb} far below the distances between points. {standardise} "
+            f"Nearest neighbours have a median prior correlation of {near:.2f}, so points carry no information about "
+            f"each other: {lengths or 'the length scale'} {verb} far below the distances between points. {standardise} "
             f"longer length scales{_prior_of(lengths)}."
         )
     if everywhere > _FLAT:
         return (
-            f"Points have a median prior correlation of {everywhere:.4f}, so that the latent functions are the same "
-            f"everywhere: {lengths or 'the length scale'} {verb} far above the range of the inputs. {standardise} "
+            f"Points have a median prior correlation of {everywhere:.4f}, so the latent functions are nearly "
+            f"constant: {lengths or 'the length scale'} {verb} far above the range of the inputs. {standardise} "
             f"shorter length scales{_prior_of(lengths)}."
         )
     if (sd := float(np.exp(prior.log_sd))) < _QUIET:
         return (
-            f"The latent functions have a prior standard deviation of {sd:.2g}, where the noise of the likelihood has "
-            f"about 1, so that labels are noise. Allow a larger magnitude{_prior_of(_listed(owners, magnitudes))}."
+            f"The latent functions have a prior standard deviation of {sd:.2g}, and the noise of the likelihood has "
+            f"about 1, so labels are noise. Allow a larger magnitude{_prior_of(_listed(owners, magnitudes))}."
         )
     return ""
 
 
 def _prior_of(names: str) -> str:
-    return f": look at the prior of {names}" if names else ""
+    return f": check the prior of {names}" if names else ""
 
 
 def _listed(owners: list[str], which: Array) -> str:
-    """Quoted names of hyperparameters with a marked element."""
+    """Return the quoted names of hyperparameters with a marked element."""
     return " and ".join(dict.fromkeys(repr(name) for name, marked in zip(owners, which, strict=True) if marked))

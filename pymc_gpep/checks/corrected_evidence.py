@@ -1,22 +1,23 @@
-"""EP's evidence corrected by the higher cumulants of its tilted distributions, which EP neglects.
+"""Correction of EP's evidence by higher cumulants of the tilted distributions, which EP neglects.
 
 With tilted distributions q̂_s(g_s), whose means and variances equal the moments of the posterior q(g), the evidence is
 
     log Z = log Z_EP + log E_q ∏_s q̂_s(g_s) / q(g_s)
 
 exactly. Opper, Paquet and Winther (2013, section 3) write the ratios by their Fourier transforms and expand in the
-cumulants κ_l, l ≥ 3. A term is a graph. Each factor in it carries a cumulant κ_l, and l lines leave the factor. A line
-between s and t is their posterior correlation ρ_st. No line returns to its own factor: EP includes these terms. With
-cumulants in units of standard deviations the single term with two independent loops is
+cumulants κ_l, l ≥ 3. A term is a graph. Each vertex is a factor with a cumulant κ_l and l lines. A line between factors
+s and t is their posterior correlation ρ_st. Lines from a factor to itself do not occur, since EP includes these terms.
+With cumulants in units of standard deviations, the only term with two independent loops is
 
     Σ_st κ₃(s) κ₃(t) ρ_st³ / 12,
 
-the correction. There are four terms with three loops, see `three_loops`. The series is ordered by loops, and not by the
-number of factors as in the paper. Terms of one order are large where neighbours are strongly correlated, of either
-sign, and cancel for the most part. In the paper's order they do not. The remainder of the three loops is the first part
-of the reported error. The second part stands for terms of higher order. Let l_s be the part of the correction that
-belongs to factor s. Then Σ_s l_s² grows where few factors make a large correction, as copies of a point do under a wide
-prior. Its weight is chosen so that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
+which is the correction. There are four terms with three loops, see `three_loops`. The series is ordered by the number
+of loops, in contrast to the number of factors in the paper. If neighbours are strongly correlated, terms of one order
+are large, with both signs, and mostly cancel. In the paper's order they do not cancel. The sum of the terms with three
+loops is the first part of the reported error. The second part is for terms of higher order. Let l_s be the contribution
+of factor s to the correction. Then Σ_s l_s² is large if few factors make a large correction, for example copies of a
+point under a wide prior. Its weight is chosen such that the error covers the truth for 2 to 60 copies and prior
+variances from 1 to 10⁴.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
-_RANK = 24  # number of eigenvectors for terms between four factors
-_LATER = 30.0  # factor of Σ_s l_s² in the error
+_RANK = 24  # Number of eigenvectors for terms between four factors.
+_LATER = 30.0  # Factor of Σ_s l_s² in the error.
 _RELIABLE = 0.1
 
 
@@ -43,13 +44,13 @@ class CorrectedEvidence:
     method : str
         Name of the approximation.
     evidence : float
-        Corrected log evidence; NaN if the fit has none.
+        Corrected log evidence; NaN if the fit has no log evidence.
     correction : float
         Correction that was added to the log evidence of the fit.
     error : float
-        Estimated error of `evidence`, from the next order.
+        Estimated error of `evidence`, from terms of the next order.
     converged : bool
-        Whether the approximation is at its fixed point. Only a fixed point can be corrected.
+        Whether the approximation converged to a fixed point. The correction is valid only at a fixed point.
 
     Examples
     --------
@@ -74,18 +75,18 @@ class CorrectedEvidence:
             f"{self.method}: log evidence {self.evidence:.3f} ± {self.error:.3f}, {self.correction:+.3f} from its own"
         )
         if not self.converged:
-            return f"{start}, but that is of no use: the approximation has not converged."
+            return f"{start}, but this is useless: the approximation has not converged."
         if not self.reliable:
-            return f"{start}; the next order is not small, so that neither is to be relied on: anneal or sample."
+            return f"{start}; the next order is not small, so neither is reliable: anneal or sample."
         return f"{start}."
 
 
 def corrected_evidence(approximator: Approximator, solution: Solution, *, max_size: int = 3000) -> CorrectedEvidence:
-    """Correct the evidence of an EP's solution, see `Fit.corrected_evidence`."""
+    """Correct the evidence of a solution of EP, see `Fit.corrected_evidence`."""
     size = solution.mean.size
     if size > max_size:
         raise ValueError(
-            f"There are {size} latent values, and the correction takes matrices of about that size: allow it with "
+            f"There are {size} latent values, and the correction needs matrices of about that size. Allow it with "
             f"max_size={size} (now {max_size})."
         )
     factors = approximator.tilted_factors(solution)
@@ -97,16 +98,17 @@ def corrected_evidence(approximator: Approximator, solution: Solution, *, max_si
 
 
 def three_loops(factors: TiltedFactors) -> Array:
-    """The four terms of the next order, (4,).
+    """Return the four terms of the next order, (4,).
 
-    The terms are graphs whose factors are joined by lines. Two factors and four lines, Σ κ₄ κ₄ ρ⁴ / 48. A triangle of
-    which two sides are double, Σ κ₄(s) κ₃(t) κ₃(u) ρ_st² ρ_su² ρ_tu / 8. A square of which two opposite sides are
-    double, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st² ρ_tu ρ_uv² ρ_vs / 16. Four factors, each joined to the other three, Σ κ₃(s)
-    κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Two factors of a term may be equal if no line joins them.
+    The terms are graphs of factors and lines. The first has two factors and four lines, Σ κ₄ κ₄ ρ⁴ / 48. The second is
+    a triangle with two double sides, Σ κ₄(s) κ₃(t) κ₃(u) ρ_st² ρ_su² ρ_tu / 8. The third is a square with two opposite
+    double sides, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st² ρ_tu ρ_uv² ρ_vs / 16. The fourth has four factors with lines between
+    all pairs, Σ κ₃(s) κ₃(t) κ₃(u) κ₃(v) ρ_st ρ_su ρ_sv ρ_tu ρ_tv ρ_uv / 24. Two factors of a term may be equal unless a
+    line joins them.
     """
     lines, third, fourth = factors.lines, factors.third, factors.fourth
     double = 0.5 * lines**2
-    path = (double * third) @ (lines * third)  # path over a double line, then a single line
+    path = (double * third) @ (lines * third)  # Path over a double line, then a single line.
     return np.array(
         [
             fourth @ double**2 @ fourth / 12.0,
@@ -118,15 +120,15 @@ def three_loops(factors: TiltedFactors) -> Array:
 
 
 def _complete(lines: Array, third: Array) -> float:
-    """The term of four factors that all have lines to each other.
+    """Return the term of four factors with lines between all pairs.
 
-    One line, between u and v, is replaced by eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. The sums over u and over
-    v are then the same matrix product, one for each a. The largest |λ_a| give the term to a few percent.
+    The line between u and v is replaced by eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. The sums over u and over v
+    are then equal matrix products, one for each a. The largest |λ_a| determine the term to a few percent.
     """
     root = np.sqrt(np.abs(third))
     weighted = root[:, None] * lines * root
     if not (np.isfinite(weighted).all() and weighted.any()):
-        return float(weighted.sum())  # zero or NaN
+        return float(weighted.sum())  # The term is 0 or NaN.
     values, vectors = _largest_eigenvectors(weighted, root)
     legs = lines * (np.sign(third) * root)
     base = third[:, None] * lines * third
@@ -139,7 +141,7 @@ def _complete(lines: Array, third: Array) -> float:
 def _largest_eigenvectors(matrix: Array, start: Array) -> tuple[Array, Array]:
     """Return the eigenvalues of largest absolute value and their eigenvectors."""
     if len(matrix) > 2 * _RANK:
-        with contextlib.suppress(ArpackError):  # may fail if most eigenvalues are equal (equal rows)
+        with contextlib.suppress(ArpackError):  # ARPACK may fail if most eigenvalues are equal (equal rows).
             found: tuple[Array, Array] = eigsh(matrix, k=_RANK, v0=start)
             return found
     values, vectors = np.linalg.eigh(matrix)

@@ -1,14 +1,14 @@
 """Importance sampling of the exact posterior of the latent values, for all points together and for blocks of points.
 
-Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence. The
-Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024) measures how heavy their tail is. It decides whether weighted
-draws of q represent the posterior (Yao, Vehtari, Simpson and Gelman 2018).
+Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. The mean weight estimates the
+evidence. The Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024) measures the tail of the weights. It shows
+whether weighted draws of q represent the posterior (Yao, Vehtari, Simpson and Gelman 2018).
 
-The weights of all latent values together multiply the contributions of all points. With many points their tail is heavy
-even if the fit is good at each point. `block_check` therefore weights the same draws block by block. In a block the
-likelihoods of a point, and of the points whose latent values move most with it, replace their sites. All other sites
-stay. The change that such weights make at the point is the part of the fit's error that comes from near by. The
-likelihood of the point alone would not do: expectation propagation matches the moments that it would change.
+A joint weight is a product over all points. With many points its tail is heavy even if the fit is good at each point.
+Therefore `block_check` also weights the draws by blocks. A block is a point with its most correlated points. In a
+block, likelihoods replace the sites, and all other sites stay. The change by such weights at the point is the local
+part of the fit's error. A block of the point alone would not suffice, since expectation propagation matches its
+moments.
 """
 
 from collections.abc import Mapping
@@ -26,32 +26,32 @@ from pymc_gpep.hyper.weights import importance_estimate, smooth, smooth_each, st
 from pymc_gpep.log_posteriors.latent_functions import without_common
 
 _SIZES = (16, 8, 4)
-"""Points in a block: the first whose weights stand for what they should is taken."""
+"""Candidate numbers of points in a block. The first size with usable weights is used."""
 _ENTRIES = 1_000_000  # Largest number of entries in memory at a time.
 
 
 class BlockCheck(NamedTuple):
-    """Change by the weights of blocks, at each of n points, of the probability that the fit gives to its label."""
+    """Change of the fit's probability of each label by the weights of blocks, at n points."""
 
     shift: Array
-    """The probability, or density, of the label by weighted draws less that by the fit, (n,)."""
+    """Probability (or density) of the label by weighted draws minus the probability by the fit, (n,)."""
     standard_error: Array
-    """Standard error of the shift, (n,): how much can be chance."""
+    """Monte Carlo standard error of the shift, (n,)."""
     pareto_k: Array
     """Pareto k of the block's weights, (n,)."""
     size: NDArray[np.int64]
-    """Points in the block, (n,); 0 where no block's weights are usable, and nothing is known."""
+    """Number of points in the block, (n,); 0 if weights are unusable for all sizes."""
 
 
 def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck:
-    """Weight draws of a fit block by block.
+    """Weight draws of a fit by blocks.
 
     Parameters
     ----------
     log_likelihood, log_sites : array (draws, n)
-        Log of each point's likelihood and of its site, up to a constant.
+        Log likelihood and log site of each point, up to a constant.
     x : array (draws, c, n)
-        The latent values, without the common shift that the likelihood does not depend on.
+        Latent values, without a common shift on which the likelihood does not depend.
     """
     draws, n = log_likelihood.shape
     log_ratio = log_likelihood - log_sites
@@ -100,40 +100,41 @@ def _near(x: Array, count: int) -> NDArray[np.intp]:
     return near
 
 
-_FEWEST = 100  # With fewer draws the tail, a fifth of the draws, is too short to fit.
-_GOOD = 0.5  # Pareto k below which the variance of the weights is finite
+_FEWEST = 100  # Smallest number of draws. With fewer draws the tail, a fifth of them, is too short for a fit.
+_GOOD = 0.5  # Pareto k below which the variance of the weights is finite.
 _MANY = 100.0  # Smallest effective number of draws for which means are reported.
-_CLOSE = 0.03  # Root mean square error of probabilities that counts as small.
+_CLOSE = 0.03  # Largest root mean square error of probabilities that counts as small.
 _KNOWN = 0.75  # Smallest share of points with usable weights for a verdict on the fit.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImportanceCheck:
-    """A fit held against importance sampling of the exact posterior of the latent values.
+    """Comparison of a fit with the exact posterior of the latent values, by importance sampling.
 
     Attributes
     ----------
     method : str
         Name of the approximation.
     log_weights : array (draws,)
-        log p(f) p(y | f) / q(f) of each draw, Pareto-smoothed: the log of their mean is `log_evidence`.
+        Pareto-smoothed log weights log p(f) p(y | f) / q(f) of the draws. The log of the mean weight is `log_evidence`.
     pareto_k : float
-        Pareto k of the weights. −inf if the weights are constant, inf if all but a few are negligible.
+        Pareto k of the weights. It is −inf for constant weights, and inf if nearly all weights are negligible.
     log_evidence : float
-        Estimate, exact up to Monte Carlo error if `pareto_k` is low, and usually too low if it is high.
+        Estimated log evidence. It is exact up to Monte Carlo error if `pareto_k` is low, and usually too low if it is
+        high.
     standard_error : float
-        Standard error of `log_evidence`, on the log scale, by the delta method: √(1 / effective size − 1 / draws). The
-        Monte Carlo error of each `mean_shift` is the same. Both are too small where `pareto_k` is high.
+        Standard error of `log_evidence`, on the log scale, by the delta method: √(1 / effective size − 1 / draws). It
+        is also the Monte Carlo error of each `mean_shift`. It is too small if `pareto_k` is high.
     fitted_log_evidence : float
         Log evidence of the approximation.
     effective_size : float
-        (Σw)² / Σw²: how many draws of equal weight these are worth.
-    mean_shift : xarray.DataArray (point, class), or (point) where a point has one latent function
+        Effective number of draws, (Σw)² / Σw².
+    mean_shift : xarray.DataArray (point, class), or (point) for one latent function
         Differences between means of the latent values with and without weights, in standard deviations of q.
     points : xarray.Dataset (point)
-        Changes that weights on blocks of points that move together make at each point. `shift` is the probability of
-        its label by the block's weights less that by the fit, and `standard_error` the error of the shift. `pareto_k`
-        belongs to these weights. `size` is the number of points in the block; it is 0 if no weights are usable.
+        Changes by weights on blocks of correlated points, for each point. `shift` is the probability of its label by
+        weighted draws minus the probability by the fit, and `standard_error` is its error. `pareto_k` is the Pareto k
+        of the weights. `size` is the number of points in the block, or 0 if weights are unusable.
 
     Examples
     --------
@@ -153,7 +154,7 @@ class ImportanceCheck:
 
     @property
     def usable(self) -> bool:
-        """Whether the verdict on weighted draws is not "do not use"."""
+        """Whether weighted draws are usable: their verdict is not "do not use"."""
         return self.draws_verdict != "do not use"
 
     @property
@@ -173,12 +174,12 @@ class ImportanceCheck:
 
     @property
     def known(self) -> float:
-        """Share of the points at which weights on blocks are usable."""
+        """Share of points with usable weights on blocks."""
         return float((self.points["size"] > 0).mean())
 
     @property
     def probability_shift(self) -> float:
-        """Root mean square of the points' `shift`, if it exists: the error of the fit's probabilities."""
+        """Root mean square `shift` of points with usable weights: the error of the fit's probabilities."""
         return float(np.sqrt((self.points["shift"] ** 2).mean()))
 
     @property
@@ -189,24 +190,24 @@ class ImportanceCheck:
         return "close" if self.probability_shift <= _CLOSE else "off"
 
     def __repr__(self) -> str:
-        """Return two sentences on the draws and the fit."""
+        """Return the text of `str`."""
         return str(self)
 
     def __str__(self) -> str:
-        """Two sentences: on weighted draws, and on the fit."""
+        """Return a sentence on weighted draws, and a sentence on the fit."""
         return f"{self.about_draws} {self.about_fit}"
 
     @property
     def about_draws(self) -> str:
-        """Return a sentence about the quality of the weighted draws."""
+        """Sentence on the quality of the weighted draws."""
         start = (
             f"{self.method}: weighted draws, worth {self.effective_size:.0f} of {len(self.log_weights)} (Pareto k "
             f"{self.pareto_k:.2f}), {self.draws_verdict}: "
         )
         if not self.usable:
             return (
-                f"{start}they do not stand for the exact posterior of {self.mean_shift.size} latent values together, "
-                "and neither evidence nor means from them are reliable."
+                f"{start}they do not represent the exact posterior of {self.mean_shift.size} latent values together, "
+                "so their evidence and means are unreliable."
             )
         moved = float(np.sqrt((self.mean_shift**2).mean()))
         return (
@@ -217,36 +218,36 @@ class ImportanceCheck:
 
     @property
     def about_fit(self) -> str:
-        """Return a sentence about the quality of the fit, point by point."""
+        """Sentence on the quality of the fit at points."""
         sizes = self.points["size"].values
         known = sizes > 0
         start = f"The fit, {self.fit_verdict}: "
         if not known.any():
-            return f"{start}there are no weights of use on blocks of points; ask a sampler."
+            return f"{start}weights on blocks of points are unusable; use a sampler."
         chance = float(np.sqrt((self.points["standard_error"] ** 2).mean()))
         return (
             f"{start}by weights on blocks of {np.median(sizes[known]):.0f} points, usable at {known.sum()} of "
             f"{len(sizes)}, the probabilities of the labels are {self.probability_shift:.3f} off (root mean square, of "
-            f"which {chance:.3f} can be chance)" + ("; ask a sampler." if self.fit_verdict == "unknown" else ".")
+            f"which {chance:.3f} can be chance)" + ("; use a sampler." if self.fit_verdict == "unknown" else ".")
         )
 
 
 class ResampledDraws(NamedTuple):
-    """Draws of a fit, resampled by their weights."""
+    """Draws of a fit, resampled by importance weights."""
 
     values: Mapping[str, Array]
-    """(chains, draws, ...) by name of the model's variable."""
+    """Draws (chains, draws, ...) by name of the model's variable."""
     log_weights: Array
-    """That each had, (chains, draws)."""
+    """Log weight of each draw before resampling, (chains, draws)."""
     check: ImportanceCheck
 
     def chain(self, chain: int) -> dict[str, Array]:
-        """The values of one chain, by name."""
+        """Return the values of one chain, by name."""
         return {name: value[chain] for name, value in self.values.items()}
 
 
 def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArray) -> ImportanceCheck:
-    """Weight draws of a posterior.
+    """Check a solution by importance weights of draws from its posterior.
 
     Parameters
     ----------
@@ -254,9 +255,9 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
         Name of the approximation.
     solution : Solution
     f : array (draws, c, n)
-        Draws of latent values from it.
+        Draws of latent values from the solution.
     mean : DataArray (point, class) or (point)
-        Means of the latent values, whose names of axes and coordinates the result gets.
+        Means of the latent values, with the dims and coords of the result.
 
     Returns
     -------
@@ -265,11 +266,13 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
     Raises
     ------
     ValueError
-        If there are fewer than 100 draws, or if the density of one is not finite.
+        If there are fewer than 100 draws, or if the density of a draw is not finite.
     """
     count = len(f)
     if count < _FEWEST:
-        raise ValueError(f"draws must be at least {_FEWEST}, so that their weights have a tail, but is {count}.")
+        raise ValueError(
+            f"draws must be at least {_FEWEST}, so that the tail of the weights can be fitted, but is {count}."
+        )
     log_likelihood, log_sites, x = _pointwise(solution, f)
     raw = _log_weights(solution, log_likelihood, x)
     if not np.isfinite(raw).all():
@@ -307,16 +310,16 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
 
 
 def log_importance_weights(solution: Solution, f: Array) -> tuple[Array, Array]:
-    """Log p(f) p(y | f) / q(f) (draws,), and the latent values minus their mean under q, (draws, c, n)."""
+    """Return log p(f) p(y | f) / q(f) (draws,), and latent values minus their mean under q, (draws, c, n)."""
     log_likelihood, _, x = _pointwise(solution, f)
     return _log_weights(solution, log_likelihood, x), x
 
 
 def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
-    """Log weights (draws,).
+    """Return log weights (draws,).
 
-    q(f) is the prior times sites over a normaliser, so that the prior cancels. The sites are 1 at the mean, so that no
-    large numbers are subtracted.
+    The prior cancels, since q(f) is the prior times sites, divided by a normaliser. Sites are scaled to be 1 at the
+    mean, so no large numbers are subtracted.
     """
     posterior = solution.posterior
     total: Array = log_likelihood.sum(axis=1)
@@ -324,9 +327,9 @@ def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
 
 
 def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
-    """Log likelihood and log of the site, 1 at the mean, of each draw and point, (draws, n) each; and x.
+    """Return log likelihoods and log sites of draws at points, (draws, n) each, and x.
 
-    Labels are the fitted labels.
+    Sites are scaled to be 1 at the mean.
     """
     posterior = solution.posterior
     x = f - posterior.mean
@@ -336,9 +339,9 @@ def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
 
 
 def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Indices (count,) of resampled draws, in random order.
+    """Return indices (count,) of resampled draws, in random order.
 
-    By systematic resampling, a draw with the share w of all weights occurs count · w times, rounded up or down.
+    Systematic resampling selects a draw with the share w of the weights count · w times, rounded up or down.
     """
     bounds = np.cumsum(softmax(log_weights))
     marks = (np.arange(count) + rng.random()) / count * bounds[-1]
@@ -349,7 +352,7 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 def resampled_draws(
     check: ImportanceCheck, pool: Mapping[str, Array], shape: tuple[int, int], rng: np.random.Generator
 ) -> ResampledDraws:
-    """Resample draws that were checked to a number of chains and draws."""
+    """Resample checked draws into chains, for a shape (chains, draws)."""
     chains, draws = shape
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)

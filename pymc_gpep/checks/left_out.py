@@ -1,14 +1,14 @@
 """Leave-one-out cross-validation without draws, by rows and by groups of rows.
 
-Latent values of the rows of a group have the posterior q, N(μ, R Rᵀ), f = μ + R ε. It is their posterior q₋ given the
-labels of all other groups, times the sites of the rows, exp(νᵀf − ½ fᵀΠf), normalised. With b = ν − Πμ and
-E = I − RᵀΠR
+Latent values f = μ + R ε of the rows of a group have the posterior q = N(μ, R Rᵀ). It is the normalised product of the
+posterior q₋ given the labels of all other groups and of the sites exp(νᵀf − ½ fᵀΠf) of the rows. With b = ν − Πμ and E
+= I − RᵀΠR
 
     r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 
-Weights p r hardly vary among most draws of q, where sites resemble the likelihood. Their tail is still heavy, usually
-with an infinite variance, since r is unbounded. Half of the draws are therefore draws of q₋. Weights under the mixture
-of both, 2 p r / (1 + r), are at most twice the largest density of the labels.
+Weights p r hardly vary between most draws of q, since sites resemble the likelihood. But their tail is heavy, usually
+with an infinite variance, since r is unbounded. Therefore half of the draws are draws of q₋. Weights under the mixture
+of q and q₋, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,73 +28,75 @@ from pymc_gpep.likelihoods.likelihood import log_predictive
 from pymc_gpep.log_posteriors.latent_functions import GroupOfRows, Labelled
 from pymc_gpep.reading import GPClassifier
 
-_SEED = 20_161_018  # Seed of the draws: equal fits have equal results.
-_EXACT = 1e-5  # Sites equal the likelihood if the difference of their logarithms varies by less (relative).
+_SEED = 20_161_018  # Fixed seed of the draws, so that equal fits return equal results.
+_EXACT = 1e-5  # Relative variation of log likelihood minus log sites below which sites equal the likelihood.
 ROUGH = 0.3
-"""Excess of the log density of a label, from which cavities of methods without its moments are rough."""
-_NEGLIGIBLE = 0.02  # Negligible excess of the largest weights, as a share of a group's density.
+"""`p_loo_i` above which cavities of methods that do not match moments are rough."""
+_NEGLIGIBLE = 0.02  # Largest negligible excess of tail weights, relative to the density of a group.
 
 
 def harmonic(log_weights: Array, log_densities: Array) -> Array:
-    """log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and weights that stand for p(θ | y).
+    """Return log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and log weights of p(θ | y).
 
-    As p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ), the label that is left out has no part in the hyperparameters either.
+    Since p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ), the left-out label has no effect on the hyperparameters.
     """
     return -logsumexp(log_weights - log_densities, axis=0)
 
 
 class Groups(NamedTuple):
-    """Groups of rows."""
+    """Groups of rows that are left out together."""
 
     name: str
-    """The name of the axis over groups."""
+    """Name of the axis over groups."""
     labels: NDArray[np.generic]
     """Names of the groups, (g,)."""
     rows: Sequence[NDArray[np.intp]]
-    """Rows of each."""
+    """Rows of each group."""
 
 
 class LeftOutGroup(NamedTuple):
-    """Log densities of all labels of a group together."""
+    """Joint log densities of the labels of a group."""
 
     without: float
-    """Given the labels of all other groups; NaN where there is no posterior without the group's sites."""
+    """Log density given the labels of all other groups; NaN if the posterior without the group's sites is improper."""
     within: float
-    """Under the whole posterior."""
+    """Log density under the full posterior."""
     error: float
-    """Standard error of `without`, 0 where it is not sampled."""
+    """Standard error of `without`; 0 without sampling."""
     pareto_k: float
-    """Pareto k of the weights of draws, which says whether draws reach where the labels are likely; −inf where the
-    largest weights matter little, or nothing is sampled."""
+    """Pareto k of the weights of draws; −inf if the largest weights are negligible, or without sampling.
+
+    It is high if few draws make the labels likely.
+    """
 
 
 def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutGroup:
-    """Leave one group out.
+    """Return the log densities of the labels of a group that is left out.
 
     Parameters
     ----------
     group : GroupOfRows
-        The posterior of its m rows, their sites, and the observations that are left out. If sites stand for
-        observations that stay as well, their densities are put in place of the sites.
+        Posterior of its m rows, their sites, and the left-out observations. If sites also represent observations that
+        stay, the densities of these observations are included.
     draws : int
-        Number of draws of latent values, where there is more than one row.
+        Number of draws of latent values, if the group has more than one row.
     tolerance : float
         See `Fit.loo`.
     """
     c, m, p = group.root.shape
-    if p > c * m:  # c * m normals suffice
+    if p > c * m:  # c * m normals suffice.
         p = c * m
         group = group._replace(root=np.linalg.qr(group.root.reshape(p, -1).T, mode="r").T.reshape(c, m, p))
     pulls = group.sites.product(group.root.transpose(2, 0, 1))
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)
-    bend, pull = curvature, force  # derivatives of the mass that draws without the rows miss
+    bend, pull = curvature, force  # Derivatives of the factors that draws without the rows must contain.
     if group.removed is not None:
         bend = np.einsum("mp,m,mq->pq", group.root[0], group.removed[0], group.root[0])
         pull = group.removed[1] @ group.root[0]
     try:
         factor = cholesky(np.eye(p) - bend, lower=True)
-    except (LinAlgError, ValueError):  # for example, values that are not finite
+    except (LinAlgError, ValueError):  # For example, values are not finite.
         return LeftOutGroup(np.nan, np.nan, np.nan, np.nan)
     solved = cho_solve((factor, True), pull)
     if m == 1:
@@ -124,13 +126,12 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     log_sites = _log_sites(noise, force, curvature)
     scale = float(np.log(factor.diagonal()).sum()) - 0.5 * float(pull @ solved)
     level = log_p - log_sites
-    if not group.kept and np.ptp(level) < _EXACT * (1.0 + abs(level[0])):  # sites are the likelihood
+    if not group.kept and np.ptp(level) < _EXACT * (1.0 + abs(level[0])):  # Sites equal the likelihood.
         root = cholesky(np.eye(p) + curvature, lower=True)
         within = 0.5 * float(force @ cho_solve((root, True), force)) - float(np.log(root.diagonal()).sum())
         return LeftOutGroup(float(level[0]) + scale, float(level[0]) + within, 0.0, -np.inf)
     log_ratio = scale - (log_sites if group.removed is None else _log_sites(noise, pull, bend))
-    # With this constant, density without sites / posterior = r / scale; the density of draws is (1/2 + r/2) ×
-    # posterior.
+    # q₋ / q = r / scale with this constant. The density of the draws is (½ + r/2) q.
     log_weights = level + scale - np.logaddexp(-np.log(2.0), -np.log(2.0) + log_ratio)
     inside = log_own[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
@@ -145,46 +146,46 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         of_others, _ = importance_estimate(log_weights)
         weights = weights - np.exp(log_weights - of_others.value)
         value -= of_others.value
-    # Both halves have equally many draws, so that their difference adds no error.
+    # Both halves have equal numbers of draws, so their difference adds no error.
     halves = weights.reshape(2, -1)
     error = float(np.sqrt(halves.var(axis=1, ddof=1).sum() / halves.shape[1])) / 2.0
     return LeftOutGroup(value, within, error, pareto_k)
 
 
 def _log_sites(noise: Array, force: Array, curvature: Array) -> Array:
-    """Return the logarithm of Gaussian factors at draws of the posterior, which is 0 at its mean."""
+    """Return log Gaussian factors, which are 0 at the posterior mean, at draws of the posterior."""
     return np.asarray(noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True))
 
 
 def _pairs(rng: np.random.Generator, count: int, size: int) -> Array:
-    """Return standard normals with their opposites, (2 count, size)."""
+    """Return standard normals and their negatives, (2 count, size)."""
     noise = rng.standard_normal((count, size))
     return np.concatenate([noise, -noise])
 
 
 @cache
 def _class_of_results() -> Any:
-    """Return the class `LeaveOneOut`, which is made when it is first used."""
-    from arviz import ELPDDataLOO  # it is slow to import
+    """Return the class `LeaveOneOut`, created at its first use."""
+    from arviz import ELPDDataLOO  # This import is slow.
 
     @dataclass(kw_only=True, repr=False)
     class LeaveOneOut(ELPDDataLOO):
-        """Leave-one-out cross-validation by cavities, without draws, in the form of ArviZ's PSIS-LOO result.
+        """Result of leave-one-out cross-validation by cavities, with the interface of ArviZ's PSIS-LOO result.
 
         Attributes
         ----------
         method : str
             Name of the approximation.
         n_refitted : int
-            Number of points that were left out by fitting again.
+            Number of points for which the solve was repeated without the point.
         groups : str or None
-            Name of the groups that were left out, of which each is a point of the result.
+            Name of the groups that were left out; each group is a point of the result.
         error_i : xarray.DataArray or None
-            Monte Carlo standard error of `elpd_i`, where that is sampled.
+            Monte Carlo standard error of `elpd_i`, if it is sampled.
         pit_i : xarray.DataArray or None
-            Probability integral transforms, where they were asked for.
+            Probability integral transforms, if they were requested.
         n_rough : int
-            Number of points with a `p_loo_i` above 0.3, where cavities of the approximation are rough.
+            Number of points with a `p_loo_i` above 0.3, for which cavities of the approximation are rough.
 
         Examples
         --------
@@ -214,7 +215,7 @@ def _class_of_results() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Return `LeaveOneOut`, for annotations, pickles and documentation."""
+    """Return the class `LeaveOneOut`, for annotations, pickles and documentation."""
     if name == "LeaveOneOut":
         return _class_of_results()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -230,9 +231,9 @@ def groups_summed_up(
     converged: bool,
     draws: int,
 ) -> Any:
-    """Return a `LeaveOneOut` for log densities (g,) of groups under the whole posterior and without themselves.
+    """Return a `LeaveOneOut` from log densities (g,) of groups, under the full posterior and without each group.
 
-    The standard errors of the log densities without the group, and Pareto k, are sampled.
+    `sampled` are the standard errors of the latter, and Pareto k.
     """
 
     def by_group(values: Array) -> xr.DataArray:
@@ -256,9 +257,9 @@ def summed_up(
     pit: Array | None = None,
     n_rough: int = 0,
 ) -> Any:
-    """Return a `LeaveOneOut` for log densities (n,) of labels under the whole posterior, and without themselves.
+    """Return a `LeaveOneOut` from log densities (n,) of labels, under the full posterior and without each label.
 
-    Points have the coords of the model if they are `named` there.
+    If `named`, points have the coords of the model.
     """
     name = classifier.response
     dim = classifier.point_dim or f"{name}_dim_0"
@@ -278,7 +279,7 @@ def summed_up(
 
 
 def _totals(of_each: Callable[[Array], xr.DataArray], lpd: Array, elpd: Array, converged: bool) -> dict[str, Any]:
-    """Totals of a result, computed from the log densities of its rows or groups."""
+    """Return the totals of a result, from the log densities of its rows or groups."""
     return {
         "elpd": float(elpd.sum()),
         "se": float(np.sqrt(len(elpd) * elpd.var())),

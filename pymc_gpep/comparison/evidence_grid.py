@@ -33,26 +33,26 @@ def evidence_grid(
     progressbar: bool = True,
     **options: Any,
 ) -> xr.Dataset:
-    """Compute the evidence over a grid of hyperparameters, and scores of held-out points if they are given.
+    """Compute the evidence, and scores of held-out points if there are any, over a grid of hyperparameters.
 
-    The grid is walked row by row, every second row backwards, so that each solve starts near the last one. Priors of
-    the hyperparameters are not included. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested EP
-    paper).
+    Solves follow the grid row by row, every second row backwards, so each solve starts from a solution nearby. The
+    evidence does not include priors of the hyperparameters. `gpep.plots.plot_evidence_grid` draws the result (Figure 7
+    of the nested EP paper).
 
     Parameters
     ----------
     model : pm.Model
         A classifier with `pm.gp.Latent` priors.
     values : dict of str to array
-        Values on their natural scale, by the name of the hyperparameter. All elements of an array have the same value,
-        for example one length scale for all inputs.
+        Values of hyperparameters on their natural scale, by name. All elements of an array hyperparameter have the same
+        value, for example one length scale for all inputs.
     method : str, optional
-        Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
-        for a softmax, and EP for a likelihood of one latent function.
+        Name of the approximation, as for `pm.fit`. The default is nested EP for a multinomial probit, Laplace's
+        approximation for a softmax, and EP for a likelihood of one latent function.
     at : dict of str to array, optional
         Values of the other hyperparameters, for example `fit.hyperparameters`.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values of the model, for predictions.
+        Processes of the latent values, for predictions.
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional
@@ -63,17 +63,18 @@ def evidence_grid(
         Name of the likelihood, if the model has several.
     progressbar : bool
     **options
-        Options of the approximation, as `pymc_gpep.methods` lists them for each method.
+        Options of the approximation; `pymc_gpep.methods` lists the options of each method.
 
     Returns
     -------
     xarray.Dataset
-        A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN where the
-        approximation failed; `converged` and `iterations` describe each solve. Held-out points add `mlpd`, the mean log
-        predictive density of the observations. Classes add `accuracy`, the share of points whose most probable class is
-        right. They also add `information`, the bits for each label by which predictions exceed the frequencies of
-        classes in training (Nickisch and Rasmussen 2008). Ordered classes add `ranked_probability`, the mean ranked
-        probability score, 0 at best. Counts add `squared_error`, the squared error of the predictive mean.
+        A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN if the
+        approximation failed; `converged` and `iterations` describe each solve. With held-out points there is `mlpd`,
+        the mean log predictive density of the observations. For classes there is also `accuracy`, the share of points
+        whose most probable class is right. `information` is the number of bits a label by which predictions are better
+        than the class frequencies in training (Nickisch and Rasmussen 2008). For ordered classes there is
+        `ranked_probability`, the mean ranked probability score (0 at best). For counts there is `squared_error`, the
+        squared error of the predictive mean.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def evidence_grid(
     free = [str(rv.name) for rv in model.free_RVs]
     named = [name for name in (*values, *(at or {})) if name in free]
     classifier = read_classifier(model, likelihood, named, means=True)
-    solver = approximator(method, classifier.likelihood_model, options, ", besides what evidence_grid takes itself")
+    solver = approximator(method, classifier.likelihood_model, options, ", besides arguments of evidence_grid")
     classifier = by_groups(classifier, solver)
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     by_variable = _values_by_variable(classifier, axes, at)
@@ -142,7 +143,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _values_by_variable(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
-    """Return values of all hyperparameters in their shapes. The grid replaces the values of its own axes."""
+    """Return arrays of all hyperparameters in their shapes; the grid later replaces the values of its axes."""
     known = {rv.name: rv for rv in classifier.hyperparameters}
     listed = ", ".join(map(repr, known)) or "none"
     if not axes:

@@ -1,4 +1,4 @@
-"""Fits and draws of samplers, from a dict by name, with the same functions to read both, also at new rows."""
+"""Functions that read fits and draws of samplers in the same way, also at new rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -38,46 +38,46 @@ from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows
 
 
 def drawn_sum(classifier: GPClassifier) -> "DrawnSum | None":
-    """Return the latent functions of a model as a sum, for its draws; None if they are only processes."""
+    """Return the latent functions of a model as a sum of drawn variables; None if they are only processes."""
     return DrawnSum(classifier.prior) if isinstance(classifier.prior, LatentSum) else None
 
 
 class DrawnSum:
-    """Values of latent functions, given the values of their variables."""
+    """Latent functions as a function of draws of their variables."""
 
     def __init__(self, prior: LatentSum) -> None:
         self._prior = prior
 
     @property
     def variables(self) -> list[Variable]:
-        """The variables behind the argument: free variables of the model, and values of Gaussian processes."""
+        """Variables on which the argument depends: free variables of the model, and values of Gaussian processes."""
         prior = self._prior
         own: set[Variable] = {latent.f for latent in prior.processes}
         behind = set(ancestors([prior.argument], blockers=own))
         return [v for v in (*prior.model.free_RVs, *own) if v in behind]
 
     def at_own_rows(self) -> Callable[[Sequence[Array]], Array]:
-        """Return the function from values of `variables` to latent functions (c, n) at the fitted rows."""
+        """Return a function of values of `variables` that computes latent functions (c, n) at the fitted rows."""
         function = _function(self.variables, self._prior.argument)
         return lambda values: self._by_function(function(*values), self._prior.n_points)
 
     def at_new_rows(
         self, data: Mapping[str, ArrayLike] | None, count: int = 1
     ) -> tuple[int, Callable[[Sequence[Array]], Array]]:
-        """Return the number of new rows m, and the function that computes latent functions (c, m).
+        """Return the number m of new rows, and a function of values of `variables` for latent functions (c, m).
 
         A single row is repeated `count` times.
 
         Raises
         ------
         StructureError
-            If Gaussian processes are among the terms: their values at other inputs are not among draws.
+            If Gaussian processes are among the terms, since draws have no values at other inputs.
         """
         prior = self._prior
         if prior.processes:
             raise StructureError(
-                f"Draws have the values of {listing([latent.f for latent in prior.processes])} at the rows of the "
-                "model alone. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
+                f"Draws have the values of {listing([latent.f for latent in prior.processes])} only at the rows of "
+                "the model. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
             )
         new_rows = prior.at_new_rows(None, {})
         assert isinstance(new_rows, SumAtNewRows)
@@ -89,7 +89,7 @@ class DrawnSum:
         unchecked = [new_rows.behind.apart(there, new)]
 
         def check(values: Sequence[Array]) -> None:
-            """Refuse an argument whose rows depend on each other, given values of `variables`."""
+            """Raise a StructureError if rows of the argument depend on each other, given values of `variables`."""
             rows, others = unchecked[0]
 
             def partly(inputs: Sequence[Variable]) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ class DrawnSum:
         return m, at
 
     def _by_function(self, found: Any, n: int) -> Array:
-        """Values of the argument as (c, n)."""
+        """Return values of the argument in the shape (c, n)."""
         prior = self._prior
         spread = np.broadcast_to(found, (n, prior.n_functions)[: 1 + prior.by_class])
         return np.asarray(spread.T if prior.by_class else spread[None], np.float64)
@@ -133,19 +133,19 @@ Result = Fit | xr.DataTree
 
 
 def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
-    """Check that `results` are fits or DataTrees of draws, by name; a single one gets the name given.
+    """Return results by name, after a check that they are fits or DataTrees of draws.
 
     Raises
     ------
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If there are no results, or if a DataTree has no posterior draws.
+        If results are empty, or if a DataTree has no posterior draws.
     """
-    # A DataTree is itself a mapping.
+    # A DataTree is itself a Mapping.
     named = dict(results) if isinstance(results, Mapping) and not isinstance(results, Result) else {single: results}
     if not named:
-        raise ValueError("results is empty. Give it fits or draws by name.")
+        raise ValueError("results is empty. Pass fits or draws by name.")
     for name, result in named.items():
         if isinstance(result, xr.DataTree):
             if "posterior" not in result.children:
@@ -160,7 +160,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
 
 
 def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPClassifier:
-    """Return the classifier read from the model given, or else from the model of the first fit.
+    """Return the classifier of `model`, or of the first fit if `model` is None.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
 
 
 def reference_among(results: Mapping[str, Result], reference: str | None) -> str:
-    """Return the name of the reference: the name given, else the first draws, else the first fit.
+    """Return the name of the reference. For None it is the first draws, else the first fit.
 
     Raises
     ------
@@ -193,12 +193,12 @@ def reference_among(results: Mapping[str, Result], reference: str | None) -> str
 
 
 def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
-    """Return draws of the latent values, (s, c, n), with chains one after another.
+    """Return draws of the latent values, (s, c, n), with concatenated chains.
 
     Raises
     ------
     ValueError
-        If the latent values are not among the draws, or do not have the size in the model.
+        If draws have no latent values, or latent values of another size than in the model.
     """
     posterior = idata["posterior"]
     c, n = classifier.n_functions, classifier.n_points
@@ -224,7 +224,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
 
 
 def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
-    """Return draws of variables (s, ...), with chains one after another.
+    """Return draws (s, ...) of each variable, with concatenated chains.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
 
 
 def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:
-    """Return the mean (c, n) of the latent values and the covariance (n, c, c) of each point's values."""
+    """Return means (c, n) and covariances (n, c, c) of the latent values at each point."""
     if not isinstance(result, xr.DataTree):
         mean, cov = result.latent_moments()
         return mean.T, cov
@@ -252,7 +252,7 @@ def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Arr
 
 
 def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
-    """Draws of one hyperparameter, of a density or the nodes of a fit, with a leading dim `sample` and a `weight`.
+    """Return draws of a hyperparameter (or nodes of a fit), with a first dim `sample` and a coordinate `weight`.
 
     Raises
     ------
@@ -290,35 +290,35 @@ def predict_draws(
     dim: str = "new_point",
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Predict from draws at new inputs, exactly up to Monte Carlo error: `predict_draws(idata, Xnew)`, or with `gp`.
+    """Predict from draws at new inputs, exactly up to Monte Carlo error.
 
-    Given a draw of hyperparameters and latent values, the latent functions at a new input are Gaussian and independent
-    between classes. Probabilities are averages over draws of probabilities under these Gaussians, not of indicators of
-    drawn labels, so that few draws suffice.
+    Call `predict_draws(idata, Xnew)`, or `predict_draws(idata, gp, Xnew)`. Given a draw of hyperparameters and latent
+    values, the latent functions at a new input are Gaussian and independent between classes. Class probabilities under
+    these Gaussians are averaged over draws. This needs fewer draws than averages of drawn labels.
 
     Parameters
     ----------
     idata : DataTree
-        Draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover_latent` return them.
+        Draws of the latent values and of all hyperparameters, such as results of `pm.sample` and `gpep.recover_latent`.
     gp : pm.gp.Latent or sequence of them, optional
-        The processes of the model; a list where classes have their own. Without it the covariance at new
+        Processes of the latent values, as a list if classes have separate processes. By default the covariance at new
         inputs is read from the graph of the model.
     Xnew : array (m, d)
-        New inputs; a DataArray gives its first dim and coords to the result.
+        New inputs. The first dim and coords of a DataArray become dim and coords of the result.
     data : dict of str to array, optional
         Data of effects and of the likelihood at the new points, as for `Fit.predict`.
     observed : array (m,), optional
         Observations at the new points, for `log_density`.
     model : pm.Model, optional
-        Model that was sampled; by default the model of the context.
+        Model that was sampled. The default is the model of the context.
     likelihood : str, optional
-        Name of the likelihood, if the model has several of which one is read.
+        Name of the likelihood to read, if the model has several.
     response : str, optional
-        Name of the observed variable that is predicted, where several are read together.
+        Name of the predicted observed variable, if several are read together.
     draws : int
         Largest number of draws used, evenly spaced over all chains. Each draw factorises the prior covariance.
     tolerance : float
-        Error allowed in the probabilities of one draw, where they are computed by quasi-Monte Carlo integration.
+        Allowed error of probabilities given a draw, if they are computed by quasi-Monte Carlo integration.
     dim : str
         Name of the new dimension.
     progressbar : bool
@@ -326,9 +326,8 @@ def predict_draws(
     Returns
     -------
     xarray.Dataset
-        The same variables as the result of `Fit.predict`. They are `p` (new point, class), and `mean` (new point,
-        class) and `cov` (new point, class, class) of the latent functions. Where observations are not classes, their
-        mean and variance take the place of `p`.
+        The variables of `Fit.predict`: `p` (new point, class), and `mean` (new point, class) and `cov` (new point,
+        class, class) of the latent functions. If observations are not classes, their mean and variance replace `p`.
 
     Raises
     ------
@@ -384,13 +383,13 @@ def predict_draws(
 
 
 type _Moments = Callable[[slice], tuple[Array, Array]]
-"""Means and variances (c, k) of latent functions at some of the new rows."""
+"""Function of a slice of k new rows that returns means and variances (c, k) of latent functions."""
 
 
 def _processes(
     classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and the function for moments of Gaussian processes at these rows given a draw."""
+    """Return the number of new rows, and a function for moments of processes at these rows given a draw."""
     cross_covariance = CrossCovariance(classifier.prior, as_gps(gp), {})
     inputs = repeated(cross_covariance.rows(x, data or {}), rows_of_parameters(classifier, data))
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
@@ -417,9 +416,11 @@ def _sum(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None,
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and the function for moments of sums of effects at these rows given a draw."""
+    """Return the number of new rows, and a function for moments of sums at these rows given a draw."""
     if gp is not None or x is not None:
-        raise TypeError("Latent functions that are sums are predicted from draws at other data: data={...}, not Xnew.")
+        raise TypeError(
+            "For latent functions that are sums, predict_draws needs new data: data={...} in place of Xnew."
+        )
     m, at = drawn.at_new_rows(data, rows_of_parameters(classifier, data))
     values = draws_of(idata, [str(v.name) for v in drawn.variables])
 

@@ -1,4 +1,4 @@
-"""The Bayesian bootstrap of scores on held-out points."""
+"""Bayesian bootstrap of scores on held-out points."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -21,16 +21,16 @@ _NUMBERS = 4_000_000  # Largest number of weights in memory: 32 MB.
 
 
 def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any = None) -> NDArray[np.float64]:
-    """Draw the mean of the distribution behind `values` from its posterior, by the Bayesian bootstrap.
+    """Draw the mean of a distribution from its posterior given `values`, by the Bayesian bootstrap.
 
-    A draw is the average of the values with weights from a Dirichlet(1, ..., 1) distribution. Its use for comparing
-    models on held-out data follows Vehtari and Lampinen (2002), "Bayesian model assessment and comparison using
-    cross-validation predictive densities", *Neural Computation* 14.
+    A draw is the average of the values with weights from a Dirichlet(1, ..., 1) distribution. Comparisons of models by
+    it follow Vehtari and Lampinen (2002), "Bayesian model assessment and comparison using cross-validation predictive
+    densities", *Neural Computation* 14.
 
     Parameters
     ----------
     values : array (n, ...)
-        One observation for each point; several columns get the same weights, so that their draws can be compared.
+        Values of n points. Several columns have the same weights, so their draws can be compared.
     draws : int
     random_seed : int, Generator or None
 
@@ -41,7 +41,7 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
     Raises
     ------
     ValueError
-        If there are no values, or if the number of draws is below 1.
+        If `values` is empty, or the number of draws is below 1.
 
     Examples
     --------
@@ -63,20 +63,20 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
 
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:
-    """Information of predictions on labels beyond the frequencies of classes, in bits for each label.
+    """Return the information of predictions beyond class frequencies, in bits a label.
 
-    It is the mean of log₂ p(y) − log₂ n_y/n over held-out labels, with n_y/n the part of class y among the labels of
-    training. It is 0 for predictions by these frequencies, and at most the entropy of the labels where both sets have
-    the same frequencies. Nickisch and Rasmussen (2008), section 12.2, define it for two classes.
+    It is the mean of log₂ p(y) − log₂ n_y/n over held-out labels, with the frequency n_y/n of class y in training. It
+    is 0 for predictions by these frequencies. If both sets have equal frequencies, it is at most the entropy of the
+    labels. Nickisch and Rasmussen (2008), section 12.2, define it for two classes.
 
     Parameters
     ----------
     density : array (m,)
-        Natural logarithms of the probabilities of the held-out labels.
+        Natural logarithm of the probability of each held-out label.
     labels : array (m,)
-        The held-out labels.
+        Held-out labels.
     trained : array (n,)
-        The labels of training.
+        Labels of training.
     n_classes : int
 
     Returns
@@ -98,14 +98,14 @@ def scores_at(
     ynew: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None = None,
 ) -> Callable[[Solution, PointType], dict[str, float]] | None:
-    """Return the function that scores predictions of a solution at hyperparameters, or None without held-out rows.
+    """Return a function of a solution and its hyperparameters that computes scores; None without held-out rows.
 
-    Scores are by name: `mlpd`, the scores of the likelihood, and for classes `information`.
+    The function returns scores by name: `mlpd`, the scores of the likelihood, and for classes `information`.
 
     Raises
     ------
     ValueError
-        If only some of `gp`, `Xnew` and `ynew` are given, but for `gp`, without which the model's graph is read.
+        If `Xnew` or `ynew` is missing. Without `gp` the graph of the model is read.
     """
     given = [gp is not None, Xnew is not None, ynew is not None]
     if not any(given) and data is None:

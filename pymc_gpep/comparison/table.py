@@ -28,22 +28,22 @@ from pymc_gpep.reading import GPClassifier
 
 
 class _Predicted(NamedTuple):
-    """Predictions of one method at m points."""
+    """Predictions of a method at m points."""
 
     p: Array
     """Probabilities of classes, (m, classes)."""
     moments: Array | None = None
-    """Mean and variance of an observation, (2, m), where there are no classes."""
+    """Mean and variance of an observation, (2, m), if observations are not classes."""
     log_density: Array | None = None
-    """Log density of the observations, (m,), where there are no classes."""
+    """Log density of the observations, (m,), if observations are not classes."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """Held-out points, with their observations and prior frequencies; see `compare_methods`."""
+    """Held-out points with their observations; see `compare_methods`."""
 
     classifier: GPClassifier
-    """Classifier of the observed variable that is predicted."""
+    """Classifier of the predicted observed variable."""
     gp: Any
     inputs: ArrayLike | None
     observed: ArrayLike | None
@@ -54,7 +54,7 @@ class HeldOutScores:
     def rows(
         self, results: Mapping[str, Result], reference: str, prob: float, random_seed: Any
     ) -> dict[str, dict[str, float]]:
-        """Return differences between predictions and the reference's, and scores, by method and name of the column.
+        """Return differences between predictions and the reference, and scores, by method and column.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class HeldOutScores:
         if self.probabilities and not self.classifier.observes_classes:
             raise ValueError(
                 f"probabilities must be class probabilities, but {self.classifier.response!r} does not observe "
-                "classes. Leave probabilities out, and give Xnew and ynew."
+                "classes. Leave probabilities out, and pass Xnew and ynew."
             )
         predicted = {name: self._predicted(name, result) for name, result in results.items()}
         rows = self._differences(predicted, reference)
@@ -118,7 +118,7 @@ class HeldOutScores:
         }
 
     def _scores(self, predicted: _Predicted, y: Observed) -> dict[str, Array]:
-        """Scores of each point (m,), by name."""
+        """Return scores of each point (m,), by name."""
         density = predicted.log_density
         if density is None:
             with np.errstate(divide="ignore"):
@@ -129,14 +129,14 @@ class HeldOutScores:
 def _with_intervals(
     scores: Mapping[str, Mapping[str, Array]], reference: str, prob: float, random_seed: Any
 ) -> dict[str, dict[str, float]]:
-    """Means of scores, and of their differences to the reference, with intervals by the Bayesian bootstrap."""
+    """Return means of scores and of differences to the reference, with intervals by the Bayesian bootstrap."""
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1), but is {prob}.")
     names = list(scores[reference])
     measured = np.stack([np.stack([each[name] for name in names], axis=1) for each in scores.values()], axis=1)
     baseline = list(scores).index(reference)
-    with np.errstate(invalid="ignore"):  # where a probability is 0
-        both = np.stack([measured, measured - measured[:, [baseline]]], axis=3)  # (point, method, score, which)
+    with np.errstate(invalid="ignore"):  # A probability may be 0.
+        both = np.stack([measured, measured - measured[:, [baseline]]], axis=3)  # (point, method, score, kind)
         draws = bayesian_bootstrap(both, random_seed=random_seed)
         low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
     mean = both.mean(axis=0)
@@ -171,35 +171,35 @@ def compare_methods(
 ) -> pd.DataFrame:
     """Compare results of several methods in a table.
 
-    Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of the
-    observations and by the accuracy. The Bayesian bootstrap gives intervals of these and of the differences to the
-    reference. Observations that are not classes, and ordered classes, have scores of their own.
+    Held-out points are scored as in the nested EP paper (section 5.4), by the mean log predictive density of the
+    observations and the accuracy. The Bayesian bootstrap yields intervals of these scores and of the differences to the
+    reference. For ordered classes, and for observations that are not classes, there are other scores.
 
     Parameters
     ----------
     results : dict of str to Fit or DataTree
-        Fits that `pm.fit` returned, and draws from MCMC.
+        Results of `pm.fit`, and draws from MCMC, by names of your choice.
     reference : str
-        Name of the result to compare other results with.
+        Name of the result with which the other results are compared.
     model : pm.Model, optional
-        The model; by default the model of the first fit.
+        Model of the results. The default is the model of the first fit.
     gp : pm.gp.Latent or sequence of them, optional
-        The processes of the model. Needed if its graph does not determine their prior at new inputs.
+        Processes of the latent values. They are needed if the graph of the model does not determine their prior at new
+        inputs.
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional
         Observations at held-out points.
     response : str, optional
-        Name of the observed variable that is predicted at held-out points, where the model has several.
+        Name of the predicted observed variable, if the model has several.
     data : dict of str to array, optional
-        Values at held-out points of data that sums of effects are made of, or that the likelihood is given, as for
-        `Fit.predict`.
+        Data of effects and of the likelihood at held-out points, as for `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
-        Precomputed class probabilities of held-out points, by result. Other probabilities are computed:
-        with `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, for example a softmax next
-        to a probit, has its own `gp`, so its probabilities must be given.
+        Precomputed class probabilities of held-out points, by name of the result. Other probabilities are computed by
+        `fit.predict`, or for draws by `gpep.predict_draws`. A fit of another model, for example a softmax compared with
+        a probit, has another `gp`, so its probabilities are required.
     checks : dict of str to ImportanceCheck, optional
-        Results of `fit.importance()`, of fits among the results.
+        Results of `fit.importance()`, by name of the fit.
     prob : float
         Probability of the intervals.
     random_seed : int, Generator or None
@@ -210,41 +210,41 @@ def compare_methods(
     pandas.DataFrame
         One row for each result. Columns that apply to the results:
 
-        - `log_evidence` of fits at the maximum of the hyperparameters. `log_evidence_integrated` where a fit has
-          integrated over them. `lower_bound`, by the fit's Gaussian, for likelihoods of one latent function, and
-          where a method has a bound for its number. All three are of the sparse model for fits with inducing inputs.
+        - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` if a fit
+          integrates over them. `lower_bound` by the Gaussian of the fit, for likelihoods of one latent function and for
+          methods that maximise a bound. With inducing inputs all three belong to the sparse model.
 
-        - The hyperparameters by name, means of draws and of the densities of fits, elements of arrays as `ls[width]`.
+        - Posterior means of the hyperparameters by name, with elements of arrays as `ls[width]`.
 
-        - `latent_mean_difference`, `latent_variance_difference`: mean absolute differences between means, and between
-          variances, of the latent values and the reference's. They are NaN for another likelihood.
+        - `latent_mean_difference`, `latent_variance_difference`: mean absolute differences of means, and of variances,
+          of the latent values from the reference. They are NaN if the likelihoods differ.
 
-        - `probability_difference`: mean absolute difference of the class probabilities of held-out points. Where
-          observations are not classes it is `outcome_difference`, the difference of the predictive means.
+        - `probability_difference`: mean absolute difference of the class probabilities of held-out points. If
+          observations are not classes, there is `outcome_difference`, the difference of the predictive means.
 
-        - `mlpd`, `accuracy`, each with `_low` and `_high`. `mlpd_difference`, `accuracy_difference` are differences
-          between the method and the reference, with their intervals. Ordered classes also have `ranked_probability`,
-          the ranked probability score, 0 at best. Counts have `squared_error` of the predictive mean, instead of
-          `accuracy`.
+        - `mlpd`, `accuracy`, each with `_low` and `_high`. `mlpd_difference` and `accuracy_difference` are differences
+          between the method and the reference, with their intervals. For ordered classes there is also
+          `ranked_probability`, the ranked probability score (0 at best). For counts `squared_error` of the predictive
+          mean replaces `accuracy`.
 
-        - `information`, the bits for each held-out label by which predictions exceed the frequencies of classes in
-          training. It is 0 for these frequencies alone, negative for worse predictions, and at most log₂ c for c
-          balanced classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008).
+        - `information`, the bits a held-out label by which predictions are better than the class frequencies in
+          training. It is 0 for these frequencies, negative for worse predictions, and at most log₂ c for c balanced
+          classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008).
 
         - `effective_size` and `pareto_k` of a fit's weighted draws, from the given `checks`. `probability_shift` and
-          `known`, the results of the same checks point by point.
+          `known` of the same checks, for blocks of points.
 
-        - `seconds` that the fit took once it was compiled, or that sampling took, if recorded in the draws.
+        - `seconds` of the fit without compilation, or of sampling, if the draws contain them.
 
-        The columns on held-out points are there only if `ynew` is given, with `Xnew` or `data`.
+        Columns on held-out points need `ynew`, and `Xnew` or `data`.
 
     Raises
     ------
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If `reference` is not among the results, if `probabilities` or `checks` do not fit them, or if a required
-        argument is missing.
+        If `reference` is not among the results, if names in `probabilities` or `checks` are not results, or if a
+        required argument is missing.
 
     Examples
     --------

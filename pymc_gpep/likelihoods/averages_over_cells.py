@@ -1,15 +1,15 @@
 """Averages of a density of one latent value with any number of modes, over a normal distribution.
 
 A normal density times p may have several modes. Its range is divided into cells on either side of each mode. A cell has
-Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is also an end of
-cells. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails reach one of
-these places.
+Gauss–Legendre nodes in τ, f = mode + c sinh τ, which are dense about the mode and extend far. Cells also end at kinks
+of p. Modes of p are found by its slope at some dozens of places. So a narrow mode is found if its tails reach such a
+place.
 
-If the density is log-concave, there is one mode, which is not searched for among places. A single cell with the
-trapezoid rule in τ takes half of the time.
+A log-concave density has one mode, so slopes at places are not needed. A single cell with the trapezoid rule in τ then
+takes half of the time.
 
-The number of nodes doubles until averages agree. All points share a call of the density, so that plain arrays suffice:
-nothing is compiled. A point is NaN if its averages do not agree, or if the density is NaN at the mean. For a likelihood
+The number of nodes doubles until averages agree. A call of the density computes all points, so NumPy arrays suffice
+without compilation. A point is NaN if its averages do not agree, or if the density is NaN at the mean. For a likelihood
 of one latent function, `computations_of` returns all local computations that follow from the log density.
 """
 
@@ -32,15 +32,15 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 
 _DROP = 45.0  # Fall of the log integrand from its mode to the ends of a range.
-_REACH = 9.5  # Smallest distance from the mean to an end of a range, in standard deviations.
+_REACH = 9.5  # Smallest distance between the mean and an end of a range, in standard deviations.
 _LOOKS = 33  # Number of places where slopes are evaluated first.
 _MODES = 3  # Largest number of modes of a density.
 _STEPS = 40  # Largest number of steps of a search for a mode.
 _LONGEST = 100  # Largest number of steps of other searches.
 _AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # Places about a mode of p, in widths.
-_EVEN = 20.0  # Scale of sinh, in standard deviations, that makes nodes nearly equidistant.
-_BROAD = 4.0  # Width of a cell above which the bend of a log-concave density is narrow.
-_LEAST = 1e-60  # Weight of a node below which its slope, which may overflow, counts as zero.
+_EVEN = 20.0  # Scale of sinh (standard deviations) for which nodes are nearly equidistant.
+_BROAD = 4.0  # Width of a cell above which the bend of a log-concave density counts as narrow.
+_LEAST = 1e-60  # Weight of a node below which its slope counts as 0, since it may overflow.
 _HALVINGS = 50  # Number of bisections in the search for a bend.
 
 
@@ -53,7 +53,7 @@ class CellDensity(Protocol):
 
 
 class DensityPoints(NamedTuple):
-    """Points, each with its normal density and the columns of its density p."""
+    """Points with their normal densities, and with the columns of their densities p."""
 
     density: CellDensity
     mean: Array
@@ -73,14 +73,14 @@ class DensityPoints(NamedTuple):
         return np.stack([value, *(np.where(np.isfinite(each), each, 0.0) for each in (slope, curvature))])
 
     def tilted(self, deviation: Array) -> Array:
-        """log N(f) p(f), up to a constant, and two derivatives."""
+        """Return log N(f) p(f), up to a constant, and two derivatives."""
         value, slope, curvature = self.log_density(deviation)
         scaled = deviation / self.variance
         return np.stack([value - 0.5 * deviation * scaled, slope - scaled, curvature - 1.0 / self.variance])
 
 
 class CellRule(NamedTuple):
-    """f = mean + centre + scale sinh τ, with τ from `low` to `high`, in each cell of each point (k, n)."""
+    """Rule f = mean + centre + scale sinh τ with τ from `low` to `high`, for k cells of n points (k, n)."""
 
     points: DensityPoints
     centre: Array
@@ -104,10 +104,10 @@ class CellRule(NamedTuple):
 
 
 class OneCell(CellRule):
-    """The trapezoid rule over a single cell, arrays (1, n), for smooth unimodal integrands."""
+    """Trapezoid rule over a single cell, arrays (1, n), for smooth unimodal integrands."""
 
     def nodes(self, count: int) -> tuple[Array, Array]:
-        """Return nodes relative to the mean, and weights (nodes, n), equal at the ends, where the integrand is 0."""
+        """Return nodes relative to the mean, and weights (nodes, n). The integrand is 0 at the ends."""
         steps = 4 * count // 3  # 16, 32, 64, ...: most averages agree at 64
         length = self.high - self.low
         tau = self.low + length * np.arange(steps + 1)[:, None] / steps
@@ -121,7 +121,7 @@ def _legendre(count: int) -> tuple[Array, Array]:
 
 
 def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """Return a mode between bounds (n,), with a positive slope at the lower and a negative slope at the upper bound."""
+    """Return modes (n,) between bounds with a positive slope at the lower and a negative slope at the upper bound."""
     at, left = 0.5 * (low + high), np.full(low.shape, True)
     for _ in range(_STEPS):
         _, slope, curvature = function(at)
@@ -139,12 +139,12 @@ def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
 
 
 def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
-    """Return brackets of modes: pairs of neighbouring places (k, n), the bracket of the highest mode first.
+    """Return brackets of modes between neighbouring places (k, n), the bracket of the highest mode first.
 
-    An entry has points, and lower and upper places. The first entry has the first bracket of each point, and so on.
+    Entry j of the list has the bracket j of each point: indices of points, lower places, upper places.
     """
     rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
-    # At p = 0 the slope is undefined: use the rise to the next positive value.
+    # At p = 0 the slope is undefined, so the rise to the next positive value is used.
     rises |= np.isneginf(values[:-1]) & (slopes[1:] < 0.0) & np.isfinite(values[1:])
     rises |= (slopes[:-1] > 0.0) & np.isneginf(values[1:])
     height = np.where(rises, np.maximum(values[:-1], values[1:]), -np.inf)
@@ -177,7 +177,7 @@ def _range(points: DensityPoints) -> tuple[Array, Array]:
 
 
 def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Array]:
-    """Return modes of p between places (k, n), and widths of the modes, (modes, n); NaN for points with fewer modes."""
+    """Return modes of p between places (k, n), and their widths, (modes, n); NaN for points with fewer modes."""
     value, slope, _ = points.log_density(places)
     found = _brackets(places, value, slope)
     modes, widths = np.full((2, len(found), places.shape[1]), np.nan)
@@ -211,7 +211,8 @@ def _cells(
 ) -> list[tuple[NDArray[np.intp], CellRule]]:
     """Return groups of points with equal numbers of cells, and the rules of their cells around modes.
 
-    `modes` are tuples of points, modes and widths. Cells meet at the place (k, n) with the smallest of `values`.
+    `modes` are tuples of points, modes and widths. Between modes, cells meet at the place (k, n) with the smallest
+    value.
     """
     n = places.shape[1]
     count = np.zeros(n, np.intp)
@@ -251,7 +252,7 @@ def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDA
 
 
 def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
-    """Return sorted places (k, n) from end to end, dense about modes of p, and the modes with their widths."""
+    """Return sorted places (k, n) over the range, dense about modes of p, and the modes with their widths."""
     low, high = _range(points)
     even = low + (high - low) * np.linspace(0.0, 1.0, _LOOKS)[:, None]
     modes, widths = _modes_of_density(points, even)
@@ -261,7 +262,7 @@ def _looks(points: DensityPoints) -> tuple[Array, Array, Array]:
 
 
 def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDArray[np.intp]:
-    """Return the indices of the points without a result."""
+    """Return the indices of the points that are not among the points of `found`."""
     every = np.full(count, True)
     for chosen, *_ in found:
         every[chosen] = False
@@ -273,10 +274,10 @@ type _Rules = list[tuple[NDArray[np.intp], CellRule]]
 
 
 def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, high: Array) -> _Rules:
-    """Return the rule of a single cell with ends in τ, about a centre (n,) or the bend of a log-concave density.
+    """Return the rule of a single cell with ends in τ, about a centre (n,) or about a bend of log p.
 
-    If nodes about the centre would miss a bend, the cell is centred at the bend. At a bend log p turns from rising to
-    falling, or becomes flat relative to the width of the rule. The bend is assumed to be a few units wide.
+    A bend is where the concave log p changes from rising to falling, or becomes flat relative to the width of the rule.
+    It is assumed to be a few units wide. If nodes about the centre would miss it, the cell is centred at the bend.
     """
     ends = centre + scale * np.sinh(low), centre + scale * np.sinh(high)
     width = (ends[1] - ends[0]) / (2.0 * _REACH)
@@ -299,7 +300,7 @@ def _one_cell(points: DensityPoints, centre: Array, scale: Array, low: Array, hi
 
 
 def _one_tilted(points: DensityPoints) -> _Rules:
-    """Return the cell of N(f) p(f) around its mode."""
+    """Return the rule of a single cell of N(f) p(f), around its mode."""
     reach = np.sqrt(points.variance) * np.sign(points.tilted(0.0 * points.mean)[1])
     for _ in range(_LONGEST):
         uphill = reach * points.tilted(reach)[1] > 0.0
@@ -322,7 +323,7 @@ def _one_tilted(points: DensityPoints) -> _Rules:
 
 
 def tilted_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """Rules for integrals of N(f) p(f)."""
+    """Return rules for integrals of N(f) p(f)."""
     return _one_tilted(points) if concave else _tilted_cells(points)
 
 
@@ -344,14 +345,14 @@ def _tilted_cells(points: DensityPoints) -> _Rules:
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
     without = _left(len(points.mean), found)
-    if without.size:  # For example at a jump.
+    if without.size:  # For example, the density has a jump.
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
     return _cells(points, found, places, value)
 
 
 def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """Rules for integrals of N(f) log p(f): nearly equidistant, and dense around modes of p."""
+    """Return rules for integrals of N(f) log p(f), with nearly equidistant nodes that are dense around modes of p."""
     sd, ends = np.sqrt(points.variance), _plain_ends(points)
     if concave:
         return _one_cell(points, 0.0 * sd, _EVEN * sd, *(np.arcsinh(end / (_EVEN * sd)) for end in ends))
@@ -359,7 +360,7 @@ def plain_rules(points: DensityPoints, concave: bool = False) -> _Rules:
 
 
 def _plain_ends(points: DensityPoints) -> list[Array]:
-    """Ends, relative to the mean, beyond which N(f) log p(f) is negligible."""
+    """Return the ends, relative to the mean, beyond which N(f) log p(f) is negligible."""
     sd = np.sqrt(points.variance)
     ends = []
     least = np.log1p(np.abs(points.log_density(0.0 * sd)[0])) - _DROP
@@ -386,20 +387,20 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
     without = _left(len(sd), found)
     if without.size:
         found.append((without, 0.0 * sd[without], _EVEN * sd[without]))
-    # Cells meet half way.
+    # Cells meet midway between modes.
     return _cells(points, found, even[[0, -1]], np.zeros((2, len(sd))))
 
 
 _FEWEST, _MOST = 12, 1536  # Smallest and largest number of nodes of a cell.
-_AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes; the error is its square.
-_POINT = 1e-10  # A normal density with a smaller variance counts as a point, for unit curvature.
-_NARROW = 1e-3  # Below this variance, in units of the curvature, derivatives of log p are used.
+_AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes. The error is about its square.
+_POINT = 1e-10  # Variance below which a normal density counts as a point, for unit curvature.
+_NARROW = 1e-3  # Variance, in units of the inverse curvature, below which derivatives of log p are used.
 _SMOOTH = 1e-9  # Rounding error of a second derivative, relative to the inverse variance.
 _POINTS = 2048  # Number of points of a batch.
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """Return sizes of terms and derivatives that count as zero, since they are rounded if N is narrow."""
+    """Return sizes of terms and derivatives that count as 0: for a narrow N they are rounding errors."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))
@@ -439,11 +440,11 @@ def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Ar
 
 
 def _log_average(rule: CellRule, count: int) -> Array:
-    """h and four derivatives in the mean.
+    """Return h and four derivatives in the mean.
 
-    With s = (f − μ)/D the derivatives are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), at kinks as well. Powers
-    of a small D would amplify rounding in the last two. If N is narrow, these are Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its
-    derivative.
+    With s = (f − μ)/D the derivatives are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), also for densities with
+    kinks. Powers of a small D would amplify rounding errors of the last two. For a narrow N they are computed as
+    Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
     """
     variance = rule.points.variance
     deviation, weights, value, (_, slope, curvature) = _tilted_weights(rule, count)
@@ -463,7 +464,7 @@ def _log_average(rule: CellRule, count: int) -> Array:
         average(c * ss) + average(gs * gs) - spread * of_s - 2.0 * second**2,
     ]
     small = variance * (average(np.abs(curvature)) + spread) < _NARROW
-    # Near a kink derivatives of log p miss the change of its slope.
+    # Near a kink, derivatives of log p do not show the change of slope.
     small &= np.abs(average(curvature) + spread - second) * variance < _SMOOTH
     return np.stack([value, first, second, *np.where(small, narrow, wide)])
 
@@ -492,7 +493,7 @@ def _by_blocks(
 
 
 def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bool_]]:
-    """Return points with variances raised to the rules' minimum, log p at the mean, and a mask of raised points."""
+    """Return points with variances of at least the rules' minimum, log p at the mean, and a mask of changed points."""
     at_mean = points.log_density(0.0 * points.mean)
     least = _POINT / (1.0 + np.abs(at_mean[2]) + at_mean[1] ** 2)
     return points._replace(variance=np.maximum(points.variance, least)), at_mean, points.variance < least
@@ -501,7 +502,7 @@ def _widened(points: DensityPoints) -> tuple[DensityPoints, Array, NDArray[np.bo
 def log_average_terms(
     density: CellDensity, mean: Array, variance: Array, columns: Array, concave: bool = False
 ) -> Array:
-    """h of `GaussianAverage` and four derivatives (5, n), see `pymc_gpep.likelihoods.local_computations`."""
+    """Return h of `GaussianAverage` and four derivatives (5, n), see `pymc_gpep.likelihoods.local_computations`."""
 
     def terms(points: DensityPoints) -> Array:
         wide, at_mean, narrow = _widened(points)
@@ -520,7 +521,7 @@ def _plain_weights(rule: CellRule, count: int) -> tuple[Array, Array]:
 
 
 def _average_log(rule: CellRule, count: int) -> Array:
-    """g and its derivatives in mean and variance, the last as Cov(ℓ′, f)/2v, which holds at kinks too."""
+    """Return g and its derivatives in mean and variance, the latter as Cov(ℓ′, f)/2v, which is valid with kinks."""
     deviation, weights = _plain_weights(rule, count)
     value, slope, _ = rule.points.log_density(deviation)
     value = np.where(weights > 0.0, value, 0.0)
@@ -532,7 +533,7 @@ def _average_log(rule: CellRule, count: int) -> Array:
 def average_log_terms(
     density: CellDensity, mean: Array, variance: Array, columns: Array, concave: bool = False
 ) -> Array:
-    """g of `AverageLogDensity`, ∂g/∂m and ∂g/∂v (3, n), see `pymc_gpep.likelihoods.local_computations`."""
+    """Return g of `AverageLogDensity`, ∂g/∂m and ∂g/∂v (3, n), see `pymc_gpep.likelihoods.local_computations`."""
 
     def terms(points: DensityPoints) -> Array:
         wide, at_mean, narrow = _widened(points)
@@ -543,7 +544,7 @@ def average_log_terms(
 
 
 type _Slopes = Callable[[Array, NDArray[np.intp]], Array]
-"""Slopes (p, k, n) at latent values (k, n) of points with these numbers."""
+"""Function of latent values (k, n) and indices of points that returns slopes (p, k, n)."""
 
 
 def average_slopes(
@@ -562,7 +563,7 @@ def average_slopes(
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
 
     class Numbered:
-        """The density, with the indices of points as last column."""
+        """Density whose last column is the index of the point."""
 
         def two_derivatives(self, f: Array, given: Array) -> Array:
             return density.two_derivatives(f, given[:-1])
@@ -580,7 +581,7 @@ def average_slopes(
 
 
 normal_slopes = partial(average_slopes, tilted=False)
-"""Slopes (count, n) of g."""
+"""Function that returns slopes (count, n) of g."""
 
 
 def columns_of(y: Observed, parameters: Array) -> Array:
@@ -599,7 +600,7 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
     """
 
     class Columns:
-        """The density as a function of columns."""
+        """Density as a function of latent values and columns."""
 
         def two_derivatives(self, f: Array, given: Array) -> Array:
             return log_density(f, given[0], given[1:])[:3]
@@ -624,7 +625,7 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
 
 
 class KernelDensity:
-    """A density computed by a kernel, with observations and parameters as columns."""
+    """Density by a kernel, whose columns are observations and parameters."""
 
     def __init__(self, density: ScalarDensity, y: Observed) -> None:
         self._kernel, self._dtype = density.derivatives, y.dtype
@@ -636,7 +637,7 @@ class KernelDensity:
 
 
 def average_log_density(density: ScalarDensity) -> AverageLogDensity:
-    """Return g of a log-concave density computed by a kernel."""
+    """Return the average log density g for a log-concave density by a kernel."""
 
     def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = average_log_terms(KernelDensity(density, y), mean, variance, columns_of(y, parameters), True)
@@ -645,7 +646,7 @@ def average_log_density(density: ScalarDensity) -> AverageLogDensity:
 
 
 def parameter_slopes(density: ScalarDensity, derivatives: Kernel) -> ParameterSlopes:
-    """Return slopes of h and g in the parameters, averages of slopes of log p (`ParameterSlopes`)."""
+    """Return slopes of h and g in the parameters, computed as averages of slopes of log p."""
 
     def averaged(
         kind: Callable[..., Array], mean: Array, variance: Array, y: Observed, parameters: Array, out: Array

@@ -39,7 +39,7 @@ from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardForm, stand
 
 
 class ProbitRV(RandomVariable):
-    """y = 1 if f + ε > 0, else 0, with ε ~ N(0, 1)."""
+    """Random variable y = 1 if f + ε > 0, else 0, with ε ~ N(0, 1)."""
 
     name = "probit"
     signature = "()->()"
@@ -65,7 +65,7 @@ probit_rv = ProbitRV()
 
 
 class Probit(Discrete):
-    r"""Class 0 or 1 by a probit: whether a latent value with unit normal noise is positive.
+    r"""Class label 0 or 1 of a probit model: the label is 1 if the latent value plus unit normal noise is positive.
 
     .. math:: p(y = 1 \mid f) = \Phi(f)
 
@@ -76,7 +76,7 @@ class Probit(Discrete):
     Parameters
     ----------
     f : tensor_like
-        Latent values, one for each label, as ``pm.gp.Latent(...).prior(...)`` returns them.
+        Latent values, one for each label, such as the result of ``pm.gp.Latent(...).prior(...)``.
 
     Raises
     ------
@@ -84,13 +84,13 @@ class Probit(Discrete):
         If an argument is unknown to this distribution and to PyMC, such as `epsilon`.
     ValueError
         If `observed` labels are all missing, not 0 or 1 (or bool), or of a shape that does not fit `f`. Labels in
-        ``pm.Data`` are checked by their present values, labels in other symbolic expressions (``pm.Minibatch``) by
-        their shape only. The model is unchanged after an error.
+        ``pm.Data`` are checked by their present values. For labels in other symbolic expressions (``pm.Minibatch``)
+        only the shape is checked. The model is unchanged after an error.
 
     Notes
     -----
-    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model. But for the label 0 its log probability is −∞ for f ≥
-    8.3, with NaN derivatives. Here both are accurate far into both tails.
+    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model. For the label 0 its log probability is −∞ if f ≥ 8.3,
+    with NaN derivatives. ``Probit`` is accurate far into both tails.
 
     Examples
     --------
@@ -120,18 +120,18 @@ class Probit(Discrete):
 
     @classmethod
     def dist(cls, f: Any, **kwargs: Any) -> TensorVariable:
-        """Return a random variable outside any model; arguments as for the class."""
+        """Return a random variable that belongs to no model; arguments as for the class."""
         noisy = 'Label noise is for two functions: gpep.MultinomialProbit("y", f.T, epsilon=...), f of shape (2, n).'
         refuse_others(kwargs, "gpep.Probit", noisy if "epsilon" in kwargs else "")
         return super().dist([pt.as_tensor_variable(f).astype("float64")], **kwargs)
 
     def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
-        """Return the more probable label."""
+        """Return the more probable label, the initial value."""
         likely = pt.cast(f > 0.0, "int64")
         return likely if rv_size_is_none(size) else pt.full(size, likely)
 
     def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
-        """log Φ(f) for the label 1, log Φ(−f) for 0, −∞ for any other."""
+        """Return log Φ(f) for the label 1, log Φ(−f) for 0, −∞ for other labels."""
         legal = pt.or_(pt.eq(value, 0), pt.eq(value, 1))
         return pt.switch(legal, log_ndtr((2.0 * value - 1.0) * f), -np.inf)
 
@@ -165,7 +165,7 @@ class ProbitLikelihood(TwoClasses):
         return np.asarray(ndtr(f))
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read gpep.Probit, or pm.Bernoulli with a probability Φ(argument) in any spelling."""
+        """Read `gpep.Probit`, or `pm.Bernoulli` with a probability Φ(argument), however it is written."""
         op = variable.owner.op
         if isinstance(op, ProbitRV):
             (latent,) = op.dist_params(variable.owner)

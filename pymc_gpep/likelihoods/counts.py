@@ -1,4 +1,4 @@
-"""Counts by the logarithm of their rate or odds: Poisson, binomial, negative binomial."""
+"""Counts whose log rate or log odds is a latent value: Poisson, binomial, negative binomial."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from pymc_gpep.likelihoods.standard_density import (
     standard_computations,
 )
 
-# Rate below which series replace formulas that subtract, and largest logarithm of a rate.
+# Rate below which series replace differences, and largest log rate.
 _SMALL_RATE, _LARGEST_LOG_RATE = 1e-4, 700.0
 
 
@@ -47,7 +47,7 @@ def _slopes_of_counts(y: NDArray[Any], parameters: Array) -> StandardForm:
 class PoissonLikelihood(StandardLikelihood):
     """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as parameter.
 
-    For an exposure of 0 the offset is `NO_EXPOSURE`. A row with a count of 0 then equals a removed row.
+    For an exposure of 0 the offset is `NO_EXPOSURE`. A row with exposure 0 and count 0 has no effect.
     """
 
     name: ClassVar[str] = "poisson"
@@ -107,12 +107,12 @@ def _form_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 
 def _slopes_of_trials(y: NDArray[Any], parameters: Array) -> StandardForm:
-    return no_slopes(1, 2, len(y))  # Trials are data.
+    return no_slopes(1, 2, len(y))  # Trials are data, without derivatives.
 
 
 @dataclass(frozen=True)
 class BinomialLikelihood(StandardLikelihood):
-    """p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y), with the number of trials N, which is data, as parameter."""
+    """p(y | f) = C(N, y) σ(f)ʸ σ(−f)^(N − y). The parameter is the number of trials N, which is data."""
 
     name: ClassVar[str] = "binomial"
     written: ClassVar[str] = "pm.Binomial(n=trials, logit_p=f)"
@@ -129,11 +129,11 @@ class BinomialLikelihood(StandardLikelihood):
         return None if argument is None else reading_of(argument, trials)
 
     def link(self, f: Array) -> Array:
-        """Probability of a success."""
+        """Return the probability of a success."""
         return np.asarray(expit(f))
 
     def failure(self, f: Array) -> Array:
-        """Probability of a failure, accurate also if small."""
+        """Return the probability of a failure, accurate even if it is small."""
         return np.asarray(expit(-f))
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
@@ -159,7 +159,7 @@ class BinomialLikelihood(StandardLikelihood):
     def cumulative_given(self, y: Array, f: Array) -> Array:
         (trials,) = self.parameters
         count = np.floor(y)
-        # The regularised beta function at the probability of failure.
+        # Distribution function as a regularised beta function of the probability of failure.
         below = betainc(np.maximum(trials - count, 1e-300), count + 1.0, self.failure(f))
         return np.where(count >= trials, 1.0, np.where(count < 0.0, 0.0, below))
 
@@ -178,7 +178,7 @@ class BinomialLikelihood(StandardLikelihood):
 
 
 def _by_link(terms: Callable[[Array], tuple[Array, Array]]) -> tuple[object, ...]:
-    """Return computations of trials; `terms` are log p and log(1 − p), each with three derivatives (4, n)."""
+    """Return local computations of trials. `terms` returns log p and log(1 − p), each with three derivatives (4, n)."""
 
     def log_density(f: Array, y: Observed, parameters: Array) -> Array:
         (trials,) = parameters
@@ -268,7 +268,7 @@ def _slopes_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm
 class NegativeBinomialLikelihood(StandardLikelihood):
     """p(y | f) = Γ(y + α) / (Γ(α) y!) σ(g)ʸ σ(−g)^α, g = f + o: the mean is α exp(f + o).
 
-    Parameters are o, the logarithm of an exposure over α, and the dispersion α; with α → ∞ it is Poisson's.
+    Parameters are o, the logarithm of the exposure divided by α, and the dispersion α. The limit α → ∞ is Poisson.
     """
 
     name: ClassVar[str] = "negative_binomial"

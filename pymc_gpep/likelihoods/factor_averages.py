@@ -1,8 +1,8 @@
-"""Class probabilities averaged over factors that the utilities of the classes share, by the cheapest accurate rule.
+"""Class probabilities of dependent utilities, averaged over common factors by the cheapest rule that is accurate.
 
-The rules are randomised, and exact for polynomials of degree 3 or 5 (Genz and Monahan 1998). The radius is random, and
-so is the rotation of the points on the sphere, from such densities that each rule is unbiased. Its error consists of
-terms of higher degree alone.
+The rules are randomised, and exact for polynomials of degree 3 or 5 (Genz and Monahan 1998). The radius and the
+rotation of the points on the sphere are random, with densities for which each rule is unbiased. Its error consists of
+terms of higher degree.
 
 A. Genz and J. Monahan (1998). Stochastic integration rules for infinite regions. *SIAM Journal on Scientific Computing*
 19 (2), 426–439.
@@ -24,10 +24,10 @@ from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 FEWEST = 5
 """Smallest number of classes for which rules over factors save time."""
 
-_SEED = 20_130_101  # Seed of the points: equal input has equal results.
+_SEED = 20_130_101  # Fixed seed of the points, so that equal input has equal results.
 _CONFIDENCE = 0.99  # Confidence level of reported errors.
-_PIECE = 8  # Number of points that a thread computes at a time.
-_FINEST = 1e-5  # Smallest tolerance: errors of tables and mixtures are of this order.
+_PIECE = 8  # Number of points in a piece of work for a thread.
+_FINEST = 1e-5  # Smallest tolerance, the order of the errors of tables and mixtures.
 
 
 def normal_rule(count: int, k: int) -> tuple[Array, Array]:
@@ -45,23 +45,23 @@ def normal_rule(count: int, k: int) -> tuple[Array, Array]:
 
 
 class UtilityNoise(NamedTuple):
-    """Noise, equal for every class, that turns latent values into utilities; the largest utility is observed."""
+    """Noise that is added to latent values to form utilities, equal for each class. The largest utility is observed."""
 
     common: float
-    """Variance of a normal part."""
+    """Variance of the normal part of the noise."""
     weights: Array
-    """Weights of the components of the rest, a mixture of normals; they sum to 1, and may be negative."""
+    """Weights of the mixture of normals that is the other part. They sum to 1, and may be negative."""
     means: Array
     variances: Array
     error: float
-    """Error of probabilities that tables and mixture cause."""
+    """Error of probabilities due to tables and mixture."""
 
 
 class _Rules(NamedTuple):
     make: Callable[[int, np.random.Generator], tuple[Array, Array]]
-    """Points (rules, points, dimension) and weights (rules, points)."""
+    """Function that returns points (rules, points, dimension) and weights (rules, points)."""
     hopeless: float
-    """Largest error of the previous rules, in units of the tolerance, at which these rules are tried."""
+    """Largest error of the previous rules, in units of the tolerance, for which these rules are tried."""
 
 
 def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -102,8 +102,8 @@ def over_factors(
         Covariances of the latent values, which may be singular.
     noise : UtilityNoise
     tolerance : float
-        Target absolute error. With strongly correlated classes no rule reaches it: check the estimated errors. They are
-        NaN if no rule was tried, as with tolerances below 1e-5.
+        Target absolute error. With strongly correlated classes no rule may reach it, so check the estimated errors.
+        They are NaN if no rule was tried, as for tolerances below 1e-5.
     rules : tuple
         `CHEAP`, with hundreds of points or more, or `DEAR`, with 4,000 to 16,000 points or more.
     """
@@ -145,7 +145,8 @@ def _points(rules: _Rules, dimension: int) -> tuple[Array, Array]:
 def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return rules of degree 3: points (rules, 2 dimension + 1, dimension) and their weights (rules, 2 dimension + 1).
 
-    Their radii are stratified, so that their average is more accurate than their spread suggests. The order is random.
+    The radii are stratified, so the average of the rules is more accurate than their spread suggests. The order is
+    random.
     """
     points, weights = [], []
     for squared in chi2.ppf((np.arange(rules) + rng.random(rules)) / rules, dimension + 2):

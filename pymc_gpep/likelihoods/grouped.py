@@ -1,10 +1,10 @@
-"""The likelihood of groups of rows that have one latent value: a product over the rows of each group.
+"""Likelihood of groups of rows with equal latent values, a product over the rows of each group.
 
     p(y_1 … y_m | f) = exp(c) ∏_j p(y_j | f; θ_j)^w_j
 
-Equal rows of a group are one factor with a weight. Where the likelihood has sufficient statistics
-(`pymc_gpep.likelihoods.pooled_rows`), all rows of a group are one factor, and c holds the remaining constant of the
-product. Factors are parameters of their group, so that groups can be selected, repeated and divided like rows.
+Equal rows of a group form one factor with a weight. If the likelihood has sufficient statistics
+(`pymc_gpep.likelihoods.pooled_rows`), all rows of a group form one factor, and c is the remaining constant of the
+product. Factors are stored as parameters of their group, so groups can be selected, repeated and divided like rows.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, CombinedLikelihood, StandardProduct
 
-_TOGETHER = 20_000  # Largest number of factors whose averages are computed together.
+_TOGETHER = 20_000  # Largest number of factors in a batch of averages.
 
 
 class Factors(NamedTuple):
-    """Factors of groups as arrays, or as graphs if they depend on hyperparameters."""
+    """Factors of groups, as arrays, or as graphs that depend on hyperparameters."""
 
     of: NDArray[np.int64]
-    """The group of each factor, (e,)."""
+    """Index of the group of each factor, (e,)."""
     weights: Array
     """Weights w of the factors, (e,)."""
     y: Any
@@ -64,7 +64,7 @@ class Factors(NamedTuple):
         return found, weights
 
     def numbers(self, count: int) -> Array:
-        """Return the result of `together` for factors as arrays."""
+        """Return the result of `together` as an array, for factors as arrays."""
         table, weights = self.table()
         s, g = table.shape
         own = np.concatenate(
@@ -78,7 +78,7 @@ class Factors(NamedTuple):
         return np.concatenate([self.constant[None], own.reshape(s * (2 + count), g)])
 
     def together(self, count: int) -> TensorVariable:
-        """Return c, and weight, observation and p = `count` parameters of each factor of a group, (1 + s(2 + p), g)."""
+        """Return parameters (1 + s(2 + p), g) of groups: c, then weight, observation and p parameters of factors."""
         table, weights = self.table()
         y, parameters = (pt.as_tensor_variable(each).astype("float64") for each in (self.y, self.parameters))
         own = [pt.constant(weights)[:, None], y[table][:, None], parameters[:, table].transpose(1, 0, 2)]
@@ -90,7 +90,7 @@ class Factors(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """The concatenated factors of some groups."""
+    """Concatenated factors of selected groups."""
 
     slots: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -105,18 +105,18 @@ class _Members(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupedLikelihood(CombinedLikelihood):
-    """The likelihood of groups of rows.
+    """Likelihood of groups of rows.
 
     Parameters
     ----------
     inner : Likelihood
-        The likelihood of a factor.
+        Likelihood of a factor.
     count : int
         Number of parameters of the inner likelihood.
     located : bool
-        Whether observations of factors depend on hyperparameters, as for a density of y − f.
+        Whether the density of a factor is a function of y − f, with observations that may depend on hyperparameters.
     largest : float
-        Largest weight of all factors of a group together.
+        Largest total weight of the factors of a group.
     """
 
     inner: Likelihood | None = None
@@ -129,13 +129,13 @@ class GroupedLikelihood(CombinedLikelihood):
 
     @property
     def own(self) -> Likelihood:
-        """The likelihood of a factor."""
+        """Likelihood of a factor."""
         assert self.inner is not None
         return self.inner
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name of the likelihood of a factor."""
+        """Name of the factors' likelihood."""
         return self.own.name
 
     @property
@@ -178,7 +178,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return tuple(found)
 
     def _members(self, parameters: Array, some: NDArray[np.int64] | None = None) -> _Members:
-        """Return the factors of groups, or of groups at `some` columns."""
+        """Return the factors of all groups, or of the groups at columns `some`."""
         rows = parameters[1:].reshape(-1, 2 + self.count, parameters.shape[1])
         slots, columns = np.nonzero(rows[:, 0] if some is None else rows[:, 0][:, some])
         at = rows[slots, :, columns if some is None else some[columns]]
@@ -186,7 +186,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return _Members(slots, columns, at[:, 0], y, np.ascontiguousarray(at[:, 2:].T))
 
     def _sum(self, kernel: Kernel, *given: Array) -> None:
-        """Write the sum over factors of a kernel's result, given latent values (n,) or moments."""
+        """Write a kernel's result summed over the factors of each group, given latent values (n,) or moments."""
         *points, _, parameters, out = given
         members = self._members(parameters)
         found = np.empty((len(out), len(members.columns)))
@@ -215,12 +215,12 @@ class GroupedLikelihood(CombinedLikelihood):
         kernels: tuple[Kernel, Kernel],
         slopes: bool = False,
     ) -> None:
-        """Write averages: by one kernel for groups of a single factor, by another for products.
+        """Write averages, by one kernel for groups with a single factor, and by another kernel for products.
 
-        Products with a similar number of factors are computed together. Slopes have a row for each of the parameters.
+        Products with similar numbers of factors are computed together. Slopes have a row for each parameter.
         """
         one, product = kernels
-        # Without compiled averages a density computes averages of one factor in the same call as products.
+        # A density without compiled averages computes single factors in the same call as products.
         single = self._single(parameters) & (self.located or not self.own.offers(ColumnDensity))
         columns = np.flatnonzero(single)
         if columns.size:
@@ -256,9 +256,9 @@ class GroupedLikelihood(CombinedLikelihood):
         return members, np.where(weights == 0.0, table[0], table), weights
 
     def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
-        """Return derivatives of the log density, given latent values and group numbers, and all group numbers (1, g).
+        """Return a function for derivatives of the log density of groups by their numbers, and the numbers (1, g).
 
-        Averages evaluate them at many latent values of the same groups.
+        Its arguments are latent values and group numbers. Averages call it for many latent values of the same groups.
         """
         members, table, weights = self._table(parameters)
         slots, n = table.shape
@@ -282,7 +282,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return derivatives, np.arange(n, dtype=np.float64)[None]
 
     def _product(self, mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-        """Write terms of `GaussianAverage` of groups of several factors."""
+        """Write the terms of `GaussianAverage` for groups with several factors."""
         left = np.arange(len(mean))
         members = self._members(parameters)
         if self.own.offers(PowersAverage):
@@ -307,7 +307,7 @@ class GroupedLikelihood(CombinedLikelihood):
         out[:, left] = found
 
     def _standard(self, mean: Array, variance: Array, members: _Members, out: Array) -> NDArray[np.bool_]:
-        """Write averages, without c, of groups whose product has standard form, and return a mask of these groups."""
+        """Write averages, without c, for groups whose product has the standard form. Return a mask of these groups."""
         density, form = self.own.computation(StandardProduct)
         n, columns, weights = len(mean), members.columns, members.weights
         scale, offset, shapes, constant = form(members.y, members.parameters)
@@ -317,7 +317,7 @@ class GroupedLikelihood(CombinedLikelihood):
         chosen = np.bincount(columns, apart, n) == 0.0
         whole = np.stack([np.bincount(columns, weights * row, n) for row in shapes])
         added = np.bincount(columns, weights * constant, n)
-        of, s = offset[:n], scale[:n]  # The first factor of each group.
+        of, s = offset[:n], scale[:n]  # Values of the first factor of each group.
         if rate:
             top = np.full(n, -np.inf)
             np.maximum.at(top, columns, offset)
@@ -338,7 +338,7 @@ class GroupedLikelihood(CombinedLikelihood):
         return ScalarDensity(partial(self._sum, self.own.computation(ScalarDensity).derivatives))
 
     def _placed(self, found: Array, members: _Members, out: Array) -> None:
-        """Write slopes (p, ..., e) in parameters of factors into the rows of `out` for these parameters."""
+        """Write slopes (p, ..., e) in parameters of factors into the rows of `out` that belong to these parameters."""
         out[:] = 0.0
         for i, row in enumerate(found):
             at = 1 + members.slots * (2 + self.count) + 2 + i
@@ -358,7 +358,7 @@ class GroupedLikelihood(CombinedLikelihood):
             out[1 + members.slots * (2 + self.count) + 1, :, members.columns] = -(members.weights * values[1:]).T
 
     def _one_average_slopes(self, kind: str, *given: Array) -> None:
-        """Write slopes of averages of groups that are one factor, or of averages of sums."""
+        """Write slopes of averages for groups with a single factor, or of averages of sums."""
         mean, variance, _, parameters, out = given
         members = self._members(parameters)
         moments = mean[members.columns], variance[members.columns]
@@ -418,7 +418,7 @@ class GroupedLikelihood(CombinedLikelihood):
 
 
 class _Cells:
-    """A density for averages over cells, whose columns are parameters."""
+    """Density for averages over cells, whose columns are parameters."""
 
     def __init__(self, derivatives: Callable[..., None], rows: int = 4) -> None:
         self._derivatives, self._rows = derivatives, rows

@@ -56,15 +56,15 @@ class LabelNoise(OneFunctionPerClass, ABC):
 
     @abstractmethod
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        """log p₀(y_i | f_i) (..., n) of each observation, for latent values (..., c, n)."""
+        """Return log p₀(y_i | f_i) (..., n) of each observation, for latent values (..., c, n)."""
 
     @abstractmethod
     def probabilities_without(self, mean: Array, cov: Array, how: str | None, tolerance: float) -> tuple[Array, Array]:
-        """Predictive probabilities and errors without label noise; see `probabilities`."""
+        """Return predictive probabilities and errors without label noise; see `probabilities`."""
 
     @abstractmethod
     def log_tail_without(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
-        """Log tail probabilities without label noise; see `log_tail`."""
+        """Return log tail probabilities without label noise; see `log_tail`."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         if not self.may_be(variable):
@@ -105,7 +105,7 @@ class LabelNoise(OneFunctionPerClass, ABC):
 
 @dataclass(frozen=True)
 class NoisyMultinomialProbitLikelihood(LabelNoise):
-    """The class of the largest of the latent values, each with unit normal noise, or any class."""
+    """Multinomial probit with label noise."""
 
     name: ClassVar[str] = "noisy_multinomial_probit"
     written: ClassVar[str] = "gpep.MultinomialProbit(..., epsilon=...)"
@@ -131,14 +131,14 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 
 _NARROW = 1e-5
-"""Smallest noise that smooths a step to a probit, relative to the largest standard deviation of latent values."""
+"""Smallest noise of the probit for a step, relative to the largest standard deviation of latent values."""
 _CLOSE = 1e-8  # Smallest noise, relative to the largest difference of means of latent values.
-_NONE = 1e-150  # Smallest noise in absolute terms.
+_NONE = 1e-150  # Smallest absolute noise.
 
 
 @dataclass(frozen=True)
 class RobustMaxLikelihood(LabelNoise):
-    """The class of the largest of the latent values, or any class."""
+    """Step likelihood with label noise: the class of the largest latent value, or any class."""
 
     name: ClassVar[str] = "robust_max"
     written: ClassVar[str] = "gpep.RobustMax"
@@ -166,7 +166,7 @@ class RobustMaxLikelihood(LabelNoise):
 
 
 def _as_utilities(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Return moments of scaled latent values. Unit noise changes the class of the largest by less than 1e-10."""
+    """Return moments of latent values that are scaled so that unit noise changes probabilities by less than 1e-10."""
     mean, cov = np.asarray(mean, np.float64), np.asarray(cov, np.float64)
     apart = mean - mean.max(axis=1, keepdims=True)
     widest = np.sqrt(cov.diagonal(axis1=1, axis2=2).max(axis=1))

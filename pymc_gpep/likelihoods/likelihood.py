@@ -1,7 +1,7 @@
-"""The contract of a likelihood: how it is read in a model, its densities, draws and predictions.
+"""Base class of likelihoods: reading from a model, densities, draws and predictions.
 
-Class probabilities are computed to an absolute error. The score of an improbable label depends on the logarithm of
-its probability. Small probabilities are therefore computed again more precisely, and tiny probabilities by formulas for
+Class probabilities are computed with an absolute error. The score of an improbable label depends on the logarithm of
+its probability. Therefore small probabilities are computed again more precisely, and tiny probabilities by formulas for
 tails.
 """
 
@@ -34,7 +34,7 @@ UNBOUNDED = 1e300
 
 
 def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
-    """Mean (m, c) and covariance (m, c, c) as contiguous arrays.
+    """Return mean (m, c) and covariance (m, c, c) as contiguous arrays.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least
 
 
 def independent_classes(cov: Array) -> NDArray[np.bool_]:
-    """Mask (m,) of points whose covariance (m, c, c) is exactly diagonal."""
+    """Return a mask (m,) of points whose covariance (m, c, c) is exactly diagonal."""
     c = cov.shape[1]
     off_diagonal: NDArray[np.bool_] = (cov.reshape(len(cov), c * c) != 0.0) & ~np.eye(c, dtype=bool).ravel()
     alone: NDArray[np.bool_] = ~off_diagonal.any(axis=1)
@@ -63,7 +63,7 @@ def independent_classes(cov: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Likelihood(LocalLikelihood, ABC):
-    """A distribution of one observation given the c latent values of its point."""
+    """Distribution of an observation given the c latent values of its point."""
 
     written: ClassVar[str]
     """Code with which a user declares the likelihood."""
@@ -76,7 +76,7 @@ class Likelihood(LocalLikelihood, ABC):
     guide: ClassVar[str]
     """Name of the default guide of a sampler: an approximation, or "prior"."""
     function_axis: ClassVar[bool] = True
-    """Whether its argument in a model is (n, c), with an axis for the latent functions, or (n,), for one function."""
+    """Whether the argument in a model is (n, c), with an axis for latent functions. For one function it is (n,)."""
     ways: ClassVar[tuple[str, ...]]
     """Names of computations of predictive probabilities from a Gaussian, the default first."""
     fixes_scale: ClassVar[bool] = True
@@ -101,7 +101,7 @@ class Likelihood(LocalLikelihood, ABC):
         return how or self.ways[0]
 
     def takes_rows(self, count: int) -> bool:
-        """Whether the parameters may have this number of rows."""
+        """Return whether the parameters may have this number of rows."""
         return count == len(self.rows)
 
     def checked_parameters(self, parameters: ArrayLike | None, n_points: int) -> Array:
@@ -128,7 +128,7 @@ class Likelihood(LocalLikelihood, ABC):
         return np.clip(given, -UNBOUNDED, UNBOUNDED)
 
     def observes_classes(self, n_functions: int) -> bool:
-        """Whether observations are classes, for a number of latent functions."""
+        """Return whether observations are classes, for this number of latent functions."""
         return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
     def is_uninformative(self, observed: Observed) -> NDArray[np.bool_]:
@@ -136,11 +136,11 @@ class Likelihood(LocalLikelihood, ABC):
         return np.zeros(len(observed), dtype=bool)
 
     def draw_noise(self, rng: np.random.Generator, f: Array, observed: Observed) -> NDArray[np.bool_]:
-        """Draw a mask (n,) of points whose observation is independent of the latent values f (c, n)."""
+        """Draw a mask (n,) of points whose observations are noise, independent of the latent values f (c, n)."""
         return np.zeros(len(observed), dtype=bool)
 
     def may_be(self, variable: TensorVariable) -> bool:
-        """Whether the likelihood may be read from a random variable, by the distribution of the variable."""
+        """Return whether a random variable has a distribution of this likelihood."""
         return isinstance(variable.owner.op, self.distributions)
 
     @abstractmethod
@@ -151,22 +151,22 @@ class Likelihood(LocalLikelihood, ABC):
         ----------
         variable : TensorVariable
         latents : collection of Variable
-            The latent values of the model, which distinguish the argument from parameters.
+            Latent values of the model. They distinguish the argument from parameters.
         """
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
-        """Return why a random variable for which `may_be` is True cannot be read; None if another likelihood is closer.
+        """Return the reason why a random variable with `may_be` cannot be read; None if another likelihood is closer.
 
         Arguments are the arguments of `read`.
         """
         return None
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable | None:
-        """Return the log probability (n,) of a variable if the result of PyMC loses digits; else None."""
+        """Return a graph of the log probability (n,) if PyMC's log probability loses digits; else None."""
         return None
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable | None:
-        """Add the observed variable to the model of the context, with independent normal latent values integrated out.
+        """Add an observed variable to the model of the context, with independent normal latent values integrated out.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class Likelihood(LocalLikelihood, ABC):
         return None
 
     def check_parameters(self, observed: Observed | None, name: str) -> None:
-        """Raise a ValueError, with the rows, if bound parameters are invalid.
+        """Raise a ValueError that names the rows if parameters are invalid.
 
         Parameters
         ----------
@@ -194,10 +194,10 @@ class Likelihood(LocalLikelihood, ABC):
 
     @abstractmethod
     def log_densities(self, f: Array, observed: Observed) -> Array:
-        """Exact log p(y_i | f_i) (..., n) of each observation (n,), for latent values (..., c, n)."""
+        """Return the exact log p(y_i | f_i) (..., n) of each observation (n,), for latent values (..., c, n)."""
 
     def log_density(self, f: Array, observed: Observed) -> Array:
-        """Exact log p(y | f) (...) of all observations (n,) together, for latent values (..., c, n)."""
+        """Return the exact log p(y | f) (...) of all observations (n,) together, for latent values (..., c, n)."""
         return np.asarray(self.log_densities(f, observed).sum(axis=-1))
 
     @abstractmethod
@@ -237,9 +237,9 @@ class Likelihood(LocalLikelihood, ABC):
         return {"accuracy": (p.argmax(axis=1) == observed).astype(np.float64)}
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Return the predictive mean of an observation and of its square (2, m), arguments as in `probabilities`.
+        """Return the predictive means of an observation and of its square (2, m); arguments as in `probabilities`.
 
-        Likelihoods of observations other than classes override this, `cumulative` and `scores`.
+        Likelihoods of counts and numbers override this method, `cumulative` and `scores`.
 
         Raises
         ------
@@ -249,7 +249,7 @@ class Likelihood(LocalLikelihood, ABC):
         raise TypeError(f"Observations of a {self.name} likelihood are classes, and have no moments.")
 
     def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
-        """Predictive probability (m,) that an observation is at most y (m,), other arguments as in `probabilities`.
+        """Return the predictive probability (m,) that an observation is at most y (m,).
 
         Raises
         ------
@@ -261,7 +261,7 @@ class Likelihood(LocalLikelihood, ABC):
     def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Return predictive probabilities (m,) that an observation is less than, and at most, the observed value.
 
-        Both are equal for continuous observations. A censored observation lies beyond its bound.
+        Both are equal for continuous observations. For a censored observation they are the probability at its bound.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class Likelihood(LocalLikelihood, ABC):
 
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) for tiny integrals, with a small relative error."""
+        """Return log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,), with a small relative error for tiny integrals."""
 
 
 _RELATIVE = 1e-2  # Largest accepted relative error of a probability.
@@ -286,7 +286,7 @@ _TINY = 1e-7  # Smallest probability for which absolute errors of 1e-10 are negl
 def log_predictive(
     likelihood: Likelihood, mean: ArrayLike, cov: ArrayLike, labels: ArrayLike, *, tolerance: float = 5e-5
 ) -> Array:
-    """log ∫ p(y_i | f_i) N(f_i | mean_i, cov_i) df_i at m points.
+    """Return log predictive probabilities log ∫ p(y_i | f_i) N(f_i | mean_i, cov_i) df_i at m points.
 
     Parameters
     ----------
@@ -298,14 +298,14 @@ def log_predictive(
     labels : array_like of int (m,)
         Observed classes, counted from 0.
     tolerance : float
-        Initial absolute error of the probabilities. If it is above a hundredth of the observed class's probability,
-        they are computed again with a smaller tolerance.
+        Initial absolute error of the probabilities. A probability whose error is above a hundredth of its value is
+        computed again with a smaller tolerance.
 
     Returns
     -------
     array (m,)
-        Log probabilities. If the probability is below 1e-7, or its error above a hundredth, the likelihood's own
-        formula for tails has an error of about 0.01. NaN for NaN input.
+        Log probabilities. Probabilities below 1e-7, and probabilities with relative errors above a hundredth, are
+        computed by formulas for tails, with an error of about 0.01. NaN for NaN input.
     """
     mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
     y = np.asarray(labels, likelihood.observed_dtype)

@@ -1,4 +1,4 @@
-"""Readings of observed variables, and link functions in graphs: arguments of rates, probabilities and cutpoints."""
+"""Readings of observed variables, and recognition of link functions in graphs."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, cast
@@ -23,20 +23,20 @@ from pymc_gpep.array_types import Array
 
 
 class Reading(NamedTuple):
-    """Argument and parameters of a random variable."""
+    """Argument and parameters of a likelihood, read from a random variable."""
 
     argument: TensorVariable
-    """Latent values (n, c), or (n,) where there is no axis for functions."""
+    """Latent values (n, c), or (n,) without an axis for functions."""
     parameters: TensorVariable | None = None
-    """Parameters (p, n), or (p, 1) for all points, as a function of hyperparameters and data; else None."""
+    """Parameters (p, n), or (p, 1) for all points, as a graph of hyperparameters and data; None without parameters."""
     unbounded: TensorVariable | None = None
-    """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
+    """Parameters of observations without censoring, if `parameters` contain bounds; else None."""
     totals: TensorVariable | None = None
     """Sums of the observations of each point, (n,) or a number, if the model contains them; else None."""
     everywhere: "Reading | None" = None
-    """The reading at all rows of the data, if some responses are missing; else None."""
+    """Reading at all rows of the data, if responses are missing; else None."""
     likelihood: Any = None
-    """The `Likelihood`, if it depends on the variable that was read; else None."""
+    """The `Likelihood`, if it depends on the variable; else None."""
     names: tuple[str, ...] = ()
     """Names of the latent functions, if the functions are not classes."""
 
@@ -44,24 +44,24 @@ class Reading(NamedTuple):
 NO_EXPOSURE = -1e100
 """Finite number in place of the logarithm of an exposure of 0, far below all latent values."""
 _POINTWISE = (Elemwise, DimShuffle, ViewOp, CheckAndRaise)
-"""Ops that compute the value of a point from the values of this point. The last two return their first input."""
+"""Ops that compute point by point. The last two return their first input."""
 _GRID = np.linspace(-6.0, 6.0, 41)
-# Largest difference between values of a function and of its link: some functions of PyMC take √2 in single precision.
+# Largest difference between values of a function and of a link. Some functions of PyMC use √2 in single precision.
 _LINK_TOLERANCE = 1e-6
 _SCALE = 1.7  # Scale of latent values and cutpoints in a check of probabilities.
 _POWERS = {Reciprocal: -1.0, Sqr: 2.0, Sqrt: 0.5}
-_PLAIN = Mode(linker="py", optimizer=None)  # Compilation would take longer.
+_PLAIN = Mode(linker="py", optimizer=None)  # Python mode, since compilation would take longer.
 
 
 def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> TensorVariable | None:
-    """Return the variable x with value = link(x), point by point; None if it does not exist.
+    """Return the variable x with value = link(x) at each point; None if such a variable does not exist.
 
     Parameters
     ----------
     value : TensorVariable
-        The value of the function, such as a probability.
+        Value of the function, such as a probability.
     link : callable
-        Function of numbers (m,) that returns numbers (m,).
+        Link function of numbers (m,).
     """
     expected = link(_GRID)
     innermost = None
@@ -77,7 +77,7 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
 
 
 def behind(value: TensorVariable) -> list[str]:
-    """Names of the nearest named variables on which a variable depends, in alphabetical order."""
+    """Return the names of the nearest named variables on which a variable depends, in alphabetical order."""
     names: set[str] = set()
     pending: list[Variable] = [value]
     while pending:
@@ -97,7 +97,7 @@ def _arguments(value: TensorVariable) -> Iterator[TensorVariable]:
 
 
 def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
-    """Yield sets of variables that, with constants, determine `value`; each set replaces a variable by its inputs."""
+    """Yield sets of variables that determine `value`. Each set replaces a variable by its inputs."""
     nodes = list(toposort([value]))
     numbers: set[Variable] = set()
     for node in nodes:
@@ -106,7 +106,7 @@ def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
             numbers.update(node.outputs)
     frontier: dict[Variable, None] = {value: None}
     yield list(frontier)
-    for node in reversed(nodes):  # so that users of a variable come before the variable
+    for node in reversed(nodes):  # Nodes that use a variable come before the variable.
         operands = _operands(node)
         if operands and node.outputs[0] in frontier:
             del frontier[node.outputs[0]]
@@ -126,7 +126,7 @@ def _is_number(variable: Variable) -> bool:
 
 
 def _on_grid(value: TensorVariable, argument: TensorVariable) -> Array:
-    """Values of `value` as a function of `argument`."""
+    """Return values of `value` as a function of `argument`."""
     axes = argument.ndim
     grid = pt.tensor("grid", dtype=_GRID.dtype, shape=(None,) * axes)
     on_grid = clone_replace([value], {argument: grid.astype(argument.dtype)}, rebuild_strict=False)
@@ -143,9 +143,9 @@ type _Terms = Iterator[tuple[float, TensorVariable]]
 
 
 def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Reading | None:
-    """Read exp(f + offset), or exposure · exp(f): f, and the offset or the logarithm of the exposure (1, n).
+    """Read exp(f + offset) or exposure · exp(f). Return f, and the offset or log exposure (1, n).
 
-    None if the rate has another form. The offset may depend on hyperparameters.
+    Return None if the rate has another form. The offset may depend on hyperparameters.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Readin
 
 
 def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading | None:
-    """Read a probability σ(−f − offset), PyMC's form of a rate, or n / (n + rate), where f is log rate − log n.
+    """Read a probability n / (n + rate) = σ(−f − offset) of a count with log rate f + offset + log n.
 
     Arguments and results are as for `read_log_rate`.
     """
@@ -202,12 +202,12 @@ def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> Ten
 
 
 def _depends(latents: Collection[Variable]) -> Callable[[Variable], bool]:
-    """Whether a variable depends on latent values."""
+    """Return a function that returns whether a variable depends on latent values."""
     return lambda variable: not set(latents).isdisjoint(ancestors([variable]))
 
 
 def _of_terms(terms: list[tuple[float, TensorVariable]], depends: Callable[[Variable], bool]) -> Reading | None:
-    """Return the terms of a logarithm that depend on latent values, and the sum of other terms as an offset."""
+    """Return the reading of a logarithm: terms with latent values form the argument, other terms the offset."""
     arguments = _merged([(factor, term) for factor, term in terms if depends(term)])
     if not arguments:
         return None
@@ -219,7 +219,7 @@ def _of_terms(terms: list[tuple[float, TensorVariable]], depends: Callable[[Vari
 
 
 def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, TensorVariable]]:
-    """Merge equal terms."""
+    """Add the factors of equal terms."""
     merged: list[tuple[float, TensorVariable]] = []
     for factor, term in terms:
         for i, (other, same) in enumerate(merged):
@@ -232,7 +232,7 @@ def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, Tens
 
 
 class _NotExponentialError(Exception):
-    """A rate depends on latent values other than through an exponential."""
+    """Error of a rate that is not exponential in the latent values."""
 
 
 def _of_logarithm(
@@ -240,10 +240,10 @@ def _of_logarithm(
 ) -> _Terms:
     """Yield terms, with factors, whose sum is `sign` times the logarithm of a rate."""
     if not depends(rate):
-        exposure = rate.astype("float64")  # PyTensor stores constants in the smallest exact type
+        exposure = rate.astype("float64")  # PyTensor stores constants in the smallest exact type.
         none = pt.eq(exposure, 0.0)
-        usable = pt.ge(exposure, 0.0)  # neither negative nor NaN
-        logarithm = pt.log(pt.switch(none | ~usable, 1.0, exposure))  # with a derivative also at exposure 0
+        usable = pt.ge(exposure, 0.0)  # Neither negative nor NaN.
+        logarithm = pt.log(pt.switch(none | ~usable, 1.0, exposure))  # Differentiable also at exposure 0.
         yield sign, pt.switch(usable, pt.switch(none, -np.inf, logarithm), np.nan)
         return
     if rate in latents or rate.owner is None:
@@ -263,7 +263,7 @@ def _of_logarithm(
         case Elemwise(scalar_op=Pow()) if _number(operands[1]) is not None:
             yield from _of_logarithm(cast(float, _number(operands[1])) * sign, operands[0], latents, depends)
         case Elemwise(scalar_op=Sign()):
-            # NaN unless the factor of the exponentials is positive
+            # NaN unless the factor of the exponentials is positive.
             each = _of_logarithm(1, operands[0], latents, depends)
             yield from ((sign, 0.0 * term) for _, term in each if not depends(term))
         case ViewOp() | CheckAndRaise():
@@ -305,7 +305,7 @@ def _of_sum(
 
 
 def softmax_argument(p: Variable) -> TensorVariable | None:
-    """Return the argument of a softmax over classes, class axis last; None if probabilities are not a softmax."""
+    """Return the argument of a softmax over the last axis; None if probabilities are not a softmax."""
     transposed = False
     while (found := _normalised(p)) is None:
         match p.owner and p.owner.op:
@@ -323,7 +323,7 @@ def softmax_argument(p: Variable) -> TensorVariable | None:
 
 
 def _normalised(p: Variable) -> tuple[TensorVariable, tuple[int, ...]] | None:
-    """Return x and its axes of a softmax, which may be written exp(x) / exp(x).sum(axis, keepdims=True)."""
+    """Return the argument x and the axes of a softmax, also if written exp(x) / exp(x).sum(axis, keepdims=True)."""
     match p.owner and p.owner.op:
         case Softmax(axis=axis):
             return cast(TensorVariable, p.owner.inputs[0]), axis
@@ -351,7 +351,7 @@ _LATENT_GRID = np.linspace(-4.0, 4.0, 9)
 def read_cutpoints(
     p: TensorVariable, latents: Collection[Variable], classes: Callable[[Array], Array]
 ) -> Reading | None:
-    """Read probabilities of classes with cutpoints: f / σ and cutpoints κ / σ (K − 1, n); None for another form.
+    """Read f / σ and cutpoints κ / σ (K − 1, n) from probabilities of ordered classes; None for another form.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ def read_cutpoints(
     latents : collection of Variable
         The latent values of the model.
     classes : callable
-        Probabilities (..., K) as a function of (κ − f) / σ, (..., K − 1).
+        Function of (κ − f) / σ (..., K − 1) that returns probabilities (..., K).
     """
     for latent, cut in _differences(p, latents):
         argument = cast(TensorVariable, latent.owner.inputs[0])
@@ -380,14 +380,14 @@ def _numbers(p: TensorVariable, *blockers: Variable) -> list[TensorVariable]:
 
 
 def has_cutpoints(p: TensorVariable, latents: Collection[Variable]) -> bool:
-    """Whether probabilities contain differences of latent values and cutpoints, for any distribution."""
+    """Return whether probabilities contain differences of latent values and cutpoints, for any distribution."""
     return any(True for _ in _differences(p, latents))
 
 
 def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Yield pairs that are subtracted: functions of latent values, as a column, and possible cutpoints, as rows.
+    """Yield subtracted pairs: functions of latent values (a column), and possible cutpoints (rows).
 
-    Cutpoints may depend on Gaussian variables. These variables cannot be integrated.
+    Cutpoints may depend on Gaussian variables, which then are not integrated out.
     """
     known = set(latents)
     for node in toposort([p]):
@@ -408,7 +408,7 @@ def _gives(
     classes: Callable[[Array], Array],
     scale: TensorVariable | None = None,
 ) -> bool:
-    """Whether p equals the probabilities of latent values with cutpoints, both in units of a scale."""
+    """Return whether p equals the probabilities for latent values and cutpoints, both in units of a scale."""
     known = cut.type.shape[1] or (p.type.shape[1] or 3) - 1
     cuts = np.arange(known) - 0.5 * known + 0.3
     inputs = [pt.tensor("latent", dtype="float64", shape=(None, 1)), pt.tensor("cut", dtype="float64", shape=(1, None))]

@@ -1,13 +1,13 @@
-"""Local computations: compiled functions of single points, by type.
+"""Types of local computations: compiled functions of single points that likelihoods offer.
 
-A likelihood offers some of these, and an approximation names the types that it needs. A package adds further types as a
-`pymc_gpep.likelihoods.local_likelihood.Computation`. Arrays: latent values `f` (c, n), labels `y` (n,), covariances
-between the latent values of a point `cov` (n, c, c).
+A likelihood offers computations of several types, and an approximation lists the types that it needs. Another package
+adds computations as a `pymc_gpep.likelihoods.local_likelihood.Computation`. Arrays: latent values `f` (c, n), labels
+`y` (n,), covariances between the latent values of a point `cov` (n, c, c).
 
 Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
-classes, counts or categories as int64, and other numbers as float64. `parameters` (p, n) holds the other parameters of
-the density at each point. Without further parameters the array may be (0, 0) for any n. The kernels write NaN where a
-number cannot be computed, as for an observation that cannot occur.
+classes, counts or categories as int64, and other numbers as float64. `parameters` (p, n) are the other parameters of
+the density at each point. Without such parameters the array may be (0, 0) for any n. Kernels write NaN if a number
+cannot be computed, for example for an impossible observation.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class CoupledQuadrature(NamedTuple):
     update: Kernel
     """New coupled sites, see `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`."""
     conditioned: int = 1
-    """Number of the c classes without quadrature nodes, since their integral has a closed form."""
+    """Number of classes whose integral has a closed form, so they need no quadrature nodes."""
 
 
 class BlockCurvature(NamedTuple):
@@ -81,26 +81,26 @@ class PredictorsNodes(NamedTuple):
 
 
 class Utilities(NamedTuple):
-    """Labels as a function of utilities (latent values plus independent unit noise), unless a label is noise."""
+    """Labels as a function of utilities, which are latent values plus independent unit noise."""
 
     draw: Kernel
     """`(rng, f, y, v)`: an exact draw of v ~ N(f, I) given the observations, written (c, n)."""
 
 
 class UtilityBound(NamedTuple):
-    """Lower bound on the log density by utilities, latent values with unit noise."""
+    """Lower bound of the log density by utilities, which are latent values plus unit noise."""
 
     terms: Kernel
     """See `pymc_gpep.kernels.likelihoods.multinomial_probit.bound_terms`."""
 
 
 class DifferenceFactors(NamedTuple):
-    """The density as an integral over u ~ N(0, 1) of a product of factors of g_j = f_y − f_j + u, treated by EP."""
+    """Density as an integral over u ~ N(0, 1) of a product of factors of g_j = f_y − f_j + u, for inner EP."""
 
     coupled_update: Kernel
-    """New scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
+    """Computes new scalar sites of all g, see `pymc_gpep.kernels.moments.inner_ep.inner_ep_update`."""
     energies: Kernel
-    """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.site_energies`."""
+    """Computes terms of the sites of g in EP's energy, see `pymc_gpep.kernels.schemes.site_energies`."""
     average: Kernel
     """Kernel like `terms` of `GaussianAverage`, for a factor of one g with the label 1."""
 
@@ -109,20 +109,20 @@ class NoisyDifferenceFactors(NamedTuple):
     """`DifferenceFactors` with independent normal noise of the latent values."""
 
     update: Kernel
-    """New scalar sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
+    """Computes new scalar sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_inner_ep_update`."""
     site_parameters: Kernel
-    """Implied sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
+    """Computes sites of f from scalar sites, see `pymc_gpep.kernels.moments.inner_ep.noisy_site_parameters`."""
 
 
 class MixedDifferenceFactors(NamedTuple):
-    """A mixture of a constant and of such a product, or of steps, integrated by inner EP."""
+    """Mixture of a constant and a product like `DifferenceFactors`, or of steps, for inner EP."""
 
     update: Kernel
-    """New sites of any sign, see `pymc_gpep.kernels.methods.label_noise.nested_label_noise_update`."""
+    """Computes new sites of any sign, see `pymc_gpep.kernels.methods.label_noise.nested_label_noise_update`."""
 
 
 class PointFactor(NamedTuple):
-    """The density of a point as one factor of EP, under independent latent values."""
+    """Density of a point as a single factor of EP, under independent latent values."""
 
     derivatives: Kernel
     """`(mean, variance, y, parameters, log_z, rho, gamma)`: log normalisers, see
@@ -130,7 +130,7 @@ class PointFactor(NamedTuple):
 
 
 class TabulatedFactor(NamedTuple):
-    """`PointFactor` of a likelihood without parameters, to about ten digits in a tenth of the time, for many points."""
+    """Faster `PointFactor` of a likelihood without parameters, accurate to about ten digits."""
 
     derivatives: Kernel
     """`(mean, variance, y, log_z, rho, gamma)`, see
@@ -138,7 +138,7 @@ class TabulatedFactor(NamedTuple):
 
 
 class PointAverage(NamedTuple):
-    """Average of a point's log density under independent latent values, or a lower bound of it."""
+    """Average of a point's log density under independent latent values, or a lower bound of the average."""
 
     terms: Kernel
     """`(mean, variance, y, parameters, value, of_mean, of_variance)`, see
@@ -146,10 +146,10 @@ class PointAverage(NamedTuple):
 
 
 class PairFactors(NamedTuple):
-    """A bound of the density by a factor for each other class, which depends on two latent values."""
+    """Lower bound of the density, a product of factors for each other class that depend on two latent values."""
 
     derivatives: Kernel
-    """Log normalisers, see `pymc_gpep.kernels.methods.factors.pair_derivatives`."""
+    """Computes log normalisers, see `pymc_gpep.kernels.methods.factors.pair_derivatives`."""
 
 
 class ScalarDensity(NamedTuple):
@@ -160,7 +160,7 @@ class ScalarDensity(NamedTuple):
 
 
 class ColumnDensity(NamedTuple):
-    """`ScalarDensity` as a function of latent values and of columns, which are computed once for many latent values."""
+    """`ScalarDensity` as a function of latent values and columns, which are computed once for many latent values."""
 
     columns: Kernel
     """`(y, parameters)`: columns, returned (q, n)."""
@@ -172,11 +172,11 @@ class PlainDensity(NamedTuple):
     """Density of one latent value with a kink, unsuitable for Newton's method."""
 
     derivatives: Kernel
-    """Derivatives as in `ScalarDensity`, one-sided where the slope jumps."""
+    """Derivatives as in `ScalarDensity`, but one-sided at jumps of the slope."""
 
 
 class GaussianAverage(NamedTuple):
-    """The density averaged over a normal latent value, h(μ, D) = log ∫ p(y | f) N(f | μ, D) df."""
+    """Log of the density averaged over a normal latent value, h(μ, D) = log ∫ p(y | f) N(f | μ, D) df."""
 
     terms: Kernel
     """`(mean, variance, y, parameters, out)`: h and its first four derivatives in μ, written (5, n).
@@ -184,34 +184,34 @@ class GaussianAverage(NamedTuple):
     D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
     """
     rough: Kernel | None = None
-    """Kernel like `terms` for h and two derivatives, rows 0 to 2 of `out`, to nine digits; None if it saves no time."""
+    """Faster kernel like `terms` for h and two derivatives (rows 0 to 2 of `out`) to nine digits, or None."""
     normal: Kernel | None = None
     """`(y, parameters, out)`: precisions and locations (2, n) of densities that are normal in f; NaN for other rows."""
 
 
 class PowersAverage(NamedTuple):
-    """A product of densities of two classes averaged over a normal latent value, log ∫ p(1 | f)ᵃ p(0 | f)ᵇ N(f) df."""
+    """Log average of powers of class probabilities over a normal latent value, log ∫ p(1 | f)ᵃ p(0 | f)ᵇ N(f) df."""
 
     terms: Kernel
     """`(mean, variance, powers, out)`: written as in `GaussianAverage`, for powers a and b (2, n)."""
 
 
 class AverageLogDensity(NamedTuple):
-    """The log density averaged over a normal latent value, g(m, v) = ∫ log p(y | f) N(f | m, v) df."""
+    """Average of the log density over a normal latent value, g(m, v) = ∫ log p(y | f) N(f | m, v) df."""
 
     terms: Kernel
     """`(mean, variance, y, parameters, out)`: g, ∂g/∂m and ∂g/∂v, written (3, n). ∂²g/∂m² is 2 ∂g/∂v."""
 
 
 class QuadraticBound(NamedTuple):
-    """A lower bound of `AverageLogDensity` in closed form, by a quadratic function of f below the log density."""
+    """Lower bound of `AverageLogDensity` in closed form, from a quadratic lower bound of the log density."""
 
     terms: Kernel
     """`(mean, variance, y, parameters, out)`: the bound and its derivatives in m and in v, written (3, n)."""
 
 
 class ParameterSlopes(NamedTuple):
-    """Derivatives in each row of the parameters, for gradients of evidences."""
+    """Derivatives with respect to each parameter, for gradients of evidences."""
 
     derivatives: Kernel
     """`(f, y, parameters, out)`: slopes of log p(y_i | f_i) and its first two derivatives in f, written (p, 3, n)."""
@@ -221,19 +221,19 @@ class ParameterSlopes(NamedTuple):
     """`(mean, variance, y, parameters, out)`: slopes of g of `AverageLogDensity` at fixed moments, written (p, n)."""
 
 
-# Densities for which the graphs of batch fits have formulas.
+# Densities with formulas in the graphs of batch fits.
 
 
 class NormalResponse(NamedTuple):
-    """p(y | f) = Φ((2y − 1) f) of one latent value."""
+    """Density Φ((2y − 1) f) of one latent value."""
 
 
 class LogisticResponse(NamedTuple):
-    """p(y | f) = 1 / (1 + exp(−(2y − 1) f)) of one latent value."""
+    """Density 1 / (1 + exp(−(2y − 1) f)) of one latent value."""
 
 
 class LargestUtility(NamedTuple):
-    """The probability that the class has the largest utility, latent values with independent normal noise.
+    """Probability that the class has the largest utility, where utilities are latent values plus normal noise.
 
     A parameter, if any, is the share ε of labels drawn uniformly from all classes.
     """

@@ -1,4 +1,4 @@
-"""The part of a likelihood that approximations use: local computations, and observations in the form of kernels."""
+"""The part of a likelihood that approximations use: local computations, and observations as arrays for kernels."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ A_ROW_FOR_EACH_VOTE = (
     "Without a softmax, votes need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
     "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
 )
-"""Advice on how to declare votes (n, classes), as numbers or as single labels."""
+"""Advice on how to declare votes (n, classes)."""
 
 
 _SHOWN = 5  # Largest number of offending labels in an error message.
@@ -81,7 +81,7 @@ def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
 
 
 def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
-    """Return a message about missing observations `name`, and how to leave them out."""
+    """Return a message on missing observations, with the remedy."""
     where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
     more = "; ..." if missing.sum() > _SHOWN else ""
     return (
@@ -92,19 +92,19 @@ def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
 
 
 def some_of(labels: NDArray[Any]) -> str:
-    """Return a text with the smallest distinct labels."""
+    """Return a text with the smallest distinct labels, for messages."""
     return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
 
 
 def without_marks(labels: NDArray[Any]) -> str:
-    """Return how to leave out points with the label −1, as a sentence after a space; empty without such points."""
+    """Return a sentence (after a space) on how to leave out points with the label −1; empty without such points."""
     if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
         return ""
     return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
 
 
 def _plain(values: Any) -> NDArray[Any]:
-    """Return the values as an array, with the mark of pandas at missing values of pandas arrays."""
+    """Return the values as an array. Missing values of pandas arrays stay marked."""
     return np.asarray(np.ma.getdata(values) if np.ma.isMaskedArray(values) else values)
 
 
@@ -115,19 +115,19 @@ def _missing(values: Any) -> NDArray[np.bool_]:
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:
-    """Return a shape in words, with ? for unknown lengths."""
+    """Return a shape as text, with ? for unknown lengths."""
     return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
 
 
 class RowConstants(NamedTuple):
-    """Constants of rows that do not depend on latent values, computed once for many calls with the same rows."""
+    """Local computations that compute constants of rows once, for many calls with the same rows."""
 
     bound_to: Callable[[Observed, Array], tuple[object, ...]]
     """`(y, parameters)`: local computations, returned, that store the constants of these arrays."""
 
 
 class Computation(NamedTuple):
-    """A local computation that a package adds to a likelihood."""
+    """Local computation that another package adds to a likelihood."""
 
     likelihood: str
     """Name of the likelihood."""
@@ -148,7 +148,7 @@ class Computation(NamedTuple):
             )
 
     def why_unused(self) -> str:
-        """Return why no method finds the computation; empty if methods find it."""
+        """Return a text on why methods do not use the computation; empty if they use it."""
         likelihoods = table_of("likelihood")
         if self.likelihood not in likelihoods.names:
             meant = did_you_mean([self.likelihood], likelihoods.names)
@@ -163,38 +163,37 @@ class Computation(NamedTuple):
 COMPUTATIONS: Registry[Computation] = Registry(
     "computation", (), of=Computation, classes=False, check=Computation.check, check_read=Computation.why_unused
 )
-"""Computations that were added to likelihoods."""
+"""Registry of the added computations."""
 
 
 @dataclass(frozen=True)
 class LocalLikelihood(ABC):
-    """A distribution of one observation given the c latent values of its point.
+    """Distribution of an observation given the c latent values of its point.
 
-    All instances of a class are equal. They differ only in the parameters of a model besides latent values, which
-    `given` binds to an instance.
+    All instances of a class are equal. They differ only in their parameters, which `given` sets.
 
     Parameters
     ----------
     parameters : array (p, n)
-        Parameters besides latent values at each of n points, NaN until they are bound; p is 0 for most likelihoods.
+        Parameters at each of n points, NaN until they are set; p is 0 for most likelihoods.
     """
 
     parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
     bound: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
-    """Local computations with the constants of the rows of a solve (`bound_to`), which precede `local`."""
+    """Local computations with the constants of rows (`bound_to`), which have precedence over `local`."""
 
     name: ClassVar[str]
     """Name in approximations, messages and files."""
     sees_common: ClassVar[bool]
-    """Whether adding a number to all latent values of a point changes the likelihood."""
+    """Whether a common shift of all latent values of a point changes the likelihood."""
     has_parameters: ClassVar[bool] = False
     """Whether the likelihood has parameters in addition to latent values."""
     several_rows: ClassVar[bool] = False
-    """Whether the factor of a point is the product over several rows of the data."""
+    """Whether the factor of a point may be a product over several rows of the data."""
     rows: ClassVar[tuple[str, ...]] = ()
-    """Names of the rows of the parameters; a single name if the number of rows is free."""
+    """Names of the parameters; a single name if their number is variable."""
     largest_precision: ClassVar[float]
-    """Upper bound of precisions of scalar sites of EP; 1 if EP has no scalar sites."""
+    """Upper bound of precisions of scalar sites of EP; 1 without scalar sites."""
     log_concave: ClassVar[bool] = True
     """Whether the log likelihood is concave in the latent values."""
     of_prior: ClassVar[bool] = False
@@ -212,14 +211,14 @@ class LocalLikelihood(ABC):
 
     @property
     def computations(self) -> Iterator[object]:
-        """Built-in local computations, then computations registered for its name, imported on demand."""
+        """Built-in local computations, then computations that are registered for the name of the likelihood."""
         yield from self.bound
         yield from self.local
-        # A likelihood that wraps another has the same name but other arrays. Its class has no name.
+        # A likelihood that wraps another likelihood has its name, but other arrays. Then the class has no name.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:
-        """Whether the likelihood has a local computation of this type, built in or registered."""
+        """Return whether the likelihood has a local computation of this type."""
         return any(isinstance(one, kind) for one in self.computations)
 
     def computation[T](self, kind: type[T]) -> T:
@@ -242,7 +241,7 @@ class LocalLikelihood(ABC):
 
     @property
     def refused(self) -> str:
-        """Text, after a space, on methods that do not fit the likelihood; may be empty."""
+        """Text (after a space) on unsuitable methods, for messages; may be empty."""
         return ""
 
     @property
@@ -251,11 +250,11 @@ class LocalLikelihood(ABC):
         return []
 
     def priors(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the rows of each prior that is a factor, and its likelihood with parameters."""
+        """Yield rows and likelihood of each prior that is a factor."""
         return iter(())
 
     def bound_to(self, observed: Observed, parameters: Array) -> Self:
-        """Return the likelihood for a solve with fixed arrays, whose constants are computed once."""
+        """Return the likelihood for a solve with these arrays, with their constants computed."""
         if not self.offers(RowConstants):
             return self
         one = copy(self)
@@ -263,7 +262,7 @@ class LocalLikelihood(ABC):
         return one
 
     def at(self, points: Any) -> Self:
-        """Return the likelihood at some points."""
+        """Return the likelihood at selected points."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
     @abstractmethod
@@ -272,11 +271,11 @@ class LocalLikelihood(ABC):
 
     @abstractmethod
     def check_functions(self, n_functions: int) -> None:
-        """Raise a ValueError unless a point may have this number of latent functions."""
+        """Raise a ValueError if a point cannot have this number of latent functions."""
 
     @abstractmethod
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
-        """Return observations in the form of kernels.
+        """Check observations and return them as an array for kernels.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Log probabilities of observations, and of ranges of observations, as graphs of a model's variables.
 
-`pm.Censored` and `pm.Truncated` have probabilities of ranges. PyMC's versions copy the model's variables, lose digits
-if a distribution function is close to 1, and have no derivatives at infinite bounds.
+`pm.Censored` and `pm.Truncated` use probabilities of ranges. PyMC's graphs copy the model's variables, lose digits if a
+distribution function is close to 1, and have no derivatives at infinite bounds.
 """
 
 from typing import cast
@@ -33,13 +33,13 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.likelihoods.likelihood import UNBOUNDED
 
-_SQRT_HALF = np.sqrt(0.5)  # A Python float would become single precision.
+_SQRT_HALF = np.sqrt(0.5)  # PyTensor would convert a Python float to single precision.
 _CHANGE = np.float64(-1.0)
-_FAR = np.float64(26.0)  # Above this value the series of the scaled complement is exact to rounding.
+_FAR = np.float64(26.0)  # Value above which the series of exp(x²) erfc(x) is exact to rounding.
 
 
 def scaled_erfc(x: TensorVariable) -> TensorVariable:
-    """exp(x²) erfc(x), by its asymptotic series for large x: JAX 0.11 returns NaN from 26.55 to 26.64."""
+    """Return exp(x²) erfc(x), by its series for large x, since JAX 0.11 returns NaN from 26.55 to 26.64."""
     is_far = x > _FAR
     near, far = pt.switch(is_far, _FAR, x), pt.switch(is_far, x, _FAR)
     u = 0.5 / (far * far)
@@ -48,18 +48,18 @@ def scaled_erfc(x: TensorVariable) -> TensorVariable:
 
 
 def log_ndtr(z: TensorVariable) -> TensorVariable:
-    """log Φ(z), with first and second derivatives right far into both tails.
+    """Return log Φ(z), with accurate first and second derivatives far into both tails.
 
-    PyMC's version is accurate to single precision only.
+    PyMC's function has only single precision.
     """
-    # Each form gets only values in its range: outside, its derivatives would be ∞ × 0.
+    # Each expression receives only values in its range, since its derivatives outside would be ∞ × 0.
     in_tail = z < _CHANGE
     low, high = pt.switch(in_tail, z, _CHANGE), pt.switch(in_tail, _CHANGE, z)
     tail = pt.log(0.5 * scaled_erfc(-low * _SQRT_HALF)) - 0.5 * low**2
     return cast(TensorVariable, pt.switch(in_tail, tail, pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))))
 
 
-_SMALL_PROBABILITY = np.float64(1e-280)  # A smaller probability's logarithm is computed by another form.
+_SMALL_PROBABILITY = np.float64(1e-280)  # Probability below which its logarithm is computed by another expression.
 _ZERO = np.float64(-1e-290)
 _UNBOUNDED = np.float64(UNBOUNDED)
 
@@ -76,7 +76,7 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
     if isinstance(op, CensoredRV):
         distribution, lower, upper = others
         above, below = pt.ge(value, upper), pt.le(value, lower)
-        # Bounds of uncensored rows are infinite: keep them out of the derivative.
+        # Bounds of uncensored rows are infinite and must not enter the derivative.
         beyond = log_above(distribution, _before(distribution, pt.switch(above, upper, value)))
         short = log_below(distribution, pt.switch(below, lower, value))
         inside = pt.switch(above, beyond, pt.switch(below, short, log_probability(distribution, value)))
@@ -90,7 +90,7 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
 
 
 def uncensored(variable: TensorVariable) -> TensorVariable:
-    """Return the distribution behind censoring; the variable itself if it is not censored."""
+    """Return the inner distribution of a censored variable; other variables unchanged."""
     op, *others = distribution_parts(variable)
     return others[0] if isinstance(op, CensoredRV) else variable
 
@@ -112,7 +112,7 @@ def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVar
 
 
 def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability of a value or less."""
+    """Return the log probability of at most a value."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
@@ -137,7 +137,7 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability of more than a value, accurate also if the distribution function rounds to 1."""
+    """Return the log probability of more than a value, accurate even if the distribution function rounds to 1."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
@@ -181,7 +181,7 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def distribution_parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
-    """Return the Op of a random variable and its parameters; for a bounded one, distribution and finite bounds."""
+    """Return Op and parameters of a random variable; of a bounded variable, its distribution and finite bounds."""
     node = variable.owner
     while isinstance(node.op, SpecifyShape):
         node = node.inputs[0].owner
@@ -217,7 +217,7 @@ def _clipped(bound: TensorVariable) -> TensorVariable:
 
 
 def _before[Number: TensorVariable | None](distribution: TensorVariable, value: Number) -> Number:
-    """Return the largest number below `value` in the support."""
+    """Return the largest number below `value` in the support; `value` for continuous distributions."""
     if value is None or distribution.dtype.startswith("float"):
         return value
     return cast(Number, pt.ceil(value) - 1.0)
@@ -228,7 +228,7 @@ def _log_between(
 ) -> TensorVariable:
     """Return the log probability of values above `lower` and at most `upper`; None means unbounded.
 
-    If the probability beyond a bound is zero, `inside` replaces the bound, so that derivatives stay finite.
+    If the probability beyond a bound is 0, `inside` replaces the bound, which keeps derivatives finite.
     """
     if lower is None and upper is None:
         return cast(TensorVariable, pt.zeros_like(inside, dtype="float64"))
@@ -259,19 +259,19 @@ def _at_least(value: TensorVariable, least: float) -> TensorVariable:
 
 
 def _of_counts(count: TensorVariable, last: TensorVariable | float, found: TensorVariable) -> TensorVariable:
-    """Return the log probability of more than a count: 0 below 0, and −∞ from the last count on."""
+    """Return `found`, the log probability of more than a count, with 0 below count 0 and −∞ from the last count on."""
     return cast(TensorVariable, pt.switch(pt.lt(count, 0.0), 0.0, pt.switch(pt.ge(count, last), -np.inf, found)))
 
 
 def _log_gamma_above(a: TensorVariable, x: TensorVariable) -> TensorVariable:
-    """log Γ(a, x)/Γ(a), by the first term of its series for large x if it underflows."""
+    """Return log Γ(a, x)/Γ(a), by the first term of its series for large x if it underflows."""
     p = pt.gammaincc(a, x)
     far = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(far) - far - pt.gammaln(a) - pt.log(far - a + 1.0))
 
 
 def _log_gamma_below(a: TensorVariable, x: TensorVariable) -> TensorVariable:
-    """log γ(a, x)/Γ(a), by the first terms of its series for small x if it underflows."""
+    """Return log γ(a, x)/Γ(a), by the first terms of its series for small x if it underflows."""
     p = pt.gammainc(a, x)
     near = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(near) - near - pt.gammaln(a + 1.0) - pt.log(1.0 - near / (a + 1.0)))

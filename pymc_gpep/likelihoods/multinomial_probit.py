@@ -1,4 +1,4 @@
-"""The multinomial probit as a likelihood: class probabilities, and a variant with unequal noise."""
+"""Multinomial probit as a likelihood: class probabilities, and a variant with unequal noise."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -110,7 +110,7 @@ def _with_slopes(
 def log_averages_and_gradients(
     y: np.ndarray, mean: np.ndarray, variance: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log ∫ p(y | f) ∏ N(f_k | mean_k, variance_k) df of many points, and its derivatives.
+    """Return log ∫ p(y | f) ∏ N(f_k | mean_k, variance_k) df of many points, and its derivatives.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def log_averages_and_gradients(
 def _inner_ep_over_points(
     y: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, means: np.ndarray, covs: np.ndarray
 ) -> None:
-    """log Z (n,), tilted moments into `means[0]` and `covs[0]`, derivatives of log Z into `means[1]` and `covs[1]`."""
+    """Write log Z (n,); tilted moments to `means[0]`, `covs[0]`; derivatives of log Z to `means[1]`, `covs[1]`."""
     for i in range(len(y)):
         log_z[i] = tilted_moments(
             mean[i], cov[i], y[i], INNER_SWEEPS, INNER_TOLERANCE, means[0, i], covs[0, i], means[1, i], covs[1, i]
@@ -142,7 +142,7 @@ def _inner_ep_over_points(
 
 
 def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, ...]:
-    """log ∫ p(y | f) N(f | mean, cov) df of many points by inner EP, moments of the integrand, and derivatives.
+    """Return log ∫ p(y | f) N(f | mean, cov) df of many points by inner EP, tilted moments, and derivatives.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[
     log_z : (...) array
         Log normalisers.
     new_mean, new_cov : (..., c) and (..., c, c) array
-        Moments of p(y | f) N(f | mean, cov), normalised.
+        Moments of the normalised p(y | f) N(f | mean, cov).
     of_mean, of_cov : (..., c) and (..., c, c) array
         Derivatives of the log normaliser.
     """
@@ -169,7 +169,7 @@ def inner_ep_moments(y: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[
 
 
 class LogAverage(LabelAverages):
-    """The log average of one point, and its derivatives in mean and variance."""
+    """Log average of the likelihood of one point, and its derivatives in mean and variance."""
 
     gufunc_signature = "(),(c),(c)->(),(c),(c)"
     gufunc_spec = (f"{__name__}.log_averages_and_gradients", 3, 3)
@@ -180,7 +180,7 @@ class LogAverage(LabelAverages):
 class TiltedMoments(LabelAverages):
     """Log normalisers and moments of the tilted distributions of n points, and derivatives of the log normalisers.
 
-    `Blockwise` would add the axis of points as well. PyTensor then fails to rewrite an indexed output.
+    The operation has the axis of points itself, since PyTensor fails to rewrite an indexed output of `Blockwise`.
     """
 
     gufunc_signature = "(n),(n,c),(n,c,c)->(n),(n,c),(n,c,c),(n,c),(n,c,c)"
@@ -230,12 +230,12 @@ def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariabl
 
     Here p(y | f) is the multinomial probit of :class:`MultinomialProbit`: the label is the largest of utilities with
     mean m and covariance Σ + I. So this is the likelihood of a multinomial probit whose utilities are correlated. It
-    can enter a model as a potential, and its parameters are sampled by NUTS.
+    can be added to a model as a potential, and NUTS can sample its parameters.
 
     Parameters
     ----------
     y : tensor_like of int, (...)
-        Labels, 0 ... c−1. Any other label has the log probability −∞.
+        Labels, 0 ... c−1. Other labels have the log probability −∞.
     mean : tensor_like, (..., c)
         Means m of the latent values.
     cov : tensor_like, (..., c, c)
@@ -244,8 +244,8 @@ def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariabl
     Returns
     -------
     log_z : TensorVariable, (...)
-        Approximate log Z, with first derivatives in `mean` and `cov`. It is exact for two classes. It is NaN where
-        `mean` or `cov` are not finite, or squares of them overflow.
+        Approximate log Z, with first derivatives in `mean` and `cov`. It is exact for two classes. It is NaN if `mean`
+        or `cov` is not finite, or if squares overflow.
     new_mean : TensorVariable, (..., c)
         Mean of the tilted distribution p(y | f) N(f | m, Σ) / Z. The moments have no derivatives.
     new_cov : TensorVariable, (..., c, c)
@@ -256,21 +256,21 @@ def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariabl
     TypeError
         If `y` is not of integers.
     ValueError
-        If `mean` and `cov` have too few axes, or less than two or different numbers of classes. Also if batch
+        If `mean` or `cov` has too few axes, or less than two classes. If their numbers of classes differ, or batch
         dimensions do not broadcast.
 
     Notes
     -----
-    This is the inner EP of Riihimäki, Jylänki and Vehtari (2013), appendix A, for one point at a time. Derivatives
-    belong to the approximation: log Z is stationary in its sites. Graphs compiled by numba call the compiled iteration
-    without Python objects. JAX calls it through the host, as a callback.
+    This is the inner EP of Riihimäki, Jylänki and Vehtari (2013), appendix A, for one point at a time. Derivatives are
+    exact derivatives of the approximate log Z, since it is stationary in the sites. Graphs compiled by numba call the
+    compiled iteration directly. JAX calls it through a host callback.
 
     The error of a probability is 1e-3 to 2e-3 on average with three and four classes, and at most 0.013 to 0.04. It is
-    larger where latent values vary more. ``fit.predict`` computes probabilities without this error.
+    larger for larger variances of latent values. ``fit.predict`` computes probabilities without this error.
 
     Examples
     --------
-    Utilities whose noise has a covariance that is learned, as in models of choice:
+    Utilities with a learned covariance of their noise, as in models of choice:
 
     >>> with pm.Model() as model:
     ...     slope = pm.Normal("slope", 0, 1, shape=(2, 3))
@@ -319,7 +319,7 @@ _log_average = Blockwise(LogAverage())
 
 
 class UnequalNoiseProbitRV(RandomVariable):
-    """y = argmax_k (m_k + e_k), e_k ~ N(0, 1 + s_k) independent."""
+    """Random variable y = argmax_k (m_k + e_k) with independent e_k ~ N(0, 1 + s_k)."""
 
     name = "unequal_noise_probit"
     signature = "(c),(c)->()"
@@ -349,7 +349,7 @@ unequal_noise_probit = UnequalNoiseProbitRV()
 
 
 class UnequalNoiseProbit(Discrete):
-    r"""Class labels of a multinomial probit whose latent values are normal, independent, and integrated out.
+    r"""Class labels of a multinomial probit with independent normal latent values that are integrated out.
 
     .. math:: p(y \mid m, s) = \int p(y \mid f) \prod_k N(f_k \mid m_k, s_k) \, df
 
@@ -378,11 +378,11 @@ class UnequalNoiseProbit(Discrete):
     support_point = largest_label
 
     def logp(value: TensorVariable, mean: TensorVariable, variance: TensorVariable) -> TensorVariable:
-        """log p(value | mean, variance)."""
+        """Return log p(value | mean, variance)."""
         return _log_average(pt.as_tensor_variable(value).astype("int64"), mean, variance)[0]
 
 
-_SEED = 20_130_107  # Seed of the points: equal input has equal results.
+_SEED = 20_130_107  # Fixed seed of the points, so that equal input has equal results.
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
 _WIDEST = 1e100  # Largest variance whose square does not overflow.
 
@@ -401,13 +401,13 @@ def class_probabilities(
     cov : (m, c, c) array
         Posterior covariances of the latent values, which may be singular.
     method : {"orthant", "inner_ep"}
-        "orthant" computes the c orthant probabilities of dimension c − 1. Up to three classes the error is rounding.
-        With four it is about 1e-10, unless latent values are a thousand times wider than the noise. A diagonal
-        covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
-        have an error of `tolerance`, by randomised rules over common factors of the classes. If these rules fail,
-        quasi-Monte Carlo rules integrate each class. The random numbers are fixed. The method "inner_ep" is the nested
-        EP paper's approximation: inner EP computes the normalisers of the tilted distributions (appendix A). It is fast
-        with many classes, with an error that does not depend on `tolerance`.
+        "orthant" computes the c orthant probabilities of dimension c − 1. For up to three classes the error is
+        rounding. For four classes it is about 1e-10, unless latent values vary a thousand times more than the noise.
+        With a diagonal covariance there is one integral for any number of classes, with an error of about 1e-10. For
+        five classes or more the error is about `tolerance`, by randomised rules over common factors of the classes. If
+        these rules fail, quasi-Monte Carlo integration is used. The random numbers are fixed. "inner_ep" is the
+        approximation of the nested EP paper: inner EP computes the normalisers of the tilted distributions (appendix
+        A). It is fast for many classes, with an error that does not depend on `tolerance`.
     tolerance : float
         Target absolute error of each probability by "orthant". The work is bounded, so check the returned errors.
 
@@ -428,7 +428,7 @@ def class_probabilities(
         `method` is unknown.
     """
     mean, cov = gaussian_moments(mean, cov, tolerance)
-    # At this width the unit noise is negligible, so that all variances may be scaled down.
+    # At this width the unit noise is negligible, so all variances may be scaled down.
     wider = np.maximum(np.abs(cov).max(axis=(1, 2), initial=0.0) / _WIDEST, 1.0)
     mean, cov = mean / np.sqrt(wider)[:, None], cov / wider[:, None, None]
     if method == "inner_ep":
@@ -455,7 +455,7 @@ def class_probabilities(
 
 
 def _normalised(probabilities: Array) -> tuple[Array, Array]:
-    """Return probabilities normalised to sum to 1, and the distance of their sum from 1 before."""
+    """Return normalised probabilities, and the distance of their sum from 1 before normalisation."""
     total = probabilities.sum(axis=1)
     return probabilities / total[:, None], np.abs(total - 1.0)
 
@@ -470,7 +470,7 @@ def _independent(mean: Array, cov: Array) -> tuple[Array, Array]:
 
 
 def _orthants(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
-    """Return probabilities and errors of five classes or more, each by its own orthant probability."""
+    """Return probabilities and errors of five classes or more, each computed as an orthant probability."""
     points, shifts = _quasi_random_numbers(mean.shape[1])
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors)
@@ -485,7 +485,7 @@ def _two_classes(mean: Array, cov: Array) -> Array:
 
 
 def _by_kernel(kernel: Callable[[Array, Array, Array], None]) -> Callable[[Array, Array], Array]:
-    """Return orthant probabilities (m, c), each computed independently."""
+    """Return a function that computes orthant probabilities (m, c), each independently, by a kernel."""
 
     def probabilities(mean: Array, cov: Array) -> Array:
         found = np.empty(mean.shape)
@@ -509,7 +509,7 @@ def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class MultinomialProbitLikelihood(OneFunctionPerClass):
-    """The class of the largest of the latent values, each with unit normal noise."""
+    """Multinomial probit: the class of the largest utility, a latent value plus unit normal noise."""
 
     name: ClassVar[str] = "multinomial_probit"
     written: ClassVar[str] = "gpep.MultinomialProbit"
@@ -549,5 +549,5 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         return class_probabilities(mean, cov, method=self.check_way(how), tolerance=tolerance)
 
     def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
-        # With two classes there is one factor, and inner EP is exact.
+        # For two classes there is one factor, so inner EP is exact.
         return inner_ep_moments(observed, mean, cov)[0]

@@ -1,6 +1,6 @@
-"""The multinomial probit and the step likelihood as PyMC distributions, with and without label noise.
+"""Multinomial probit and step likelihood as PyMC distributions, with and without label noise.
 
-The Ops treat one point; `Blockwise` gives them batch dimensions, broadcasting and their gradients.
+The Ops compute one point. `Blockwise` adds batch dimensions with broadcasting, and their gradients.
 """
 
 import re
@@ -50,13 +50,13 @@ def flat_points(
     if any(end != ends[1][:1] * k for end, k in zip(ends, axes, strict=True)):
         raise ValueError(f"The moments of a point differ in the number of classes: their shapes are {ends[1:]}.")
     whole = (np.broadcast_to(x, (*batch, *end)) for x, end in zip(arrays, ends, strict=True))
-    # Kernels are compiled once more for read-only arrays.
+    # A kernel would be compiled again for read-only arrays.
     flat = (np.require(x, requirements=("C", "W")) for x in whole)
     return batch, [x.reshape(-1, *end) for x, end in zip(flat, ends, strict=True)]
 
 
 def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log p(y | f) of many points, and its derivative with respect to f.
+    """Return log p(y | f) of many points, and its derivative with respect to f.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def log_probabilities_and_gradients(y: np.ndarray, f: np.ndarray) -> tuple[np.nd
 
 
 def log_probability_hessians(y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Second derivative of log p(y | f) with respect to f of many points, (..., c, c); arguments as above."""
+    """Return the second derivatives of log p(y | f) with respect to f of many points, (..., c, c)."""
     batch, (labels, latent) = flat_points(y, (f,), (1,))
     c = latent.shape[1]
     hessians = np.empty((labels.size, c, c))
@@ -86,7 +86,7 @@ def log_probability_hessians(y: np.ndarray, f: np.ndarray) -> np.ndarray:
 
 
 class LabelAverages(Op):
-    """Operation on labels and on moments of latent values.
+    """PyTensor operation on labels and on moments of latent values.
 
     The first output is the log of an average of the likelihood. The last outputs are its derivatives in the moments.
     Only the first output has derivatives.
@@ -95,7 +95,7 @@ class LabelAverages(Op):
     __props__ = ()
     gufunc_signature: ClassVar[str]
     compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
-    """Function of arrays that returns the outputs. It broadcasts over leading axes."""
+    """Function of arrays that returns the outputs, with broadcasting over leading axes."""
     others: ClassVar[str]
     """Derivatives that are not available, for messages."""
 
@@ -148,7 +148,7 @@ class LabelAverages(Op):
 
 
 class LogProbability(LabelAverages):
-    """log p(y | f) of one point, and as a second output its derivative with respect to f (the kernel's by-product)."""
+    """Operation that returns log p(y | f) of one point, and its derivative with respect to f."""
 
     gufunc_signature = "(),(c)->(),(c)"
     gufunc_spec = (f"{__name__}.log_probabilities_and_gradients", 2, 2)
@@ -168,7 +168,7 @@ class LogProbability(LabelAverages):
 
 
 class LogProbabilityHessian(LabelAverages):
-    """Second derivative of log p(y | f) of one point with respect to f, (c, c)."""
+    """Operation that returns the second derivatives of log p(y | f) of one point with respect to f, (c, c)."""
 
     gufunc_signature = "(),(c)->(c,c)"
     gufunc_spec = (f"{__name__}.log_probability_hessians", 2, 1)
@@ -210,7 +210,7 @@ _hessian = Blockwise(LogProbabilityHessian())
 
 
 def multinomial_probit_log_probability(y: Any, f: Any) -> Variable:
-    """log p(y | f) as a PyTensor expression.
+    """Return log p(y | f) of the multinomial probit as a PyTensor expression.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
     Raises
     ------
     TypeError, ValueError
-        If it is neither a number nor a variable, or not from 0 to below 1.
+        If ε is neither a number nor a variable, or not in [0, 1).
     """
     if isinstance(epsilon, Variable) and not isinstance(epsilon, Constant):
         free = pt.as_tensor_variable(epsilon)
@@ -254,7 +254,7 @@ def as_epsilon(epsilon: Any, name: str) -> float | TensorVariable:
 
 
 def with_label_noise(log_p: TensorVariable, epsilon: TensorVariable, c: TensorVariable) -> TensorVariable:
-    """log((1 − ε) p + ε / c), −∞ for a label outside the classes."""
+    """Return log((1 − ε) p + ε / c); −∞ for a label outside the classes."""
     noisy = pt.logaddexp(pt.log1p(-epsilon) + log_p, pt.log(epsilon / c))
     return pt.switch(pt.eq(epsilon, 0.0), log_p, noisy)
 
@@ -262,7 +262,7 @@ def with_label_noise(log_p: TensorVariable, epsilon: TensorVariable, c: TensorVa
 def with_random_labels(
     rng: np.random.Generator, labels: NDArray[np.int64], epsilon: np.ndarray, c: int
 ) -> NDArray[np.int64]:
-    """Return labels, with a share ε of labels drawn again from c classes."""
+    """Replace a share ε of the labels by labels drawn uniformly from c classes."""
     anew = rng.random(labels.shape) < epsilon
     drawn: NDArray[np.int64] = np.where(anew, rng.integers(c, size=labels.shape), labels)
     return drawn
@@ -301,7 +301,7 @@ def _numba_noisy_labels(op: NoisyLabelsRV, node: Apply) -> Callable[..., Any]:
 
 
 class NoisyMultinomialProbitRV(NoisyLabelsRV):
-    """y = argmax_k (f_k + e_k), e_k ~ N(0, 1) independent, with probability 1 − ε, else any class."""
+    """Random variable y = argmax_k (f_k + e_k), e_k ~ N(0, 1), with probability 1 − ε, else any class."""
 
     name = "noisy_multinomial_probit"
     _print_name = ("MultinomialProbit", "\\operatorname{MultinomialProbit}")
@@ -329,14 +329,14 @@ class NoisyMultinomialProbit(Discrete):
 
     @classmethod
     def dist(cls, f: TensorVariable, epsilon: float | TensorVariable, **kwargs: Any) -> TensorVariable:
-        """Return a random variable outside any model."""
+        """Return a random variable that belongs to no model."""
         refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
         return super().dist([f, epsilon], **kwargs)
 
     support_point = largest_label
 
     def logp(value: TensorVariable, f: TensorVariable, epsilon: TensorVariable) -> TensorVariable:
-        """log p(value | f)."""
+        """Return log p(value | f)."""
         c = f.shape[-1]
         label = pt.as_tensor_variable(value).astype("int64")
         noisy = with_label_noise(multinomial_probit_log_probability(label, f), epsilon, c)
@@ -344,7 +344,7 @@ class NoisyMultinomialProbit(Discrete):
 
 
 class MultinomialProbitRV(RandomVariable):
-    """y = argmax_k (f_k + ε_k), ε_k ~ N(0, 1) independent."""
+    """Random variable y = argmax_k (f_k + ε_k) with independent ε_k ~ N(0, 1)."""
 
     name = "multinomial_probit"
     signature = "(c)->()"
@@ -371,7 +371,7 @@ multinomial_probit = MultinomialProbitRV()
 
 
 class MultinomialProbit(Discrete):
-    r"""Class labels of a multinomial probit: the largest of c latent values, each with its own unit normal noise.
+    r"""Class labels of a multinomial probit: the class of the largest of c latent values with unit normal noise.
 
     .. math:: p(y \mid f) = \mathbb{E}_{u \sim N(0, 1)} \prod_{j \neq y} \Phi(u + f_y - f_j)
 
@@ -379,8 +379,8 @@ class MultinomialProbit(Discrete):
     Support   :math:`y \in \{0, 1, \ldots, c-1\}`
     ========  ===================================
 
-    With two classes this is the probit of :math:`(f_1 - f_0) / \sqrt 2`. Adding the same number to all latent values
-    of a point changes nothing.
+    With two classes this is the probit of :math:`(f_1 - f_0) / \sqrt 2`. A common shift of all latent values of a point
+    has no effect.
 
     Parameters
     ----------
@@ -388,18 +388,18 @@ class MultinomialProbit(Discrete):
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float or TensorVariable
-        Share of labels that are drawn from all classes independently of `f`, from 0 to below 1. The
-        probability is then :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. Such a model is fitted by
-        ``pm.fit(method="nested_ep" | "sparse_ep" | "sparse_vi")`` and sampled by NUTS. It may have a prior, such as
+        Share of labels that are drawn from all classes independently of `f`, from 0 to below 1. The probability is then
+        :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. The default is 0. Models with ε are fitted by
+        ``pm.fit(method="nested_ep" | "sparse_ep" | "sparse_vi")`` and sampled by NUTS. ε may have a prior, such as
         ``pm.Beta("epsilon", 1, 19)``, for ``"nested_ep"`` and for NUTS.
 
     Raises
     ------
     ValueError
-        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
-        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Labels in
-        ``pm.Data`` are checked by their present values, labels in other symbolic expressions (``pm.Minibatch``) by
-        their shape only. The model is unchanged after an error.
+        If `f` has no class axis or fewer than two classes, or `epsilon` is not in [0, 1). If `observed` labels are all
+        missing, not integers, not among 0 ... c−1, or of a shape that does not fit `f`. Labels in ``pm.Data`` are
+        checked by their present values. For labels in other symbolic expressions (``pm.Minibatch``) only the shape is
+        checked. The model is unchanged after an error.
     TypeError
         If `epsilon` is not a number.
 
@@ -431,7 +431,7 @@ class MultinomialProbit(Discrete):
 
     @classmethod
     def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
-        """Return a random variable outside any model; arguments as for the class."""
+        """Return a random variable that belongs to no model; arguments as for the class."""
         refuse_others(kwargs, "gpep.MultinomialProbit", "Label noise is epsilon.")
         f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
         noisy = _may_be_noise(epsilon)
@@ -440,7 +440,7 @@ class MultinomialProbit(Discrete):
     support_point = largest_label
 
     def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
-        """log p(value | f)."""
+        """Return log p(value | f)."""
         return multinomial_probit_log_probability(value, f)
 
 
@@ -449,7 +449,7 @@ def _may_be_noise(epsilon: float | TensorVariable) -> bool:
 
 
 def as_latent(f: Any, name: str) -> TensorVariable:
-    """Return `f` after a check of its class axis; `name` is for messages."""
+    """Check the class axis of `f` and return `f`; `name` is for messages."""
     f = pt.as_tensor_variable(f)
     if f.ndim == 0:
         raise ValueError(f"{name}: f is a scalar, but needs a class axis, the last one")
@@ -465,7 +465,7 @@ def as_latent(f: Any, name: str) -> TensorVariable:
 
 
 def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Variable:
-    """Return `observed` after a check against `f`."""
+    """Check labels against `f` and return them."""
     *batch, c = known_shape(f)
     return observed_classes(
         observed,
@@ -480,7 +480,7 @@ def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Varia
 
 
 class RobustMaxRV(NoisyLabelsRV):
-    """y = argmax_k f_k with probability 1 − ε, else any class."""
+    """Random variable y = argmax_k f_k with probability 1 − ε, else any class."""
 
     name = "robust_max"
     _print_name = ("RobustMax", "\\operatorname{RobustMax}")
@@ -506,15 +506,15 @@ class RobustMax(Discrete):
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float or variable of the model
         Share of labels that are independent of `f`, from 0 to below 1. The class of the largest value has the
-        probability 1 − ε + ε/c, each other class ε/c. With a prior, such as ``pm.Beta("epsilon", 1, 19)``, it is
-        learned by ``"nested_ep"`` and ``"qiep"``.
+        probability 1 − ε + ε/c, each other class ε/c. If it has a prior, such as ``pm.Beta("epsilon", 1, 19)``,
+        ``"nested_ep"`` and ``"qiep"`` learn it.
 
     Raises
     ------
     ValueError
-        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
-        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. The model
-        is unchanged after an error.
+        If `f` has no class axis or fewer than two classes, or `epsilon` is not in [0, 1). If `observed` labels are all
+        missing, not integers, not among 0 ... c−1, or of a shape that does not fit `f`. The model is unchanged after an
+        error.
     TypeError
         If `epsilon` is neither a number nor a variable.
 
@@ -524,12 +524,12 @@ class RobustMax(Discrete):
     Hernández-Lobato (2017), equation 13. Some authors write 1 − ε for the largest and ε/(c − 1) for each other class:
     their ε is (c − 1)/c times this ε.
 
-    The log probability is piecewise constant in `f`: its derivative is zero except at jumps. Samplers based on
-    gradients (NUTS) thus do not learn from labels. The fits ``pm.fit(method="nested_ep" | "qiep")`` average over `f`,
-    and so do fits with inducing inputs. :class:`EllipticalSlice` needs no gradients.
+    The log probability is piecewise constant in `f`: its derivative is zero except at jumps. So samplers based on
+    gradients (NUTS) do not work. ``pm.fit(method="nested_ep" | "qiep")`` and fits with inducing inputs average over
+    `f`, and :class:`EllipticalSlice` needs no gradients.
 
-    Noise of the utilities belongs in the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model
-    is that of :class:`MultinomialProbit` with the same `epsilon`.
+    Noise of the utilities is a part of the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``. With unit variance the model
+    equals :class:`MultinomialProbit` with the same `epsilon`.
 
     Examples
     --------
@@ -552,14 +552,14 @@ class RobustMax(Discrete):
 
     @classmethod
     def dist(cls, f: Any, epsilon: Any, **kwargs: Any) -> TensorVariable:
-        """Return a random variable outside any model; arguments as for the class."""
+        """Return a random variable that belongs to no model; arguments as for the class."""
         refuse_others(kwargs, "gpep.RobustMax", "Label noise is epsilon.")
         return super().dist([as_latent(f, "RobustMax"), as_epsilon(epsilon, "RobustMax")], **kwargs)
 
     support_point = largest_label
 
     def logp(value: TensorVariable, f: TensorVariable, epsilon: TensorVariable) -> TensorVariable:
-        """log p(value | f)."""
+        """Return log p(value | f)."""
         c = f.shape[-1]
         label = pt.as_tensor_variable(value).astype("int64")
         of_largest, of_others = pt.log1p(-epsilon * (1.0 - 1.0 / c)), pt.log(epsilon / c)

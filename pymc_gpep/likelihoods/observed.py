@@ -1,4 +1,4 @@
-"""Observed classes, counts and numbers, checked before any work."""
+"""Checks of observed classes, counts and numbers."""
 
 from collections.abc import Collection
 from typing import Any
@@ -30,7 +30,7 @@ _OF_PYMC = {"shape", "size", "rng", "dtype", "name", "return_next_rng"}
 
 
 def refuse_others(keywords: Collection[str], written: str, advice: str = "") -> None:
-    """Raise a TypeError with the unknown keywords of a distribution, and advice."""
+    """Raise a TypeError if a distribution has unknown keywords, with advice."""
     others = sorted(set(keywords) - _OF_PYMC)
     if others:
         raise TypeError(f"{written} has no argument {', '.join(map(repr, others))}.{advice and ' '}{advice}")
@@ -40,7 +40,7 @@ _WHOLE = "Code the classes as 0 ... c−1; a label in doubt needs a row for each
 
 
 def known_shape(x: TensorVariable) -> tuple[int | None, ...]:
-    """Return the shape of `x`, None for lengths that need random draws; shared data have their present shape."""
+    """Return the present shape of `x`, with None for lengths that depend on random draws."""
     if None not in x.type.shape:
         return x.type.shape
     shape = [x.shape[i] for i in range(x.ndim)]
@@ -62,9 +62,10 @@ def observed_classes(
     more: str,
     shaping: str,
 ) -> np.ndarray | Variable:
-    """Check labels and return them; as int64 unless symbolic, and masked if some are missing.
+    """Check labels and return them, as int64 unless they are symbolic, and masked if some are missing.
 
-    Labels in `pm.Data` are checked by their present values, labels in other symbolic expressions by their shape only.
+    Labels in `pm.Data` are checked by their present values. For labels in other symbolic expressions only the shape is
+    checked.
 
     Parameters
     ----------
@@ -76,16 +77,16 @@ def observed_classes(
     name : str
         Name of the variable, for messages.
     given : str
-        Description of the argument of the distribution for each label.
+        Text on the argument of the distribution for each label.
     coding, more, shaping : str
-        Advice about labels out of range, where {top} is the last class. Advice about more classes than f has, where
-        {count} is the number that labels up to the largest would need. Advice about a shape that does not fit.
+        Advice about labels out of range, with {top} for the last class. Advice about too many classes, with {count} for
+        their number. Advice about a wrong shape.
 
     Raises
     ------
     ValueError
-        If labels are not whole numbers, not among the classes, or of a shape that does not fit. Also if all are
-        missing, or some in `pm.Data`.
+        If labels are not integers, not among the classes, or of a wrong shape. If all labels are missing, or if labels
+        in `pm.Data` are missing.
     """
     match observed:
         case TensorSharedVariable():
@@ -116,7 +117,7 @@ def observed_classes(
 
 
 def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.ndarray:
-    """Return `values` as int64 with 0 for missing values, or raise an error that names values that are not whole."""
+    """Return `values` as int64 with 0 for missing values. Raise an error with the values that are not integers."""
     array = _plain(values)
     if missing.any() and array.dtype.kind not in "USMmc":
         array = np.where(missing, 0, array)
@@ -136,7 +137,7 @@ def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.nda
 
 
 def _refuse(wrong: np.ndarray, values: np.ndarray, name: str, what: str, advice: str) -> None:
-    """Raise a ValueError that lists the first labels for which `wrong` is true, if any is."""
+    """Raise a ValueError with the first labels for which `wrong` is True, if there is such a label."""
     where = np.argwhere(wrong)
     if len(where) == 0:
         return
@@ -157,7 +158,7 @@ def _check_shape(
     given: str,
     shaping: str,
 ) -> None:
-    """Raise a ValueError unless the batch dimensions of f can broadcast to the labels' shape; None means unknown."""
+    """Raise a ValueError if the batch dimensions of f cannot broadcast to the shape of labels (None is unknown)."""
     pairs = zip(labels[::-1], batch[::-1], strict=False)
     if len(labels) >= len(batch) and all(n is None or m is None or m in (1, n) for n, m in pairs):
         return
@@ -173,7 +174,7 @@ _LARGEST = 2**53
 
 
 def checked_counts(given: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Return counts (n,) as int64.
+    """Check counts (n,) and return them as int64.
 
     Raises
     ------
@@ -192,7 +193,7 @@ def checked_counts(given: NDArray[Any], name: str) -> NDArray[np.int64]:
 
 
 def checked_numbers(given: NDArray[Any], name: str, *, positive: bool = False) -> Array:
-    """Return real numbers (n,) as float64.
+    """Check real numbers (n,) and return them as float64.
 
     Raises
     ------

@@ -30,7 +30,7 @@ _PROBABILITY_TOLERANCE = 1e-8  # Largest change of a probability with twice the 
 
 @dataclass(frozen=True)
 class OneFunction(Likelihood, ABC):
-    """A likelihood of one latent value for each point, whose argument in a model is (n,)."""
+    """Likelihood of one latent value for each point, whose argument in a model is (n,)."""
 
     function_axis: ClassVar[bool] = False
     sees_common: ClassVar[bool] = True
@@ -69,12 +69,12 @@ class OneFunction(Likelihood, ABC):
         return p / total[:, None], np.abs(total - 1.0)
 
     def cumulative_given(self, y: Array, f: Array) -> Array:
-        """Probability (k, m) that an observation is at most y (m,), given latent values (k, m)."""
+        """Return the probability (k, m) that an observation is at most y (m,), given latent values (k, m)."""
         raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
     def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
-        # An observation grows with its latent value, so that the integrand falls from 1 to 0. Bisection finds the fall,
-        # however narrow, and the range of the normal distribution.
+        # An observation increases with its latent value, so the integrand falls from 1 to 0. Bisection finds the range
+        # of the fall, even if it is narrow.
         location, sd = mean[:, 0], np.sqrt(cov[:, 0, 0])
 
         def given(z: Array) -> Array:
@@ -110,7 +110,7 @@ class OneFunction(Likelihood, ABC):
 
 
 def _fall(values: Callable[[Array], Array], edge: float, m: int) -> Array:
-    """Return the place at which each of m decreasing functions falls below an edge, within the range of a rule."""
+    """Return the places (m,) at which m decreasing functions fall below `edge`, within the range of a rule."""
     low, high = np.full((1, m), -_RANGE), np.full((1, m), _RANGE)
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
@@ -136,10 +136,10 @@ class TwoClasses(OneFunction, ABC):
 
     @abstractmethod
     def link(self, f: Array) -> Array:
-        """Return F(f), which identifies the likelihood in a Bernoulli variable."""
+        """Return F(f). It also identifies the likelihood of a Bernoulli variable."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read pm.Bernoulli with a probability F(argument) in any spelling."""
+        """Read `pm.Bernoulli` with a probability F(argument), however it is written."""
         op = variable.owner.op
         if not isinstance(op, BernoulliRV):
             return None
@@ -148,7 +148,7 @@ class TwoClasses(OneFunction, ABC):
         return None if argument is None else Reading(argument)
 
     def _probability(self, f: Array) -> Array:
-        """Return F of latent values (m,), or raise a TypeError that names the likelihood."""
+        """Return F of latent values (m,). Raise a TypeError if the link function fails."""
         must = f"The link of the likelihood {self.name!r} must return probabilities (m,) of latent values (m,)"
         try:
             found = np.asarray(self.link(f))
@@ -168,7 +168,7 @@ class TwoClasses(OneFunction, ABC):
         )
 
     def n_classes(self, n_functions: int) -> int:
-        """Return 2."""
+        """Return 2, the number of classes."""
         return 2
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
@@ -188,7 +188,7 @@ class TwoClasses(OneFunction, ABC):
 
 @dataclass(frozen=True)
 class OneFunctionPerClass(Likelihood, ABC):
-    """A likelihood of c classes with c latent functions."""
+    """Likelihood of c classes with c latent functions."""
 
     sees_common: ClassVar[bool] = False
 

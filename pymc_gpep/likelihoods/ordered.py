@@ -1,4 +1,4 @@
-"""Ordered classes by one latent function and cutpoints, or by stopping ratios: probit and logistic."""
+"""Ordered classes by cutpoints or stopping ratios of one latent function: probit and logistic."""
 
 from abc import ABC
 from collections.abc import Collection
@@ -32,7 +32,7 @@ _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 
 @dataclass(frozen=True)
 class OrderedLikelihood(OneFunction, ABC):
-    """p(y = k | f) = F(κ_{k+1} − f) − F(κ_k − f), κ₀ = −∞ and κ_K = ∞; the cutpoints κ₁ … κ_{K−1} are parameters."""
+    """p(y = k | f) = F(κ_{k+1} − f) − F(κ_k − f), with κ₀ = −∞, κ_K = ∞ and the parameters κ₁ … κ_{K−1}."""
 
     distributions: ClassVar[tuple[type[Op], ...]] = (CategoricalRV,)
     method: ClassVar[str] = "ep"
@@ -161,11 +161,11 @@ def _of_stopping_ratios(normal: bool) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class StoppingRatioLikelihood(OrderedLikelihood, ABC):
-    """p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)): each class stops, or is passed for the next class."""
+    """p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)): class k is reached if all lower classes are passed."""
 
     written: ClassVar[str] = "pm.Categorical of stopping ratios"
     rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
-    largest_precision: ClassVar[float] = np.inf  # Each class that is passed adds a precision.
+    largest_precision: ClassVar[float] = np.inf  # Each passed class adds a precision.
 
     def of_bounds(self, x: Array) -> Array:
         stops = self.distribution(x)

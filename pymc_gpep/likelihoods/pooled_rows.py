@@ -1,8 +1,8 @@
-"""Rows of groups as the fewest factors with the same product, by sufficient statistics if available.
+"""Representation of the rows of groups by few factors with the same product, by sufficient statistics.
 
-Binomial rows are one factor with the sum of trials. Poisson rows are one factor with the sum of exposures, and normal
-rows a normal density of their mean. Other rows are one factor if they are equal. Rows of two classes make two factors,
-whose product is a binomial.
+Binomial rows become one factor with the sum of trials, and Poisson rows one factor with the sum of exposures. Normal
+rows become a normal density of their mean. Other rows become one factor if they are equal. Rows of two classes become
+two factors, whose product is a binomial density.
 """
 
 import math
@@ -26,16 +26,16 @@ from pymc_gpep.likelihoods.stacked import StackedLikelihood
 
 
 class PooledRows(NamedTuple):
-    """Rows of groups, with their parameters besides latent values."""
+    """Rows of groups, with their parameters."""
 
     of: NDArray[np.int64]
-    """The group of each row, (n,)."""
+    """Index of the group of each row, (n,)."""
     y: Observed
     """Observations of the rows, (n,)."""
     alike: NDArray[np.int64]
     """Numbers (n,), equal for rows whose parameters are equal for all hyperparameters."""
     parameters: Callable[[NDArray[np.int64]], TensorVariable]
-    """Parameters (p, m) of m of the rows, as a function of hyperparameters."""
+    """Function of m row indices that returns a graph of their parameters (p, m)."""
 
     @property
     def n_groups(self) -> int:
@@ -62,7 +62,7 @@ def pooled(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood,
     Parameters
     ----------
     likelihood : Likelihood
-        Likelihood of a row, with its parameters at some values.
+        Likelihood of a row, with values of its parameters.
     rows : PooledRows
     """
     pool = _POOLS.get(type(likelihood), _products)
@@ -137,7 +137,7 @@ def _normal(likelihood: Likelihood, rows: PooledRows) -> tuple[GroupedLikelihood
     sigma = rows.parameters(first)[0]
     precision = n / sigma**2
     total = _summed(precision, of, rows.n_groups)
-    # Shift the values: the sum would lose digits if the mean is far from 0.
+    # Shift the values, since the sum would lose digits for a mean far from 0.
     shift = _sums(rows, y) / _sums(rows, np.ones(len(y)))
     location = shift + _summed(precision * (mean - shift[of]), of, rows.n_groups) / total
     apart = squares / n + (mean - location[of]) ** 2
@@ -166,9 +166,9 @@ _POOLS: dict[type[Likelihood], Callable[[Likelihood, PooledRows], tuple[GroupedL
 
 
 def products(likelihood: Likelihood, rows: PooledRows) -> GroupedLikelihood | None:
-    """Return the likelihood of groups of rows with its parameters, if the rows' parameters are arrays.
+    """Return the likelihood of groups of rows with parameters, for rows whose parameters are arrays.
 
-    None for rows of several observed variables.
+    Return None for rows of several observed variables.
     """
     if isinstance(likelihood, StackedLikelihood):
         return None
@@ -192,9 +192,9 @@ def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
     Parameters
     ----------
     likelihood : Likelihood
-        Likelihood of a row, with the parameters of all rows at some values.
+        Likelihood of a row, with values of the parameters of all rows.
     rows : PooledRows
-        Rows and groups of several observed variables follow one another, variable by variable.
+        Rows and groups of several observed variables are concatenated by variable.
     """
     if not isinstance(likelihood, StackedLikelihood):
         found, factors = pooled(likelihood, rows)
@@ -203,7 +203,7 @@ def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
     parts, counts, labels, parameters = [], [], [], []
     for k, (part, count) in enumerate(zip(likelihood.parts, likelihood.counts, strict=True)):
         places = np.flatnonzero(number == k)
-        if not places.size:  # A selection of rows may lack a variable.
+        if not places.size:  # A selection may have no rows of a variable.
             parts.append(part)
             counts.append(count)
             parameters.append(pt.zeros((count, 0)))
@@ -223,7 +223,7 @@ def grouped_rows(likelihood: Likelihood, rows: PooledRows) -> Grouped:
 
 
 def _of_part(rows: PooledRows, places: NDArray[np.int64], count: int) -> PooledRows:
-    """Return the rows of a single observed variable among several, with its own parameters."""
+    """Return the rows of a single observed variable, with its parameters."""
     return PooledRows(
         rows.of[places] - rows.of[places].min(),
         rows.y[places],

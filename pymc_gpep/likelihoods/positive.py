@@ -1,4 +1,4 @@
-"""Positive numbers by the logarithm of their scale: gamma, Weibull, exponential."""
+"""Positive numbers whose log scale is a latent value: gamma, Weibull, exponential."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def _slopes_of_weibull(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class WeibullLikelihood(StandardLikelihood):
-    """P(y > t | f) = exp(−(t / θ)^α), log θ = f + o; an exponential distribution has α = 1.
+    """P(y > t | f) = exp(−(t / θ)^α) with log θ = f + o. The exponential distribution has α = 1.
 
     Parameters are the offset o, the shape α, and the bounds at which times are censored, which are data.
     """
@@ -151,7 +151,7 @@ class WeibullLikelihood(StandardLikelihood):
         return np.asarray(-np.expm1(-np.exp(alpha * (np.log(np.maximum(y, 0.0)) - f - offset))))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Moments of times without censoring."""
+        """Return moments of times without censoring."""
         log_scale, variance, alpha = mean[:, 0] + self.row("offset"), cov[:, 0, 0], self.row("alpha")
         powers = (1.0, 2.0)
         return np.stack([gamma(1.0 + k / alpha) * log_normal_moments(log_scale, variance, k) for k in powers])

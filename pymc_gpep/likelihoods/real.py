@@ -1,4 +1,4 @@
-"""Real numbers by their location: normal, log-normal, logistic, Laplace and its quantiles."""
+"""Real numbers whose location is a latent value: normal, log-normal, logistic, Laplace and quantiles."""
 
 import math
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ from pymc_gpep.likelihoods.standard_density import (
 
 
 def _normal_shapes(side: Array) -> Array:
-    """Return the side of g = (y − f)/σ: −1 for Φ(−g) above a bound, 1 for Φ(g) below a bound, 0 for the density."""
+    """Return the shapes: −1 for Φ(−g) above a bound, 1 for Φ(g) below a bound, 0 for the density of g = (y − f)/σ."""
     return -side[None]
 
 
@@ -78,9 +78,9 @@ def _computations(
 
 @dataclass(frozen=True)
 class LocationScale(StandardLikelihood, ABC):
-    """A density of (y − f)/σ, or of (log y − f)/σ.
+    """Likelihood by a density of (y − f)/σ, or of (log y − f)/σ.
 
-    Parameters are the scale σ, and the bounds at which observations are censored, which are data.
+    Parameters are the scale σ, and the bounds of censored observations, which are data.
     """
 
     observed_dtype: ClassVar[str] = "float64"
@@ -148,7 +148,7 @@ class LogNormalLikelihood(LocationScale):
 
 @dataclass(frozen=True)
 class LogisticLikelihood(LocationScale):
-    """The logistic density about f with scale s, such as of the logarithm of a time."""
+    """Logistic density with location f and scale s, for example of the logarithm of a time."""
 
     name: ClassVar[str] = "logistic"
     written: ClassVar[str] = "pm.Logistic(mu=f, s=s)"
@@ -180,9 +180,9 @@ def _slopes(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class AsymmetricLaplaceLikelihood(StandardLikelihood):
-    """p(y | f) ∝ exp(−λκ (y − f)) above f, exp(λ (y − f) / κ) below it: f is the quantile κ² / (1 + κ²) of y.
+    """p(y | f) ∝ exp(−λκ (y − f)) above f, exp(λ (y − f) / κ) below f, the quantile κ² / (1 + κ²) of y.
 
-    Parameters are the rate λ and the asymmetry κ, which is 1 for a Laplace distribution, where f is the median.
+    Parameters are the rate λ and the asymmetry κ. With κ = 1 it is the Laplace distribution, and f is the median.
     """
 
     name: ClassVar[str] = "asymmetric_laplace"

@@ -1,4 +1,4 @@
-"""The softmax of a label and of several votes a point: likelihoods, quadrature of sites, and class probabilities."""
+"""Softmax likelihoods of labels and of votes: quadrature nodes for sites, and class probabilities."""
 
 import math
 from collections.abc import Collection
@@ -31,14 +31,14 @@ from pymc_gpep.likelihoods.local_likelihood import shape_text
 from pymc_gpep.likelihoods.observed import checked_counts
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
-_LATTICE = 5  # Largest dimension of a lattice; in more dimensions it needs too many points.
+_LATTICE = 5  # Largest dimension of a lattice, which needs too many points in more dimensions.
 _WIDEST = 8.0  # Radius of the lattice, in standard deviations.
 _FINEST = 0.1  # Smallest distance of lattice points.
 _SEED = 20_040_661
 
 
 class Nodes(NamedTuple):
-    """A quadrature rule for differences among d classes, N(0, I − 11ᵀ/d)."""
+    """Quadrature rule for differences between d classes, N(0, I − 11ᵀ/d)."""
 
     points: Array
     """Points, (N, d); the entries of each point sum to 0."""
@@ -48,17 +48,18 @@ class Nodes(NamedTuple):
 
 @lru_cache(maxsize=8)
 def class_nodes(d: int, most: int) -> Nodes:
-    """Return at most about `most` nodes for d classes; fewer if they suffice.
+    """Return about `most` nodes for d classes, or fewer if they suffice.
 
     Up to five dimensions (six classes) the nodes are a lattice A*, ℤᵈ projected along 1, in a ball. This is the
-    trapezoidal rule of the lattice. For smooth functions that fall like a normal density the error is exponentially
-    small in both the distance of points and the radius.
+    trapezoidal rule of the lattice. For smooth functions that fall like a normal density, the error decreases
+    exponentially with the inverse distance of points and with the radius.
 
     In more dimensions the nodes are scrambled Sobol points, made normal, with all signs and cyclic orders of their
     coordinates.
 
-    Both are scaled to exactly the covariance I − 11ᵀ/d. Otherwise sites would be inaccurate, even if evidences are
-    accurate. Gradients take sites as constants: with 2000 nodes for seven classes they would be off by five percent.
+    Both kinds of nodes are scaled to exactly the covariance I − 11ᵀ/d. Otherwise sites would be inaccurate, even if
+    evidences are accurate. Gradients, which treat sites as constants, would be off by five percent with 2000 nodes for
+    seven classes.
     """
     e = d - 1
     if e == 0:
@@ -66,7 +67,7 @@ def class_nodes(d: int, most: int) -> Nodes:
     if e > _LATTICE:
         return _sobol(d, most)
     ball = math.pi ** (e / 2) / float(gamma(e / 2 + 1))
-    # The errors exp(−r² / 2) and exp(−2π² / h²) agree where r h = 2π.
+    # The errors exp(−r² / 2) and exp(−2π² / h²) are equal if r h = 2π.
     radius = min(_WIDEST, ((2 * math.pi) ** e * most / ball) ** (1 / (2 * e)))
     distance = max(_FINEST, radius * (ball / most) ** (1 / e))
     edge = distance * d ** (1 / (2 * e))  # A cell of the lattice has the volume edgeᵉ / √d.
@@ -89,17 +90,18 @@ def _sobol(d: int, most: int) -> Nodes:
     normals = ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
     normals -= normals.mean(axis=1, keepdims=True)
     points = np.concatenate([sign * np.roll(normals, shift, axis=1) for sign in (1.0, -1.0) for shift in range(d)])
-    # Give the points exactly the covariance I − 11ᵀ/d: averages of nearly quadratic functions then have less noise.
+    # Scale the points to exactly the covariance I − 11ᵀ/d, which reduces noise in averages of nearly quadratic
+    # functions.
     values, vectors = np.linalg.eigh(points.T @ points / len(points))
     roots = 1.0 / np.sqrt(values[1:])  # The first eigenvalue, of the constant vector, is zero.
     points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T
     return Nodes(np.ascontiguousarray(points), np.full(len(points), -math.log(len(points))))
 
 
-_SEED_OF_SAMPLE = 19_980_112  # Seed: equal input has equal results.
+_SEED_OF_SAMPLE = 19_980_112  # Fixed seed, so that equal input has equal results.
 _LAST_LEVEL = 14  # log2 of the largest number of points of a sequence.
 _BITS = 30  # Bits of a Sobol point.
-_NEARLY = 20.0  # Largest error, in tolerances, for which more expensive rules over factors are tried.
+_NEARLY = 20.0  # Largest error (units of the tolerance) for which more expensive rules over factors are tried.
 _NARROW = 0.1  # Largest variance between classes for which integration over latent values is fast.
 _WIDE = 5e5  # Smallest variance · classes / tolerance for which factors are tried first.
 
@@ -114,18 +116,18 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     cov : (m, c, c) array
         Posterior covariances of the latent values, which may be singular.
     tolerance : float
-        Target absolute error of each probability with four classes or more. With five or more classes, randomised rules
-        average over common factors of the classes. If these do not reach the tolerance, or with four classes,
-        quasi-Monte Carlo integration is used. Two classes are exact to rounding, three to about 1e-9. The random
-        numbers are fixed, and the work is bounded, so check the returned errors.
+        Target absolute error of each probability for four classes or more. For five classes or more, randomised rules
+        average over common factors of the classes. For four classes, or if these rules do not reach the tolerance,
+        quasi-Monte Carlo integration is used. For two classes the error is rounding, for three about 1e-9. The random
+        numbers are fixed. The work is bounded, so check the returned errors.
 
     Returns
     -------
     probabilities : (m, c) array
         They sum to 1 at each point; NaN if mean or covariance is NaN, or if a variance is negative.
     errors : (m,) array
-        Estimated error of the least certain probability of each point. With four classes or more it is half a
-        confidence interval of 99 per cent, with fewer the error of a quadrature.
+        Estimated error of the least certain probability of each point. For four classes or more it is half the width of
+        a 99 % confidence interval, for fewer classes the error of a quadrature.
 
     Raises
     ------
@@ -139,7 +141,7 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # Variance between classes.
     varied = np.flatnonzero(variance > _NARROW)
     probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
-    # With a small common part and a large variance, the integrand is smoother as a function of the factors.
+    # For a large variance the integrand is smoother as a function of the factors, so they are tried first.
     wide = variance * mean.shape[1] > _WIDE * tolerance
     for average, worth_it in ((_over_factors, wide & (errors <= _NEARLY * tolerance)), (_averages, True)):
         at = np.flatnonzero(worth_it & ~(errors <= tolerance))
@@ -154,7 +156,7 @@ def _over_factors(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Arr
 
 
 def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
-    """Average the softmax by closed form, quadrature or quasi-Monte Carlo integration."""
+    """Return averages of the softmax by closed form, quadrature or quasi-Monte Carlo integration."""
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     softmax_average(mean, cov, _normals(mean.shape[1]), tolerance, probabilities, errors)
     return probabilities, errors
@@ -173,16 +175,18 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 _COMPONENTS = 20
 _NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the components.
-_FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8  # Range of their means, denser where the distribution function rises.
+# Range of the components' means; their density at the rise.
+_FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8
 _ERROR = 1.2e-5  # Error of probabilities.
 
 
 @lru_cache(maxsize=1)
 def gumbel_noise() -> UtilityNoise:
-    """exp(−e⁻ˣ) ≈ Σ_j w_j Φ((x − m_j) / s_j) to 1.4e-6, weights by least squares.
+    """Return Gumbel noise as a mixture of normals: exp(−e⁻ˣ) ≈ Σ_j w_j Φ((x − m_j) / s_j) to 1.4e-6.
 
     S. Frühwirth-Schnatter and R. Frühwirth (2007). Auxiliary mixture sampling with applications to logistic models.
-    *Computational Statistics & Data Analysis* 51 (7), 3509–3528. The weights here may be negative.
+    *Computational Statistics & Data Analysis* 51 (7), 3509–3528. The weights here are fitted by least squares, and may
+    be negative.
     """
     x = np.linspace(-4.0, 24.0, 1401)
     along = np.linspace(0.0, 1.0, _COMPONENTS)
@@ -194,14 +198,15 @@ def gumbel_noise() -> UtilityNoise:
     return UtilityNoise(_NARROWEST**2, weights, means, sds**2 - _NARROWEST**2, _ERROR)
 
 
-_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # Seed: equal input has equal results.
+_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # Draws, degrees of freedom, and a fixed seed.
 _NEWTON_STEPS = 100
 
 
 def log_tail(mean: Array, cov: Array, y: NDArray[np.int64]) -> Array:
-    """log E[softmax(f)_y] (m,) of f ~ N(mean, cov), (m, c) and (m, c, c), for labels y (m,).
+    """Return log E[softmax(f)_y] (m,) for f ~ N(mean, cov), (m, c) and (m, c, c), and labels y (m,).
 
-    By importance sampling from a Student t distribution about the mode, in coordinates of unit prior covariance.
+    It is computed by importance sampling from a Student t distribution about the mode, in coordinates with unit
+    covariance.
     """
     return np.array([_log_tail_at(*point) for point in zip(mean, cov, y, strict=True)])
 
@@ -232,13 +237,13 @@ def _log_tail_at(mean: Array, cov: Array, y: int) -> float:
     half = 0.5 * (_DEGREES + c)
     log_density = gammaln(half) - gammaln(0.5 * _DEGREES) - 0.5 * c * np.log(0.5 * _DEGREES)
     log_density -= half * np.log1p((noise**2).sum(-1) / _DEGREES) + np.log(np.abs(scale.diagonal())).sum()
-    # Factors 2π of both densities are left out.
+    # Factors 2π of both densities cancel.
     return float(logsumexp(log_joint(z + noise @ scale) - log_density) - np.log(_DRAWS))
 
 
 @dataclass(frozen=True)
 class SoftmaxLikelihood(OneFunctionPerClass):
-    """Class probabilities in proportion to the exponentials of the latent values."""
+    """Softmax likelihood: class probabilities are proportional to exponentials of the latent values."""
 
     name: ClassVar[str] = "softmax"
     written: ClassVar[str] = "pm.Categorical(logit_p=...)"
@@ -253,7 +258,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read the argument of the softmax in pm.Categorical(logit_p=...), or p=softmax(...), class axis last."""
+        """Read the argument of the softmax in pm.Categorical(logit_p=...) or p=softmax(...), over the last axis."""
         if not self.may_be(variable):
             return None
         (p,) = variable.owner.op.dist_params(variable.owner)
@@ -290,7 +295,7 @@ _VOTES_NODES = 2000  # Number of nodes for a predictive density.
 
 @dataclass(frozen=True)
 class VotesLikelihood(SoftmaxLikelihood):
-    """p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a) of votes y (c,), N = Σ_a y_a of them, with π the softmax of f."""
+    """p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a) for votes y (c,), with N = Σ_a y_a and the softmax π of f."""
 
     name: ClassVar[str] = "multinomial"
     written: ClassVar[str] = "pm.Multinomial(n=n, p=pm.math.softmax(f.T, axis=-1))"
@@ -303,7 +308,7 @@ class VotesLikelihood(SoftmaxLikelihood):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """Read the argument of the softmax in pm.Multinomial(n=n, p=softmax(...)), class axis last."""
+        """Read the argument of the softmax in pm.Multinomial(n=n, p=softmax(...)), over the last axis."""
         if not self.may_be(variable):
             return None
         totals, p = variable.owner.op.dist_params(variable.owner)
@@ -344,7 +349,7 @@ class VotesLikelihood(SoftmaxLikelihood):
         return {"squared_error": ((share - p) ** 2).sum(axis=1)}
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
-        # Exact, also in tails.
+        # The result is accurate also in tails.
         mean, cov = np.ascontiguousarray(mean), np.ascontiguousarray(cov)
         out = np.empty(len(mean))
         votes_log_normalisers(mean, cov, np.ascontiguousarray(observed), *class_nodes(mean.shape[1], _VOTES_NODES), out)

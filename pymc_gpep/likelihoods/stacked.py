@@ -1,6 +1,6 @@
-"""The likelihoods of several observed variables together, one after another along the rows.
+"""Likelihoods of several observed variables, concatenated along the rows.
 
-The first parameter of each row is the number of its likelihood. So a row keeps its likelihood if rows are selected,
+The first parameter of each row is the index of its likelihood. So a row keeps its likelihood if rows are selected,
 repeated or distributed. Each likelihood computes the values at its rows.
 """
 
@@ -26,11 +26,11 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.standard_density import CombinedLikelihood
 
-_UNUSED = 1.0  # Value for parameters that a likelihood lacks.
+_UNUSED = 1.0  # Value of parameters that a likelihood does not have.
 
 
 class _Part:
-    """A likelihood of the stack, with its part of arrays of all rows."""
+    """Likelihood of the stack, which selects its rows of arrays."""
 
     def __init__(self, number: int, likelihood: Likelihood, count: int) -> None:
         self.number, self.likelihood, self.own = number, likelihood, slice(1, 1 + count)
@@ -46,7 +46,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class StackedLikelihood(CombinedLikelihood):
-    """Likelihoods of one latent function, each for its part of the rows.
+    """Likelihoods of one latent function, each for a part of the rows.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class StackedLikelihood(CombinedLikelihood):
     written: ClassVar[str] = "several observed variables"
 
     def at_rows(self, sizes: Sequence[int]) -> Self:
-        """Return a copy with these numbers of rows of each part, without parameters."""
+        """Return a copy with these numbers of rows for the parts, without parameters."""
         unknown = np.full((1 + max(self.counts), sum(sizes)), np.nan)
         unknown[0] = np.repeat(np.arange(len(sizes)), sizes)
         return self.given(unknown)
@@ -83,13 +83,13 @@ class StackedLikelihood(CombinedLikelihood):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """Common method of all likelihoods, or EP."""
+        """Default method of all likelihoods if they agree, else EP."""
         methods = {part.method for part in self.parts}
         return methods.pop() if len(methods) == 1 else "ep"
 
     @property
     def guide(self) -> str:  # type: ignore[override]
-        """Common guide of all likelihoods, or the prior."""
+        """Guide of all likelihoods if they agree, else the prior."""
         guides = {part.guide for part in self.parts}
         return guides.pop() if len(guides) == 1 else "prior"
 
@@ -105,7 +105,7 @@ class StackedLikelihood(CombinedLikelihood):
 
     @property
     def of_prior(self) -> bool:  # type: ignore[override]
-        """Whether any likelihood is the factor of a prior."""
+        """Whether a likelihood is the factor of a prior."""
         return any(part.of_prior for part in self.parts)
 
     @property
@@ -114,7 +114,7 @@ class StackedLikelihood(CombinedLikelihood):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Local computations that each likelihood offers, each at its own rows."""
+        """Local computations that all likelihoods offer, each computed at its rows."""
         smooth = all(part.offers(ScalarDensity) for part in self.parts)
         kernels = [
             (part.computation(ScalarDensity) if part.offers(ScalarDensity) else part.computation(PlainDensity))
@@ -138,7 +138,8 @@ class StackedLikelihood(CombinedLikelihood):
     def _by_part(self, kernels: Sequence[Kernel | None], slopes: bool = False) -> Kernel:
         """Return a kernel that calls the kernel of each likelihood at its rows.
 
-        The kernel of a likelihood without parameters is None. Slopes are 0 in parameters of other likelihoods.
+        For slopes, the kernel of a likelihood without parameters is None. Slopes in parameters of other likelihoods are
+        0.
         """
         return partial(_at_parts, tuple(self._made()), tuple(kernels), slopes)
 

@@ -1,10 +1,10 @@
-"""Likelihoods whose density is a standard density of a multiple of the latent value, up to a factor.
+"""Likelihoods whose density is, up to a factor, a standard density of a linear function of the latent value.
 
     log p(y | f) = ℓ(s f + o; shapes) + c
 
 Scale s, offset o, shapes and constant c depend on the observation and its parameters. Kernels compute ℓ, its averages
-over a normal argument, and its slopes in the shapes. All computations of methods follow by the chain rule. Slopes of
-averages in the scale follow from slopes in the variance of its argument, by the heat equation.
+over a normal argument, and its slopes in the shapes. All local computations follow by the chain rule. Slopes of
+averages in the scale follow from slopes in the variance of the argument, by the heat equation.
 """
 
 from abc import ABC
@@ -42,14 +42,14 @@ from pymc_gpep.likelihoods.one_function import OneFunction
 
 
 class Observable(NamedTuple):
-    """A random variable that is observed, or observed between bounds."""
+    """Distribution of an observed random variable, with bounds of censoring."""
 
     op: Op
     inputs: list[TensorVariable]
     """Parameters of the distribution."""
     lower: TensorVariable
     upper: TensorVariable
-    """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
+    """Bounds of censoring, numbers or (n,); ∓ `UNBOUNDED` on a side without a bound."""
 
 
 @cache
@@ -60,7 +60,7 @@ def no_bounds() -> tuple[TensorVariable, TensorVariable]:
 
 
 def observable_of(variable: TensorVariable) -> Observable | None:
-    """Return the distribution behind a random variable, and its bounds; None if the bounds are random."""
+    """Return the distribution of a random variable without censoring, and its bounds; None if bounds are random."""
     lower, upper = ends = no_bounds()
     if isinstance(variable.owner.op, CensoredRV):
         variable, lower, upper = variable.owner.inputs[:3]
@@ -70,21 +70,21 @@ def observable_of(variable: TensorVariable) -> Observable | None:
     op = variable.owner.op
     told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
     if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
-        return None  # Other densities have no separate location.
+        return None  # Other densities are not in this form.
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
 
 
 def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:
     """Return 0 for exact observations (n,), 1 above the upper bound, −1 below the lower bound.
 
-    NaN for numbers beyond the bounds, which are impossible.
+    The result is NaN for impossible observations beyond the bounds.
     """
     side = np.where(y >= upper, 1.0, np.where(y <= lower, -1.0, 0.0))
     return np.where((y > upper) | (y < lower) | np.isnan(y), np.nan, side)
 
 
 class StandardDensity(NamedTuple):
-    """ℓ(g; shapes) and its averages, as kernels of m numbers g and their shapes (k, m)."""
+    """Kernels of ℓ(g; shapes) and its averages, for m numbers g with shapes (k, m)."""
 
     derivatives: Kernel
     """`(g, shapes, out, slopes)`: ℓ and three derivatives (4, m); slopes of rows 0 to 2 in each shape (k, 3, m)."""
@@ -95,7 +95,7 @@ class StandardDensity(NamedTuple):
     smooth: bool = True
     """Whether ℓ has two derivatives everywhere."""
     rough: Kernel | None = None
-    """Kernel like `average` for log E exp ℓ and two derivatives to nine digits, without slopes; None without a gain."""
+    """Faster kernel like `average` for log E exp ℓ and two derivatives to nine digits, without slopes, or None."""
 
 
 LOGISTIC_POWERS = StandardDensity(powers.derivatives, powers.average, powers.average_log)
@@ -107,7 +107,7 @@ ASYMMETRIC_LAPLACE = StandardDensity(
 
 
 class StandardForm(NamedTuple):
-    """Observations in standard form, or the slopes of that form in p parameters, with a leading axis for parameters.
+    """Observations in standard form; or slopes of that form in p parameters, with a leading axis for parameters.
 
     Impossible observations have the constant NaN.
     """
@@ -129,9 +129,9 @@ def no_slopes(parameters: int, shapes: int, n: int) -> StandardForm:
 
 
 class StandardProduct(NamedTuple):
-    """Densities whose product is, up to a factor, a standard density again, if they have the same scale and offset.
+    """Rule for products of standard densities with equal scale and offset that are again a standard density.
 
-    For rates the same scale is enough.
+    For rates only the scale must be equal.
     """
 
     density: StandardDensity
@@ -152,7 +152,8 @@ def standard_computations(
     form : callable
         Function from observations (n,) and parameters (p, n) to their standard form.
     slopes : callable, optional
-        Function that returns the slopes of the standard form in the parameters: arrays (p, n), and (p, k, n) of shapes.
+        Function that returns the slopes of the standard form in the parameters: arrays (p, n), and (p, k, n) for
+        shapes.
     normal : Kernel, optional
         See `GaussianAverage`.
     """
@@ -165,7 +166,7 @@ def standard_computations(
             out[0] += constant
 
     def averaged(kernel: Kernel, rows: int) -> Kernel:
-        """Return an average of the standard density as an average over f, with `rows` rows of the kernel's result."""
+        """Return a kernel of an average over f, from a kernel of the standard density with `rows` rows."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
@@ -210,7 +211,7 @@ def standard_computations(
             out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
 
     def averaged_slopes(kernel: Kernel, rows: int, in_variance: Callable[[Array], Array]) -> Kernel:
-        """Return slopes of an average over f; `in_variance` computes the slope in the variance from its result."""
+        """Return a kernel of slopes of an average over f; `in_variance` computes the slope in the variance."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
@@ -232,7 +233,7 @@ def standard_computations(
 def reading_of(
     argument: TensorVariable, *rows: TensorVariable, bounds: tuple[TensorVariable, TensorVariable] | None = None
 ) -> Reading:
-    """Return the reading of a variable with these rows of parameters, each a number or (n,), followed by bounds."""
+    """Return the reading with these rows of parameters, each a number or (n,), followed by the bounds."""
 
     def stacked(*each: TensorVariable) -> TensorVariable:
         return pt.stack(pt.broadcast_arrays(*(pt.atleast_1d(row.astype("float64")) for row in each)))
@@ -249,7 +250,7 @@ class OfNumbers(OneFunction, ABC):
     has_parameters: ClassVar[bool] = True
 
     def n_classes(self, n_functions: int) -> int:
-        """Return zero, since observations are not classes."""
+        """Return 0, since observations are not classes."""
         return 0
 
     def scores(self, observed: NDArray[Any], p: Array, moments: Array | None) -> dict[str, Array]:
@@ -272,7 +273,7 @@ class CombinedLikelihood(OfNumbers, ABC):
 
 @dataclass(frozen=True)
 class StandardLikelihood(OfNumbers, ABC):
-    """A density of numbers or counts, with the computations of `pymc_gpep.likelihoods.standard_density`."""
+    """Likelihood of numbers or counts by a standard density."""
 
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
@@ -310,14 +311,14 @@ class StandardLikelihood(OfNumbers, ABC):
 
 
 def log_normal_moments(mean: Array, variance: Array, power: float = 1.0) -> Array:
-    """E exp(power · f) for f ~ N(mean, variance); infinite on overflow."""
+    """Return E exp(power · f) for f ~ N(mean, variance); infinity on overflow."""
     with np.errstate(over="ignore"):
         moment: Array = np.exp(power * mean + 0.5 * power**2 * variance)
     return moment
 
 
 def checked_bounds(observed: ArrayLike, lower: Array, upper: Array, name: str) -> None:
-    """Raise a ValueError where an observation lies beyond the bounds that it is censored at."""
+    """Raise a ValueError if an observation is beyond its bounds of censoring."""
     bad = ~((np.asarray(observed) >= lower) & (np.asarray(observed) <= upper))
     if bad.any():
         raise ValueError(

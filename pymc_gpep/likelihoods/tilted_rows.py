@@ -1,12 +1,13 @@
-"""Tilted distributions of rows with several latent values, by quadrature around each.
+"""Moments of tilted distributions of rows with several latent values, by quadrature.
 
-A tilted distribution is p(y | f) N(f | μ, R Rᵀ) of f = μ + R z. Outer numbers z have the nodes of a product of
-Gauss–Hermite rules. At each of these nodes the inner numbers are integrated. The integral is exact if the log density
-is quadratic in inner predictors. Otherwise one inner number has nodes as well. So the conditional width of a location
-may depend on a scale.
+A tilted distribution is p(y | f) N(f | μ, R Rᵀ) of f = μ + R z. The outer elements of z have the nodes of a product of
+Gauss–Hermite rules. At each node the inner elements are integrated. The integral is exact if the log density is
+quadratic in inner predictors. Otherwise there is a single inner element with separate nodes. So the conditional width
+of a location may depend on a scale.
 
-Nodes are placed by means and covariances (Naylor and Smith 1982). These come from modes at first, and then from the
-moments themselves, until they agree. The number of nodes grows for rows whose result changes with a larger rule.
+Nodes are placed by means and covariances (Naylor and Smith 1982). At first they are computed from modes, then from the
+moments of the previous nodes, until they agree. The number of nodes grows for rows whose result changes with a larger
+rule.
 
 J. C. Naylor and A. F. M. Smith (1982). Applications of a method for the efficient computation of posterior
 distributions. *Applied Statistics* 31 (3), 214–225.
@@ -33,20 +34,20 @@ from pymc_gpep.likelihoods.local_computations import Kernel
 
 type Rows = NDArray[np.intp]
 
-# Nodes along each outer number and along the inner one, by the number of outer numbers.
+# Numbers of nodes along each outer element and along the inner element, by the number of outer elements.
 _NORMAL = {1: ((15, 1), (31, 1), (91, 1), (181, 1)), 2: ((9, 1), (15, 1), (25, 1)), 3: ((7, 1), (11, 1), (15, 1))}
 _OTHERS = {1: ((11, 9), (17, 15), (31, 25)), 2: ((9, 7), (13, 11), (19, 17)), 3: ((7, 7), (9, 9), (11, 11))}
-_EQUIDISTANT, _END = 50, 9.0  # Smallest number of equidistant nodes, and the place of the last.
+_EQUIDISTANT, _END = 50, 9.0  # Smallest number of equidistant nodes, and position of the last node.
 MOST_OUTER = max(_NORMAL)
 """Largest number of outer predictors."""
-_AT_A_TIME = 16_384  # Nodes whose log densities are computed together.
-_PASSES = 12  # Largest number of placements of the nodes of a row.
-_MOVED, _STRETCHED = 0.3, 1.5  # Change of mean and of standard deviation, in their units, after which nodes are moved.
+_AT_A_TIME = 16_384  # Number of nodes in a batch of log densities.
+_PASSES = 12  # Largest number of times that the nodes of a row are placed.
+_MOVED, _STRETCHED = 0.3, 1.5  # Relative changes of mean and of standard deviation above which nodes are moved.
 _SAME = 1e-7  # Largest difference of log averages and of moments for which a larger rule is not needed.
-# Smallest number of predictors for choosing the inner predictor by trial, and rows of a trial.
+# Smallest number of predictors for a choice of the inner predictor by trial; number of rows of a trial.
 _FEWEST_CHOSEN, _LOOKED_AT = 3, 24
 _STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
-# Smallest precision of a distribution at its mode, in units of the cavity's.
+# Smallest precision at a mode, in units of the cavity's precision.
 _LEAST_PRECISION = 0.05
 
 
@@ -54,7 +55,7 @@ class Split(NamedTuple):
     """Predictors of a row in the order of integration."""
 
     order: NDArray[np.int64]
-    """Numbers of the outer predictors, then of the inner ones, (k,)."""
+    """Indices of the outer predictors, then of the inner predictors, (k,)."""
     outer: int
     """Number of the outer predictors."""
     normal: bool
@@ -67,7 +68,7 @@ class Split(NamedTuple):
 
 
 class NodesDensity(NamedTuple):
-    """Density of several latent values of a point at the nodes of a quadrature, each a point with its own data."""
+    """Density of several latent values of a point, for evaluation at quadrature nodes."""
 
     columns: Kernel
     """`(y, parameters)`: columns, returned (q, n): parts of the log density that do not depend on latent values."""
@@ -100,7 +101,7 @@ class TiltedNumbers(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Nodes of some rows (m,) with the same rule, and conditional moments of inner numbers at the nodes."""
+    """Nodes of m rows with the same rule, and conditional moments of inner elements at the nodes."""
 
     rows: Rows
     f: Array
@@ -119,9 +120,10 @@ class _Nodes(NamedTuple):
 
 @lru_cache
 def _rule(k: int, order: int) -> tuple[Array, Array]:
-    """Return nodes (d, k), and log weights (d,) less the log density of nodes.
+    """Return nodes (d, k), and log weights (d,) minus log densities of the nodes.
 
-    A large rule for one number has equidistant nodes. These converge faster if the density has poles near the axis.
+    A large rule for one element has equidistant nodes, which converge faster if the density has poles near the real
+    axis.
     """
     if k == 1 and order >= _EQUIDISTANT:
         nodes = np.linspace(-_END, _END, order)
@@ -132,7 +134,7 @@ def _rule(k: int, order: int) -> tuple[Array, Array]:
 
 
 class TiltedRows:
-    """Quadratures of some rows, with nodes that follow the cavities.
+    """Quadratures of rows, whose nodes follow the cavities.
 
     Parameters
     ----------
@@ -151,11 +153,11 @@ class TiltedRows:
         self._divide(density.split(y, parameters))
 
     def _divide(self, split: Split) -> None:
-        """Set the outer and inner predictors, with nodes that are not yet placed."""
+        """Set the outer and inner predictors, without placing nodes."""
         self.split, n, o = split, len(self._y), split.outer
         self._rules = (_NORMAL if split.normal else _OTHERS)[o]
         self._centre, self._scale = np.full((n, o), np.nan), np.full((n, o, o), np.nan)
-        # Centres and scales of the inner number at outer nodes, for each rule.
+        # Centres and scales of the inner element at outer nodes, by rule.
         self._inner: dict[int, tuple[Array, Array]] = {}
         self._rank = np.minimum(self._known, len(self._rules) - 1)
 
@@ -170,7 +172,7 @@ class TiltedRows:
         self._divide(self.split)
 
     def _choose(self, at: Array, cov: Array) -> None:
-        """Choose the inner predictor for which rules of two sizes agree best, at cavities of a few rows."""
+        """Choose the inner predictor for which two rules agree best, at the cavities of a few rows."""
         self._chosen = True
         if self.split.normal:
             return
@@ -223,7 +225,7 @@ class TiltedRows:
         return found
 
     def refine(self, at: Array, root: Array) -> bool:
-        """Use a larger rule for rows whose moments it changes. Return whether there are such rows."""
+        """Use a larger rule for rows whose moments it changes. Return whether such rows exist."""
         last, grown = len(self._rules) - 1, False
         rows = np.flatnonzero(self._rank < last)
         found = TiltedNumbers.empty(len(at), self._k)
@@ -243,7 +245,7 @@ class TiltedRows:
         return grown
 
     def parameter_slopes(self, at: Array, root: Array, out: Array) -> None:
-        """Write derivatives (p, n) of log Z in each row of the parameters."""
+        """Write derivatives (p, n) of log Z with respect to parameters."""
         for nodes in self._conditional(np.arange(len(at)), at, root):
             rows, (m, d, e) = nodes.rows, nodes.inner_weights.shape
             weights = self._total(nodes, TiltedNumbers.empty(m, self._k))
@@ -256,7 +258,7 @@ class TiltedRows:
             out[:, rows] = np.einsum("pmde,mde->pm", np.where(each > 0.0, slopes, 0.0), each)
 
     def _normal_nodes(self, nodes: _Nodes, at: Array, root: Array) -> tuple[Array, int]:
-        """Return latent values (k, m d e) of an inner rule of degree 3, and e. Derivatives are quadratic functions."""
+        """Return latent values (k, m d e) of an inner rule of degree 3, exact for quadratic derivatives, and e."""
         q = self._k - self.split.outer
         half = np.sqrt(q) * np.linalg.cholesky(nodes.cov).swapaxes(2, 3)
         moved = np.concatenate([half, -half], axis=2)
@@ -266,7 +268,7 @@ class TiltedRows:
         return np.ascontiguousarray(f).reshape(self._k, -1), 2 * q
 
     def _average(self, rows: Rows, at: Array, root: Array, found: TiltedNumbers) -> NDArray[np.bool_]:
-        """Write the moments of some rows with the present nodes. Return a mask of rows whose inner nodes still move."""
+        """Write the moments of rows with the present nodes. Return a mask of rows whose inner nodes still move."""
         inside = np.zeros(len(at), bool)
         for nodes in self._conditional(rows, at, root):
             some = nodes.rows
@@ -305,11 +307,11 @@ class TiltedRows:
         return weights
 
     def _outer_rule(self, rows: Rows) -> tuple[Array, Array]:
-        """Return outer nodes and log weights of rows that have the same rule."""
+        """Return outer nodes and log weights of rows with the same rule."""
         return _rule(self.split.outer, self._rules[self._rank[rows[0]]][0])
 
     def _conditional(self, rows: Rows, at: Array, root: Array) -> Iterator[_Nodes]:
-        """Yield the nodes of some rows, by rules."""
+        """Yield the nodes of rows, by rule."""
         for rank in np.unique(self._rank[rows]):
             d, e = len(_rule(self.split.outer, self._rules[rank][0])[0]), self._rules[rank][1]
             own = rows[self._rank[rows] == rank]
@@ -340,7 +342,7 @@ class TiltedRows:
         return _Nodes(rows, f, np.ones((m, d, 1)), squares, log_z, mean, cov)
 
     def _by_nodes(self, rows: Rows, at: Array, root: Array) -> _Nodes:
-        """Return outer nodes, and moments of the inner number by quadrature along it."""
+        """Return outer nodes, with moments of the inner element by quadrature."""
         rank = self._rank[rows[0]]
         (outer, _), (inner, log_weights) = self._outer_rule(rows), _rule(1, self._rules[rank][1])
         m, d, e = len(rows), len(outer), len(inner)
@@ -387,7 +389,7 @@ class TiltedRows:
         return z.reshape(m, d), 1.0 / np.sqrt(np.maximum(np.abs(precision), _LEAST_PRECISION)).reshape(m, d)
 
     def _begin(self, rows: Rows, at: Array, root: Array) -> None:
-        """Place outer nodes of some rows around the tilted modes, scaled by the curvature at the modes."""
+        """Place outer nodes of rows around the tilted modes, scaled by the curvature at the modes."""
         at, root, y, parameters = at[rows], root[rows], self._y[rows], self._parameters[:, rows]
         o = self.split.outer
 
@@ -411,7 +413,7 @@ class TiltedParts:
     Parameters
     ----------
     parts : sequence of tuple
-        Positions of the rows of each density, places of its own parameters among all, and its quadratures.
+        For each density: positions of its rows, indices of its parameters, and its quadratures.
     """
 
     def __init__(self, parts: Sequence[tuple[Rows, slice, TiltedRows]]) -> None:
@@ -459,7 +461,7 @@ class TiltedParts:
 
 
 def _ascend(height: Callable[[Array], tuple[Array, Array, Array]], z: Array) -> tuple[Array, Array]:
-    """Return maxima of many functions by Newton's method, from z (m,) or (m, k), and their negative curvatures.
+    """Return maxima of m functions by Newton's method, from z (m,) or (m, k), and their negative curvatures.
 
     `height` returns values (m,), slopes in the shape of z, and negative curvatures (m,) or (m, k, k).
     """

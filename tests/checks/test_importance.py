@@ -164,9 +164,9 @@ def test_verdicts_differ_for_an_easy_and_a_hard_posterior():
     assert not hard.usable
     assert hard.draws_verdict == "do not use"
     assert hard.effective_size < 100
-    assert "do not stand for the exact posterior of 9 latent values together" in repr(hard)
+    assert "do not represent the exact posterior of 9 latent values together" in repr(hard)
     assert hard.fit_verdict == "unknown"
-    assert hard.about_fit.endswith("ask a sampler.")
+    assert hard.about_fit.endswith("use a sampler.")
 
 
 def changed(check, **fields):
@@ -216,7 +216,7 @@ def test_weights_of_points_determine_the_verdict_on_the_fit(shift, known, verdic
     check = changed(shared.fit.importance(100, random_seed=1), points=points)
     assert check.fit_verdict == verdict
     assert check.about_fit.startswith(f"The fit, {verdict}: ")
-    assert ("ask a sampler" in check.about_fit) == (verdict == "unknown")
+    assert ("use a sampler" in check.about_fit) == (verdict == "unknown")
 
 
 def test_sites_over_several_points_cannot_be_replaced(shared, monkeypatch):
@@ -224,7 +224,7 @@ def test_sites_over_several_points_cannot_be_replaced(shared, monkeypatch):
     check = shared.fit.importance(100, random_seed=1)
     assert check.known == 0.0
     assert check.fit_verdict == "unknown"
-    assert check.about_fit == "The fit, unknown: there are no weights of use on blocks of points; ask a sampler."
+    assert check.about_fit == "The fit, unknown: weights on blocks of points are unusable; use a sampler."
 
 
 def probabilities(likelihood, y, f):
@@ -281,7 +281,9 @@ def test_importance_sampling_uses_the_labels_of_the_fit():
 
 
 def test_unsupported_fits_are_refused_with_reasons(shared):
-    with pytest.raises(ValueError, match="draws must be at least 100, so that their weights have a tail, but is 99"):
+    with pytest.raises(
+        ValueError, match="draws must be at least 100, so that the tail of the weights can be fitted, but is 99"
+    ):
         shared.fit.importance(99)
     values = {"f": np.full((100, 3, len(shared.y)), np.nan)}
     with pytest.raises(ValueError, match="nested_ep has draws without a finite density: converged"):
@@ -363,7 +365,7 @@ def test_resampled_draws_have_the_groups_and_dims_of_plain_draws(shared):
 def test_useless_resampling_causes_a_warning():
     fit = fitted(classifier(30.0)[0], "vb")
     with pytest.warns(
-        UserWarning, match=r"vb: weighted draws, worth .*, do not use: they do not stand for the exact"
+        UserWarning, match=r"vb: weighted draws, worth .*, do not use: they do not represent the exact"
     ) as seen:
         fit.sample(10, importance=True, random_seed=16)
     assert seen[0].filename == __file__

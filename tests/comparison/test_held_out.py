@@ -92,7 +92,7 @@ def test_unlikely_observations_have_finite_scores(fitted):
         ({"ynew": [0, 1, 2, 3, -1]}, "must be counts"),
         (
             {"probabilities": {"ep": np.ones((5, 2))}},
-            "'y' does not observe classes. Leave probabilities out, and give Xnew",
+            "'y' does not observe classes. Leave probabilities out, and pass Xnew",
         ),
     ],
 )

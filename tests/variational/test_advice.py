@@ -211,7 +211,7 @@ FITS = {
     ),
     "a magnitude that noise drowns": Advice(
         fitted(lambda: drowned(0.05), "ep"),
-        "Allow a larger magnitude: look at the prior of 'size'",
+        "Allow a larger magnitude: check the prior of 'size'",
         fitted(lambda: drowned(5.0), "ep"),
     ),
     "grid of four": Advice(fitted(four_scales, hyper="grid"), "Use hyper='ccd'", fitted(four_scales, hyper="ccd")),
