@@ -1,5 +1,5 @@
 """EP with inducing inputs on several machines, by Dask.
 
-rounds: rounds of tasks on parts of the data, which the workers of a Dask client hold
-cluster_log_posterior: log posterior by sites that stay on the workers
+rounds: rounds of tasks on parts of the data, which the workers of a Dask client store
+cluster_log_posterior: log posterior with sites that stay on the workers
 """

@@ -1,6 +1,6 @@
 """Log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines.
 
-The sites stay on the workers. `SitesOnCluster` is the vector space in which the EP iteration moves.
+The sites stay on the workers. `SitesOnCluster` is the vector space in which EP iterates.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,7 +39,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class ClusterLogPosterior(SparseLogPosterior):
-    """The same function as `SparseLogPosterior`, computed by the workers of a cluster.
+    """The same log posterior as `SparseLogPosterior`, computed by the workers of a cluster.
 
     Parameters
     ----------
@@ -47,20 +47,19 @@ class ClusterLogPosterior(SparseLogPosterior):
     approximator : SparseEP
     blocks : InducingBlocks
     inducing : array (1 or c, M, d)
-        Inducing inputs to begin with.
+        Initial inducing inputs.
     learn : bool
-        Whether inducing inputs are part of the flat vector, or stay as they are.
+        Whether inducing inputs are learned, as part of the flat vector. If not, they are fixed.
     client : distributed.Client
     parts : int, optional
         Number of parts of the rows; by default the number of threads of all workers.
     rows : Rows, optional
-        Rows to fit in place of the rows of the model.
+        Rows that replace the rows of the model.
 
     Raises
     ------
     NotImplementedError
-        If the approximation is not `SparseEP`, or the likelihood is given more than latent values or is not
-        log-concave.
+        If the approximation is not `SparseEP`. If the likelihood has parameters for each row, or is not log-concave.
     """
 
     def __init__(
@@ -114,13 +113,13 @@ class ClusterLogPosterior(SparseLogPosterior):
         raise NotImplementedError('update="inner" does not work with client=... yet. Leave out update or client.')
 
     def solve(self, theta: Array, start: Array | None = None) -> SparseSolution:
-        """The approximate posterior of the latent functions at one point; `start` as for an evaluation."""
+        """Return the approximate posterior of the latent functions at one point. `start` is as for an evaluation."""
         return self._by_parts(self.prior_at(theta), start if start is not None and start.size else None)[0]
 
     def _by_parts(
         self, prior: PriorAt, start: Array | None, slopes: bool = False
     ) -> tuple[SparseSolution, tuple[Array, ...] | None]:
-        """Solve from a start, and repeat from a cold start if that does not converge."""
+        """Solve from a start. If the solve does not converge, solve again from the default sites."""
         return from_start_or_cold(
             lambda begin: self._once(prior, np.empty(0) if begin is None else _expanded(begin), slopes),
             start,
@@ -155,19 +154,22 @@ class ClusterLogPosterior(SparseLogPosterior):
 
 
 class _Combined:
-    """A start is the index of a solve. A combination has indices and weights, by which parts combine their sites."""
+    """Combination of starts.
+
+    A start is the index of a solve. The result has indices and weights, by which parts combine sites.
+    """
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         return np.concatenate([[nearest], starts[:, 0], weights])
 
 
 def _expanded(start: Array) -> Array:
-    """Write the index of one solve as a combination."""
+    """Return the index of one solve as a combination."""
     return np.array([0.0, start[0], 1.0]) if start.size == 1 else start
 
 
 def part_ends(rows: Rows, count: int) -> list[int]:
-    """Return the ends of parts, beginning with 0: ends of chunks if there are enough chunks."""
+    """Return the ends of parts, after a 0. They are ends of chunks if there are enough chunks."""
     n, size = rows.n_rows, rows.chunk
     step = size if -(-n // size) >= count else 1
     ends = np.linspace(0, -(-n // step), min(count, n) + 1).round().astype(np.int64) * step
@@ -177,15 +179,15 @@ def part_ends(rows: Rows, count: int) -> list[int]:
 class SitesOnCluster:
     """Sites of many parts at one prior, as a `SiteSpace`.
 
-    Parts send S and h, the sum of their points' terms of the evidence, and inner products. Sites stay with their part.
-    Sites of parts whose worker is gone are computed again from the posterior, which determines them at a fixed point.
+    Parts send S and h, the sum of their points' terms in the evidence, and inner products, but no sites. If a worker is
+    lost, the sites of its parts are computed from the posterior, which determines them at a fixed point.
 
     Parameters
     ----------
     rounds : Rounds
     begin : Begin
     sweeps : SiteSweeps
-        Sweeps over zero rows, for computations with sums.
+        Sweeps over zero rows, which compute with the sums of all parts.
     """
 
     def __init__(self, rounds: Rounds, begin: Begin, sweeps: SiteSweeps[Any, Any]) -> None:
@@ -200,13 +202,13 @@ class SitesOnCluster:
     def _start(self) -> None:
         begin, rounds = self._begin, self._rounds
         number = rounds.number + 1
-        # Lost parts can begin again.
+        # Lost parts may begin again.
         rounds.number = number
         everyone = range(rounds.count)
         self._natural = rounds.until_done(lambda: rounds.tell(everyone, _begin(number, begin)), lambda lost: None).added
 
     def _mend(self, lost: tuple[int, ...]) -> None:
-        """Send the prior and sites to restarted parts; then compute the sums of all parts again."""
+        """Send the prior and the sites to restarted parts. Then compute the sums of all parts again."""
         number = self._rounds.number
         self._rounds.tell(lost, _begin(number, self._begin, self._posterior))
         self._natural = self._rounds.ask(WorkerPart.natural).added
@@ -231,18 +233,18 @@ class SitesOnCluster:
         return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
 
     def _over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Iterable[tuple[Array, ...]]:
-        """Return the sum over all blocks as one block."""
+        """Return the sum over all blocks, as a single block."""
         return [self._rounds.ask(lambda part: part.over_blocks(work)).added]
 
     def norm(self) -> float:
         return self._norm
 
     def remember(self, slot: int) -> None:
-        """See `SiteSpace`. The next task carries it out."""
+        """See `SiteSpace`. It takes effect in the next task."""
         self._slot = slot
 
     def _move(self, task: Task) -> None:
-        """Let all sites take a step; sites of lost parts are computed anew, and the remaining sites move once."""
+        """Move all sites by a task. Sites of lost parts are computed again, and each other site moves once."""
         moved = False
 
         def move() -> None:
@@ -267,7 +269,7 @@ class SitesOnCluster:
         self._natural = self._ask(WorkerPart.clear).added
 
     def end(self, number: int) -> Whitened:
-        """Let the parts store their sites under a key, and return the posterior of these sites."""
+        """Store the sites of all parts under a key. Return the posterior of these sites."""
         self._natural = self._ask(lambda part: part.end(number)).added
         return self._sweeps.implied(*self._natural)
 

@@ -1,11 +1,10 @@
-"""Rounds of tasks on parts of a fit, which the workers of a client of `dask.distributed` hold.
+"""Rounds of tasks on parts of a fit, which the workers of a client of `dask.distributed` store.
 
-A part runs numbered tasks in order. If the last task is requested again, the part returns its stored result, so that no
-task runs twice. A part that was restarted, because its worker is gone, reports itself as lost.
+A part runs numbered tasks in order. If its last task is requested again, it returns the stored result, so no task runs
+twice. If the worker of a part is lost, the part is restarted and reports that it lost its sites.
 
-Each part stays with a worker. A round sends one message to all workers, and every part runs its task. The round adds
-the results in a tree of fixed order. If a worker is gone, other workers restart its parts, and the caller gets their
-numbers.
+Each part stays on one worker. A round sends one message to all workers, and every part runs its task. The results are
+added in a tree of fixed order. If a worker is lost, other workers restart its parts, and the caller gets their numbers.
 """
 
 import threading
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-_GRAPHS = threading.Lock()  # a graph's function is not thread-safe: it has its own storage
-_KEPT = 4  # Number of solves whose sites are kept as starts.
-_RECOVERED = 1e-13  # Change of a site, in units of its marginal, after which lost sites count as recovered.
+_GRAPHS = threading.Lock()  # The functions of graphs are not thread-safe, since they write into their own storage.
+_KEPT = 4  # Number of solves whose sites are stored as starts.
+_RECOVERED = 1e-13  # Change of a site, in units of its marginal, at which lost sites count as recovered.
 _ATTEMPTS = 200
 
 
@@ -51,7 +50,7 @@ class PartRecipe(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A prior and a start: indices of former solves and their weights, or None."""
+    """A prior and a start: indices of earlier solves and their weights, or None."""
 
     point: PointType
     z: Array
@@ -60,12 +59,12 @@ class Begin(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Values of a part: values to be summed over parts, and a value whose maximum over parts is taken."""
+    """Values of a part: values that are summed over parts, and a value whose maximum is taken."""
 
     added: tuple[Any, ...]
     largest: float = 0.0
     lost: tuple[int, ...] = ()
-    """Parts that do not have what they need."""
+    """Parts that have lost their sites."""
 
     def __add__(self, other: object) -> "Sums":
         assert isinstance(other, Sums)
@@ -87,7 +86,7 @@ type Task = Callable[["WorkerPart"], Sums]
 
 
 class _Prior(PriorAt):
-    """A prior, evaluated by one thread at a time."""
+    """A prior that is evaluated by one thread at a time."""
 
     def block(self, rows: slice) -> Block:
         with _GRAPHS:
@@ -99,7 +98,7 @@ class _Prior(PriorAt):
 
 
 class WorkerPart:
-    """Some rows and their sites.
+    """A part of the rows with its sites.
 
     Parameters
     ----------
@@ -128,7 +127,7 @@ class WorkerPart:
         return vector
 
     def act(self, number: int, task: Task) -> Sums:
-        """Run the task of this number."""
+        """Run the task with this number."""
         if number == self._done:
             return self._last
         if number != self._done + 1 or self._sweeps is None:
@@ -139,7 +138,7 @@ class WorkerPart:
         return self._last
 
     def begin(self, number: int, what: Begin, posterior: Whitened | None = None) -> Sums:
-        """Start with a prior. A part that was lost begins with the sites that the `posterior` implies."""
+        """Begin with a prior. A part that lost its sites begins with the sites that `posterior` implies."""
         self._prior = _Prior(self._recipe.blocks, what.point, what.z)
         self._sweeps, self._past = self._factors.sweeps(RowFeatures(self._prior, what.whitening), ALONE), False
         sites = np.zeros((2, *self._factors.shape))
@@ -162,7 +161,7 @@ class WorkerPart:
         return sites_between(np.array(ends), weights, nearest)
 
     def _recover(self, posterior: Whitened) -> None:
-        """Iterate sites to the fixed point given the posterior, which determines them."""
+        """Iterate sites to the fixed point for a posterior, which determines them."""
         sites = self._vector.sites
         for _ in range(_ATTEMPTS):
             _, residual = self.sweeps.match(sites, posterior, None, self._vector.target, self._vector.scale)
@@ -175,7 +174,7 @@ class WorkerPart:
 
     @property
     def sweeps(self) -> SiteSweeps[Any, Any]:
-        """Sweeps of the prior that the part began with."""
+        """Sweeps at the prior of the last `begin`."""
         assert self._sweeps is not None
         return self._sweeps
 
@@ -184,18 +183,18 @@ class WorkerPart:
         return Sums(self.sweeps.natural(self._vector.sites))
 
     def over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Sums:
-        """Add the results of a function over all blocks."""
+        """Return the sums over all blocks of the results of a function."""
         found = self.sweeps.over_blocks(self._vector.sites, work)
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
     def match(self, posterior: Whitened, shift: CommonShift | None) -> Sums:
-        """Compute target sites; return terms of the evidence, the squared norm, and the largest change."""
+        """Compute target sites. Return terms of the evidence, the squared norm, and the largest change."""
         vector = self._vector
         terms, residual = self.sweeps.match(vector.sites, posterior, shift, vector.target, vector.scale)
         return Sums((terms, vector.norm()), residual)
 
     def products(self, slot: int | None, used: int) -> Sums:
-        """Keep the last change in the place `slot`, if given. Return inner products of the kept changes."""
+        """Store the last change in `slot`, unless it is None. Return inner products of the stored changes."""
         if slot is not None and self._past:
             self._vector.remember(slot)
         elif slot is not None:
@@ -227,7 +226,7 @@ class WorkerPart:
         return self.natural()
 
     def slopes(self, posterior: Whitened) -> Sums:
-        """Return derivatives in hyperparameters and inducing inputs, with sums for the prior covariance."""
+        """Return derivatives in hyperparameters and inducing inputs, and sums for the prior covariance."""
         assert self._prior is not None
         return Sums(self._prior.row_slopes(self.sweeps.bars(self._vector.sites, posterior)))
 
@@ -238,7 +237,7 @@ _TRIES = 20
 
 
 class LostPartsError(RuntimeError):
-    """Error with the parts whose worker is gone; they have been restarted."""
+    """Parts were lost, because their worker is gone, and have been restarted."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         super().__init__(f"Parts {list(parts)} were lost.")
@@ -246,7 +245,7 @@ class LostPartsError(RuntimeError):
 
 
 class Rounds:
-    """The parts of a fit, and the requests to them.
+    """The parts of a fit, and requests to them.
 
     Parameters
     ----------
@@ -257,16 +256,16 @@ class Rounds:
 
     def __init__(self, client: "Client", recipes: Sequence[PartRecipe]) -> None:
         self._client = client
-        # Each part gets a copy, since a compiled graph writes its results into storage of its own.
+        # Each part gets a copy, since a compiled graph writes results into its storage.
         self._recipes = [cloudpickle.dumps(recipe) for recipe in recipes]
         self._parts: dict[int, Future[Any]] = {}
         self._homes = [""] * len(recipes)
         self._make(range(len(recipes)))
         self.number = 0
-        """Of the last round."""
+        """Number of the last round."""
 
     def _make(self, parts: Sequence[int]) -> None:
-        """Create parts on the workers in turn, and note their workers."""
+        """Create parts on the workers, in turn, and record their workers."""
         workers = sorted(self._workers())
         while not workers:
             self._client.wait_for_workers(1)
@@ -281,15 +280,15 @@ class Rounds:
         homes = self._client.who_has(found)
         for part in parts:
             if self._parts[part].status == "error":
-                self._parts[part].result()  # raises the part's exception
+                self._parts[part].result()  # This raises the exception of the part.
             self._homes[part] = next(iter(homes.get(self._parts[part].key, ())), "")
 
     def _workers(self) -> set[str]:
-        # `Client.scheduler_info` is sometimes empty: the client also updates it without workers from time to time.
+        # `Client.scheduler_info` may be empty, since the client sometimes updates it without workers.
         return set(self._client.nthreads())
 
     def _wait(self, futures: Sequence["Future[Any]"], homes: Sequence[str] = ()) -> bool:
-        """Wait for futures. Return False as soon as a worker of these futures is gone."""
+        """Wait for futures. Return False when a worker of these futures is lost."""
         from distributed import CancelledError, wait
 
         while True:
@@ -304,7 +303,7 @@ class Rounds:
                 return True
 
     def ask(self, task: Task) -> Sums:
-        """Let every part run the next task.
+        """Run the next task on every part.
 
         Raises
         ------
@@ -315,7 +314,7 @@ class Rounds:
         return self._sum(range(len(self._parts)), _Act(self.number, task))
 
     def tell(self, parts: Sequence[int], task: Task) -> Sums:
-        """Run a task on some parts, without regard to their earlier tasks."""
+        """Run a task on these parts, without regard to their earlier tasks."""
         return self._sum(parts, task)
 
     @property
@@ -324,7 +323,7 @@ class Rounds:
         return len(self._parts)
 
     def _sum(self, parts: Sequence[int], task: Task) -> Sums:
-        # Use the result of a task in place of `scatter`: if it is lost, dask computes it again.
+        # The message is the result of a task, not of `scatter`, so that dask can compute it again if it is lost.
         message = self._client.submit(_carried, cloudpickle.dumps(task), pure=False)
         found = [
             self._client.submit(_done, self._parts[part], message, workers=[self._homes[part]], pure=False)
@@ -363,12 +362,12 @@ class Rounds:
                     future.result()
 
     def until_done(self, work: Callable[[], Any], mend: Callable[[tuple[int, ...]], None]) -> Any:
-        """Return the result of `work`. If parts are lost meanwhile, call `mend` and begin again.
+        """Return the result of `work`. If parts are lost, call `mend` and begin again.
 
         Raises
         ------
         RuntimeError
-            If they are lost again and again.
+            If parts are lost too often.
         """
         lost: tuple[int, ...] = ()
         for attempt in range(_TRIES):
@@ -400,6 +399,6 @@ def _carried(task: bytes) -> bytes:
 
 
 def _done(part: WorkerPart, message: bytes) -> Sums:
-    """Run a pickled task on a part. Each part unpickles a copy of its own."""
+    """Run a pickled task on a part, which unpickles a separate copy."""
     task: Task = cloudpickle.loads(message)
     return task(part)

@@ -42,12 +42,12 @@ _ITERATIONS = 50
 
 
 class Recovered(NamedTuple):
-    """Sites implied by q(v)."""
+    """Sites that q(v) implies."""
 
     sweeps: SparseSweeps
     """Sweeps over these sites, with the features of all rows."""
     sites: Array
-    """(2, n, d)."""
+    """Precisions and locations of the sites, (2, n, d)."""
 
     def log_normaliser(self) -> float:
         """Return the log normaliser of EP with these sites; NaN if a cavity is improper."""
@@ -66,7 +66,7 @@ def recovered(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Compute the sites of all rows from q. At EP's fixed point a site follows from its factor and its cavity.
+    """Return the sites of all rows, computed from q. At EP's fixed point, factors and cavities determine them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def recovered_by_bound(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Compute the sites for a variational bound. At its maximum they follow from the average log likelihood."""
+    """Return the sites for a variational bound. At its maximum they are determined by the average log likelihood."""
     averages = point_averages(likelihood, labels, prior.n_functions)
     sweeps = SparseVISweeps(RowFeatures(prior, whitening), averages, team)
     sites = np.zeros((2, *averages.shape))
@@ -118,7 +118,7 @@ def _sites(
     prior_mean: Array,
     rest: Array,
 ) -> Array:
-    """Iterate site = update(q / site) and return the sites."""
+    """Iterate site = update(q / site). Return the sites."""
     t, nu = np.zeros((2, *mean.shape))
     for _ in range(_ITERATIONS):
         keep = 1.0 - t * variance
@@ -144,13 +144,13 @@ class StepTrace:
     Attributes
     ----------
     read : function
-        Function that returns the values of the state, by name. It is called once, at their first use.
+        Function that returns the values of the state by name. It is called once, when they are first used.
     settings : dict
-        Settings such as batch size, batches in an epoch and seed.
+        Settings, such as batch size, number of batches in an epoch, and seed.
     losses : array (steps,)
         Estimates of the negative log posterior; NaN for a failed step.
     floored : array (steps,)
-        Share of the points of each batch with a limited site precision.
+        Share of the points in each batch whose site precision was limited.
     ended : str
         Description of the end of the steps.
     space : Hyperparameters
@@ -226,25 +226,25 @@ class StepTrace:
 
     @property
     def left_off(self) -> LeftOff:
-        """The point where the steps stopped, from which another fit continues."""
+        """State at which the steps stopped, from which another fit continues."""
         return LeftOff(self.settings, self.values, self.losses, self.floored)
 
     @property
     def converged(self) -> bool:
-        """Whether all losses of the last epoch are finite. See `history` for the number of steps."""
+        """Whether all losses of the last epoch are finite. The number of steps is not assessed: see `history`."""
         last = self.losses[-self.per_epoch :]
         return bool(last.size) and bool(np.isfinite(last).all()) and not self.remark
 
     @property
     def loss(self) -> float:
-        """Average loss of the last complete epoch, or of all steps in the first epoch; NaN without successful steps."""
+        """Average loss of the last complete epoch, or of all steps before its end; NaN without successful steps."""
         steps = len(self.losses)
         end = steps - steps % self.per_epoch or steps  # An incomplete epoch would count rows twice.
         return average_loss(self.losses[max(end - self.per_epoch, 0) : end])
 
     @cached_property
     def best(self) -> Evaluation:
-        """See `Trace`: hyperparameters after the last step. The log posterior is an average of estimates."""
+        """See `Trace`: hyperparameters after the last step, with the average estimate as their log posterior."""
         theta = self.values["theta"]
         value, unknown = -self.loss, np.full(theta.size, np.nan)
         evidence = value - self.space.log_prior(theta)
@@ -254,7 +254,7 @@ class StepTrace:
 class BatchLogPosterior(BlockLogPosterior):
     """The log posterior after the last step over batches.
 
-    At other hyperparameters it is the log posterior of sweeps over all rows, at the same inducing inputs (`held`).
+    At other hyperparameters it is that of sweeps over all rows, with the same inducing inputs (`held`).
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ class BatchLogPosterior(BlockLogPosterior):
     rule : Rule
     steps : StepTrace
     blocks : InducingBlocks or None
-        Prior moments, with the fitted rows; None in a fit that was read without `gp`.
+        Prior moments, with the fitted rows; None in a fit that was read from a file without `gp`.
     rows : Rows, optional
         Fitted rows, if they replace the rows of the model.
     white : InducingWhitening, optional
@@ -335,7 +335,7 @@ class BatchLogPosterior(BlockLogPosterior):
         )
 
     def _sweeps(self) -> SparseApproximation:
-        """Return the approximation by sweeps over all rows that has the limit of the steps as its fixed point."""
+        """Return the approximation by sweeps over all rows whose fixed point is the limit of the steps."""
         name = "sparse_ep" if self.of_ep else "sparse_vi"
         kind = SPARSE_APPROXIMATIONS[name]
         given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}
@@ -371,7 +371,7 @@ class BatchLogPosterior(BlockLogPosterior):
         return solution.posterior
 
     def white(self) -> InducingWhitening | None:
-        """Return the whitening of the inducing values; None where their covariance has no Cholesky factor."""
+        """Return the whitening of the inducing values; None if their covariance has no Cholesky factor."""
         if self._white is None:
             jitter = float(self.steps.values["jitter"])
             self._white = whitening(self.prior_at(self.steps.best.theta).inducing(), jitter, self._n_effects)
@@ -399,7 +399,7 @@ class BatchLogPosterior(BlockLogPosterior):
             yield from found.sweeps.left_out(found.sites, posterior.whitened)
 
     def stored(self, x: Array, solution: "BatchSolution") -> xr.Dataset:
-        """See `LogPosterior`: the state, from which further steps can continue."""
+        """See `LogPosterior`: the state, from which another fit can continue."""
         table = self.steps.left_off.table
         if (white := self.white()) is None:
             return table
@@ -441,7 +441,7 @@ class BatchSolution:
     """The approximate posterior of the latent functions after the last step over batches."""
 
     convergence = None
-    """None: steps do not show whether they reached a fixed point."""
+    """None: steps do not show whether they are at a fixed point."""
     converged = True
     start = np.empty(0)
 
@@ -455,10 +455,7 @@ class BatchSolution:
 
     @cached_property
     def posterior(self) -> InducingPosterior | None:
-        """Return the posterior of the inducing values.
-
-        It is None where their covariance, prior or posterior, has no Cholesky factor.
-        """
+        """Posterior of the inducing values; None if their prior or posterior covariance has no Cholesky factor."""
         values, white = self._of.steps.values, self._of.white()
         if white is None:
             return None
@@ -474,19 +471,19 @@ class BatchSolution:
 
     @property
     def lower_bound(self) -> float:
-        """Return the objective of `"sparse_vi"`, which estimates a lower bound; NaN for other methods.
+        """Objective of `"sparse_vi"`, an estimate of a lower bound; NaN for other methods.
 
-        It is NaN in the first epoch as well, before q settles.
+        It is also NaN in the first epoch, while q adapts.
         """
         first = len(self._of.steps.losses) < self._of.steps.per_epoch
         return np.nan if self._of.of_ep or first else self.objective
 
     @cached_property
     def log_evidence(self) -> float:
-        """Log normaliser of EP with the sites that q implies, in a few passes over all rows.
+        """Log normaliser of EP with the sites that q implies, computed in a few passes over all rows.
 
-        It approximates the log marginal likelihood of the sparse model. It is NaN with `sites="pairwise"` and for
-        lower bounds.
+        It approximates the log marginal likelihood of the sparse model. NaN for `sites="pairwise"`, and for lower
+        bounds.
         """
         if not self._of.has_evidence or self.posterior is None:
             return np.nan

@@ -1,4 +1,4 @@
-"""Prior moments of a step: graphs of the model, or closed forms with a pull-back. Initial length scales."""
+"""Prior moments in a step, by graphs of the model or by closed forms with a pull-back, and initial length scales."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,16 +33,16 @@ from pymc_gpep.solvers.step_algebra import (
 
 
 class PriorBlocks(NamedTuple):
-    """Prior moments of q groups of functions."""
+    """Prior moments of q groups of functions, as graphs."""
 
     inducing: TensorVariable
-    """(q, M, M)."""
+    """Covariance of the inducing values, (q, M, M)."""
     cross: TensorVariable
-    """(q, M, B)."""
+    """Covariance of inducing values and rows, (q, M, B)."""
     variance: TensorVariable
-    """(q, B)."""
+    """Prior variances of the rows, (q, B)."""
     mean: TensorVariable
-    """(c, B)."""
+    """Prior means of the rows, (c, B)."""
     effects: TensorVariable
     """Coefficients of the p standard normals of effects, (q, p, B)."""
 
@@ -90,11 +90,11 @@ def prior_blocks(
     return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
 
 
-_APART = 0.3  # Distance between hyperparameters at which a covariance is compared.
+_APART = 0.3  # Distance between hyperparameters at which the form of a covariance is tested.
 
 
 def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
-    """Return the prior of a model for steps over batches."""
+    """Return the prior moments of a model for steps over batches."""
     theta = space.initial_point()
     moved = theta + _APART * np.sin(1.0 + np.arange(theta.size))
     found = blocks.stationary([_values(space, at) for at in (theta, moved)])
@@ -102,7 +102,7 @@ def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
     if found is not None:
         profiles = [each.profile for each in found]
         written = StationaryBlocks(profiles, _ScaleFunctions(space, found), blocks.covariance_of)
-    # The graphs of the effects' coefficients also give the moments of the process.
+    # The graphs of the effects' coefficients also compute moments of the process.
     return _GraphBlocks(space, blocks.by_group(), written) if written is None or blocks.effect_rows else written
 
 
@@ -112,7 +112,10 @@ def _values(space: Hyperparameters, theta: Array) -> list[Array]:
 
 
 class _ScaleFunctions:
-    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`. The last values are stored, since many steps reuse them."""
+    """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`.
+
+    The last values are cached, since many steps use the same.
+    """
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
         self._space = space
@@ -139,7 +142,7 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """Blocks by graphs of the model for prior moments. Scales come from a closed `form`, if any."""
+    """Prior moments by graphs of the model. Scales come from a closed `form`, if it exists."""
 
     written = False
 
@@ -188,25 +191,25 @@ class _GraphMoments:
 
 
 _PAIRS = 1000
-_SQUARE = 4.0  # Median squared distance of two rows, in initial length scales.
+_SQUARE = 4.0  # Median squared distance of two rows at the initial length scales.
 _NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Number of steps, step that counts as converged, longest step.
-_PARTS = 1.0, 0.5, 0.25  # Shares of the move that are tried.
-_UNLIKELY = 10.0  # Largest fall of the log prior.
+_PARTS = 1.0, 0.5, 0.25  # Shares of the move that are tried, in order.
+_UNLIKELY = 10.0  # Largest decrease of the log prior.
 
 
 def first_scales(
     space: Hyperparameters, functions: ScaleFunctions, theta: Array, free: Collection[str], rows: Rows, seed: int
 ) -> Array:
-    """Return hyperparameters (p,) with length scales from the data, unless their prior density is much lower.
+    """Return hyperparameters (p,) with length scales from the data, unless the prior makes these unlikely.
 
-    A shared length scale is half of the median distance of two rows. Length scales of columns are proportional to the
-    columns' standard deviations. If a length scale is much too short or too long, its slope vanishes.
+    A common length scale is half of the median distance of two rows. Length scales of columns are proportional to
+    standard deviations of the columns. At much shorter or longer length scales, the slope in a length scale is 0.
 
     Parameters
     ----------
     space : Hyperparameters
     functions : ScaleFunctions
-        Scale functions of the only covariance.
+        Scale functions of the covariance, which all functions share.
     theta : array (p,)
         Initial hyperparameters.
     free : collection of str
@@ -246,7 +249,7 @@ def first_scales(
 
 
 def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: NDArray[np.bool_]) -> bool:
-    """Return whether all scales have the same derivatives in hyperparameters, by random weights of columns."""
+    """Return whether all scales have the same derivatives in hyperparameters, by a random combination of columns."""
     if np.ptp(scales[used]):
         return False
     weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)

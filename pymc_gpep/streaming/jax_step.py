@@ -1,14 +1,14 @@
-"""A step over a batch under JAX, compiled as one function: the formulas of `step` with another array library.
+"""A step over a batch in JAX, compiled as one function. It has the formulas of `step`, with arrays of JAX.
 
-The module is imported only if a fit uses JAX. Moments of the prior, its derivatives, and the optimiser are graphs of
-PyTensor that are compiled to functions of JAX.
+The module is imported only if a fit uses JAX. Prior moments, their derivatives, and the optimiser are graphs of
+PyTensor, which are compiled to JAX functions.
 
-Rules return log normalisers and expected log likelihoods of the points of a batch. Shapes are fixed, numbers have
-64 bits, and a result that cannot be computed is NaN. Derivatives have closed forms.
+Rules return log normalisers or expected log likelihoods of the points in a batch. Shapes are static, numbers have 64
+bits, and results that cannot be computed are NaN. Derivatives have closed forms.
 
-Integrals without a closed form are trapezoid rules on a window about the mode. The log integrand falls by at least half
-the squared distance from its mode, in its own units. Newton's method finds the mode, then both ends, where the
-integrand is negligible. A rule with a fixed number of nodes converges geometrically, as for any smooth function that is
+Integrals without a closed form are trapezoid rules on a window around the mode. The log integrand decreases by at least
+half the squared distance from the mode. Newton's method finds the mode, then both ends, beyond which the integrand is
+negligible. A trapezoid rule with a fixed number of nodes converges geometrically, as for all smooth functions that are
 flat at both ends.
 """
 
@@ -48,7 +48,7 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, uninterrupted
 
 _HALF, _HALF_LOG_2PI = np.sqrt(0.5), 0.5 * np.log(2.0 * np.pi)
-_FAR = 9.0  # Distance below 0 from which a continued fraction replaces the error function.
+_FAR = 9.0  # Distance below 0 from which on a continued fraction replaces the error function.
 
 
 def log_cdf_and_hazard(z: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -66,10 +66,10 @@ def log_cdf_and_hazard(z: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 type LogIntegrand = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-"""Function that returns value, first and minus second derivative of B log integrands at points (r, B)."""
+"""Function that returns B log integrands at points (r, B), with their first and minus second derivatives."""
 
 
-_FALL = 36.0  # Fall of the log integrand at the ends.
+_FALL = 36.0  # Decrease of the log integrand from the mode to the ends.
 _TO_MODE, _TO_ENDS, _HALVINGS = 8, 4, 50
 _NODES, _NODES_OF_POINT = 100, 64
 _HERMITE, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
@@ -93,14 +93,14 @@ def _ends(integrand: LogIntegrand, mode: jax.Array) -> tuple[jax.Array, jax.Arra
     sides = np.array([[-1.0], [1.0]])
     distance = jnp.full((2, mode.shape[1]), np.sqrt(2.0 * _FALL))
     for _ in range(_TO_ENDS):
-        # The fall is convex in the distance: steps from a point beyond the end stay beyond it.
+        # The decrease is convex in the distance. So Newton steps from beyond the end stay beyond it.
         value, slope, _ = integrand(mode + sides * distance)
         distance = distance - jnp.maximum(top - value - _FALL, 0.0) / jnp.maximum(-sides * slope, 1.0)
     return mode[0] - distance[0], mode[0] + distance[1]
 
 
 def _normalised(log_terms: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the logarithm of a sum with the factor of φ (B,), and the shares of its terms (B, nodes)."""
+    """Return the log of a sum times the factor of φ, (B,), and the shares of its terms, (B, nodes)."""
     top = log_terms.max(axis=1, keepdims=True)
     weights = jnp.exp(log_terms - top)
     total = weights.sum(axis=1)
@@ -136,10 +136,11 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
         uphill = integrand(middle)[1] > 0.0
         return jnp.where(uphill, middle, low), jnp.where(uphill, high, middle)
 
-    # For a large deviation Newton's method may oscillate. The slope is positive at 0, but not at the deviation.
+    # If the deviation is large, Newton's method may oscillate. The slope is positive at 0 and negative at the
+    # deviation.
     low, high = jax.lax.fori_loop(0, _HALVINGS, halved, (nothing, deviation))
     first_end, last_end = _ends(integrand, 0.5 * (low + high)[None, :])
-    # Nodes are close to each other where σ bends, at f = 0: trapezoid rule in u, x = place + width sinh u.
+    # Nodes are dense at f = 0, where σ bends: trapezoid rule in u, x = place + width sinh u.
     bend = -centre / deviation
     place = jnp.clip(bend, first_end, last_end)
     width = 2.0 / deviation + jnp.abs(bend - place)
@@ -159,7 +160,7 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
 def _expected(
     response: Callable[[jax.Array], tuple[jax.Array, jax.Array]], mean: jax.Array, variance: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the average of a log response, and its derivatives in mean and variance, by a fixed rule."""
+    """Return the average of a log response, and its derivatives in mean and variance, by a fixed quadrature rule."""
     deviation = jnp.sqrt(variance)
     value, slope = response(mean[..., None] + deviation[..., None] * _HERMITE)
     along = (slope * (_WEIGHTS * _HERMITE)).sum(axis=-1)
@@ -189,7 +190,7 @@ def _differences(mean: jax.Array, variance: jax.Array, noise: float) -> tuple[ja
 
 
 def _of_both(value: jax.Array, slope: jax.Array, in_variance: jax.Array) -> PointTerms:
-    """Return terms of the sites on f_y and on the f_k from terms of their differences (B, c − 1)."""
+    """Return the terms of the sites on f_y and on all f_k, given the terms of their differences (B, c − 1)."""
     both = jnp.concatenate([slope, -slope], axis=1), jnp.concatenate([in_variance, in_variance], axis=1)
     return PointTerms(value.sum(axis=1), *both)
 
@@ -210,8 +211,8 @@ def _expected_pairs(rule: ExpectedLogPairs, mean: jax.Array, variance: jax.Array
 
 
 def _log_largest(mean: jax.Array, variance: jax.Array, labels: jax.Array) -> PointTerms:
-    """Return the log probability that the label's number is largest, for normal numbers of mean and variance (B, c)."""
-    # x is the utility of the observed class in its own units; the other classes' factors are Φ(a x + d).
+    """Return the log probability that the labelled number is the largest, for normal numbers with moments (B, c)."""
+    # x is the standardised utility of the observed class. The factors of the other classes are Φ(a x + d).
     observed = jnp.arange(mean.shape[1])[None, :] == labels[:, None]
     inverse = 1.0 / jnp.sqrt(variance)
     own_mean = (mean * observed).sum(axis=1, keepdims=True)
@@ -276,13 +277,13 @@ _FORMS: dict[type[Rule], Callable[..., PointTerms]] = {
 
 
 def traced_terms(rule: Rule, labels: Any) -> Callable[[Any, Any], PointTerms]:
-    """Return the terms of points with labels (B,), from means and variances (B, d); see `PointKernel.of`."""
+    """Return the terms of points with labels (B,) as a function of means and variances (B, d)."""
     form = _FORMS[type(rule)]
     return lambda mean, variance: form(rule, mean, variance, labels)
 
 
 class TracedArrays(StepArrays):
-    """Array library of JAX, see `StepArrays`. No array is overwritten, and failures are NaN."""
+    """Arrays of JAX, see `StepArrays`. No array is overwritten, and failures are NaN."""
 
     xp: ModuleType = jnp
 
@@ -394,14 +395,14 @@ class TracedArrays(StepArrays):
 
 
 def traced(inputs: Sequence[Variable], outputs: Sequence[Variable], mode: Mode) -> Callable[..., Any]:
-    """Return a graph as a function of JAX, which returns a sequence of arrays."""
+    """Return a graph as a JAX function that returns a sequence of arrays."""
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
     mode.optimizer.rewrite(graph)
     return jax_funcify(graph)
 
 
 class _TracedMoments:
-    """Moments of a prior under JAX, with a pull-back; see `InducingMoments`."""
+    """Prior moments in JAX with a pull-back; see `InducingMoments`."""
 
     def __init__(self, found: Sequence[Any], pull: Callable[..., Any], groups: Sequence[Group], effects: int) -> None:
         self._pull, self._groups = pull, groups
@@ -436,7 +437,7 @@ class _TracedMoments:
 
 
 def jax_step(problem: BatchProblem, state: State, optimiser: Optimiser, mode: Mode) -> Step:
-    """Return a step under JAX; see `array_step`. Arrays of the state stay on the device."""
+    """Return a step in JAX; see `array_step`. Arrays of the state stay on the device."""
     return _JaxStep(problem, state, optimiser, mode)
 
 
@@ -453,7 +454,7 @@ class _JaxStep:
         z = inducing * state.units
         blocks = prior_blocks(space.classifier, problem.gps, space.data, z, x, self._groups, problem.effect_rows)
         parts = dict(zip(space.value_vars, state.value_expressions(space, theta), strict=True))
-        # One at a time, since the tuples have different types.
+        # Replace outputs one by one, since the tuples have different types.
         found = graph_replace(list(blocks), parts, strict=False)
         prior = graph_replace([space.prior], parts, strict=False)
         self._moments, self._log_prior = traced([theta, inducing, x], found, mode), traced([theta], prior, mode)

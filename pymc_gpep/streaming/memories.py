@@ -1,9 +1,9 @@
-"""Memories of a fit between batches: their contract, EP, stochastic EP and variational inference.
+"""Memories of a fit between batches: the protocol, EP, stochastic EP and variational inference.
 
-A memory computes the sites of a batch, their effect on q, and the part of the batch in the objective and its gradient.
+A memory computes the sites of a batch, their effect on q, and the batch's terms of the objective and of its gradient.
 In the gradient, sites and StepGaussians are constant: they are natural parameters of v, whose prior has no
-hyperparameters. Only the features w and the residual variances s of the batch depend on hyperparameters. Formulas are
-for NumPy and JAX.
+hyperparameters. Only the features w and residual variances s of the batch depend on hyperparameters. The formulas apply
+to NumPy and JAX.
 """
 
 from abc import ABC, abstractmethod
@@ -20,17 +20,17 @@ from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeature
 from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, StepSlopes
 from pymc_gpep.solvers.step_arrays import PointTerms, StepArrays
 
-_LARGEST = 0.5  # A full step of all sites at once overshoots.
+_LARGEST = 0.5  # Largest step size: full steps of all sites at once overshoot.
 
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """Step sizes β, which fall from epoch to epoch.
+    """Step sizes β, which decrease from epoch to epoch.
 
     Parameters
     ----------
     per_epoch : int
-        Batches in an epoch.
+        Number of batches in an epoch.
     decay : float
         β after e epochs is 1 / (1 + decay · e) of its value in the first epoch.
     """
@@ -47,9 +47,9 @@ class Schedule(ABC):
 
 
 class AveragingSchedule(Schedule):
-    """A step replaces the share β of q's sites, the batch's share of all rows. Decay reduces the noise of batches.
+    """Step sizes by which a batch replaces its share β of the sites of q. A decay reduces the noise of batches.
 
-    The first steps average over batches. A batch of all rows has no noise, and β stays at its limit.
+    The first steps average over batches. A single batch of all rows has no noise, so β stays at its limit.
     """
 
     def __call__(self, step: int) -> float:
@@ -60,9 +60,9 @@ class AveragingSchedule(Schedule):
 
 
 class ReplacingSchedule(Schedule):
-    """A step moves the stored sites of its rows to new sites by the share β.
+    """Step sizes by which the stored sites of rows move towards their new values.
 
-    For small batches β is nearly 1. In large batches, sites that change together would overshoot.
+    For small batches β is nearly 1. In large batches, full steps of all sites at once would overshoot.
     """
 
     def __call__(self, step: int) -> float:
@@ -70,28 +70,28 @@ class ReplacingSchedule(Schedule):
 
 
 class Remembered(NamedTuple):
-    """Averages or sums over sites, from one step to the next."""
+    """Averages or sums over sites, which a step passes to the next."""
 
     precision: Array
-    """S, (c, M, M)."""
+    """S, the sum of t w wᵀ, (c, M, M)."""
     location: Array
-    """h, (c, M)."""
+    """h, the sum of ν w, (c, M)."""
     common: tuple[Array, ...] = ()
-    """Averages for the common shift, if the likelihood depends on differences alone."""
+    """Averages for the common shift, if the likelihood depends only on differences of functions."""
 
 
 class RowSites(NamedTuple):
-    """Stored sites of the rows of a batch, and the features of the sites."""
+    """Stored sites of the rows in a batch, and their features."""
 
     precision: Array
-    """t, (B, d)."""
+    """Site precisions t, (B, d)."""
     location: Array
-    """ν, (B, d)."""
+    """Site locations ν, (B, d)."""
     features: NDArray[np.float32]
-    """w′, (B, 1 or c, M)."""
+    """Features w′, (B, 1 or c, M)."""
 
     def of(self, rows: NDArray[np.bool_]) -> Self:
-        """Return the sites of some of the rows."""
+        """Return the sites of the rows in a mask."""
         return type(self)(self.precision[rows], self.location[rows], self.features[rows])
 
 
@@ -101,27 +101,27 @@ class StepBatch(NamedTuple):
     arrays: StepArrays
     features: list[StepFeatures]
     terms: Callable[[Array, Array], PointTerms]
-    """Terms of the points, from means and variances (B, d)."""
+    """Function of means and variances (B, d) that returns the terms of the points."""
     functions: NDArray[np.int64]
-    """Function that each site acts on, (B, d)."""
+    """Index of the function that each site acts on, (B, d)."""
     scale: Array
-    """Weight of each point, as a number of rows, (B,)."""
+    """Weight of each point, as a number of rows of the data, (B,)."""
     weights: Array
-    """1, or 0 for padding rows, (B,)."""
+    """Weights: 1, or 0 for padding rows, (B,)."""
     counts: Array
     """Number of sites on each function, (c,)."""
     stored: RowSites | None = None
 
     def at_sites(self, values: Array) -> Array:
-        """Return the values of the function of each site, (B, d), from the values of all functions, (B, c)."""
+        """Return the values (B, d) of each site's function, given values of all functions (B, c)."""
         return self.arrays.at_sites(values, self.functions)
 
     def summed(self, values: Array) -> Array:
-        """Return sums (B, c) of values (B, d) over the sites on each function, scaled to all rows."""
+        """Return the sums (B, c) over the sites on each function of values (B, d), scaled to all rows."""
         return self.arrays.by_function(values, self.functions, self.scale, len(self.counts))
 
     def prior(self, q: StepPosterior) -> tuple[Array, Array]:
-        """Return prior means m and residual variances s of the function of each site, (B, d)."""
+        """Return prior means m and residual variances s of each site's function, (B, d)."""
         groups, rows = [each.group for each in self.features], len(self.weights)
         xp = self.arrays.xp
         shapes = [(rows, len(each.functions)) for each in groups]
@@ -141,26 +141,26 @@ class StepBatch(NamedTuple):
         return OwnFeatures(self.arrays, *remembered.common)
 
     def by_group(self, features: NDArray[Any]) -> list[Array]:
-        """Return features (B, M) of each group, from stored features (B, 1 or c, M)."""
+        """Return the features (B, M) of each group, given stored features (B, 1 or c, M)."""
         last = features.shape[1] - 1
         return [features[:, min(each.group.functions[0], last)].astype(np.float64) for each in self.features]
 
 
 class Marginals(NamedTuple):
-    """Moments of the variables of the sites of a batch, (B, d)."""
+    """Moments of the variables x that sites act on, (B, d) each."""
 
     mean: Array
     """Mean of x."""
     variance: Array
     """Variance of x."""
     prior_mean: Array
-    """Prior mean that is added to x in the latent value."""
+    """Prior mean of the latent value without x."""
     rest: Array
-    """Variance that is added."""
+    """Residual variance of the latent value without x."""
 
 
 class Effect(NamedTuple):
-    """Results of a batch, before the state changes."""
+    """Results of a batch, before the state is updated."""
 
     value: np.float64
     """Estimate of the objective over all rows."""
@@ -171,14 +171,14 @@ class Effect(NamedTuple):
     slopes: Callable[[], list[StepSlopes]]
     """Derivatives in the features of each group."""
     remembered: Callable[[], Remembered]
-    """Averages or sums after the batch. S is overwritten."""
+    """Function that returns averages or sums after the batch. It overwrites S."""
     stored: RowSites | None = None
     """New stored sites of the batch."""
 
 
 @dataclass(frozen=True)
 class Memory(ABC):
-    """Rule that computes and stores the sites of batches.
+    """Rule by which the sites of batches are computed and stored.
 
     Raises
     ------
@@ -187,17 +187,17 @@ class Memory(ABC):
     """
 
     name: ClassVar[str]
-    """Name of the memory in `memory=`."""
+    """Name of the memory for the option `memory`."""
     functional: ClassVar[str]
-    """Functional of the rules for this memory, see `Rule.functional`."""
+    """Functional of the rules that this memory uses, see `Rule.functional`."""
     objective: ClassVar[str]
-    """Title of the printed number."""
+    """Name of the objective in the progress display."""
     decay: ClassVar[float]
     """Default of `decay`, see `Schedule`."""
     schedule: ClassVar[type[Schedule]]
     """Schedule of the step sizes."""
     single: ClassVar[bool] = True
-    """Whether products of matrices may be float32."""
+    """Whether matrix products may be in single precision."""
     stores: ClassVar[bool] = False
     """Whether the site of each row is stored."""
 
@@ -206,11 +206,11 @@ class Memory(ABC):
 
     @abstractmethod
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
-        """Compute the results of a batch, for the step size β."""
+        """Return the results of a batch, for the step size β."""
 
 
 class BatchSites(NamedTuple):
-    """New sites of a batch, and its part of the objective."""
+    """New sites of a batch, and their terms of the objective."""
 
     precision: Array
     """t, (B, d)."""
@@ -219,24 +219,24 @@ class BatchSites(NamedTuple):
     value: Array
     """Term of each point in the objective, (B,)."""
     in_mean: Array
-    """Derivatives of `value` in the mean of x under the Gaussian, at fixed sites, (B, d)."""
+    """Derivatives of `value` in the mean of x, at fixed sites, (B, d)."""
     in_variance: Array
     """Derivatives of `value` in the variance of x, (B, d)."""
     in_rest: Array
-    """Derivatives of `value` in s, (B, d)."""
+    """Derivatives of `value` in the residual variance s, (B, d)."""
     floored: Array
-    """Whether the precision of a site of the point was limited, (B,)."""
+    """Mask of points with a site whose precision was limited, (B,)."""
 
 
 @dataclass(frozen=True)
 class AveragesMemory(Memory):
-    """A memory whose sites follow from one Gaussian for the whole batch."""
+    """A memory that computes all sites of a batch from one Gaussian."""
 
     decay: ClassVar[float] = 0.1
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
     def share(self, counts: Array) -> Array:
-        """Return the share of S and h in the Gaussian of a batch, (c,), from numbers of sites (c,)."""
+        """Return the share of S and h in this Gaussian, (c,), given numbers of sites (c,)."""
         return np.ones_like(counts)
 
     @abstractmethod
@@ -244,12 +244,12 @@ class AveragesMemory(Memory):
         """Return the new sites of a batch."""
 
     def bounded(self, sites: BatchSites, at: Marginals, batch: StepBatch, beta: float) -> BatchSites:
-        """Return sites with which a step of size β leaves I + S positive definite. Precisions may be negative."""
+        """Return sites for which I + S is positive definite after a step of size β. Precisions may be negative."""
         return sites
 
     @abstractmethod
     def constant(self, q: StepPosterior, counts: Array) -> np.float64:
-        """Return the objective without points, from the Gaussian of the batch."""
+        """Return the objective's terms that do not belong to points, from the Gaussian of the batch."""
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
         features, arrays = batch.features, batch.arrays
@@ -279,17 +279,17 @@ class AveragesMemory(Memory):
         return Effect(value, sites.floored, arrays.xp.stack([t, nu]), slopes, after)
 
 
-CAVITY_SHARE = 0.05  # Smallest share of a marginal's precision that its cavity keeps.
+CAVITY_SHARE = 0.05  # Smallest ratio of a cavity's precision to the precision of the marginal.
 
 
 @dataclass(frozen=True)
 class Stateless(AveragesMemory):
-    """A memory without sites. A site is the solution of site = update(q / site), by iterations from zero.
+    """A memory without stored sites. Each site solves site = update(q / site), by iterations that begin at 0.
 
     Parameters
     ----------
     local_iterations : int
-        Number of iterations. With few iterations the cavity contains a small part of the site.
+        Number of iterations. If it is small, the cavity still contains a small part of the site.
     """
 
     local_iterations: int = field(default=3, metadata=at_least(1))
@@ -332,8 +332,8 @@ class Stateless(AveragesMemory):
 class Stochastic(AveragesMemory):
     """Stochastic EP: Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
 
-    The objective averages each point's factor over a cavity that still contains almost all of its site. It is therefore
-    larger than EP's log normaliser, by an amount that does not shrink with the number of rows.
+    In the objective, the average of each point's factor is over a cavity that contains nearly all of its site. So it is
+    larger than EP's log normaliser, by an amount that does not decrease with the number of rows.
     """
 
     name: ClassVar[str] = "stochastic"
@@ -358,11 +358,11 @@ class Stochastic(AveragesMemory):
 
 @dataclass(frozen=True)
 class StoredMemory(Memory):
-    """EP with minibatches: Villacampa-Calvo and Hernández-Lobato (2017), section 2.3.
+    """EP with stored sites: Villacampa-Calvo and Hernández-Lobato (2017), section 2.3.
 
-    A site acts on x′ = w′ᵀv, with the features w′ of its row at its last visit. The memory divides q by this site. The
-    moments of the row's factors are moments of x = wᵀv, with the current features. If hyperparameters and inducing
-    inputs are fixed, x = x′, and the fixed point equals EP's, without noise of batches.
+    A site acts on x′ = w′ᵀv, where w′ are the features of its row at its last visit. The memory divides q by this site.
+    Moments of factors are in terms of x = wᵀv, with the current features. If hyperparameters and inducing inputs are
+    fixed, then x = x′. The fixed point is that of EP, without noise of batches.
     """
 
     name: ClassVar[str] = "sites"
@@ -370,7 +370,7 @@ class StoredMemory(Memory):
     objective: ClassVar[str] = "log normaliser of EP"
     decay: ClassVar[float] = 0.0
     schedule: ClassVar[type[Schedule]] = ReplacingSchedule
-    single: ClassVar[bool] = False  # Double precision: removed sites must cancel.
+    single: ClassVar[bool] = False  # Removed sites must cancel exactly.
     stores: ClassVar[bool] = True
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
@@ -389,7 +389,7 @@ class StoredMemory(Memory):
         mean, variance, former_mean, former_variance, both = map(
             batch.at_sites, (now.mean, now.variance, before.mean, before.variance, q.in_order(groups, between))
         )
-        # Cavity moments of x′ give the moments of x by their covariance.
+        # Cavity moments of x follow from cavity moments of x′, by their covariance.
         keep = 1.0 - t * former_variance
         less = (t * former_mean - nu) / keep
         cavity_mean, cavity_variance = mean + both * less, variance + both * both * t / keep
@@ -405,7 +405,7 @@ class StoredMemory(Memory):
         )
         of_sites = arrays.site_log_normalisers(t, nu, former_mean + former_variance * less, former_variance / keep)
 
-        # Stored features are float32. The sums contain the same rounded features.
+        # Stored features are in single precision. The sums contain the same rounded features.
         kept = [each.w.astype(np.float32) for each in features]
         own = {k: w for group, w in zip(groups, kept, strict=True) for k in group.functions}
         sets = range(stored.features.shape[1])
@@ -442,7 +442,7 @@ class StoredMemory(Memory):
         return Effect(value, 0.0 * batch.weights, arrays.xp.stack([come_t, come_nu]), slopes, after, latter)
 
 
-_MOST = 0.5  # Largest share of a precision that sites may remove in a step.
+_MOST = 0.5  # Largest share of a precision that negative sites may remove in a step.
 _TINY = 1e-300
 
 
@@ -450,16 +450,16 @@ _TINY = 1e-300
 class Variational(AveragesMemory):
     """Variational inference: Hensman et al. (2013) in natural parameters (Khan and Lin 2017), without cavities.
 
-    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). If factors are not log-concave, sites may have
-    negative precisions. A step replaces the precision I + S by (1 − β) (I + S) + β (I + Σ t w wᵀ). Negative
-    precisions remove at most β Σ |t| wᵀ(I + S)⁻¹w of the first term. If this is above half of 1 − β, they are
-    reduced. Small steps do not reduce them, so that the fixed point is a maximum of the bound.
+    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). If factors are not log-concave, site precisions may
+    be negative. A step replaces the precision I + S by (1 − β) (I + S) + β (I + Σ t w wᵀ). Negative precisions remove
+    at most β Σ |t| wᵀ(I + S)⁻¹w from the first term. If that exceeds half of 1 − β, they are reduced. Small steps never
+    reduce them, so the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"
     functional: ClassVar[str] = "expected log"
     objective: ClassVar[str] = "lower bound"
-    single: ClassVar[bool] = False  # Double precision: with magnitudes of 100, float32 rounding accumulates.
+    single: ClassVar[bool] = False  # With magnitudes of 100, rounding errors of float32 accumulate.
 
     def sites(self, batch: StepBatch, at: Marginals) -> BatchSites:
         found = batch.terms(at.prior_mean + at.mean, at.rest + at.variance)
@@ -489,4 +489,4 @@ STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {
     "sparse_sep": (Stochastic,),
     "sparse_vi": (Variational,),
 }
-"""Memories of each method of `pm.fit`, the default first."""
+"""Method of `pm.fit` → its memories, the default first."""

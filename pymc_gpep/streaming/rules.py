@@ -1,10 +1,10 @@
-"""Log normalisers and expected log likelihoods of the points of a batch: a rule for each kind of factors.
+"""Log normalisers and expected log likelihoods of the points in a batch: a rule for each kind of factors.
 
-A label is the class with the largest utility. Utilities are latent values plus independent normal noise. With label
-noise the likelihood of a point is (1 − ε) p + ε / c, where p is the probability of the class. The average of p over
-normal latent values is Ẑ₀.
+In these models the label is the class with the largest utility. Utilities are latent values plus independent normal
+noise. With label noise ε, a point has the likelihood (1 − ε) p + ε / c, where p is the probability of its class. The
+symbol Ẑ₀ is the average of p over normal latent values.
 
-A rule has a kernel, and another form in `jax_step` for JAX.
+Each rule has a compiled kernel, and a second form for JAX in `jax_step`.
 """
 
 from abc import ABC, abstractmethod
@@ -41,21 +41,21 @@ from pymc_gpep.solvers.step_arrays import (
 
 
 class Rule(ABC):
-    """Factors of the likelihood of a point. A factor has a scalar site for every function on which it depends."""
+    """Factors of the likelihood of a point. Each factor has a scalar site on every function that it depends on."""
 
     expresses: ClassVar[type[ScalarSites]]
-    """The factors."""
+    """Kind of the factors."""
     functional: ClassVar[str]
     """Name of the functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
 
     @classmethod
     @abstractmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        """Return whether the rule fits this likelihood."""
+        """Return whether the rule applies to a likelihood."""
 
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
-        """Return the rule for a likelihood, with its constants for all points."""
+        """Return the rule for a likelihood. Its constants are common to all points."""
         return cls()
 
     @abstractmethod
@@ -63,18 +63,18 @@ class Rule(ABC):
         """Return the functional as a compiled loop."""
 
     def counts(self, labels: Array, c: int) -> Array:
-        """Return the number of sites on each of the c functions, from the number of points with each label (c,)."""
+        """Return the number of sites on each of the c functions, given the number of points with each label, (c,)."""
         return np.full(c, labels.sum())
 
 
 class _OfTwoClasses(Rule):
-    """A likelihood of two classes and one function with a compiled loop of its own."""
+    """A likelihood of two classes and one function with a specialised loop."""
 
     expresses: ClassVar[type[ScalarSites]] = OneFunctionSite
     response: ClassVar[type[NormalResponse | LogisticResponse]]
-    """p(y | f)."""
+    """Response p(y | f)."""
     made: ClassVar[Callable[[], PointKernel]]
-    """The maker of the loop."""
+    """Function that returns the loop."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
@@ -102,12 +102,12 @@ class LogitNormaliser(_OfTwoClasses):
 
 @dataclass(frozen=True)
 class _OfOneFunction(Rule):
-    """p(y | f) of whole numbers y, by the averages of a likelihood.
+    """p(y | f) for whole numbers y, by the local computations of a likelihood.
 
     Attributes
     ----------
     likelihood : Likelihood
-        Likelihood with its parameters at one row; they are the same at all rows.
+        Likelihood with its parameters, which are the same in all rows.
     """
 
     likelihood: Likelihood
@@ -136,12 +136,12 @@ class _OfOneFunction(Rule):
         return PointKernel(compute)
 
     rows: ClassVar[int]
-    """Number of results of the average."""
+    """Number of results that the average returns."""
 
     @staticmethod
     @abstractmethod
     def of_variance(terms: Array) -> Array:
-        """Return derivatives in the variance, from the results of the average."""
+        """Return the derivative in the variance, given the results of the average."""
 
 
 class OneFunctionNormaliser(_OfOneFunction):
@@ -169,7 +169,7 @@ class ExpectedLogOneFunction(_OfOneFunction):
 
 
 class ExpectedLogProbit(_OfTwoClasses):
-    """E log Φ(±f), by a fixed rule of quadrature and its own derivatives."""
+    """E log Φ(±f), by a fixed quadrature rule and the derivatives of this rule."""
 
     functional: ClassVar[str] = "expected log"
     response = NormalResponse
@@ -177,7 +177,7 @@ class ExpectedLogProbit(_OfTwoClasses):
 
 
 class ExpectedLogLogit(_OfTwoClasses):
-    """E log 1 / (1 + exp(∓f)), by a fixed rule of quadrature and its own derivatives."""
+    """E log 1 / (1 + exp(∓f)), by a fixed quadrature rule and the derivatives of this rule."""
 
     functional: ClassVar[str] = "expected log"
     response = LogisticResponse
@@ -186,14 +186,14 @@ class ExpectedLogLogit(_OfTwoClasses):
 
 @dataclass(frozen=True)
 class _OfPairs(Rule):
-    """∏_k Φ((f_y − f_k) / √2), k ≠ y; the sites on f_y come first, then the sites on the f_k.
+    """Factors Φ((f_y − f_k) / √2) for k ≠ y. The sites on f_y come first, then the sites on the f_k.
 
     If utilities have no noise, the factors are Θ(f_y − f_k). Label noise is ignored, as in the paper.
 
     Attributes
     ----------
     noise : float
-        Variance of the noise of a difference that is not part of latent values.
+        Noise variance of a difference of utilities, in addition to latent values.
     """
 
     noise: float
@@ -213,7 +213,7 @@ class _OfPairs(Rule):
 
 
 class PairNormalisers(_OfPairs):
-    """Villacampa-Calvo and Hernández-Lobato (2017), equations 6 to 8."""
+    """Log normalisers of the pairs: Villacampa-Calvo and Hernández-Lobato (2017), equations 6 to 8."""
 
     functional: ClassVar[str] = "log normaliser"
 
@@ -222,7 +222,7 @@ class PairNormalisers(_OfPairs):
 
 
 class ExpectedLogPairs(_OfPairs):
-    """Σ_k E log Φ((f_y − f_k) / √2), by a fixed rule of quadrature in each difference and its own derivatives.
+    """Σ_k E log Φ((f_y − f_k) / √2), by a fixed quadrature rule in each difference and the derivatives of this rule.
 
     The product of the factors is a lower bound of the likelihood. The sum is therefore a lower bound of E log p(y | f).
     """
@@ -231,26 +231,26 @@ class ExpectedLogPairs(_OfPairs):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        # The average of the logarithm of a step function is infinite.
+        # The average log of a step function is −∞.
         return super().fits(likelihood) and likelihood.computation(LargestUtility).noise > 0.0
 
     def kernel(self) -> PointKernel:
         return expected_pair_kernel(self.noise)
 
 
-_LEAST_NOISE = 1e-12  # Variance used in place of 0.
+_LEAST_NOISE = 1e-12  # Variance that replaces 0.
 
 
 @dataclass(frozen=True)
 class _OfWholePoint(Rule):
-    """(1 − ε) p + ε / c.
+    """A single factor (1 − ε) p + ε / c.
 
     Attributes
     ----------
     epsilon : float
-        ε; 0 without label noise.
+        Label noise ε; 0 without label noise.
     noise : float
-        Variance of the noise of utilities.
+        Noise variance of utilities.
     """
 
     epsilon: float
@@ -284,7 +284,7 @@ class WholePointNormaliser(_OfWholePoint):
 class ExpectedLogLabelNoise(_OfWholePoint):
     """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c) (Villacampa-Calvo and Hernández-Lobato 2017, equations 14 to 17).
 
-    Without noise of utilities it is the expected log likelihood, otherwise a lower bound of it.
+    It is the expected log likelihood if utilities have no noise, else a lower bound.
     """
 
     functional: ClassVar[str] = "expected log"
@@ -320,7 +320,7 @@ _TITLES = {"log normaliser": "expectation propagation", "expected log": "a varia
 
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
-    """Return the rule for a functional, a name of factors and a likelihood. Without a name, return the first fit.
+    """Return the rule for a functional and a likelihood. `sites` names factors; the default is the first rule.
 
     Raises
     ------

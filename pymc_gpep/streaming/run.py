@@ -1,4 +1,4 @@
-"""The run of a fit by batches. An epoch visits each row once, in an order that depends only on the seed."""
+"""The run of a fit by batches. Each epoch visits every row once, in an order that depends only on the seed."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,43 +14,43 @@ from pymc_gpep.streaming.memories import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array_step
 
-_BUFFERED = 20  # Smallest number of batches, and of chunks, that are shuffled together.
+_BUFFERED = 20  # Smallest number of batches, and of chunks, whose rows are shuffled together.
 _CHUNKS = 8
-_FEW, _OF_BATCH = 300, 1.5  # Largest size of a single batch of all rows, in rows and in batches.
+_FEW, _OF_BATCH = 300, 1.5  # Largest number of rows for which all rows are one batch, absolute and in batches.
 
 
 def one_batch(rows: int, size: int) -> bool:
-    """Return whether all rows form one batch, since they are few, instead of batches of `size` rows."""
+    """Return whether the rows are so few that they all form one batch, in place of batches of `size` rows."""
     return rows <= min(_FEW, _OF_BATCH * size)
 
 
 class Batch(NamedTuple):
-    """Batch of B rows. The last row may be padding."""
+    """A batch of B rows. The last row may be padding."""
 
     inputs: Array
-    """(B, d); (B, 0) if the batches are without inputs."""
+    """Inputs, (B, d); (B, 0) if batches have no inputs."""
     labels: NDArray[np.int64]
-    """(B,)."""
+    """Labels, (B,)."""
     weights: Array
-    """1, or 0 for padding, (B,)."""
+    """Weights, (B,): 1, or 0 for padding."""
     rows: NDArray[np.int64]
-    """Positions of these rows among all rows, (B,)."""
+    """Indices of the rows among all rows, (B,)."""
 
 
 class Batches:
-    """Batches of rows in memory or in files. Sizes differ by at most one row, which padding replaces.
+    """Batches of rows in memory or in storage. Sizes differ by at most one row, which is filled by padding.
 
-    Chunks are read in a random order, and several chunks are shuffled together. Rows in memory are one chunk, and are
-    shuffled together. A batch is a function of seed, epoch and position in the epoch.
+    Chunks are read in random order, and several chunks are shuffled together. Rows in memory are one chunk. A batch
+    depends only on the seed, the epoch, and its position in the epoch.
 
     Parameters
     ----------
     rows : Rows
     batch_size : int
-        Largest number of rows of a batch. The rows are divided into the smallest possible number of batches.
+        Largest number of rows in a batch. The number of batches is as small as possible.
     seed : int
     gathers : bool
-        Whether batches have inputs.
+        Whether batches contain inputs.
     """
 
     def __init__(self, rows: Rows, batch_size: int, seed: int, gathers: bool = True) -> None:
@@ -61,14 +61,14 @@ class Batches:
         self.size = -(-rows.n_rows // self.per_epoch)
 
     def after(self, step: int) -> Iterator[Batch]:
-        """Yield batches without end, from the batch after the first `step` batches."""
+        """Yield batches without end, after the first `step` batches."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
             yield from self._epoch(epoch, done)
             epoch, done = epoch + 1, 0
 
     def _epoch(self, epoch: int, done: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch after the first `done` batches. Rows of these are not read."""
+        """Yield the batches of an epoch after its first `done` batches, whose rows are not read."""
         rng = np.random.default_rng([self._seed, epoch])
         all_chunks = list(chunks(self._rows))
         order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
@@ -104,13 +104,14 @@ class Batches:
             return self._rows.inputs(buffer[0]), self._rows.labels(buffer[0])
         ends = np.cumsum([chunk.stop - chunk.start for chunk in buffer])
         inputs, labels = np.empty((ends[-1], self._rows.n_inputs)), np.empty(ends[-1], np.int64)
-        for chunk, end in zip(buffer, ends, strict=True):  # One at a time: two chunks never share memory.
+        # Read one chunk at a time: two chunks are never in memory together.
+        for chunk, end in zip(buffer, ends, strict=True):
             here = slice(end - (chunk.stop - chunk.start), end)
             inputs[here], labels[here] = self._rows.inputs(chunk), self._rows.labels(chunk)
         return inputs, labels
 
     def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
-        # If a part is the whole batch, no copy is needed.
+        # If one part is the whole batch, it is not copied.
         inputs, labels, rows = held[0] if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
         missing = self.size - len(labels)
         weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
@@ -135,7 +136,7 @@ class Run:
     batches : Batches
     schedule : Schedule
     warmup : int
-        Number of steps with fixed hyperparameters and inducing inputs, before q settles.
+        Number of steps with fixed hyperparameters and inducing inputs, in which q adapts.
     done : int
         Number of earlier steps.
     """
@@ -154,8 +155,8 @@ class Run:
     def advance(self) -> Taken:
         """Take one step.
 
-        If numbers are not finite, the step is repeated with more jitter in the covariance of the inducing values. After
-        several attempts the step is skipped, and the state does not change.
+        If a number is not finite, the step is repeated with more jitter on the covariance of the inducing values. After
+        several attempts the step is skipped, without a change of the state.
 
         Raises
         ------
@@ -187,7 +188,7 @@ class Run:
 
 
 def lost_steps(losses: Array) -> str:
-    """Return a message about failed steps (NaN losses) if the last step failed, else an empty text."""
+    """Return a message on failed steps (NaN losses) if the last step failed; else empty."""
     lost = np.isnan(losses)
     if not lost[-1:].any():
         return ""

@@ -1,6 +1,6 @@
-"""The state of a fit by batches: variables that a step changes, sites of rows, and the point where a fit continues.
+"""The state of a fit by batches: variables that a step changes, sites of rows, and the state at which a fit stopped.
 
-`StoredSites` holds the sites of all rows in q(v), with the features at which they were computed.
+`StoredSites` contains the sites of all rows in q(v), and the features for which they were computed.
 """
 
 import json
@@ -26,7 +26,7 @@ from pymc_gpep.streaming.memories import Remembered, RowSites
 
 
 class LeftOff(NamedTuple):
-    """The point where a fit by batches stopped, from which another fit continues."""
+    """State at which a fit by batches stopped, and from which another fit continues."""
 
     settings: Mapping[str, Any]
     values: Mapping[str, Array]
@@ -43,12 +43,12 @@ class LeftOff(NamedTuple):
 
     @classmethod
     def of(cls, tree: xr.DataTree) -> "LeftOff":
-        """Return the point where the fit of a file stopped.
+        """Return the state at which the fit of a file stopped.
 
         Raises
         ------
         ValueError
-            If the file does not hold a fit by batches.
+            If the file is not of a fit by batches.
         """
         if "settings" not in tree.attrs or "posterior" not in tree.children:
             raise ValueError("it is not a fit by batches, of this version")
@@ -62,7 +62,7 @@ class LeftOff(NamedTuple):
         return cls(settings, values, -history["log_posterior"].values, history["floored"].values)
 
     def check(self, settings: Mapping[str, Any], inducing: Array) -> None:
-        """Raise a ValueError if a fit with these settings and inducing inputs (1 or c, M, d) cannot continue here."""
+        """Raise a ValueError if a fit with these settings and inducing inputs cannot continue from this state."""
         pairs = {name: (was, settings.get(name)) for name, was in self.settings.items()}
         was, now = pairs.get("parameters", ("", ""))
         if was != now:
@@ -93,11 +93,11 @@ class StoredSites:
     Parameters
     ----------
     rows, per_row : int
-        n and d.
+        Numbers n and d.
     functions, sets, size : int
-        c, q and M. If all functions have the same features, q is 1, else c.
+        Numbers c, q and M. If all functions have the same features, q is 1, else c.
     differences : bool
-        Whether the likelihood depends on differences of functions only.
+        Whether the likelihood depends only on differences of functions.
     """
 
     def __init__(self, rows: int, per_row: int, functions: int, sets: int, size: int, differences: bool) -> None:
@@ -138,10 +138,10 @@ class StoredSites:
         return precision, location
 
     def settled(self) -> tuple[Array, Array]:
-        """Return S and h without the rounding errors of sums that were updated step by step.
+        """Return S and h, summed again without the rounding errors of step-by-step updates.
 
-        If a likelihood depends on differences of functions only, sites are first moved by the best common shift. Steps
-        would approach it slowly. See `pymc_gpep.solvers.common_shift`.
+        If the likelihood depends only on differences of functions, sites are first moved by the best common shift,
+        which steps approach slowly. See `pymc_gpep.solvers.common_shift`.
         """
         precision, location = self.natural()
         if not self._differences:
@@ -162,7 +162,7 @@ class StoredSites:
         return (work(sums) for _, sums in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[slice, SiteSums]]:
-        """Yield blocks of rows and the sums of their sites on each function."""
+        """Yield blocks of rows, with the sums of their sites on each function."""
         n, sets, size = self._features.shape
         for rows in row_blocks(n, sets * size):
             w = self._features[rows].transpose(1, 2, 0).astype(np.float64)
@@ -172,7 +172,7 @@ class StoredSites:
 
 
 class State:
-    """Hyperparameters, inducing inputs, q(v), and the moments of the optimiser.
+    """Hyperparameters, inducing inputs, q(v), and the moments in the optimiser.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class State:
     inducing : array (1 or c, M, d)
         Inducing inputs.
     units : array (d,)
-        Units of the inducing inputs, column by column.
+        Unit of each column of the inducing inputs.
     functions : int
         Number c of functions.
     jitter : float
@@ -194,11 +194,11 @@ class State:
     Attributes
     ----------
     learned : list of SharedVariable
-        Variables that the optimiser moves.
+        Variables that the optimiser changes.
     common : list of SharedVariable
-        For a likelihood of differences: g of the common shift; also R and Q if functions differ in features.
+        For a likelihood of differences: g of the common shift, and R and Q if functions have different features.
     sites : StoredSites or None
-        Sites of each row, if the memory stores them.
+        Sites of all rows, if the memory stores them.
     """
 
     def __init__(
@@ -224,11 +224,11 @@ class State:
         self._of_optimiser: list[SharedVariable] = []
 
     def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
-        """Make the memory of an optimiser part of the state."""
+        """Make the variables of an optimiser part of the state."""
         self._of_optimiser = list(of_optimiser)
 
     def hold_common(self, own: bool) -> None:
-        """Make averages of the common shift part of the state. `own`: whether functions differ in features."""
+        """Make averages for the common shift part of the state. `own`: whether functions have different features."""
         if not self.common:
             functions, size = self.location.type.shape
             tests = common_tests(functions, size) if own else size
@@ -280,7 +280,7 @@ class State:
         return {name: np.array(each) for name, each in self.held().items()}
 
     def held(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays without a copy; the state must not change afterwards."""
+        """Return the arrays without copies. The state must not change afterwards."""
         variables = {name: np.asarray(each.get_value(borrow=True)) for name, each in self._variables.items()}
         return variables | {"units": self.units} | (self.sites.arrays if self.sites else {})
 
@@ -316,7 +316,7 @@ class State:
         return np.asarray(self.inducing.get_value(borrow=True)) * self.units
 
     def value_expressions(self, space: Hyperparameters, theta: TensorVariable) -> list[TensorVariable]:
-        """Return the model's value variables as parts of the flat vector `theta`."""
+        """Return the model's value variables as slices of the flat vector `theta`."""
         layout = DictToArrayBijection.map(space.point(self.theta.get_value(borrow=True))).point_map_info
         places, start = {}, 0
         for name, shape, size, dtype in layout:

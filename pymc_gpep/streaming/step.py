@@ -1,8 +1,8 @@
 """A step of a fit batch by batch, with Adam for the hyperparameters.
 
-The memory returns an objective. In this objective only the features of the batch depend on hyperparameters and inducing
-inputs. Steps without learned parameters compute no gradient. Features are computed once for functions that share
-covariance and inducing inputs. Adam is one loop. Other optimisers of PyMC are graphs.
+The memory returns an objective. In it, only the features of the batch depend on hyperparameters and inducing inputs.
+Steps without learned parameters compute no gradient. Features are computed once for all functions with the same
+covariance and inducing inputs. Adam is a loop in NumPy. Other optimisers of PyMC are graphs.
 """
 
 import signal
@@ -42,17 +42,17 @@ class FallingAdam:
     Parameters
     ----------
     steps : int
-        Number of steps after which the rate is 0. Steps of the `warmup`, with fixed hyperparameters, do not count.
+        Number of steps until the rate is 0. Steps of the warm-up, with fixed hyperparameters, are not counted.
     learning_rate : float
-        Largest rate. In a step inducing inputs move by about this number of standard deviations of their column, and
-        logarithms of hyperparameters by about this amount.
+        Largest rate. In a step, an inducing input moves by about this number of standard deviations of its column. The
+        log of a hyperparameter moves by about this number.
     rise : int
         Number of first steps in which the rate rises linearly. The full rate could undo the result of the warm-up.
 
     Notes
     -----
-    The number of steps is part of the updates. So a fit that resumes from a checkpoint continues with the same rate.
-    The rate falls as in Loshchilov and Hutter (2017, equation 5), without restarts.
+    The number of steps is part of the updates. So a fit that continues from a checkpoint has the same rate. The rate
+    falls as in Loshchilov and Hutter (2017, equation 5), without restarts.
     """
 
     steps: int
@@ -60,7 +60,10 @@ class FallingAdam:
     rise: int = 0
 
     def __call__(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
-        """Return updates of the parameters and of the optimiser's memory. Its last entry is the number of steps."""
+        """Return the updates of the parameters and of the optimiser's variables.
+
+        The last entry is the number of steps.
+        """
         taken = pytensor.shared(0.0, "steps taken")
         fallen = pt.clip((taken - self.rise) / (self.steps - self.rise), 0.0, 1.0)
         part = pt.minimum((taken + 1.0) / max(1, self.rise), 0.5 * (1.0 + pt.cos(np.pi * fallen)))
@@ -76,9 +79,9 @@ class FallingAdam:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay an interrupt, and pass it to its handler at the end of the block.
+    """Delay an interrupt until the end of the block; a context manager.
 
-    In a thread other than the main thread this context has no effect: Python interrupts only the main thread.
+    It has an effect only in the main thread, since Python interrupts no other thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -107,19 +110,19 @@ class BatchProblem(NamedTuple):
     counts: Array
     """Number of sites on each function, (c,)."""
     batches: int
-    """In an epoch."""
+    """Number of batches in an epoch."""
     batch_size: int
     rows: int
-    """In all."""
+    """Number of rows in total."""
     prior: StepBlocks
     """Prior moments."""
     effect_rows: EffectRows | None = None
-    """Effects added to the process. Rows are then the rows of a table."""
+    """Effects that are added to the process. If set, rows are rows of a table."""
     held: Array | None = None
-    """Inputs of all rows. If set, steps under JAX read inputs here instead of from their batches."""
+    """Inputs of all rows. If set, steps in JAX read inputs here, and not from batches."""
 
     def groups(self, state: State) -> list[Group]:
-        """Return the groups of functions that share their features."""
+        """Return the groups of functions that have the same features."""
         return grouped(self.prior.covariance_of, state.inducing.type.shape[0])
 
     def hold(self, state: State) -> None:
@@ -145,18 +148,18 @@ class Taken(NamedTuple):
 type Step = Callable[[Array, NDArray[np.int64], Array, NDArray[np.int64], float, bool], Taken]
 
 
-_DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # defaults of pm.adam
+_DEFAULTS = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # Defaults of `pm.adam`.
 
 
 class ArrayOptimiser(Protocol):
-    """Optimiser that moves learned parameters along derivatives of the objective."""
+    """Optimiser that changes learned parameters, given derivatives of the objective."""
 
     def __call__(self, slopes: Sequence[Array]) -> None:
-        """Take a step in place. `slopes` has an array of derivatives for each of `State.learned`."""
+        """Take a step in place. `slopes` contains derivatives in each of `State.learned`."""
 
 
 def array_optimiser(optimiser: Callable[..., Any], state: State) -> ArrayOptimiser:
-    """Return the optimiser of the learned parameters of a state. Its memory becomes part of the state.
+    """Return the optimiser of a state's learned parameters. Its variables become part of the state.
 
     Parameters
     ----------
@@ -189,7 +192,7 @@ def array_optimiser(optimiser: Callable[..., Any], state: State) -> ArrayOptimis
 
 
 class _Adam:
-    """Adam (Kingma and Ba 2015), with the memory of PyMC's `adam`: both moments of each parameter, then the steps."""
+    """Adam (Kingma and Ba 2015) with the variables of PyMC's `adam`: both moments of each parameter, then the steps."""
 
     def __init__(
         self,
@@ -217,18 +220,18 @@ class _Adam:
             adam_step(values, np.ravel(slope), m, v, rate, self._first, self._second, self._least)
 
 
-_MANY = 100  # Number of inducing inputs from which float32 products save time.
+_MANY = 100  # Number of inducing inputs from which on products in single precision save time.
 _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step:
-    """Return a step for NumPy: a function of a batch (inputs, labels, weights, rows), β, and whether to optimise.
+    """Return a step in NumPy: a function of a batch (inputs, labels, weights, rows), β, and whether to optimise.
 
-    The function changes the state. It returns the log posterior, the share of floored points and success. If a number
-    is not finite, the state does not change.
+    The function changes the state. It returns the log posterior, the share of points with a limited site, and success.
+    If a number is not finite, the state does not change.
 
-    If `single`, matrix products are float32 if this is accurate enough. By default `single` is True with many inducing
-    inputs, except for a bound. It is False with effects added to the process, since their coefficients may be large and
+    If `single`, matrix products are in single precision where that is accurate. The default is True with many inducing
+    inputs, except for a bound. It is False if effects are added to the process: their coefficients may be large, and
     cancel.
     """
     many = problem.memory.single and state.inducing.type.shape[1] >= _MANY and problem.effect_rows is None
@@ -291,7 +294,7 @@ class _ArrayStep:
         return Taken(value, float(weights @ effect.floored) / float(weights.sum()), True)
 
     def _log_prior(self, theta: Array) -> tuple[float, Array]:
-        """Return the log prior of hyperparameters and its derivatives; stored values if `theta` is unchanged."""
+        """Return the log prior of hyperparameters and its derivatives, which are cached for an unchanged `theta`."""
         known = self._prior_there
         if known is None or not np.array_equal(known[0], theta):
             known = theta.copy(), self._problem.space.log_prior_and_slope(theta)
@@ -299,7 +302,7 @@ class _ArrayStep:
         return known[1]
 
     def _whitening(self) -> StepWhitening:
-        """Return the whitening at the state's hyperparameters and inducing inputs; the stored one if unchanged."""
+        """Return the whitening at the state's hyperparameters and inducing inputs, cached until they change."""
         state, arrays = self._state, self.arrays
         theta, inducing = state.theta.get_value(borrow=True), state.inducing.get_value(borrow=True)
         jitter = float(state.jitter.get_value())

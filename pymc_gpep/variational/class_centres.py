@@ -11,32 +11,33 @@ from pymc_gpep.hyper.inducing_inputs import in_turn, k_means
 from pymc_gpep.rows.rows import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.storage import open_rows
 
-_MOST = 5_000  # Largest number of rows, drawn at random, for the centres of a class or of its complement.
+_MOST = 5_000  # Largest number of rows, drawn at random, from which centres of a class are computed.
 
 
 def class_centres(
     data: Any, size: int, *, classes: int | None = None, shared: bool = False, random_seed: int = 0
 ) -> Array:
-    """Return initial inducing inputs for `pm.fit(inducing=...)`: k-means centres of the classes.
+    """Return initial inducing inputs for `pm.fit(inducing=...)`: centres of k-means in each class.
 
-    k-means makes a few rounds, from rows that are far from each other (Lloyd 1982; Arthur and Vassilvitskii 2007).
+    k-means begins with rows that are far from each other, and makes a few rounds (Lloyd 1982; Arthur and Vassilvitskii
+    2007).
 
-    Half of the centres of a class's function are among the rows of this class, where it is high. The other half are
-    among the rows of all other classes. Functions that share inducing inputs have equally many centres of each class.
-    If a class has too few rows, the other classes get its remaining centres.
+    For the function of a class, half of the centres are among rows of this class, where the function is high. The other
+    half are among rows of other classes. If functions share inducing inputs, each class has equally many centres. If a
+    class has too few rows, its remaining centres go to other classes.
 
     Parameters
     ----------
     data : pair of arrays, path or Rows
         Inputs (n, d) and labels (n,), whole numbers from 0, or another source for `gpep.open_rows`. If a class has more
-        than 5000 rows, 5000 random rows are used. Distances are between inputs without scaling: columns of different
-        units should be standardised.
+        than 5000 rows, 5000 random rows are used. Distances are between unscaled inputs, so standardise columns of
+        different units.
     size : int
         Number of inducing inputs of each function, M.
     classes : int, optional
         Number of classes c. The default is the largest label plus one; then the smallest label must be 0.
     shared : bool
-        Whether all functions share the centres. Needed with `shared_inducing=True`, and for a single function.
+        Whether all functions have the same centres, as required by `shared_inducing=True` and by a single function.
     random_seed : int
         Seed of k-means and of the choice of rows.
 
@@ -49,7 +50,7 @@ def class_centres(
     TypeError
         If the size or the number of classes is not a whole number, or if `gpep.open_rows` cannot read `data`.
     ValueError
-        If there are fewer rows than inducing inputs, labels outside the classes, or inputs that are not finite.
+        If the number of rows is below `size`, labels are outside the classes, or inputs are not finite.
 
     Examples
     --------

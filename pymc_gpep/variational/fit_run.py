@@ -1,4 +1,4 @@
-"""The context of every fit: progress, one BLAS thread, compile time, callbacks, and errors."""
+"""The context of every fit: progress, one BLAS thread, compile time, callbacks and errors."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +26,8 @@ class Compilation(event.Listener):
     Parameters
     ----------
     tell : callable
-        Function called with the name of a function before its compilation. It is not called for functions that are read
-        from disk, nor for functions called by compiled functions.
+        Function that is called with the name of a function before it is compiled. It is not called for functions that
+        are read from disk, or that are compiled as a part of other functions.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -50,18 +50,18 @@ class Compilation(event.Listener):
 
 @contextmanager
 def compilation(tell: Callable[[str], None]) -> Iterator[Compilation]:
-    """Measure compilations by numba inside of this context."""
+    """Measure the time of numba's compilations; a context manager."""
     listener = Compilation(tell)
     with event.install_listener("numba:compile", listener):
         yield listener
 
 
-_PATIENCE = 1.0  # Seconds of a solve after which its iterations are shown.
-_QUIET = 5.0  # Seconds between lines of text on a terminal without a moving bar.
+_PATIENCE = 1.0  # Seconds after which the iterations of a solve are shown.
+_QUIET = 5.0  # Seconds between two lines of text, on a terminal that cannot show a bar.
 
 
 class FitProgress:
-    """Progress display of one fit; a context. In a pipe a fit of a few seconds has one line, at its end.
+    """Progress display of a fit; a context manager. In a pipe a short fit prints one line, at its end.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class FitProgress:
 
 
 class FitRun:
-    """The run of one fit; a context. A `RowError` in it holds the fit so far.
+    """The run of one fit; a context manager. A `RowError` that is raised in it gets the fit so far.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class FitRun:
             call(self._callbacks, so_far(), losses, number)
 
     def graphs_are_made(self) -> None:
-        """Count the time until now as compile time."""
+        """Count the time until now as compile time. It is called when the graphs are compiled."""
         until_now, _ = self.seconds()
         self._of_graphs = until_now
 
@@ -212,5 +212,5 @@ class FitRun:
         return all_else - self._of_graphs, compiling + self._of_graphs
 
     def finish(self, fit: Any) -> None:
-        """Call the `finish` of callbacks at the end of the fit."""
+        """Call the method `finish` of the callbacks, at the end of the fit."""
         finish(self._callbacks, fit)

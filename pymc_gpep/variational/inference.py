@@ -42,17 +42,19 @@ from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
 _log = logging.getLogger(__name__)
 _told = logging.getLogger("pymc")  # Logger that shows the choices of pm.fit.
-_MOST_OF_PROCESSES = 4  # Largest number of hyperparameters integrated by default, if the model has only processes.
+# Largest number of hyperparameters that are integrated out by default, if latent functions are processes alone.
+_MOST_OF_PROCESSES = 4
 _WORK = 2e8  # Largest c n³ for which a fit takes seconds.
-_AGAIN = 2  # Largest number of searches that start at a node.
-_ABOVE = 0.5  # Smallest excess of such a node's log posterior over the previous maximum.
+_AGAIN = 2  # Largest number of searches that start at a node of the integral.
+# Smallest difference of log posteriors, of a node and the maximum, for which the search starts again at the node.
+_ABOVE = 0.5
 _MANY = 15  # Number of hyperparameters above which a maximum represents their posterior poorly.
 
 
 class GPInference(Inference):
     """Fit a Gaussian process model: latent functions are integrated out, hyperparameters maximised or integrated out.
 
-    `pm.fit(method="nested_ep", ...)` calls this class with `method` and the keyword arguments below.
+    `pm.fit(method="nested_ep", ...)` creates this class with these arguments.
 
     Parameters
     ----------
@@ -60,26 +62,26 @@ class GPInference(Inference):
         Name of the method.
     model : pm.Model, optional
     random_seed : int, optional
-        Seed of the initial point, of the choice and order of rows or inducing inputs, and of draws without a seed. Fits
-        with the same seed are equal.
+        Seed of the initial point, of the choice and order of rows and inducing inputs, and of draws without a seed.
+        Fits with the same seed are equal.
     start : dict, Fit or path, optional
-        Initial values of hyperparameters, by name; or a fit to continue, such as a fit of some of the rows. The search
-        of this fit sets the units of the first steps. A fit by batches continues a fit with the same arguments, or its
-        file from `gpep.Checkpoint`.
+        Initial values of hyperparameters by name, or a fit to continue, for example a fit of some of the rows. The
+        first steps have the units of its search. A fit by batches continues a fit with the same arguments, or the file
+        of that fit from `gpep.Checkpoint`.
     starts : int
-        Number of points from which the maximum of the hyperparameters is searched; the best is kept. The first is the
-        model's initial point, or `start`. The next four points have length scales and magnitudes from the covariances
-        of the data, and further points are draws from the prior. Searches from these share the processors that BLAS may
-        use; their results do not depend on the number of processors. Batches have one start.
+        Number of points at which searches for the maximum start; the best result is returned. The first is the model's
+        initial point, or `start`. The next four have length scales and magnitudes from the covariances of the data, and
+        further points are draws from the prior. Searches from these points run in parallel on the processors that BLAS
+        may use. Results do not depend on the number of processors. Batches have one start.
     likelihood : str, optional
-        Name of the observed variable to fit; other observed variables stay terms of the model. If not given, all
+        Name of the observed variable to fit. Other observed variables are then terms of the model. By default all
         observed variables that share Gaussian variables are fitted together.
     gp : pm.gp.Latent or sequence of them, optional
-        The processes of the latent values. If not given, the covariance between any inputs is read from the graph of
-        the model. Methods that work on all latent values together need neither.
+        Processes of the latent values. By default the covariance between any inputs is read from the graph of the
+        model. Methods on all latent values together need neither.
     data : pair of arrays, path or Rows, optional
-        Inputs and labels that replace the rows of the model; the model is then declared on a few rows. Methods with
-        inducing inputs read them block by block, so that they need not fit in memory. Methods with active rows keep the
+        Inputs and labels that replace the rows of the model, which may then be declared with a few rows. Methods with
+        inducing inputs read them block by block, so they may exceed the memory. Methods with active rows keep the
         inputs in memory. See `pymc_gpep.rows.storage.open_rows`.
     hyper : {"map", "adaptive", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         Treatment of the hyperparameters after the search for their maximum. The default is `"adaptive"` for sums of
@@ -92,7 +94,7 @@ class GPInference(Inference):
         `"mean_field"`, for `"vb"` alone, is variational Bayes. `"nuts"`, for methods on all latent values together,
         runs Markov chains. After batches the integral needs sweeps over all rows. See `pymc_gpep.hyper`.
     hyperparameters : str or sequence of str, optional
-        Names of Gaussian variables that stay hyperparameters. Other Gaussian variables are integrated out if the
+        Names of Gaussian variables that are hyperparameters. All other Gaussian variables are integrated out if the
         likelihood's argument is affine in them.
     hyper_options : dict, optional
         Options of `hyper` by name.
@@ -103,10 +105,10 @@ class GPInference(Inference):
     Raises
     ------
     StructureError
-        If the model is not a Gaussian process classifier; or if a required `gp` is missing.
+        If the model cannot be read, or if a required `gp` is missing.
     ValueError
-        If the method does not suit the model's likelihood, if `hyper` is unknown, or if an option has an invalid value.
-        The attribute `fit` of a `RowError` holds the fit before the row was read.
+        If the method does not fit the likelihood of the model, if `hyper` is unknown, or if an option has an invalid
+        value. A `RowError` has an attribute `fit`: the fit before the invalid row was read.
     TypeError
         If an option is unknown, or has a wrong type.
     MemoryError
@@ -181,31 +183,32 @@ class GPInference(Inference):
         include_transformed: bool = False,
         compile_kwargs: dict[str, Any] | None = None,
     ) -> Fit:
-        """Search for hyperparameters, and integrate over them unless `hyper="map"`.
+        """Search for the maximum of the hyperparameters, and integrate over them unless `hyper="map"`.
 
         Parameters
         ----------
         n : int
-            Limit on iterations of the optimiser, from each start; with active rows, of all rounds together. For batches
-            it is the number of steps, of one batch each.
+            Largest number of iterations of the optimiser, from each start; with active rows, in all rounds together.
+            For batches it is the number of steps.
         score : bool, optional
-            Argument of PyMC without effect: the losses, negative log posteriors, are always recorded.
+            Argument of PyMC without effect. Losses, which are negative log posteriors, are always recorded.
         callbacks : list of functions of (fit, losses, iteration), optional
-            Functions called after each iteration or step, with a fit that does not change later. StopIteration ends the
-            fit and keeps the best point so far. With several starts the losses belong to the search with the latest
-            step, and iterations are counted together. All searches but the first run in parallel. Callbacks are always
-            called in the thread of the fit, one at a time.
+            Functions that are called after each iteration or step, with a fit that later iterations do not change.
+            `StopIteration` ends the fit at the best point so far. With several starts, `losses` belong to the search
+            with the latest step, and iterations are counted together. All searches except the first run in parallel,
+            but callbacks are called one at a time, in the thread of the fit.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function or float, optional
             Optimiser of PyMC, for gradient steps. For batches a number is the rate of Adam (default 0.03), which falls
-            to 0 in the `n` steps (Loshchilov and Hutter 2017, equation 5). With `update="inner"` the default gives each
-            parameter a separate step length, which grows while its slope keeps its sign (Riedmiller and Braun 1993).
-            With `"sparse_vi"` no step may lower the bound. Its default is Adam with a rate that starts at 0.03. The
-            rate grows by 3 % with each step, at most tenfold, and is halved after a rejected step.
+            to 0 within the `n` steps (Loshchilov and Hutter 2017, equation 5). For `update="inner"` the default has a
+            separate step length for each parameter, which grows while the sign of its slope is constant (Riedmiller and
+            Braun 1993). For `"sparse_vi"` a step that lowers the bound is rejected. The default is then Adam with an
+            initial rate of 0.03. The rate grows by 3 % in each step, at most tenfold, and is halved after a rejected
+            step.
         backend : str, optional
-            PyTensor backend that compiles graphs: "numba", "c", "jax". By default graphs are interpreted, since
-            compiling takes longer than most fits.
+            PyTensor backend that compiles graphs: "numba", "c" or "jax". By default graphs are interpreted, since
+            compilation takes longer than most fits.
         include_transformed : bool
             Whether `state` includes unconstrained values.
         compile_kwargs : dict, optional
@@ -222,8 +225,8 @@ class GPInference(Inference):
 
         Notes
         -----
-        An interrupt (Ctrl-C) ends the search, or the integral over hyperparameters, and keeps the best point so far.
-        The posterior at this point is computed at its first use.
+        An interrupt (Ctrl-C) ends the search, or the integral over hyperparameters. The fit is then at the best point
+        so far, and its posterior is computed when it is first used.
         """
         check_whole(f"n, {self._plan.limit}", n)
         if score is not None:
@@ -232,7 +235,7 @@ class GPInference(Inference):
         given = self._given
         kwargs = compile_options(backend, compile_kwargs)
         with FitRun(given.method, callbacks, progressbar, progressbar_theme) as run:
-            # The data of the model may differ from an earlier fit.
+            # The data of the model may have changed since an earlier fit.
             self._search = self._plan.begin(given, run, kwargs, obj_optimizer)
             fit = self._run(run, self._search, n, include_transformed, progressbar)
         fit = self._reported(fit, n)
@@ -310,8 +313,8 @@ class GPInference(Inference):
     def _integrated(
         self, run: FitRun, log_posterior: LogPosterior, trace: Trace, progressbar: bool
     ) -> tuple[HyperPosterior | None, Trace]:
-        """Return the nodes of the hyperparameters; None for the maximum alone."""
-        # Without hyperparameters all methods of integration agree.
+        """Return the nodes of the hyperparameters, or None for the maximum."""
+        # Without hyperparameters all methods of integration are equal.
         if trace.interrupted:
             run.stage("interrupted: keeping the best point so far")
             return None, trace
@@ -348,14 +351,14 @@ class GPInference(Inference):
 
 
 def taken() -> list[str]:
-    """Return the names of all arguments of `pm.fit` except options of approximations."""
+    """Return the names of all arguments of `pm.fit` that are not options of approximations."""
     of_plans = [field.name for plan in PLANS for field in fields(plan)]
     names = [*signature(GPInference).parameters, *signature(GPInference.fit).parameters, *of_plans]
     return [name for name in dict.fromkeys(names) if name not in {"self", "method", "options"}]
 
 
 def _higher(hyper: HyperPosterior | None, trace: Trace) -> Evaluation | None:
-    """Return the highest node if it is clearly above the end of the search, and the search can continue; else None."""
+    """Return the highest node if it is clearly above the end of the search, and a search can start there."""
     if hyper is None or not isinstance(trace, Optimum):
         return None
     top = max(hyper.nodes, key=lambda node: node.log_posterior)
@@ -374,11 +377,11 @@ def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
 
 
 def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mapping[str, Any] | None, Any]:
-    """Return the state of a fit to continue, initial values, and the plan with the inducing inputs of this fit."""
+    """Return the state of a fit to continue, initial values, and the plan with this fit's inducing inputs."""
     if isinstance(start, Fit):
         if batches and isinstance(start.trace, StepTrace):
             return start.trace.left_off, None, plan
-        # Without inducing inputs all rows are fitted exactly: only hyperparameters are learned.
+        # Without inducing inputs all rows are fitted exactly, and only hyperparameters are learned.
         anchored = "inducing" in plan.names() and not plan.sums
         if anchored and plan.inducing is None and hasattr(start, "inducing_inputs"):
             rows = start.classifier.n_points if start.rows is None else start.rows.n_rows
@@ -392,7 +395,7 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
 
 
 def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
-    """Return the default treatment of hyperparameters, and warn of many hyperparameters."""
+    """Return the default treatment of hyperparameters. Warn if there are many of them."""
     size, classifier = space.size, space.classifier
     if not size:
         return Maximum.name
@@ -410,7 +413,7 @@ def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
 
 
 def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
-    """Return the reason, in words, why hyperparameters are at their maximum."""
+    """Return for messages the reason why hyperparameters are at their maximum."""
     if asked:
         return "hyper='map' was asked for"
     if by_steps:
@@ -440,7 +443,7 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
 
 @cache
 def _tell_of_flat(names: tuple[str, ...]) -> None:
-    """Log, once in a process, that variables with a flat prior are integrated."""
+    """Log once in a process that variables with a flat prior are integrated out."""
     _told.info(
         "Flat coefficients %s are integrated, as by restricted maximum likelihood (REML). Maximum likelihood keeps "
         "them at their maximum: pm.fit(..., hyperparameters=%s).",

@@ -1,6 +1,6 @@
 """The choice of `pm.fit(method="auto")`: all rows together, inducing inputs, or inducing inputs with batches.
 
-A call of `pm.fit` without a method logs the same choice, and then runs ADVI as PyMC does.
+If `pm.fit` is called without a method, the same choice is logged, and ADVI runs as in PyMC.
 """
 
 import logging
@@ -26,17 +26,17 @@ from pymc_gpep.rows.storage import open_rows
 from pymc_gpep.streaming.run import one_batch
 from pymc_gpep.sums.latent_sum import LatentSum
 
-_log = logging.getLogger("pymc")  # PyMC's logger, which shows choices of pm.fit
+_log = logging.getLogger("pymc")  # Logger of PyMC, which shows the choices of `pm.fit`.
 
 AUTO = "auto"
 """Name of the method in `pm.fit` for an automatic choice."""
 
-_DENSE = 1e10  # c n³ of a fit that takes about a minute.
-_QUADRATURES = 20_000  # Number of rows with several linear predictors above which EP takes minutes.
+_DENSE = 1e10  # Work c n³ of a fit that takes about a minute.
+_QUADRATURES = 20_000  # Number of rows with several linear predictors from which on EP takes minutes.
 _SPARE = 1.5  # Largest memory of a search, relative to its minimum.
 _INDUCING = 100
 _COMMON = 200  # Number of inducing inputs of a single function, whose sites need no joint quadrature.
-_SWEPT = 2e8  # c n M² of a search that takes about a minute.
+_SWEPT = 2e8  # Work c n M² of a search that takes about a minute.
 _BATCH = 200
 _PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # Passes over the rows; smallest and largest number of steps.
 _GIGABYTE = 1e9
@@ -50,7 +50,7 @@ class MethodChoice(NamedTuple):
     method : str
     options : dict
     n : int or None
-        Number of steps; None for the default limit of `pm.fit` on iterations.
+        Number of steps; None for the default of `pm.fit`, a limit on iterations.
     reason : str
         Reason for the choice, as a sentence.
     whole : bool
@@ -65,12 +65,12 @@ class MethodChoice(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """Arguments of `pm.fit`, as code."""
+        """Arguments of `pm.fit` as code."""
         steps = {} if self.n is None else {"n": self.n}
         return ", ".join(f"{k}={v!r}" for k, v in {**steps, "method": self.method, **self.options}.items())
 
     def __str__(self) -> str:
-        """Return the name of the method, and its options."""
+        """Return the name of the method, and its options in words."""
         told = [self.method]
         if "inducing" in self.options:
             inducing = self.options["inducing"]
@@ -85,16 +85,16 @@ class MethodChoice(NamedTuple):
 def choose_method(
     classifier: GPClassifier, given: Mapping[str, Any], max_dense_rows: int | None = None
 ) -> MethodChoice:
-    """Choose a method by rows, latent functions and memory.
+    """Return a method for the numbers of rows and latent functions, and the free memory.
 
     Parameters
     ----------
     classifier : GPClassifier
-        Classifier read from the model.
+        Classifier of the model.
     given : dict
-        Options of the user. `inducing`, `batch_size` and `data` request inducing inputs.
+        Options of the user. `inducing`, `batch_size` and `data` require inducing inputs.
     max_dense_rows : int, optional
-        Largest number of rows for matrices of all rows. By default it is where a fit would take minutes.
+        Largest number of rows for which matrices of all rows are used. By default such a fit takes minutes.
     """
     likelihood, c = classifier.likelihood_model, classifier.n_functions
     n = classifier.n_points if given.get("data") is None else open_rows(given["data"]).n_rows
@@ -137,7 +137,7 @@ def choose_method(
         return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
-    # See `takes_all` of the plan of batches.
+    # See `takes_all` in the plan of batches.
     whole = (
         inducing is None and not given.get("learn_inducing") and not classifier.prior.effects and one_batch(n, batch)
     )
@@ -146,7 +146,7 @@ def choose_method(
 
 
 def _not_by_inducing(classifier: GPClassifier, given: Mapping[str, Any]) -> str:
-    """Return the feature of a model that inducing inputs do not support, in words; empty if they support the model."""
+    """Return in words the feature of a model that inducing inputs do not support; empty without one."""
     likelihood = classifier.likelihood_model
     by_batches = any(given.get(name) is not None for name in ("batch_size", "data"))
     if likelihood.has_parameters and OneFunctionSite.fits(likelihood) and not by_batches:
@@ -163,7 +163,7 @@ def _not_by_inducing(classifier: GPClassifier, given: Mapping[str, Any]) -> str:
 
 
 def _as_rows(classifier: GPClassifier) -> bool:
-    """Return whether the prior is a matrix of many places of one process, which inducing inputs can replace."""
+    """Return whether the prior is a matrix over many places of a process, which inducing inputs can replace."""
     prior = classifier.prior
     if not isinstance(prior, GPModel | LatentSum) or next(iter(prior.arrays)) is not DensePrior:
         return False
@@ -176,7 +176,7 @@ def _as_rows(classifier: GPClassifier) -> bool:
 
 
 def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = None) -> MethodChoice:
-    """Read a model, choose a method for it, and log the choice with its reason. `n` replaces the chosen `n`."""
+    """Return the method for a model, and log it with its reason. `n` replaces the `n` of the choice."""
     asked = given.get("hyperparameters", ())
     by_batches = any(given.get(name) is not None for name in ("inducing", "batch_size", "data"))
     read = partial(read_classifier, pm.modelcontext(model), given.get("likelihood"), asked, starts=True)
@@ -188,12 +188,12 @@ def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = Non
 
 
 def tell_of_advi(model: pm.Model | None) -> None:
-    """Log that `pm.fit` without a method runs ADVI, and the method of this package that fits the model.
+    """Log that `pm.fit` without a method runs ADVI, and recommend a method of this package.
 
     Parameters
     ----------
     model : pm.Model, optional
-        Model of the call; if None, the model of the context.
+        Model of the call. The default is the current model.
     """
     choice = choose_method(read_classifier(pm.modelcontext(model), starts=True, predictors=True, priors=True), {})
     _log.warning(

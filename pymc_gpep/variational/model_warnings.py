@@ -1,7 +1,8 @@
-"""Warnings about a model: labels of one class, free magnitudes, jitter, offsets of inputs, and joint maxima.
+"""Warnings about a model: labels of one class, undetermined magnitudes, jitter, offsets of inputs, joint maxima.
 
-If the variables with a scale are integrated out, the maximum over the scale is near its posterior. The joint maximum
-over the scale and these variables is not: the scale is wrong, and other effects look too certain.
+Suppose that variables with a common scale are not integrated out. Then their joint maximum with the scale is far from
+the posterior: the scale is wrong, and other effects seem too certain. The maximum over the scale alone, with the
+variables integrated out, is near its posterior.
 """
 
 from collections import Counter
@@ -39,13 +40,13 @@ from pymc_gpep.user_warnings import warn
 
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
-    """Warn if all labels (n,) are of one class, and no row has separate bounds. Counts may be equal."""
+    """Warn if all labels (n,) are of one class, unless each row has separate bounds. Equal counts are allowed."""
     if classifier.observes_classes and labels.size and (labels == labels[0]).all() and not _given_by_row(classifier):
         _warn(classifier, int(labels[0]), labels.size)
 
 
 def _given_by_row(classifier: GPClassifier) -> bool:
-    """Return whether the likelihood has arguments by row, such as bounds of an interval-censored response."""
+    """Return whether the likelihood has arguments for each row, such as bounds of interval-censored responses."""
     if classifier.given is None:
         return False
     (shape,) = evaluate(get_symbolic_rv_shapes([classifier.given]))
@@ -53,7 +54,7 @@ def _given_by_row(classifier: GPClassifier) -> bool:
 
 
 def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
-    """Warn if all rows have the same label, from the number of rows with each label (number of labels,)."""
+    """Warn if all rows have the same label, given the number of rows with each label."""
     if np.count_nonzero(counts) == 1:
         _warn(classifier, int(counts.argmax()), int(counts.sum()))
 
@@ -69,15 +70,15 @@ def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
     )
 
 
-_PROBE = 0.1  # Unconstrained step of a hyperparameter.
-_NOTHING = 1e-5  # Share of a variance below which a change counts as jitter.
+_PROBE = 0.1  # Unconstrained change of a hyperparameter.
+_NOTHING = 1e-5  # Relative change of a variance below which the change is due to jitter.
 
 
 def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
-    """Warn if hyperparameters scale latent functions whose scale neither likelihood nor noise determines.
+    """Warn if hyperparameters scale the latent functions, and neither likelihood nor noise determines this scale.
 
-    The function checks the prior variance at the first row. A part of it that other points at the same inputs do not
-    share is noise. The scale is free if random changes of all hyperparameters change the variance.
+    The prior variance at the first row is evaluated. The part of it that another point with the same inputs does not
+    share is noise. The scale is undetermined if random changes of all hyperparameters change the variance.
     """
     likelihood = space.classifier.likelihood_model
     if likelihood.fixes_scale or not theta.size:
@@ -100,17 +101,17 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
 
 
 _STEP = 0.1
-_MOVE = 1.0  # Unconstrained shift of a symmetric hyperparameter.
+_MOVE = 1.0  # Unconstrained shift of a hyperparameter about which the log posterior is symmetric.
 _ROWS = 20
-_MOMENT_CHANGE = 1e-10  # Largest change, or derivative, of moments that counts as zero.
+_MOMENT_CHANGE = 1e-10  # Largest change or derivative of moments that counts as 0.
 _FEW = 20  # Largest number of hyperparameters for which differences are faster than a graph of derivatives.
 
 
 def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> Array:
-    """Return a start with moved hyperparameters, and a warning, if the log posterior is symmetric about the start.
+    """Return a start about which the log posterior is not symmetric; warn if hyperparameters were moved.
 
-    A search on the log posterior of all rows evaluates neighbours of points without a slope. Steps over batches use
-    slopes alone: a squared magnitude that begins at 0 would stay at 0.
+    A search over all rows evaluates neighbouring points if the slope is 0. Steps over batches use only slopes: a
+    magnitude that enters as its square and begins at 0 would stay at 0.
     """
     if not theta.size:
         return theta
@@ -138,7 +139,7 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
 
 
 def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array, x: Array) -> NDArray[np.intp]:
-    """Return the positions of hyperparameters in which a random sum of all moments has the derivative 0."""
+    """Return the indices of hyperparameters in which a random sum of all moments has the derivative 0."""
     point, rng = space.point(theta), np.random.default_rng(0)
     bars = Block(*(rng.normal(size=each.shape) for each in blocks.block(point, x[None], x)))
     slopes, _ = blocks.block_slopes(point, x[None], x, bars)
@@ -146,7 +147,7 @@ def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array,
 
 
 def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which: NDArray[np.intp]) -> list[int]:
-    """Return the positions among `which` that change the moments, by bisection: most may have no effect."""
+    """Return the indices among `which` that change the moments, by bisection, since most have no effect."""
     moved = theta.copy()
     moved[which] += _STEP
     if not which.size or _same(moments(moved), here):
@@ -165,7 +166,7 @@ _MUCH = 1e-3  # Share of the prior variance above which jitter is reported.
 
 
 def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
-    """Warn if the jitter of a prior is larger than PyMC's default, and than rounding requires at the first row.
+    """Warn if the jitter of a prior exceeds PyMC's default, and the jitter that rounding requires at the first row.
 
     Raises
     ------
@@ -193,12 +194,12 @@ def warn_of_offset(classifier: GPClassifier) -> None:
 
 _FEW_FOR_DESIGN = 15  # Largest number of hyperparameters for which a message advises a central composite design.
 _STEP_OF_SLOPES = 1e-3  # Unconstrained step of a hyperparameter.
-_AT = (-0.6, 0.0, 0.5)  # Latent values, minus their prior mean, at which two slopes are compared.
-_SLOPE_TOLERANCE = 1e-4  # Largest relative difference of slopes that count as equal.
+_AT = (-0.6, 0.0, 0.5)  # Latent values, minus their prior mean, at which slopes are compared.
+_SLOPE_TOLERANCE = 1e-4  # Largest relative difference between equal slopes.
 
 
 def warn_of_joint_maximum(fit: Fit) -> None:
-    """Warn if a part of the linear predictor is at a joint maximum with its scale or with other effects."""
+    """Warn if a part of the linear predictor is at a joint maximum with its scale, or with other effects."""
     space, classifier = fit.log_posterior.space, fit.classifier
     poor = poor_maxima(space, fit.theta[: space.size], fit.at_maximum)
     if not poor:
@@ -221,21 +222,22 @@ def warn_of_joint_maximum(fit: Fit) -> None:
 
 
 def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str]) -> list[TensorVariable]:
-    """Return the hyperparameters that a joint maximum describes poorly, in the order of the model.
+    """Return the hyperparameters that a joint maximum represents poorly, in the order of the model.
 
-    These are parts of the linear predictor with several entries, or with a scale that is a hyperparameter itself.
-    Factors of integrated variables, and other parameters of the likelihood, count if they have both properties:
-    thresholds, dispersions and noise are hyperparameters by nature. Local scales, as of a horseshoe, count as well:
-    factors with an entry for each integrated variable, if another hyperparameter multiplies the same variables.
+    They are parts of the linear predictor with several entries, or with a scale that is itself a hyperparameter.
+    Factors of integrated variables, and other parameters of the likelihood, are included if they have both properties:
+    thresholds, dispersions and noise usually are hyperparameters. Local scales, for example of a horseshoe, are also
+    included: factors with an entry for each integrated variable, if another hyperparameter multiplies the same
+    variables.
 
-    Length scales and magnitudes of processes do not count. Variables that the user named in `hyperparameters` do not
-    count. A `pm.Flat` without a scale does not count: it is at the maximum of the likelihood, as intended.
+    Length scales and magnitudes of processes, and variables that the user named in `hyperparameters`, are excluded. So
+    is a `pm.Flat` without a scale: it is at the maximum of the likelihood, as intended.
 
     Parameters
     ----------
     space : Hyperparameters
     theta : array (d,)
-        The maximum, unconstrained.
+        The maximum, in unconstrained coordinates.
     at_maximum : collection of str
         Names of the hyperparameters that are at their maximum.
     """
@@ -264,7 +266,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
 
 
 def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
-    """Return whether the prior of a hyperparameter depends on another; a `pm.Flat` has its prior in Potentials."""
+    """Return whether the prior of a hyperparameter depends on another one. A `pm.Flat` has its prior in potentials."""
     graphs = list(rv.owner.inputs)
     if isinstance(rv.owner.op, FlatRV):
         graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]
@@ -272,7 +274,7 @@ def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
 
 
 def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
-    """Return the hyperparameters that scale or multiply each integrated variable, except in process covariances."""
+    """Return integrated variables → the hyperparameters that multiply them, except in covariances of processes."""
     hyperparameters, sources = set(classifier.hyperparameters), classifier.prior.sources
     found: dict[Variable, set[Variable]] = {
         v: hyperparameters.intersection(ancestors(classifier.prior.recipes[v].scales))
@@ -281,7 +283,7 @@ def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
         for v in sources
     }
     nothing: set[Variable] = set()
-    # Integrated variables and hyperparameters on which each variable of the graph depends.
+    # Integrated variables and hyperparameters that each variable of the graph depends on.
     own = {v: ({v}, nothing) for v in sources}
     for node in io_toposort(list(sources), list(classifier.prior.predictor)):
         given = [own.get(each, (nothing, nothing)) for each in node.inputs]
@@ -306,7 +308,7 @@ def _adds(op: Op) -> bool:
 
 
 class _Effect:
-    """The effect of each hyperparameter on the rows, near a flat vector (d,)."""
+    """Effects of each hyperparameter on the rows, near a flat vector (d,)."""
 
     def __init__(self, space: Hyperparameters, theta: Array) -> None:
         self._space, self._theta = space, theta
@@ -319,7 +321,7 @@ class _Effect:
     def shifts(self, rv: TensorVariable) -> bool:
         """Return whether a hyperparameter acts on log densities of rows as a shift of their latent values.
 
-        Offsets, exposures, and all cutpoints of a row together act as a shift. A dispersion does not.
+        Offsets and exposures act as shifts, and so do all cutpoints of a row together. A dispersion does not.
         """
         classifier = self._space.classifier
         if classifier.n_functions > 1:
@@ -336,7 +338,7 @@ class _Effect:
             of_rv = densities[0].log_densities(own, labels) - densities[1].log_densities(own, labels)
             pairs = [[each.log_densities(own + step, labels) for step in (half, -half)] for each in densities]
             of_f = np.sum([ahead - behind for ahead, behind in pairs], axis=0)
-            # If the hyperparameter acts as a shift, the ratio of its slope to the slope in f is equal at all f.
+            # For a shift, the ratio of the slope in the hyperparameter to the slope in f is the same for all f.
             apart = np.abs(of_rv * of_f[:1] - of_rv[:1] * of_f)
             size = np.abs(of_rv).max(axis=0) * np.abs(of_f).max(axis=0)
             same &= bool((apart <= _SLOPE_TOLERANCE * size).all())
@@ -344,7 +346,7 @@ class _Effect:
         return same and seen
 
     def _around(self, rv: TensorVariable) -> list[list[Array]]:
-        """Return mean, labels and parameters for a hyperparameter slightly increased and slightly decreased."""
+        """Return mean, labels and parameters for a slightly larger and a slightly smaller hyperparameter."""
         space = self._space
         own = np.array([owner == rv.name for owner in space.owners])
         step = 0.5 * _STEP_OF_SLOPES * np.random.default_rng(0).uniform(0.5, 1.0, size=len(own)) * own

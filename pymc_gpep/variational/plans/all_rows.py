@@ -34,27 +34,27 @@ from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_offset, warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-# Probability beyond bounds above which they count: such a cut moves a mean by 0.003 standard deviations.
+# Probability outside bounds above which bounds matter. Such a cut moves a mean by 0.003 standard deviations.
 _BEYOND = 1e-3
-_SPARSE = 1e5  # Largest work per row with neighbours, in the units of c n³.
-_CHOICES = 4  # Largest number of repeated choices of neighbours.
-_LITTLE = 0.1  # Smallest change of the log posterior by new neighbours for which the search is repeated.
+_SPARSE = 1e5  # Largest work for a row with neighbours, in the unit of c n³.
+_CHOICES = 4  # Largest number of times that neighbours are chosen again.
+_LITTLE = 0.1  # Smallest change of the log posterior by new neighbours after which the search is repeated.
 
 
 @dataclass(frozen=True)
 class AllRows(Plan):
-    """Options of methods on all latent values together, in addition to the options of their approximation.
+    """Options of methods on all latent values together, in addition to options of the approximation.
 
     Parameters
     ----------
     inducing : int or array (M, d), optional
-        Fixed inducing inputs of the only Gaussian process: an array, or the number of centres that k-means finds among
-        its inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"` integrate residuals
-        (FITC). `"kl"` maximises the variational bound.
+        Inducing inputs of the only Gaussian process, which are fixed: an array, or the number of centres that k-means
+        computes from its inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"`
+        integrate over residuals (FITC). `"kl"` maximises the variational bound.
     neighbours : int, optional
         Number of nearest neighbours, for example 20, by which `"ep"` and `"laplace"` approximate the only Gaussian
-        process at its different inputs. The precision is then sparse. Neighbours are chosen again at the end of a
-        search, until they do not change or change the log evidence little.
+        process at its distinct inputs. The precision is then sparse. At the end of a search, neighbours are chosen
+        again until they are the same, or change the log evidence little.
     """
 
     inducing: Any = None
@@ -90,7 +90,7 @@ class AllRows(Plan):
         return classifier if self.inducing is None else as_sum(classifier)
 
     def work(self, classifier: GPClassifier) -> float:
-        """See `Plan`; n M² with M inducing inputs, and less than 10⁵ n of a sparse precision."""
+        """See `Plan`: n M² with M inducing inputs; with neighbours at most 10⁵ n."""
         if self.neighbours is not None:
             return classifier.n_points * min(_SPARSE, float(classifier.n_points) ** 2)
         if self.inducing is None:
@@ -126,7 +126,7 @@ class AllRows(Plan):
         self._check_memory(given, grouped)
 
     def _inducing_inputs(self, given: FitTask) -> Array:
-        """Return the inducing inputs (M, d): given inputs, or centres of the different inputs of the process."""
+        """Return the inducing inputs (M, d): an array of the user, or centres of the distinct inputs of the process."""
         assert isinstance(given.classifier.prior, LatentSum)
         inputs = np.unique(process_inputs(given.classifier.prior, given.space.data), axis=0)
         rows = InMemory(inputs, np.zeros(len(inputs), np.int64))
@@ -198,7 +198,7 @@ class _ByNeighbours(Climb):
 
 
 def _bounds_with_effect(fit: Fit) -> str:
-    """Return a warning with the uniform variables whose bounds cut off posterior mass, or an empty text."""
+    """Return a warning about uniform variables whose bounds cut off posterior mass; empty without such variables."""
     cut = {name: p for name, p in fit.beyond_bounds.items() if p > _BEYOND}
     if not cut:
         return ""

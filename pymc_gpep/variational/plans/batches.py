@@ -1,4 +1,4 @@
-"""Methods with inducing inputs, a batch of rows at a time."""
+"""Methods with inducing inputs, by batches of rows."""
 
 import time
 import weakref
@@ -47,14 +47,15 @@ from pymc_gpep.variational.model_warnings import (
 )
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan, Search
 
-_AVERAGES = 100  # Largest number of averages for the progress bar in an epoch; each takes time for all its steps.
-_RATE = 0.03  # First learning rate of Adam, which falls to 0.
-_LEARNED = 10  # Smallest number of steps per step of the warm-up: it takes at most a tenth.
-_FEWEST, _MOST, _PART = 50, 150, 10  # Smallest and largest number of inducing inputs, and rows for each.
-_COUPLED = 2000  # Largest number of latent values that sweeps couple in a matrix.
-_MOST_HELD = 2**28  # Largest number of stored numbers: 2 GB.
-_SETS = 3  # Dimensions of an array with inducing inputs for each function.
-_TAKES_NO = {  # Options of other plans, with the reason why batches refuse them.
+_AVERAGES = 100  # Largest number of averages in an epoch for the progress bar. The time of each is linear in its steps.
+_RATE = 0.03  # Initial learning rate of Adam. It falls to 0.
+_LEARNED = 10  # Smallest ratio of all steps to steps of the warm-up.
+# Smallest and largest default number of inducing inputs, and number of rows for each.
+_FEWEST, _MOST, _PART = 50, 150, 10
+_COUPLED = 2000  # Largest number of latent values in sweeps with coupled sites, which need a matrix of them.
+_MOST_HELD = 2**28  # Largest number of stored inputs (2 GB).
+_SETS = 3  # Number of axes of an array with separate inducing inputs of each function.
+_TAKES_NO = {  # Options of other plans → the reason why batches reject them.
     "update": "with batches hyperparameters move at each step. Leave it out",
     "client": "batches are taken in one process. Leave it out",
     "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
@@ -65,7 +66,7 @@ _TAKES_NO = {  # Options of other plans, with the reason why batches refuse them
 
 @dataclass(frozen=True)
 class ByBatches(Plan):
-    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, in addition to options of the memory.
+    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` with batches, in addition to options of the memory.
 
     Parameters
     ----------
@@ -81,26 +82,26 @@ class ByBatches(Plan):
         the model adds effects to the process, or if all rows are inducing inputs. The joint posterior of process and
         effects is valid for fixed features.
     shared_inducing : bool, optional
-        Whether all functions have the same inducing inputs. By default they do if they share their covariance: a step
+        Whether all functions have the same inducing inputs. By default they do if they have the same covariance: a step
         with ten classes then takes a fifth of the time.
     batch_size : int, optional
-        Largest number of rows of a batch; the default is all rows. An epoch has the smallest possible number of
-        batches, of equal size up to a row. See `inducing` for few rows.
+        Largest number of rows in a batch; the default is all rows. An epoch consists of the smallest possible number of
+        batches, which differ by at most one row. See `inducing` for few rows.
     sites : str, optional
-        Factors of the likelihood of a point: "quadrature" (one factor) or "pairwise" (the paper's product), as for a
-        fit of all rows at once. The default is the first choice of the method for the likelihood.
+        Factors of a point's likelihood, as for fits of all rows at once: "quadrature" (a single factor) or "pairwise"
+        (the paper's product). The default is the first that the method supports for the likelihood.
     memory : str, optional
-        Memory of rows between batches. `"sparse_ep"` stores nothing ("stateless"), or the "sites" of rows. Sites avoid
-        the noise of batches and take n (4 M + 18 d) bytes for n rows of d sites. If functions differ in covariance or
-        inducing inputs, 4 c M replaces 4 M.
+        Memory of rows between batches. `"sparse_ep"` stores nothing ("stateless"), or the "sites" of all rows. Sites
+        avoid the noise of batches. They take n (4 M + 18 d) bytes for n rows with d sites each, or n (4 c M + 18 d)
+        bytes if functions differ in covariance or inducing inputs.
     warmup : int, optional
-        Number of epochs with fixed hyperparameters and inducing inputs, before q settles. The default is one, and at
-        most a tenth of all steps.
+        Number of epochs with fixed hyperparameters and inducing inputs, in which q adapts. The default is one epoch,
+        but at most a tenth of all steps.
     decay : float, optional
         The step size of q after e epochs is 1 / (1 + decay e) of its value in the first epoch.
     jitter : float
-        Jitter on the diagonal of the covariance of the inducing values, relative to the diagonal's mean. Without a
-        Cholesky factor it is raised a hundredfold, at most twice.
+        Jitter on the diagonal of the covariance of the inducing values, relative to the mean of the diagonal. Without a
+        Cholesky factor, it is multiplied by 100, at most twice.
     """
 
     inducing: Any = None
@@ -205,10 +206,10 @@ class ByBatches(Plan):
         return free and one_batch(n, self.batch_size or n)
 
     def _couples(self, given: FitTask, blocks: InducingBlocks) -> bool:
-        """Return whether few rows are fitted by sweeps with coupled sites, since no option requires steps.
+        """Return whether few rows are fitted by sweeps with coupled sites, if no option requires steps.
 
-        Sites of independent functions underestimate the evidence of large magnitudes. See the page
-        "Many rows: time, memory and scores" of the documentation.
+        Sites of separate functions underestimate the evidence of large magnitudes. See the page "Many rows: time,
+        memory and scores" of the documentation.
         """
         of_steps = self.sites, self.memory, self.warmup, self.decay, given.left_off
         plain_ep = given.method == SparseEP.name and given.approximator == type(given.approximator)()
@@ -223,7 +224,7 @@ class ByBatches(Plan):
         )
 
     def _sweeping(self, given: FitTask, blocks: InducingBlocks, first: Array) -> Climb:
-        """Return a search by EP with all rows as inducing inputs, by sweeps over the rows."""
+        """Return a search by EP with sweeps over the rows, all of which are inducing inputs."""
         rows = blocks.places
         inducing = initial_inducing(rows.inputs(slice(0, rows.n_rows)), rows, blocks.n_functions, True, given.seed)
         approximator = SparseEP(sites=Nested.name, jitter=self.jitter)
@@ -261,7 +262,7 @@ class _Stepping(Search):
         return self.log_posterior.steps
 
     def alarming(self, fit: Fit, n: int) -> bool:
-        """See `Search`: only skipped steps and divergence."""
+        """See `Search`: whether steps were skipped, or diverged."""
         return self._alarming
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
@@ -338,7 +339,7 @@ class _Stepping(Search):
         self._found = now(ended, lambda: values, interrupted)
 
     def _warmup(self, per_epoch: int, steps: int) -> int:
-        """Return the number of the steps with fixed hyperparameters and inducing inputs."""
+        """Return the number of steps with fixed hyperparameters and inducing inputs."""
         warmup = self._plan.warmup
         return min(per_epoch, steps // _LEARNED) if warmup is None else int(warmup) * per_epoch
 
@@ -375,7 +376,8 @@ class _Stepping(Search):
         every = plan.takes_all(self._blocks)
         size = rows.n_rows if every else min(int(plan.batch_size or rows.n_rows), rows.n_rows)
         batches = BatchOrder(rows, size, given.seed, gathers=held is None)
-        deviations = column_deviations(places)  # Reads all rows, so that errors appear before the first step.
+        # Read all rows, so that errors of rows are raised before the first step.
+        deviations = column_deviations(places)
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks)
         self._first = _with_scales(given, self._blocks, self._first, prior)
@@ -406,13 +408,13 @@ class _Stepping(Search):
 
 
 def _held(rows: Rows, compile_kwargs: Mapping[str, Any]) -> Array | None:
-    """Return all inputs if the device has memory for them: they are then copied to it once."""
+    """Return all inputs if they fit into the memory of the device, to which they are copied once; else None."""
     fit = rows.chunk >= rows.n_rows and rows.n_rows * rows.n_inputs <= _MOST_HELD
     return rows.inputs(slice(0, rows.n_rows)) if fit and runs_in_jax(compile_kwargs) else None
 
 
 def _with_scales(given: FitTask, blocks: InducingBlocks, first: Array, prior: StepBlocks) -> Array:
-    """Return initial hyperparameters, with length scales from the data unless initial values are given."""
+    """Return initial hyperparameters. Length scales without an initial value of the user are computed from the data."""
     model = given.classifier.model
     functions = prior.scale_functions()
     started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())

@@ -25,9 +25,10 @@ from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of
 from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-_FLAT = 1e-6  # Tolerance of flat directions; inducing inputs have many.
+# Relative change of the log posterior that counts as 0. With inducing inputs many directions are nearly flat.
+_FLAT = 1e-6
 _UPDATES = ("outer", "inner")
-_RATE, _MOST = 0.03, 10.0  # Learning rate of Adam for a bound, and largest growth of its steps.
+_RATE, _MOST = 0.03, 10.0  # Learning rate of Adam for a bound, and largest factor by which its steps grow.
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,21 @@ class InducingInputs(Plan):
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        Number of inducing inputs of each function, which are rows of the data (k-means++); or the inducing inputs. The
-        default is 50, and at most the number of rows.
+        Number of inducing inputs of each function, which are selected among the rows (k-means++); or the inducing
+        inputs. The default is 50, but at most the number of rows.
     learn_inducing : bool
-        Whether inducing inputs are learned with the hyperparameters. By default they are fixed. Learned inducing inputs
-        of EP may overfit the labels: then its evidence is too high, and its predictions are too certain.
+        Whether inducing inputs are learned with the hyperparameters. By default they are fixed. With EP, learned
+        inducing inputs may overfit the labels. The evidence is then too high, and predictions are too certain.
     shared_inducing : bool
-        Whether all functions have the same inducing inputs. If they also share their covariance, only the algebra of
-        the sites takes more time with more functions.
+        Whether all functions have the same inducing inputs. If they also have the same covariance, only the time for
+        the algebra of sites grows with the number of functions.
     update : {"outer", "inner"}
-        Order of updates. With "outer", L-BFGS moves hyperparameters and inducing inputs after EP has converged. With
-        "inner", `obj_optimizer` of `fit` moves them after each sweep of EP, as in the paper. The inner sweeps of
-        `"sparse_vi"` are steps along the natural gradient.
+        Order of updates. With "outer", L-BFGS updates hyperparameters and inducing inputs after EP converged. With
+        "inner", `obj_optimizer` of `fit` updates them after each sweep of EP, as in the paper. For `"sparse_vi"`, steps
+        along the natural gradient take the place of sweeps.
     client : distributed.Client, optional
-        Client of a Dask cluster. Each worker reads a part of the rows, and stores their sites. The result equals that
-        of a single process, up to the order of sums.
+        Client of a Dask cluster. Each worker reads a part of the rows, and stores its sites. The result is that of a
+        single process, up to rounding in sums.
     """
 
     inducing: Any = None
@@ -74,7 +75,7 @@ class InducingInputs(Plan):
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         kind = SPARSE_APPROXIMATIONS[method]
-        if "batch_size" in options:  # Methods with batches have another plan.
+        if "batch_size" in options:  # Methods with batches belong to another plan.
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
         own = {*self.names(), *(option.name for option in fields(kind))}
         of_batches = sorted(options.keys() & {option.name for option in fields(ByBatches)} - own)
@@ -136,7 +137,7 @@ class InducingInputs(Plan):
 
 
 def _direction(optimiser: Optimiser | None, bounded: bool) -> Direction:
-    """Return steps of `update="inner"`. On a bound, steps by signs alone are rejected too often."""
+    """Return the steps for `update="inner"`. For a bound, steps by signs alone would be rejected too often."""
     if callable(optimiser):
         return OptimiserSteps(optimiser)
     return OptimiserSteps(pm.adam(learning_rate=_RATE), _MOST) if bounded else SignedSteps()

@@ -1,4 +1,4 @@
-"""The contract of a plan: the options of a kind of method, its log posterior, and its search."""
+"""The protocol of a plan: the options of a kind of method, its log posterior, and its search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,12 @@ from pymc_gpep.streaming.state import LeftOff
 from pymc_gpep.variational.fit_run import FitRun
 
 type Optimiser = Callable[..., Any] | float
-"""Optimiser of PyMC, or the rate of Adam for steps over batches."""
+"""Optimiser of PyMC, or the rate of Adam for batches."""
 
 
 @dataclass(frozen=True)
 class FitTask:
-    """The task of a method.
+    """Everything that a method needs for a fit.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class FitTask:
     first : array
         Unconstrained initial hyperparameters.
     left_off : LeftOff or None
-        State after the last step over batches of an earlier fit.
+        State after the last step of an earlier fit by batches.
     starts : int
-        Number of initial points of searches for the maximum.
+        Number of points at which searches for the maximum start.
     units : array (d, d), optional
         Units of the steps of the first search.
     """
@@ -62,18 +62,18 @@ class FitTask:
 
     @property
     def classifier(self) -> GPClassifier:
-        """Return the classifier that was read from the model."""
+        """Classifier of the model."""
         return self.space.classifier
 
 
 class Search(ABC):
-    """A running fit, with its data and graphs.
+    """A running fit with its data and graphs.
 
     Attributes
     ----------
     log_posterior : LogPosterior
     settles : bool
-        Whether the solution is computed even after an interrupt, since it cannot be computed later.
+        Whether the solution is computed also after an interrupt, since it cannot be computed later.
     """
 
     log_posterior: LogPosterior
@@ -81,13 +81,13 @@ class Search(ABC):
 
     @abstractmethod
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
-        """Search for at most n iterations or steps; `trace` and `log_posterior` hold the result.
+        """Search for at most n iterations or steps. The result is in `trace` and `log_posterior`.
 
         Parameters
         ----------
         n : int
         run : FitRun
-            Run that shows stages and iterations.
+            Run of the fit, which displays stages and iterations.
         fit_of : function of (log_posterior, trace)
             Function that returns the fit so far.
         begin : Fit or None
@@ -106,27 +106,27 @@ class Search(ABC):
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """The options of a kind of method, in addition to the options of its approximation."""
+    """Options of a kind of method, in addition to options of its approximation."""
 
     limit: ClassVar[str] = "the limit on iterations of the optimiser,"
-    """Meaning of `n`, in words."""
+    """Meaning of `n`, for messages."""
     by_steps: ClassVar[bool] = False
-    """Whether `n` counts steps over batches."""
+    """Whether `n` is a number of steps over batches."""
     takes: ClassVar[tuple[str, ...]] = ()
-    """Options among `gp`, `data`, `starts` and `obj_optimizer` that the plan takes."""
+    """Options among `gp`, `data`, `starts` and `obj_optimizer` that the plan accepts."""
     sums: ClassVar[bool] = False
-    """Whether sums of effects are fitted, and means of processes integrated."""
+    """Whether the methods fit sums of effects, and integrate over means of processes."""
     centres = False
-    """Whether the plan subtracts the offset of inputs, or warns of it."""
+    """Whether the plan subtracts offsets of inputs, or warns of them."""
 
     @classmethod
     @abstractmethod
     def methods(cls) -> Iterable[str]:
-        """Return the names for `pm.fit(method=...)` of the plan's methods."""
+        """Return the names of the plan's methods for `pm.fit(method=...)`."""
 
     @classmethod
     def serves(cls, method: str, options: Mapping[str, Any]) -> bool:
-        """Return whether the plan is for a method with these options of `pm.fit`."""
+        """Return whether the plan is that of a method with these options of `pm.fit`."""
         return method in cls.methods()
 
     @classmethod
@@ -136,7 +136,7 @@ class Plan(ABC):
 
     @classmethod
     def besides(cls) -> str:
-        """Return the options beyond the options of the approximation, for a message."""
+        """Return for messages the names of options that are not options of the approximation."""
         listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
         return f", {listed} and likelihood, besides pm.fit's own: n, start, random_seed, callbacks and progressbar"
 
@@ -147,32 +147,32 @@ class Plan(ABC):
         Raises
         ------
         TypeError
-            If an option is unknown; `others` are candidates for its name.
+            If an option is unknown. `others` are names that it may have meant.
         ValueError
-            If the method does not suit the model's likelihood, or an option has an invalid value.
+            If the method does not fit the likelihood of the model, or if an option has an invalid value.
         """
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """Return a classifier whose prior has the form required by the methods.
+        """Return a classifier whose prior has the form that the methods require.
 
         Raises
         ------
         StructureError
-            If the prior does not have such a form.
+            If the prior cannot have this form.
         """
         return classifier
 
     @abstractmethod
     def check(self, given: FitTask) -> None:
-        """Raise an error for an invalid fit before any work."""
+        """Raise an error if the fit is invalid, before any work."""
 
     def work(self, classifier: GPClassifier) -> float:
-        """Return the work of one solve: c n³ for matrices of all rows."""
+        """Return the work of one solve, for example c n³ for matrices of all rows."""
         return classifier.n_functions * float(classifier.n_points) ** 3
 
     @staticmethod
     def check_numbers(given: FitTask) -> None:
-        """Raise an error for learned parameters of a likelihood, and for flat priors with `data` outside the model."""
+        """Raise an error for likelihood parameters that are learned, and for flat priors with `data`."""
         classifier = given.classifier
         wide = [str(v.name) for v, each in classifier.prior.recipes.items() if each.wide] if given.rows else []
         if wide:
@@ -196,7 +196,7 @@ class Plan(ABC):
             )
 
     def doubt(self, fit: Fit) -> str:
-        """Return a warning about a converged fit; empty without one."""
+        """Return a warning about a converged fit; empty if the fit is good."""
         return ""
 
     @abstractmethod
