@@ -114,7 +114,7 @@ class Toy(Experiment):
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
             "| weights | data sets | accuracy at the end | at the highest bound | bound: first, highest (step), last "
-            "| φ₁, φ₂ at the end | largest other | ratio | draws are worth |",
+            "| φ₁, φ₂ at the end | largest other | ratio | effective draws |",
             "| --- " * 9 + "|",
         ]
         record: dict[str, Any] = {}
@@ -136,7 +136,7 @@ class Toy(Experiment):
         notes = (
             "Medians over data sets; of the accuracy the range as well. The bound is that of the evidence at the mean "
             "of the relevances, without the constant by which the printed one is too low. The ratio is that of the "
-            "smaller of φ₁ and φ₂ to the largest of the eight others, all at the end; draws are worth (Σw)² / Σw², "
+            "smaller of φ₁ and φ₂ to the largest of the eight others, all at the end; effective draws are (Σw)² / Σw², "
             "the median over steps. In the last row no step was made. The paper prints an accuracy of "
             f"{PRINTED:.2%}, of one data set, and says that "
             "the bound converges steadily, that the eight irrelevant inputs are removed, and that accuracy follows the "

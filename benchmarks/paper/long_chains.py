@@ -64,7 +64,7 @@ class LongChains(Experiment):
             lines += [
                 f"## {TITLES[name]}", "",
                 f"{len(theta)} chains of {theta.shape[1]} draws: **{verdict}**.", "",
-                "| share of the draws | worst r-hat | least effective draws | of which hyperparameter |",
+                "| fraction of the draws | worst r-hat | smallest effective sample size | hyperparameter |",
                 "| --- " * 4 + "|",
                 *(f"| {share:g} | {r:.3f} | {n:.0f} | {label(worst_of(theta, share))} |"
                   for share, (r, n) in agreed.items()),
@@ -92,7 +92,7 @@ class LongChains(Experiment):
                 p = np.mean([x["p"] for x in chains], axis=(0, 1))
                 rows.append((TITLES[name], f"{len(theta)} × {theta.shape[1]}", r_hat, effective,
                              density(p, chains[0]["y"]), density(fit["p"], fit["y"])))  # fmt: skip
-        columns = ("data", "chains", "worst r-hat", "least effective draws", "density, MCMC", "density, EP")
+        columns = ("data", "chains", "worst r-hat", "smallest effective sample size", "density, MCMC", "density, EP")
         formats = ("", "", ".3f", ".0f", ".3f", ".3f")
         return {"first fold": Table("Long chains of one fold", columns, formats, rows)} if rows else {}
 

@@ -179,7 +179,7 @@ def _data_set(name: str, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], s
 def _differences(name: str, exact: Any, methods: Mapping[str, Arrays]) -> tuple[list[dict[str, Any]], list[str]]:
     """Mean and largest absolute differences from Gibbs sampling, with the paper's in parentheses."""
     lines = [
-        f"| points | of | difference | Gibbs's own error | {' | '.join(methods)} |",
+        f"| points | quantity | difference | error of Gibbs sampling | {' | '.join(methods)} |",
         "| --- " * (4 + len(methods)) + "|",
     ]
     rows = []

@@ -119,7 +119,7 @@ class Table2(Experiment):
                     texts = [f"{_mean_bound(own[:count]):.0f}, {_mean_score(own[:count]):.2f}" for own in runs]
                     printed = TABLE2[(name, percent, "vi")][0]
                     rows.append((f"{TITLES[name]}, {percent} %", count, *texts, f"{printed:.2f}"))
-        columns = ("data, M", "folds", "from the first values of all methods", "from those of GPflow", "printed")
+        columns = ("data, M", "folds", "from the start of all methods", "from GPflow's start", "printed")
         return {"GPflow's start": Table("VI by L-BFGS", columns, ("", "d", "", "", ""), rows)} if rows else {}
 
     @staticmethod
