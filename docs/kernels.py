@@ -153,6 +153,7 @@ def run(asked: socket.socket, connection_file: str, folder: str, environment: di
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["kernel", "-f", connection_file, "--log-level=40"]  # errors only
+    sys.argv += ["--InlineBackend.print_figure_kwargs={'bbox_inches': None}"]  # a tight box takes a second layout
     try:
         IPKernelApp.launch_instance(sys.argv[1:])
     finally:

@@ -3,7 +3,7 @@
 #
 # With a length scale for each input, the evidence distinguishes relevant inputs from irrelevant ones. The length scale
 # of an input that is noise grows, and its relevance, the inverse, approaches zero (automatic relevance determination).
-# Here the inputs are five measurements of wines and four columns of pure noise, for a small number of wines.
+# Here the inputs are five measurements of wines and two columns of pure noise, for a small number of wines.
 
 # %%
 from pathlib import Path
@@ -53,7 +53,7 @@ shared, own = classifier(), classifier(dims="input")
 # %% [markdown]
 # ## Three fits
 #
-# With `hyper="ccd"` the fit integrates over the hyperparameters at 149 points, instead of using the maximum of their
+# With `hyper="ccd"` the fit integrates over the hyperparameters at 81 points, instead of using the maximum of their
 # posterior.
 
 # %%
@@ -76,7 +76,8 @@ print(f"{len(y)} wines with {X.shape[1]} inputs to learn from, {len(ynew)} held 
 print(pd.DataFrame(rows).T.round(3).to_string())
 
 # %% [markdown]
-# The length scales of the last fit vary between draws, which shows their uncertainty.
+# The nodes of the last fit are hyperparameters with weights. They show the uncertainty of each relevance beside the
+# maximum.
 
 # %%
 nodes = fits["one for each input, integrated"].nodes

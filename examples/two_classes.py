@@ -2,7 +2,7 @@
 # # Two classes: every approximation side by side
 #
 # Is a tumour benign? Two classes need one latent function, and there are seven approximations for it (Nickisch and
-# Rasmussen 2008). Here each approximation learns its hyperparameters from two hundred tumours, and predicts the
+# Rasmussen 2008). Here each approximation learns its hyperparameters from 120 tumours, and predicts the
 # probability that each held-out tumour is benign. MCMC is the reference.
 
 # %%
