@@ -40,6 +40,7 @@ from pymc_gpep.kernels.status import (
     NOT_POSITIVE_DEFINITE,
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
+    OUT_OF_MEMORY,
 )
 from pymc_gpep.log_posteriors.evaluation import Evaluation, evaluation_table
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
@@ -293,12 +294,16 @@ def too_wide(log_posterior: LogPosterior, x: Array) -> str:
 
 
 def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
-    """Raise a ValueError with the reason why a search cannot start."""
+    """Raise a ValueError with the reason why a search cannot start; without memory for it, raise a MemoryError."""
     theta = best.theta
     size = how_many(log_posterior, theta)
     values = log_posterior.point(theta)
     point = {key: value.tolist() for key, value in values.items()}
     at = f"at the initial hyperparameters, unconstrained {point}" if size else "at the prior"
+    if best.status == OUT_OF_MEMORY:
+        raise MemoryError(
+            f"{log_posterior.name} {MESSAGES[best.status]} {at}. Give the model fewer rows, or the process more memory."
+        )
     if best.status in (NOT_POSITIVE_DEFINITE, NOT_FINITE):
         covariance = partial(log_posterior.covariance, theta) if best.status == NOT_POSITIVE_DEFINITE else None
         if why := why_improper(log_posterior.classifier.prior, values, covariance):

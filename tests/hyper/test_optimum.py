@@ -7,7 +7,14 @@ import pytest
 
 from pymc_gpep.hyper.ascent import is_close
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import (
+    CONVERGED,
+    NOT_CONCAVE,
+    NOT_FINITE,
+    NOT_POSITIVE_DEFINITE,
+    OUT_OF_ITERATIONS,
+    OUT_OF_MEMORY,
+)
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.quasi_newton import Curvature, line_search
 
@@ -52,6 +59,18 @@ def test_first_solve_that_fails_is_repeated(needs):
 def test_start_without_a_slope_raises_value_error():
     with pytest.raises(ValueError, match=r"parabola cannot start: it .*Raise max_iterations"):
         maximise(Parabola(9), np.zeros(2), 20)
+
+
+class TooLarge(Parabola):
+    """Memory is never sufficient."""
+
+    def __call__(self, theta, start=None):
+        return super().__call__(theta, start)._replace(status=OUT_OF_MEMORY)
+
+
+def test_start_without_memory_raises_memory_error():
+    with pytest.raises(MemoryError, match=r"parabola ran out of memory .*fewer rows"):
+        maximise(TooLarge(9), np.zeros(2), 20)
 
 
 class Overflowing(Parabola):
