@@ -39,7 +39,7 @@ BUDGETS = {
     "prior_moments": (2524, 3),
     "evidence": (1145, 2),
     "log_posteriors": (2771, 3),
-    "hyper": (4595, 5),
+    "hyper": (4600, 5),
     "cluster": (691, 2),
     "streaming": (2999, 5),
     "samplers": (1399, 3),
