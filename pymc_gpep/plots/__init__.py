@@ -1,9 +1,9 @@
 """Pictures of fits, with matplotlib.
 
-Every function takes the axes to draw on, or makes a figure, and returns the axes. It neither shows nor saves them.
-Matplotlib is imported by the first picture.
+Each function draws on the given axes, or creates a figure, and returns the axes. It neither shows nor saves the
+picture. Matplotlib is imported when the first picture is drawn.
 
-canvas: axes, colours, markers and limits that all pictures share
+canvas: axes, colours, markers and limits, for all pictures
 probabilities: class probabilities over one or two inputs
 latent: marginals of one or two latent values, by several methods
 effective: Gaussians that replace the likelihood of two points

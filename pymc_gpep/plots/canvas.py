@@ -1,4 +1,4 @@
-"""Axes, colours, markers, limits and contours that all pictures share."""
+"""Axes, colours, markers, limits and contours, for all pictures."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def pyplot() -> Any:
 
 
 def single(ax: Axes | None, size: tuple[float, float] = (6.0, 4.5)) -> Axes:
-    """Return the given axes, or the axes of a new figure of this size in inches."""
+    """Return the axes, or the axes of a new figure with this size in inches."""
     return pyplot().subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
 def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2, 3.0), **kwargs: Any) -> Any:
-    """Return the given axes as an array (rows, columns), or the axes of a new figure; panel sizes are in inches.
+    """Return axes as an array (rows, columns), or the axes of a new figure. Panel sizes are in inches.
 
     Raises
     ------
     ValueError
-        If the number of axes given differs.
+        If the number of axes is not rows × columns.
     """
     if axes is None:
         figure_size = (columns * size[0], rows * size[1])
@@ -55,7 +55,7 @@ def panels(axes: Any, rows: int, columns: int, size: tuple[float, float] = (3.2,
 
 
 _OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's colours without black, and without the yellow that is lost on white."""
+"""Colours of Okabe and Ito, without black, and without yellow, which is hardly visible on white."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -64,27 +64,27 @@ NEUTRAL = "#555555"
 
 
 def colours(count: int) -> list[Any]:
-    """Return colours for this number of classes or methods."""
+    """Return this number of colours, for classes or methods."""
     if count <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:count])
-    # More colours cannot be distinguished by hue; these at least differ in lightness.
+    # More colours differ too little in hue, so these differ in lightness.
     return [pyplot().get_cmap("viridis")(i / (count - 1)) for i in range(count)]
 
 
 def label_of(name: Any) -> str:
-    """Return the text on an axis for the name of a dim or a variable."""
+    """Return the name of a dim or a variable as a label of an axis."""
     return str(name).replace("_", " ")
 
 
 def diagonal(ax: Axes, linestyle: str = "-") -> None:
-    """Draw the line on which both coordinates are equal, without a change of the data limits."""
+    """Draw the line of equal coordinates, without changing the data limits."""
     drawn = ax.dataLim.frozen()
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=linestyle, zorder=0)
-    ax.dataLim.set(drawn)  # limits need not include the origin
+    ax.dataLim.set(drawn)  # The limits need not include the origin.
 
 
 def same_frame(axes: Sequence[Axes]) -> None:
-    """Set the same limits on all axes, around all drawn points, with the same scale in both directions."""
+    """Set the same limits on all axes, which include all points, with equal scales in both directions."""
     corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
     low, high = corners.min(axis=0), corners.max(axis=0)
     centre, reach = (low + high) / 2, 0.54 * (high - low).max()
@@ -95,12 +95,12 @@ def same_frame(axes: Sequence[Axes]) -> None:
 
 
 def point_position(classifier: GPClassifier, point: Any) -> int:
-    """Return the position of the point with this name.
+    """Return the index of the point with this label.
 
     Raises
     ------
     ValueError
-        If no point has this name.
+        If no point has this label.
     """
     coords = classifier.coords_of_points()
     labels = list(range(classifier.n_points) if coords is None else coords)
@@ -111,7 +111,7 @@ def point_position(classifier: GPClassifier, point: Any) -> int:
 
 
 def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str, str]:
-    """Return the labels of two points for axes."""
+    """Return the labels of the axes for two points."""
     what = label_of(classifier.point_dim or "point")
     first, second = points
     return f"{what} {first}", f"{what} {second}"
@@ -126,7 +126,7 @@ _SIDE = 80  # Grid points of a density in each direction.
 
 
 def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
-    """Draw the ellipses of a Gaussian with given probabilities inside; return a line for the legend."""
+    """Draw ellipses of a Gaussian that contain these probabilities. Return a line for the legend."""
     root = covariance_root(cov)
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
@@ -140,14 +140,15 @@ def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], st
 def draw_density(
     ax: Axes, values: Array, masses: Sequence[float], scatter: bool, style: Any, draws_style: Any, name: str
 ) -> Any:
-    """Draw points (s, 2) and the contours of their smoothed density; return a line for the legend."""
+    """Draw points (s, 2) and contours of their smoothed density. Return a line for the legend."""
     from matplotlib.lines import Line2D
 
     low, high = np.quantile(values, [0.003, 0.997], axis=0)
     low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)
     if scatter:
         shown = _thinned(values, _SHOWN)
-        shown = shown[((low < shown) & (shown < high)).all(axis=1)]  # clip the axes: outliers would hide the rest
+        # Clip the axes: outliers would hide all other points.
+        shown = shown[((low < shown) & (shown < high)).all(axis=1)]
         ax.scatter(*shown.T, **{"s": 3, "color": "#a6a6a6", "linewidth": 0, "zorder": 0} | draws_style)
     smoothed = _thinned(values, _SMOOTHED)
     density = gaussian_kde(smoothed.T)

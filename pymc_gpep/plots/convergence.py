@@ -27,10 +27,10 @@ def plot_convergence(
     Parameters
     ----------
     results : Fit, Solution or Convergence, or dict of str to them
-        Results of `pm.fit`, or for "sites" also of an approximation's `solve`.
+        Results of `pm.fit`; for "sites" also results of an approximation's `solve`.
     of : {"hyperparameters", "sites"}
-        Iterations of the optimiser, each with its hyperparameters, or iterations of the approximation. For `"sites"` a
-        fit is solved once more, at its final hyperparameters and from a cold start.
+        Iterations of the optimiser over hyperparameters, or iterations of the approximation. For `"sites"` a fit is
+        solved once more, at its final hyperparameters and from the default sites.
     axes : array of two matplotlib.axes.Axes, optional
     legend : bool
     line_kwargs : dict, optional
@@ -40,13 +40,13 @@ def plot_convergence(
     -------
     array (2,) of matplotlib.axes.Axes
         Axes of the log evidence and of the distance from the end. For "hyperparameters" the distance is the largest
-        slope of the log posterior in the unconstrained space. For "sites" it is the residual, see `Convergence`, with
-        the tolerance as a dotted line.
+        slope of the log posterior in unconstrained space. For "sites" it is the residual, see `Convergence`. A dotted
+        line shows the tolerance.
 
     Raises
     ------
     TypeError
-        If a result has another type.
+        If a result has an unsupported type.
     ValueError
         If `of` is unknown.
 

@@ -32,17 +32,17 @@ def plot_effective_likelihoods(
 ) -> NDArray[Any]:
     """Draw the Gaussians that replace the likelihood of two points, over the likelihood itself.
 
-    A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has the contours of the sites of a
-    method, and in grey the contours of the likelihood, p(y_i | f_i) p(y_j | f_j). Contours are drawn at the same shares
-    of the maximum. The dotted ellipse contains 90 per cent of the prior. A good approximation is close to the
-    likelihood inside it (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
+    The posterior of a Gaussian approximation is the prior times such Gaussians, its sites. Each panel shows the
+    contours of a method's sites, and in grey contours of the likelihood p(y_i | f_i) p(y_j | f_j). Both are drawn at
+    the same shares of their maximum. The dotted ellipse contains 90 % of the prior. Inside it, a good approximation is
+    close to the likelihood (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
 
     Parameters
     ----------
     results : dict of str to Fit, or Fit
-        Fits that `pm.fit` returned for models of one latent function.
+        Results of `pm.fit` for models of one latent function.
     points : tuple of two labels or int
-        Training points: their labels in the coords of the model, or their positions if the dim has no coords.
+        Training points: labels in the coords of the model, or positions if the dim has no coords.
     levels : sequence of float
         Levels of the contours, as shares of the maximum.
     axes : array of matplotlib.axes.Axes, optional
@@ -99,14 +99,14 @@ def plot_effective_likelihoods(
 
 
 def _gaussian(solution: Solution, at: list[int]) -> tuple[Array, Array]:
-    """Mean (2,) and covariance (2, 2) of the product of the sites of two points, a Gaussian function."""
+    """Return mean (2,) and covariance (2, 2) of the product of the sites of two points, as a Gaussian."""
     sites = solution.posterior.sites
     precision = np.maximum(sites.precision[0, at], np.finfo(float).tiny)
     return sites.location[0, at] / precision, np.diag(1.0 / precision)
 
 
 def _draw_exact(ax: Axes, solution: Solution, at: list[int], levels: Sequence[float]) -> None:
-    """Draw contours of the likelihood and the ellipse of the prior, and set the limits of the axes."""
+    """Draw contours of the likelihood and an ellipse of the prior. Set the limits of the axes."""
     prior = solution.posterior.prior
     mean, cov = prior.mean[0, at], prior.among(np.array(at), np.array(at))[0]
     reach = _REACH * np.sqrt(np.diagonal(cov).max())

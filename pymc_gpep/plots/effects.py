@@ -70,18 +70,18 @@ def plot_effects(
     ----------
     fit : Fit
     name : str or list of str
-        An integrated variable, or a Deterministic for `Fit.effects`, of one or two axes. A list of names has a
-        panel for each. Two axes are drawn as one series for each entry of the shorter one, with a legend. With `x`
-        there is one series for each entry of the axis that is not along `x`.
+        Integrated variable, or Deterministic that `Fit.effects` accepts, with one or two axes. A list of names has a
+        panel for each. A variable of two axes is drawn as one series for each entry of the shorter axis, with a legend.
+        With `x`, there is one series for each entry of the axis that is not along `x`.
     x : array (m,) or (m, 2), optional
-        Input of each entry. One column draws a curve with a band, two columns a map of the means. Without `x`, each
-        entry is a line with its label.
+        Input of each entry. One column is drawn as a curve with a band, two columns as a map of the means. Without `x`,
+        each entry is a line with its label.
     prob : float
-        Probability inside an interval.
+        Probability that an interval contains.
     order : bool
         Whether entries are sorted by their means, averaged over series.
     Xnew, data : array (m, d), dict of str to array, optional
-        New inputs and data, as for `Fit.effects`. `x` is `Xnew` if not given.
+        New inputs and data, as for `Fit.effects`. By default `x` is `Xnew`.
     ax : matplotlib.axes.Axes, or array of them, optional
         One axes for each name.
 
@@ -93,7 +93,7 @@ def plot_effects(
     ------
     ValueError
         If a variable has more than two axes, or more than ten series. If `x` has another length, or two columns for a
-        variable of two axes. If `prob` is not between 0 and 1, or as `Fit.effects` raises it.
+        variable of two axes. If `prob` is not between 0 and 1. Errors of `Fit.effects` are raised as well.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def plot_effects(
 
 
 def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
-    """Return moments (moment, entries, series) of a variable of two axes, and unchanged moments otherwise.
+    """Return moments of a variable of two axes as (moment, entries, series); other moments unchanged.
 
     Raises
     ------
@@ -150,13 +150,13 @@ def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
 
 
 def _height(found: xr.DataArray) -> float:
-    """Return the height of a picture with a line for each entry, in inches."""
+    """Return the height in inches of a picture with a line for each entry."""
     rows = found[0].size if found.ndim > 1 else 1
     return 0.8 + _ROW * min(rows, 2 * _MOST_LABELS)
 
 
 def _drawn(found: xr.DataArray, x: Array | None, quantile: float, order: bool, ax: Axes | None) -> Axes:
-    """Draw one variable; each entry of its second axis, if it has two, is a series."""
+    """Draw one variable. If it has two axes, each entry of the second is a series."""
     name = str(found.name)
     count = found.shape[2] if found.ndim == 3 else 1
     mean, sd = (found.sel(moment=moment).values.reshape(-1, count) for moment in ("mean", "sd"))
@@ -180,7 +180,7 @@ def _labels(found: xr.DataArray, dim: Any, size: int) -> list[Any]:
 def _lines(
     found: xr.DataArray, mean: Array, half: Array, named: Sequence[str | None], order: bool, ax: Axes | None
 ) -> Axes:
-    """Draw a line for each entry, with several series one below the other."""
+    """Draw a line for each entry, and several series one below the other."""
     ax = single(ax, (5.0, _height(found)))
     dim = found.dims[1] if found.ndim > 1 else None
     n, count = mean.shape

@@ -1,4 +1,4 @@
-"""Pictures of the evidence, and of scores of held-out points, over a grid of hyperparameters."""
+"""Pictures of the evidence, and of scores for held-out points, over a grid of hyperparameters."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _TITLES = {
     "iterations": "iterations",
 }
 _STEPS = ("accuracy", "errors", "iterations")
-"""Quantities with few values: they are drawn as cells, not as contours."""
+"""Quantities with few distinct values, which are drawn as cells and not as contours."""
 _LOWER = ("ranked_probability", "squared_error", "errors")
-"""Quantities whose lower values are better."""
+"""Quantities for which lower values are better."""
 
 
 def plot_evidence_grid(
@@ -45,19 +45,19 @@ def plot_evidence_grid(
 ) -> NDArray[Any]:
     """Draw results of `gpep.diagnostics.evidence_grid`, as in Figure 7 of the nested EP paper.
 
-    Over two hyperparameters there are contours, or cells for quantities of few values, with a row for each quantity and
-    a column for each method. The best point of the grid is marked, and points that did not converge are left white.
-    Over one hyperparameter there are lines.
+    Over two hyperparameters a quantity is drawn by contours, or by cells if it has few values. There is a row for each
+    quantity and a column for each method. The best point of the grid is marked, and points without convergence are
+    white. Over one hyperparameter quantities are drawn by lines.
 
     Parameters
     ----------
     grids : Dataset or dict of str to Dataset
         Results of `gpep.diagnostics.evidence_grid`, by name of the method.
     quantities : sequence of str, optional
-        Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations": all scores but `information` if not
-        given.
+        Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations". The default is all scores except
+        `information`.
     levels : int or sequence of float
-        Number of contours, which are closer together near the best value, or their values.
+        Number of contours, which are denser near the best value, or their values.
     axes : array of matplotlib.axes.Axes, optional
         One axes for each quantity and method. Over one hyperparameter, one axes for each quantity.
     contour_kwargs : dict, optional
@@ -116,7 +116,7 @@ def plot_evidence_grid(
 
 
 def _geometric(values: Array) -> bool:
-    """Whether the steps between values are more nearly equal on a logarithmic scale."""
+    """Return whether the steps between values are more nearly equal on a logarithmic scale."""
     if len(values) < 3 or (values <= 0).any():
         return False
     plain, logarithmic = np.diff(values), np.diff(np.log(values))
@@ -165,7 +165,7 @@ def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, optio
 
 
 def _levels(values: Array, levels: int | Sequence[float], sign: float) -> Array:
-    """Return the given levels, or a number of levels between the extremes, farther apart away from the best value."""
+    """Return the levels, or a number of levels between the extremes which are denser near the best value."""
     if not isinstance(levels, int | np.integer):
         return np.unique(levels)
     best, worst = (values.max(), values.min()) if sign > 0 else (values.min(), values.max())
@@ -186,14 +186,14 @@ _SCORES = {
 def plot_scores(
     table: pd.DataFrame, *, axes: Any = None, point_kwargs: Mapping[str, Any] | None = None
 ) -> NDArray[Any]:
-    """Draw scores of held-out points with their intervals, and their differences to the reference.
+    """Draw scores for held-out points with their intervals, and their differences from the reference.
 
     Figures 9 and 10 of the nested EP paper have these plots.
 
     Parameters
     ----------
     table : DataFrame
-        Table that `gpep.compare_methods` returned for held-out points.
+        Result of `gpep.compare_methods` with held-out points.
     axes : array of matplotlib.axes.Axes, optional
         Two axes for each score.
     point_kwargs : dict, optional
@@ -202,8 +202,8 @@ def plot_scores(
     Returns
     -------
     array (scores, 2) of matplotlib.axes.Axes
-        Axes of mean log predictive density and accuracy, or of other scores of the likelihood. The differences are to
-        the right of each.
+        Axes of mean log predictive density and accuracy, or of other scores of the likelihood. The axes to the right of
+        each show the differences.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Pictures of hyperparameters: the relevance of inputs, and the sensitivity to other priors."""
+"""Pictures of hyperparameters: relevance of inputs, and sensitivity to priors."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def plot_relevance(
     """Draw the relevance of each input, the inverse of its length scale (automatic relevance determination).
 
     Relevances are comparable if inputs have the same scale. Draws from MCMC are shown by medians with central
-    intervals. A fit is a point for each input. A fit that integrates over the hyperparameters is shown by the median
-    and the central interval of their density, or of its weighted nodes.
+    intervals. A fit at the maximum is a point for each input. A fit that integrates over hyperparameters is shown by
+    the median and the central interval of their density, or of its weighted nodes.
 
     Parameters
     ----------
     results : Fit or DataTree, or dict of str to them
-        Fits that `pm.fit` returned, and draws.
+        Results of `pm.fit`, and draws.
     var_name : str
         Name of the length scales, a vector of hyperparameters.
     inverse : bool
-        Whether to draw the inverse; not if the variable is itself a relevance.
+        Whether to draw the inverse. Set it to False if the variable is itself a relevance.
     prob : float
         Probability of the intervals.
     sort : bool
@@ -105,13 +105,13 @@ def plot_relevance(
 
 
 def _summary(relevance: xr.DataArray, prob: float) -> xr.DataArray:
-    """Lower end, median and upper end (3, inputs) of the interval of given probability."""
+    """Return lower end, median and upper end (3, inputs) of the interval with this probability."""
     levels = np.array([(1 - prob) / 2, 0.5, (1 + prob) / 2])
     return xr.DataArray(relevance.weighted(relevance["weight"]).quantile(levels, dim="sample"))
 
 
 _ROW = 0.45  # Height of a variable, in inches.
-_SPREAD = 0.6  # Share of a row's height over which priors are spread.
+_SPREAD = 0.6  # Share of a row's height that the intervals of the priors occupy.
 
 
 def plot_sensitivity(
@@ -128,7 +128,7 @@ def plot_sensitivity(
     Parameters
     ----------
     table : DataFrame
-        The table that `Fit.sensitivity` returned.
+        Result of `Fit.sensitivity`.
     names : sequence of str, optional
         Rows of the table, such as "u[0]". The default is all rows.
     ax : matplotlib.axes.Axes, optional

@@ -48,7 +48,7 @@ _ONE_VALUE = "Each point has one latent value in this model."
 
 
 class _Pair(NamedTuple):
-    """Two latent values: positions of their functions and points, and the labels of the axes."""
+    """Two latent values: indices of their functions and points, and labels of the axes."""
 
     functions: list[int]
     points: list[int]
@@ -74,13 +74,13 @@ def plot_latent_pair(
     If a point has several latent values, the pair belongs to one `point` and two `classes`. Otherwise it belongs to two
     `points`.
 
-    A fit is drawn as the ellipses of its Gaussian. Draws from MCMC are points, with the contours of a smoothed density
-    (Figures 3, 4 and 6 of the nested EP paper). On the dotted line both latent values are equal.
+    A fit is drawn by ellipses of its Gaussian. Draws from MCMC are points, with contours of a smoothed density (Figures
+    3, 4 and 6 of the nested EP paper). On the dotted line both latent values are equal.
 
     Parameters
     ----------
     results : dict of str to a fit or DataTree
-        Fits that `pm.fit` returned, and draws.
+        Results of `pm.fit`, and draws.
     point : label or int
         Training point: its label in the coords of the model, or its position if the dim has no coords.
     classes : tuple of two labels or int
@@ -88,9 +88,9 @@ def plot_latent_pair(
     points : tuple of two labels or int
         Points whose latent values are drawn, for a likelihood of one latent function.
     model : pm.Model, optional
-        The model that was sampled. The default is the model of the first fit.
+        Model of the draws. The default is the model of the first fit.
     masses : sequence of float
-        Probability inside each contour.
+        Probability that each contour contains.
     scatter : bool
         Whether draws from MCMC are drawn as points.
     ax : matplotlib.axes.Axes, optional
@@ -159,19 +159,19 @@ def plot_latent_pairs(
     Parameters
     ----------
     results : dict of str to a fit or DataTree
-        Fits that `pm.fit` returned, and draws.
+        Results of `pm.fit`, and draws.
     point : label or int
         Training point: its label in the coords of the model, or its position if the dim has no coords.
         None for a likelihood of one latent function.
     reference : str, optional
-        Name of the result in grey. The default is the first draws, or the first fit if there are no draws.
+        Name of the result in grey. The default is the first draws, or the first fit without draws.
     pairs : sequence of pairs of labels or int, optional
         Classes whose latent values are drawn. The default is all pairs, for at most four classes. For a likelihood of
         one latent function, pairs of points.
     model : pm.Model, optional
-        The model that was sampled. The default is the model of the first fit.
+        Model of the draws. The default is the model of the first fit.
     masses : sequence of float
-        Probability inside each contour.
+        Probability that each contour contains.
     axes : array of matplotlib.axes.Axes, optional
         One axes for each pair and method.
 
@@ -223,7 +223,7 @@ def plot_latent_pairs(
 
 
 def _for_contour(style: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `Axes.plot` under their names in `Axes.contour`."""
+    """Return options of `Axes.plot` with their names in `Axes.contour`."""
     names = {"color": "colors", "linestyle": "linestyles", "linewidth": "linewidths"}
     return {names[key]: value for key, value in style.items()}
 
@@ -261,7 +261,7 @@ def _check_different(name: str, pair: tuple[Any, Any]) -> None:
 
 
 def _moments(name: str, fit: Fit, pair: _Pair) -> tuple[Array, Array]:
-    """Mean (2,) and covariance (2, 2) of the two latent values."""
+    """Return mean (2,) and covariance (2, 2) of two latent values."""
     (a, b), (i, j) = pair.functions, pair.points
     if i == j:
         mean, cov = fit.latent_moments()
@@ -295,8 +295,8 @@ def plot_latent_comparison(
 ) -> NDArray[Any]:
     """Draw means and standard deviations of all latent values by each method against the reference.
 
-    If a likelihood depends only on differences between functions, the mean over the functions of a point is subtracted.
-    Labels do not change the common part of all functions.
+    If a likelihood depends only on differences between functions, the mean over the functions of a point is subtracted:
+    labels do not determine it.
 
     If two methods agree, points are on the line. The panels show the first two rows of Figures 6 and 8 of Nickisch and
     Rasmussen (2008). `plot_probability_comparison` draws the third row, of probabilities.
@@ -304,16 +304,16 @@ def plot_latent_comparison(
     Parameters
     ----------
     results : dict of str to Fit or DataTree
-        Fits that `pm.fit` returned, and draws, for the same points and the same number of latent functions.
+        Results of `pm.fit`, and draws, for the same points and number of latent functions.
     reference : str, optional
         Name of the result on the horizontal axis. The default is the first draws, or the first fit without draws.
     model : pm.Model, optional
-        The model that was sampled. The default is the model of the first fit.
+        Model of the draws. The default is the model of the first fit.
     axes : array of matplotlib.axes.Axes, optional
-        One axes for each method but the reference.
+        One axes for each method except the reference.
     legend : bool
     point_kwargs : dict, optional
-        For `Axes.scatter`.
+        Arguments of `Axes.scatter`.
 
     Returns
     -------

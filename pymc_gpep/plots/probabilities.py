@@ -27,18 +27,18 @@ def input_grid(
     margin: float = 0.1,
     at: Mapping[int | str, float] | None = None,
 ) -> xr.DataArray:
-    """Make a grid of new inputs around data, for pictures of predictions.
+    """Return a grid of new inputs around data, for pictures of predictions.
 
     Parameters
     ----------
     X : array (n, d), DataFrame, or DataArray
-        The data. Names of the inputs are the columns of a DataFrame, or the coords of the second dim.
+        Data. Names of the inputs are the columns of a DataFrame, or the coords of the second dim of a DataArray.
     columns : sequence of one or two int or str, optional
-        Inputs that vary, by position or name. The default is all inputs, if there are one or two.
+        Inputs that vary, by position or name. If there are one or two inputs, the default is all inputs.
     points : int, optional
         Number of values in each direction. The default is 300 for one input and 80 for two.
     margin : float
-        Distance of the border of the grid from the data, as a fraction of their range.
+        Distance from the data to the border of the grid, as a fraction of the range of the data.
     at : dict, optional
         Values of inputs that do not vary, by position or name. The default is the medians of the data.
 
@@ -50,7 +50,7 @@ def input_grid(
     Raises
     ------
     ValueError
-        If `X` has a wrong shape, if more than two inputs are to vary, or if an input does not exist.
+        If `X` has the wrong shape, if more than two inputs vary, or if an input does not exist.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def input_grid(
 
 
 def column_names(X: Any) -> list[str]:
-    """Names of the inputs; numbered names if the data have no names."""
+    """Return the names of the inputs, or numbered names for data without names."""
     if isinstance(X, xr.DataArray) and X.ndim == 2 and X.dims[1] in X.coords:
         return [str(name) for name in X.coords[X.dims[1]].values]
     if hasattr(X, "columns"):
@@ -105,7 +105,7 @@ def varying(x: Array) -> list[int]:
     Raises
     ------
     ValueError
-        If no column differs, or if more than two do.
+        If no column or more than two columns differ.
     """
     columns = [int(j) for j in np.flatnonzero(np.ptp(x, axis=0) > 0)] if len(x) else []
     if len(columns) not in (1, 2):
@@ -116,7 +116,7 @@ def varying(x: Array) -> list[int]:
 
 
 def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Put values (m, c) at the points (m, 2) of a regular grid, in any order, onto it.
+    """Return values (m, c) at the points (m, 2) of a regular grid, which may be in any order, as a grid.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
     return first, second, grid
 
 
-_ROW = 0.045  # height of a row of data, in units of probability
+_ROW = 0.045  # Height of a row of data, in units of probability.
 
 
 def plot_probabilities(
@@ -164,12 +164,13 @@ def plot_probabilities(
     source : Fit, DataArray, Dataset or array (m, c)
         A fit, or class probabilities at `Xnew`, for example from `fit.predict` or `gpep.predict_draws`.
     gp : pm.gp.Latent or sequence of them, optional
-        With a fit: the processes of the latent values, if the graph of the model does not contain their prior.
+        With a fit: processes of the latent values, if the graph of the model does not determine the prior at new
+        inputs.
     Xnew : array (m, d), optional
-        New inputs of which one or two vary; two on a regular grid, see `input_grid`. With a fit the default is a grid
-        around its data.
+        New inputs, of which one or two vary. Two must form a regular grid, see `input_grid`. With a fit the default is
+        a grid around its data.
     X : array (n, d), optional
-        Data to draw. The default with a fit is the fitted data.
+        Data to draw. With a fit the default is its data.
     y : array (n,) of int, optional
         Labels of the data, 0...c-1.
     levels : sequence of float
@@ -190,7 +191,7 @@ def plot_probabilities(
     Raises
     ------
     ValueError
-        If `Xnew` is needed and missing, or if shapes do not fit.
+        If `Xnew` is required and missing, or if shapes do not match.
 
     Examples
     --------
@@ -200,7 +201,7 @@ def plot_probabilities(
     if isinstance(source, Fit):
         if X is None and (Xnew is None or not isinstance(source.rows, FormerRows)):
             X, y = source.fitted_inputs(gp), source.labels(gp)
-            y = y if y.ndim == 1 else y.argmax(axis=1)  # the class with most votes
+            y = y if y.ndim == 1 else y.argmax(axis=1)  # Use the class with most votes.
         if Xnew is None:
             Xnew = input_grid(X)
         p = source.predict(gp, Xnew)["p"]
@@ -226,7 +227,7 @@ def plot_probabilities(
 
 
 def class_probability_array(source: Any) -> xr.DataArray:
-    """Class probabilities (point, class) with the labels of the classes.
+    """Return class probabilities (point, class), with the labels of the classes as coords.
 
     Raises
     ------
@@ -242,7 +243,7 @@ def class_probability_array(source: Any) -> xr.DataArray:
 
 
 def row_of_class(k: Any) -> Any:
-    """Return the height at which data of a class are drawn, below the probabilities over one input."""
+    """Return the height of the points of a class, below the probabilities over one input."""
     return -_ROW * (k + 1)
 
 
@@ -286,10 +287,10 @@ def _over_two_inputs(
 
     first, second, grid = regular(x, p.values)
     palette = np.array([to_rgb(colour) for colour in colours(p.shape[1])])
-    light = 1.0 - 0.6 * (1.0 - palette)  # lighter than the points of the same colours
+    light = 1.0 - 0.6 * (1.0 - palette)  # Make the colours lighter than the colours of the points.
     step = (first[-1] - first[0]) / (len(first) - 1) / 2, (second[-1] - second[0]) / (len(second) - 1) / 2
     extent = (first[0] - step[0], first[-1] + step[0], second[0] - step[1], second[-1] + step[1])
-    # Equally probable classes give white, so that a mixture does not resemble another class's colour.
+    # Equally probable classes are white, so that a mixture does not resemble the colour of another class.
     share = 1.0 / p.shape[1]
     weight = np.maximum(grid - share, 0.0) / (1.0 - share)
     ax.imshow(
@@ -340,13 +341,13 @@ def plot_probability_comparison(
     reference : str
         Name of the probabilities on the horizontal axis.
     y : array (m,) of int, optional
-        Labels of the points, 0...c-1. Then only the probability of the label is drawn for each point, in the colour of
-        the label. Without labels, the probabilities of all classes are drawn.
+        Labels of the points, 0...c-1. With labels, only the probability of the label is drawn for each point, in the
+        colour of the label. Without labels, probabilities of all classes are drawn.
     axes : array of matplotlib.axes.Axes, optional
-        One axes for each method but the reference.
+        One axes for each method except the reference.
     legend : bool
     point_kwargs : dict, optional
-        For `Axes.scatter`.
+        Arguments of `Axes.scatter`.
 
     Returns
     -------
@@ -355,7 +356,7 @@ def plot_probability_comparison(
     Raises
     ------
     ValueError
-        If `reference` is not among the names, if there is nothing to compare it with, or if shapes differ.
+        If `reference` is not among the names, if it is the only name, or if shapes differ.
 
     Examples
     --------

@@ -4,15 +4,15 @@ A module of this room is imported when its table is first read.
 
 kernels: compiled loops of these methods
 computations: computations at one point that likelihoods offer to these methods
-responses: couplings of latent functions that the sites of a method ignore
+responses: couplings of latent functions that a method's sites ignore
 qep: EP of a multinomial probit by quadrature
-class_independent_ep: EP whose posterior leaves the classes independent
+class_independent_ep: EP with latent functions that are independent in the posterior
 factorial_posterior: posterior in which all latent values are independent
 factorial_variational: factorial variational method for two classes
 label_regression: labels of two classes as observations with normal noise
 naive_tap: naive TAP, a mean field method for two classes
 gfitc: EP with the FITC prior
-selection: choice of a few active rows among all
+selection: choice of a few active rows
 ivm: informative vector machine: the posterior given the labels of active rows
 active_log_posterior: log posterior by active rows, and the informative vector machine in `pm.fit`
 learning_curve: predictions against the number of active rows, and pictures of active rows

@@ -1,11 +1,11 @@
 """Fits by active rows: prior moments of rows, log posterior, rounds that choose rows, and the plan.
 
-The covariance of a row with itself is the prior variance. It includes terms of the diagonal alone, such as PyMC's
-jitter. The covariance of different rows is the value of the covariance function, even if their inputs are the same.
+The covariance of a row with itself is the prior variance, which includes terms of the diagonal such as PyMC's jitter.
+The covariance of two distinct rows is the value of the covariance function, even if their inputs are equal.
 
-A major round chooses active rows and their sites at the present hyperparameters. Minor steps then increase the bound
-with both fixed (Seeger and Jordan 2004, section 5). The choice of rows is not part of the function that increases, so
-that a round may end lower than its predecessor. The best round is the result.
+A major round chooses active rows and their sites at the current hyperparameters. Minor steps then increase the bound
+for fixed rows and sites (Seeger and Jordan 2004, section 5). A new choice of rows may lower the bound, so a round may
+end lower than the previous round. The best round is the result.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -55,9 +55,9 @@ class RowInputs(NamedTuple):
 
     blocks: InducingBlocks
     inputs: Array
-    """(n, columns)."""
+    """Inputs, (n, columns)."""
     jitter: Array
-    """On the diagonal of the covariance of each function, or of the one that all have, (q, 1)."""
+    """Jitter on the diagonal of the covariance of each function, or of the common covariance, (q, 1)."""
 
     @classmethod
     def of(cls, classifier: GPClassifier, blocks: InducingBlocks) -> "RowInputs":
@@ -102,11 +102,11 @@ class ModelRows:
         return Block(cross, variance, found.mean)
 
     def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
-        """Return derivatives in the hyperparameters, from derivatives in the moments of rows outside the columns."""
+        """Return derivatives in hyperparameters, given derivatives in the moments of rows outside the columns."""
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
-        """Return derivatives in hyperparameters, from derivatives in covariances (q, d, d) and means (c, d) of rows."""
+        """Return derivatives in hyperparameters, given derivatives in covariances (q, d, d) and means (c, d)."""
         every = np.arange(len(rows))
         apart = covariance.copy()
         apart[:, every, every] = 0.0
@@ -119,7 +119,7 @@ class ModelRows:
 
 
 _NO_START = np.empty(0)
-_STEP = 0.01  # Unconstrained step of a hyperparameter for differences of the bound.
+_STEP = 0.01  # Unconstrained step of a hyperparameter for finite differences of the bound.
 
 
 class ActiveLogPosterior(BlockLogPosterior):
@@ -127,20 +127,20 @@ class ActiveLogPosterior(BlockLogPosterior):
 
     Its value is the bound over all rows. A search also fixes the sites (`holding`): gradients are then exact, but the
     bound is narrower in the hyperparameters than their posterior. Here sites follow the hyperparameters, so that the
-    value can be integrated over; its gradient is by differences.
+    value can be integrated. The gradient is by finite differences.
 
     Parameters
     ----------
     space : Hyperparameters
     approximator : IVM
     blocks : InducingBlocks or None
-        None in a fit that was read without `gp`, which asks the model.
+        None in a fit that was read without `gp`; the blocks are then made from the graph of the model.
     random_seed : int
-        Seed, the same at each choice of rows.
+        Seed, the same for each choice of rows.
     rows : Rows, optional
-        Rows to fit in place of the rows of the model.
+        Rows that replace the rows of the model.
     inputs : array (d, columns), optional
-        Inputs of the active rows, for a fit that is read from a file.
+        Inputs of the active rows, in a fit that is read from a file.
     """
 
     kind: ClassVar[str] = "active"
@@ -192,15 +192,15 @@ class ActiveLogPosterior(BlockLogPosterior):
         return ModelRows(self._row_inputs, self.point(x))
 
     def choose(self, x: Array) -> ActiveSolution:
-        """Choose active rows at one point, with their posterior."""
+        """Return a solution with active rows chosen at one point."""
         return self.approximator.solve(self.rows_at(x), self.labels, likelihood=self.likelihood, random_seed=self._seed)
 
     def holding(self, solution: ActiveSolution) -> "HeldActive":
-        """Return the log posterior with these active rows and sites at all hyperparameters."""
+        """Return the log posterior with the rows and sites of a solution at all hyperparameters."""
         return HeldActive(self, solution)
 
     def held(self, best: Evaluation) -> Self:
-        """See `LogPosterior`. The end of a search is judged with the sites of the best point."""
+        """See `LogPosterior`. The end of a search is assessed with the sites of the best point."""
         return copy(self)
 
     def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
@@ -210,7 +210,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return other
 
     def weighing(self) -> Self:
-        """See `LogPosterior`: differences are left out."""
+        """See `LogPosterior`: a copy without finite differences."""
         other = copy(self)
         other._slopes = False
         return other
@@ -260,7 +260,7 @@ class ActiveLogPosterior(BlockLogPosterior):
             return None
 
     def solve(self, x: Array, start: Array | None = None) -> ActiveSolution:
-        """See `LogPosterior`: with the active rows that were chosen at the end of the search."""
+        """See `LogPosterior`: the solution with the active rows at the end of the search."""
         chosen = self._solution()
         if np.array_equal(x, self._at):
             return chosen
@@ -304,7 +304,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return self._each_left_out(x, solution, gps)
 
     def _each_left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut]:
-        """Return left-out moments of all rows. Only active rows have sites to leave out."""
+        """Return left-out moments of all rows. Only active rows have a site to leave out."""
         posterior, active = self.posterior(solution), solution.selection.rows
         prior, dense = self.prior_at(x, gps, solution), solution.posterior
         own_mean, own_cov = dense.cavities(*dense.marginals())
@@ -338,7 +338,7 @@ class ActiveLogPosterior(BlockLogPosterior):
 
     def restored(self, x: Array, table: xr.Dataset) -> ActiveSolution:
         attrs, rows, inputs = table.attrs, table["row"].values, table["input"].values
-        labels = np.full(self.blocks().rows.n_rows, -1)  # labels of other rows may be unavailable
+        labels = np.full(self.blocks().rows.n_rows, -1)  # Labels of other rows may be unavailable.
         labels[rows] = table["label"].values
         if self._rows is None:
             labels = self.labels
@@ -387,7 +387,7 @@ class ActiveLogPosterior(BlockLogPosterior):
 class HeldActive(ActiveLogPosterior):
     """The log posterior with fixed active rows and sites, with an exact gradient.
 
-    The Gaussian of prior times sites follows the hyperparameters.
+    The Gaussian of prior times sites depends on the hyperparameters through the prior.
 
     Parameters
     ----------
@@ -401,7 +401,10 @@ class HeldActive(ActiveLogPosterior):
         self._chosen = solution
 
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
-        """Evaluate; NaN with a status where the posterior has no Cholesky factor. `start` is not needed."""
+        """Evaluate the log posterior; NaN with a status if the posterior has no Cholesky factor.
+
+        `start` is not used.
+        """
         x = np.array(x)
         try:
             with np.errstate(all="ignore"):
@@ -414,7 +417,7 @@ class HeldActive(ActiveLogPosterior):
         return Evaluation(x, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 
     def solution_at(self, reached: Evaluation) -> ActiveSolution:
-        """Return the solution by the fixed rows and sites at an evaluation."""
+        """Return the solution with the fixed rows and sites at an evaluation."""
         solution = self._solution()
         prior = active_prior(self.rows_at(reached.theta), solution.selection.rows)
         return replace(solution, posterior=posterior_of(prior, solution.posterior.sites), bound=reached.evidence)
@@ -439,9 +442,9 @@ class HeldActive(ActiveLogPosterior):
         return bound.value, slope + prior.own_slopes(rows, covariance, found.mean + of_own.mean)
 
 
-_MINOR = 10  # Number of steps with the same active rows.
-_STILL = 0.05  # Largest unconstrained move of a round that counts as no move.
-_QUIET = 2  # Number of consecutive rounds without a move that end the search.
+_MINOR = 10  # Number of minor steps in a round.
+_STILL = 0.05  # Largest unconstrained change of hyperparameters in a round that counts as none.
+_QUIET = 2  # The search ends after this number of consecutive rounds without a change.
 _FLAT = 1e-6
 
 _HOW = {
@@ -460,25 +463,25 @@ type Progress = Callable[[tuple[Evaluation, ...], HeldActive], None]
 def climb_in_rounds(
     log_posterior: ActiveLogPosterior, theta: Array, max_iterations: int, rounds: int, callback: Progress
 ) -> tuple[Optimum, ActiveSolution]:
-    """Search in rounds from one point.
+    """Return the optimum of a search in rounds from one point, and the solution there.
 
     Parameters
     ----------
     log_posterior : ActiveLogPosterior
     theta : array
-        First point, unconstrained.
+        First point, in unconstrained coordinates.
     max_iterations : int
-        Limit on minor steps, of all rounds together.
+        Largest number of minor steps in all rounds together.
     rounds : int
-        Limit on major rounds after the first choice. With 0 hyperparameters stay where they are.
+        Largest number of major rounds after the first choice. With 0 hyperparameters are fixed.
     callback : callable
-        Called with the history, and the rows and sites that are held, after each minor step; StopIteration or
-        KeyboardInterrupt from it ends the search.
+        Function that is called after each minor step with the history, and the log posterior of the current rows and
+        sites. StopIteration or KeyboardInterrupt in it ends the search.
 
     Returns
     -------
     Optimum
-        Its history has the minor steps of all rounds.
+        Optimum, whose history contains the minor steps of all rounds.
     ActiveSolution
         Active rows of the best round.
     """
@@ -544,7 +547,7 @@ class ActiveRows(Plan):
     Parameters
     ----------
     rounds : int
-        Largest number of new choices of active rows while hyperparameters are learned. With 0 hyperparameters stay at
+        Largest number of new choices of active rows while hyperparameters are learned. With 0 hyperparameters have
         their initial values.
     """
 
@@ -599,7 +602,7 @@ class _Rounds(Climb):
         return self._ending(reached.best, self._held.solution_at(reached.best))
 
     def judged(self, found: Optimum) -> Optimum:
-        """See `Climb`; the last minor step leaves a slope."""
+        """See `Climb`. The last minor step may end with a slope."""
         best = found.best
         self.log_posterior = self._ending(best, self._solutions[best.theta.tobytes()])
         return looked_at(found, self._given.space)

@@ -1,8 +1,8 @@
 """Class-independent EP: by inner EP, by quadrature, for a softmax, and with label noise.
 
-The posterior keeps the latent functions independent. For the algebra see `pymc_gpep.kernels.gaussians.coupled` and
-`pymc_gpep.kernels.gaussians.independent`. With label noise sites have any sign. The common shift of all functions is
-solved for in every sweep (`pymc_gpep.solvers.common_shift`).
+Latent functions are independent in the posterior. For the algebra see `pymc_gpep.kernels.gaussians.coupled` and
+`pymc_gpep.kernels.gaussians.independent`. With label noise site precisions may be negative. The common shift of all
+functions is solved for in each sweep (`pymc_gpep.solvers.common_shift`).
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ from pymc_gpep.solvers.site_ep import SitePosterior, largest_change, site_ep, si
 
 
 class SeparateSitePosterior(SitePosterior):
-    """The posterior of functions kept independent, from π and ν in the first c columns of sites (2, n, ≥ c).
+    """Posterior with independent functions, from π and ν in the first c columns of the sites (2, n, ≥ c).
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class SeparateSitePosterior(SitePosterior):
         self._inverses, self._p = np.empty((c, n, n)), np.empty((n, n))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`; locations are shifted first."""
+        """See `ImpliedPosterior`. Locations are shifted first."""
         prior_mean, pi, nu, mean = self._problem.mean, self.precision, self.location, self.mean
         c = len(mean)
         pi[:], nu[:] = sites[0, :, :c].T, sites[1, :, :c].T
@@ -84,7 +84,7 @@ class SeparateSitePosterior(SitePosterior):
             self._weigh()
         self._spread()
         multiply_functions(self._problem.k, self.weights, mean)
-        # Relative to the prior mean m the location is ν − π m, and the site has a constant, its value at m.
+        # Relative to the prior mean m the location is ν − π m, and the site has a constant factor, its value at m.
         location = nu - pi * prior_mean
         total = 0.5 * (float(np.vdot(prior_mean, nu + location) + np.vdot(location, mean)) - log_det)
         mean += prior_mean
@@ -92,7 +92,7 @@ class SeparateSitePosterior(SitePosterior):
         return True, total
 
     def _factorise(self) -> tuple[bool, float]:
-        """Factorise for the precisions. Return whether a posterior exists, and Σ_k log|A_k|."""
+        """Factorise for the precisions. Return whether the posterior is proper, and Σ_k log|A_k|."""
         k, pi, inverses, p = self._problem.k, self.precision, self._inverses, self._p
         if self._shifts:
             ok, log_det = factorise(k, pi, inverses, p, self._problem.team)
@@ -133,11 +133,11 @@ def independent_ep(
     shifts: bool = True,
     **options: Any,
 ) -> Found:
-    """EP with scalar sites for the latent values.
+    """Run EP with scalar sites on the latent values.
 
-    `start`, which is overwritten, has the shape (2, n, d): for each point first π and ν (c,), then further sites that
+    `start`, which is overwritten, has the shape (2, n, d): for each point π and ν (c,), then further sites that
     `update` iterates. `update(mean, variance, pi, nu, y, sites, target, scale)` has the signature of
-    `pymc_gpep.rivals.kernels.class_independent.independent_update`; further options are passed to `site_ep`.
+    `pymc_gpep.rivals.kernels.class_independent.independent_update`. Further options are passed to `site_ep`.
     """
 
     def matched(at: SeparateSitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
@@ -149,24 +149,24 @@ def independent_ep(
 
 @dataclass(frozen=True)
 class IEP(AcceleratedEP):
-    """EP whose posterior leaves the classes independent, tilted moments by inner EP.
+    """EP with independent latent functions in the posterior, and tilted moments by inner EP.
 
-    Sites match the mean and the variance of every class at each point. Inner EP computes these under the independent
-    cavities. The posterior leaves out the common part of the classes. Variances are too small if the data determine
-    differences between classes better than their level.
+    Sites match the mean and variance of each class at each point. Inner EP computes these under independent cavities.
+    The posterior ignores the common part of the classes. Variances are too small if the data determine differences
+    between classes better than their level.
 
     Parameters
     ----------
     max_inner : int
-        Inner sweeps per outer iteration: 1 is incremental, a larger number runs inner EP to the tolerance. Inner and
-        outer sites are iterated together, so that the fixed point is the same.
+        Number of inner sweeps in an outer iteration: 1 is incremental, and with a large number inner EP converges to
+        the tolerance. Inner and outer sites are iterated together, so the fixed point is the same.
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))
 
     name: ClassVar[str] = "iep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # the second gives the response
+    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # The second is for `response`.
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         update = partial(likelihood.computation(IndependentFactors).update, self.max_inner, self.tolerance)
@@ -174,11 +174,11 @@ class IEP(AcceleratedEP):
         return independent_ep(problem, start, history, update=update, **options)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: outer and inner sites."""
+        """Length of the start: outer and inner sites."""
         return 2 * n_points * (2 * n_functions - 1)
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
+        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -188,12 +188,12 @@ class IEP(AcceleratedEP):
 
 @dataclass(frozen=True)
 class QIEP(AcceleratedEP):
-    """EP whose posterior leaves the classes independent, with tilted moments to nearly full precision.
+    """EP with independent latent functions in the posterior, and tilted moments of nearly full precision.
 
-    The method differs from `"iep"` in the moments alone. With independent cavities each moment is an integral over a
-    single variable, the utility of the observed class. The literature takes two-dimensional quadratures of a few nodes
-    (Seeger, Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives then belong to
-    class-independent EP without a further approximation.
+    The method differs from `"iep"` only in the moments. With independent cavities each moment is an integral over one
+    variable, the utility of the observed class. The literature uses two-dimensional quadratures with few nodes (Seeger,
+    Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives belong to class-independent
+    EP, without a further approximation.
     """
 
     name: ClassVar[str] = "qiep"
@@ -206,22 +206,22 @@ class QIEP(AcceleratedEP):
         return independent_ep(problem, start, history, update=update, **options)
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
+        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """The tilted factors of nested EP, where a point has factors of single numbers."""
+        """Return the tilted factors of nested EP; for a softmax the factors of whole points."""
         return super().tilted_factors(solution) if self.whole_factors else nested_factors(solution)
 
 
 @dataclass(frozen=True)
 class QIEPSoftmax(QIEP):
-    """EP for a softmax whose posterior leaves the classes independent, with tilted moments by quadrature.
+    """EP for a softmax with independent latent functions in the posterior, and tilted moments by quadrature.
 
-    Seeger and Jordan (2004, section 6) use these sites in their baseline, in a single pass over the chosen points. Here
-    they are iterated to a fixed point. `QEPSoftmax` has the couplings between classes as well, for the same quadrature.
-    The reported derivatives are derivatives of the evidence. With eight classes or more, quadrature causes errors of
-    one or two percent.
+    These are the sites of the baseline of Seeger and Jordan (2004, section 6), which visits each chosen point once.
+    Here they are iterated to a fixed point. `QEPSoftmax` includes the couplings between classes, by the same
+    quadrature. Derivatives are exact derivatives of the evidence. From eight classes on, quadrature errors are one or
+    two percent.
     """
 
     name: ClassVar[str] = "qiep"
@@ -229,12 +229,12 @@ class QIEPSoftmax(QIEP):
     whole_factors: ClassVar[str] = "for a softmax"
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
+        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
         return projected_response(solution)
 
 
 class SignedSitePosterior(SeparateSitePosterior):
-    """The posterior of functions kept independent, whose sites may have negative precisions."""
+    """Posterior with independent functions, whose site precisions may be negative."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -271,19 +271,19 @@ class SignedSitePosterior(SeparateSitePosterior):
 
 @dataclass(frozen=True)
 class NoisyQIEP(NoisyNestedEP):
-    """EP whose posterior leaves the classes independent, where labels may be noise.
+    """EP with independent latent functions in the posterior, for labels with noise.
 
-    The method is `"qiep"` with the factor (1 − ε) p + ε / c of a point. The fixed point equals ``"sparse_ep"`` with all
-    points as inducing inputs. Sites may have negative precisions. Derivatives of the evidence are exact, with respect
-    to ε as well. A sweep takes c n³ operations, the posterior that predicts (cn)³.
+    It is `"qiep"` with the factor (1 − ε) p + ε / c for a point. The fixed point equals that of ``"sparse_ep"`` with
+    all points as inducing inputs. Sites may have negative precisions. Derivatives of the evidence are exact, also in ε.
+    A sweep takes c n³ operations, and the posterior for predictions (cn)³.
 
     Parameters
     ----------
     ladder : bool
-        Whether to continue with a fallback sequence if the iteration no longer gets closer. The sequence is: plain
-        steps, smaller steps, no negative site precisions (with approximate derivatives).
+        Whether a fallback sequence follows if the iteration makes no progress: plain steps, smaller steps, and then
+        only positive site precisions (with approximate derivatives).
     max_size : int
-        Largest number cn of latent values to accept.
+        Largest accepted number cn of latent values.
     """
 
     name: ClassVar[str] = "qiep"
@@ -316,11 +316,11 @@ class NoisyQIEP(NoisyNestedEP):
         return found._replace(precision=found.precision.T[:, :, None] * np.eye(c))
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: π and ν."""
+        """Length of the start: π and ν."""
         return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:
-        """The coupled posterior of the tilted distributions, whose response equals the response of the means."""
+        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
         y, (c, n) = solution.labels, solution.mean.shape
         mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
         d, size = c - 1, packed_size(c)

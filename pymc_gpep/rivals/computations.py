@@ -1,4 +1,4 @@
-"""Local computations that only methods in this room use, registered for softmax and multinomial probit."""
+"""Local computations for methods of this room, registered for softmax and multinomial probit."""
 
 import math
 from functools import lru_cache
@@ -30,7 +30,7 @@ class IndependentFactors(NamedTuple):
     """The factors of `DifferenceFactors` under independent cavities."""
 
     update: Kernel
-    """New sites of independent latent values, see `pymc_gpep.rivals.kernels.class_independent.iep_update`."""
+    """Function that computes new sites, see `pymc_gpep.rivals.kernels.class_independent.iep_update`."""
 
 
 class IndependentQuadrature(NamedTuple):
@@ -41,7 +41,7 @@ class IndependentQuadrature(NamedTuple):
 
 
 class RoughNormaliser(NamedTuple):
-    """Fast log normalisers of `PointFactor` with a few digits, for choosing among many points."""
+    """Fast log normalisers of `PointFactor` to a few digits, for scores of many candidate points."""
 
     log_normalisers: Kernel
     """`(mean, variance, y, parameters, log_z)`, see
@@ -49,14 +49,14 @@ class RoughNormaliser(NamedTuple):
 
 
 class RoughDensity(NamedTuple):
-    """Fast log density with about nine digits, for averages over many latent values."""
+    """Fast log density to about nine digits, for averages over many latent values."""
 
     log_density: Kernel
-    """As that of `BlockCurvature`."""
+    """Same signature as the log density of `BlockCurvature`."""
 
 
 class SiteInformation(NamedTuple):
-    """Information of the site of a point without site, with a few digits, for choosing among many points."""
+    """Information of the label of a point without site, to a few digits, for scores of many candidate points."""
 
     terms: Kernel
     """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
@@ -65,14 +65,14 @@ class SiteInformation(NamedTuple):
 
 
 class RoughSites(NamedTuple):
-    """Independent sites of points without sites, with a few digits, for choosing among many points."""
+    """Independent sites of points without sites, to a few digits, for scores of many candidate points."""
 
     terms: Kernel
     """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
 
 
 class DifferenceQuadrature(NamedTuple):
-    """Tilted moments of the g_j of `DifferenceFactors` by quadrature."""
+    """Tilted moments by quadrature of the differences g_j of `DifferenceFactors`."""
 
     diagonal_update: Kernel
     """New scalar sites, see `pymc_gpep.rivals.kernels.quadrature_ep.qep_update`."""
@@ -80,17 +80,19 @@ class DifferenceQuadrature(NamedTuple):
     """New full sites, see `pymc_gpep.rivals.kernels.quadrature_ep.full_qep_update`."""
 
 
-_OF_THREE, _MOST = 600, 2000  # Nodes for three classes and for more. Errors are 1e-5 under standard deviations of 5.
-_ROUGH, _MOST_ROUGH = 9, 100  # Nodes of scores for three classes (times 3 for each further class), and at most.
-_CLASSES_OF_LATTICE = 6  # Largest number of classes for which they form a lattice.
+# Number of nodes for three classes, and for more. Errors are 1e-5 at standard deviations of 5.
+_OF_THREE, _MOST = 600, 2000
+# Number of nodes for scores with three classes (times 3 for each further class), and its limit.
+_ROUGH, _MOST_ROUGH = 9, 100
+_CLASSES_OF_LATTICE = 6  # Largest number of classes for which nodes form a lattice.
 
 
 @lru_cache(maxsize=8)
 def edge_nodes(d: int) -> Nodes:
-    """Return the d (d − 1) / 2 middles of a simplex's edges, d corners, and their opposites: right for cubic functions.
+    """Return nodes: the scaled midpoints of a simplex's edges, and their opposites.
 
-    The nodes are for a few digits in many dimensions. Means and covariances of the nodes are exact, so that averages
-    over nearly normal functions are without noise.
+    They are for a few digits in many dimensions. Averages of cubic functions are exact, so averages over nearly normal
+    functions have no noise.
     """
     corners = np.eye(d) - 1.0 / d
     first, second = np.triu_indices(d, 1)
@@ -111,7 +113,7 @@ def independent_update(
 
 
 def _rough_nodes(c: int) -> Nodes:
-    """Return as few nodes as scores of candidates of c classes need."""
+    """Return the few nodes that suffice for scores of candidates with c classes."""
     return (
         class_nodes(c - 1, min(_ROUGH * 3 ** max(c - 3, 0), _MOST_ROUGH))
         if c <= _CLASSES_OF_LATTICE
@@ -120,12 +122,12 @@ def _rough_nodes(c: int) -> Nodes:
 
 
 def rough_sites(mean: Array, variance: Array, y: NDArray[np.int64], log_z: Array, sites: Array) -> None:
-    """Compute sites of candidates by few nodes, as `RoughSites`."""
+    """Write sites of candidates, by few nodes, as `RoughSites`."""
     rough_softmax_sites(*_rough_nodes(mean.shape[1]), mean, variance, y, log_z, sites)
 
 
 def rough_information(mean: Array, cov: Array, y: NDArray[np.int64], log_z: Array, information: Array) -> None:
-    """Compute the information of coupled sites by few nodes, as `SiteInformation`."""
+    """Write the information of coupled sites, by few nodes, as `SiteInformation`."""
     softmax_information(*_rough_nodes(len(mean)), mean, cov, y, log_z, information)
 
 

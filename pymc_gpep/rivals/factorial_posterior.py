@@ -1,8 +1,8 @@
-"""The Gaussian posterior of independent latent values: prediction and draws.
+"""Gaussian posterior with independent latent values: predictions and draws.
 
-A variance v of 0 marks a point without factor, such as a point without observation. Such points follow the prior
-given the remaining points. Let P be the inverse of the prior covariance of the remaining points, with 0 in the rows and
-columns of points without factor. P takes the place of K⁻¹ in the formulas for points with a factor.
+A variance v of 0 marks a point without factor, for example without an observation. Its posterior follows from the other
+points by the prior. Let P be the inverse of the prior covariance of all other points, with 0 in rows and columns of
+points without factor. P replaces K⁻¹ in the formulas.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 @dataclass(frozen=True, eq=False)
 class FactorialSites(Sites):
-    """Sites that make latent values of a prior independent, Π = Dg(1/v) − P, with the v in `precision` (c, n).
+    """Sites under which latent values are independent: Π = Dg(1/v) − P with v in `precision` (c, n).
 
-    Π is not block-diagonal, and may have negative eigenvalues, since it subtracts the prior precision.
+    Π is not block-diagonal. It may have negative eigenvalues, since the prior precision is subtracted.
 
     Attributes
     ----------
     prior : DensePrior
-        The prior whose precision is subtracted.
+        Prior whose precision is subtracted.
     """
 
     prior: DensePrior
@@ -53,10 +53,9 @@ class FactorialSites(Sites):
 
 
 class FactorialAlgebra(PosteriorAlgebra):
-    """N(μ, Dg(v)) at the points of the data, from precisions v (c, n): M = P − P Dg(v) P.
+    """N(μ, Dg(v)) at the points of the data, for variances v (c, n): M = P − P Dg(v) P.
 
-    Given the values at these points, the latent functions at new points follow the prior. Variances at new points may
-    exceed prior variances.
+    Given these values, latent functions at new points follow the prior. Their variances may exceed prior variances.
     """
 
     prior: Any
@@ -71,7 +70,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return True, float(2.0 * logs.sum() - np.log(precision[:, self._has]).sum())
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`; b = P(μ − m), with μ − m = v r as Π + P = Dg(1/v)."""
+        """See `SiteAlgebra`: b = P(μ − m) with μ − m = v r, since Π + P = Dg(1/v)."""
         out[:] = _inverse_times(self.prior, self._v, self._v * force)
 
     def marginal_covariances(self) -> Array:
@@ -99,7 +98,7 @@ class FactorialAlgebra(PosteriorAlgebra):
 
     @cached_property
     def _inverses(self) -> Array:
-        """P, (1 or c, n, n)."""
+        """P as an array (1 or c, n, n)."""
         inverses = _roots(self.prior, self._has).copy()
         for matrix in inverses:
             inverse_from_cholesky(matrix)
@@ -116,7 +115,7 @@ class FactorialAlgebra(PosteriorAlgebra):
 
     def covariance_at(self, left: Array, variance: Array) -> Array:
         c, m = variance.shape
-        cross, left = left, np.matmul(left, self._inverses)  # regression on the values at the data
+        cross, left = left, np.matmul(left, self._inverses)  # Regression on the values at the data.
         kept = variance - np.einsum("kmn,kmn->km", *np.broadcast_arrays(left, cross))
         cov = np.zeros((m, c, c))
         spread = np.einsum("kmn,kn->km", np.broadcast_to(left**2, (c, *left.shape[1:])), self._v)
@@ -153,7 +152,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return (mean - width * weights).T, wide.T[:, :, None] * np.eye(c)
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:
-        """See `PosteriorAlgebra`; a draw of the prior, moved to a draw of the values at points with factors."""
+        """See `PosteriorAlgebra`: draws of the prior, conditioned on draws of the values at points with factors."""
         c, n = self._v.shape
         noise = rng.standard_normal((draws, c, n)) * np.sqrt(self._v)
         roots = np.broadcast_to(_roots(self.prior, np.ones(n, dtype=bool)), (c, n, n))
@@ -169,12 +168,12 @@ class FactorialAlgebra(PosteriorAlgebra):
 
 
 def _has_factors(v: Array) -> NDArray[np.bool_]:
-    """True for each point (n,) that has a factor."""
+    """Return a mask (n,) of the points that have a factor."""
     return np.asarray((v != 0.0).any(axis=0))
 
 
 def _roots(prior: DensePrior, points: NDArray[np.bool_]) -> Array:
-    """Cholesky factors (1 or c, m, m) of the prior covariance of some of the points."""
+    """Return Cholesky factors (1 or c, m, m) of the prior covariance of the points in a mask."""
     if not points.all():
         prior = DensePrior(prior.k[:, points][:, :, points], prior.mean[:, points])
     try:
@@ -184,7 +183,7 @@ def _roots(prior: DensePrior, points: NDArray[np.bool_]) -> Array:
 
 
 def _inverse_times(prior: DensePrior, v: Array, f: Array) -> Array:
-    """P f (..., c, n) of f of that shape."""
+    """Return P f for f (..., c, n)."""
     c, n = prior.shape
     has = _has_factors(v)
     columns = f.reshape(-1, c, n)[:, :, has].transpose(1, 2, 0)

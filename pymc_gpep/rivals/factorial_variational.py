@@ -43,7 +43,7 @@ def factorial_variational(
     slopes: Callable[..., None] | None = None,
     tolerance: float,
 ) -> Found:
-    """The factorial variational method; `start`, which is overwritten, holds the weights b (1, n).
+    """Run the factorial variational method. `start`, which is overwritten, contains the weights b (1, n).
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
     `ParameterSlopes`. It computes the variances of the factors in place of precisions.
@@ -146,12 +146,12 @@ def _not_found(n: int, status: int) -> Found:
 
 @dataclass(frozen=True)
 class FactorialVariational(NewtonApproximation):
-    """Independent latent values, of any distributions; the evidence is a lower bound.
+    """Independent latent values of any distribution. The evidence is a lower bound.
 
-    The Gaussian has their means and variances. Section 7 of Nickisch and Rasmussen (2008). It needs the inverse of the
-    prior covariance, and its bound tends to −∞ as latent values become equal. A point without observation,
-    such as a count under an exposure of 0, has no factor. It follows the prior given the remaining points, and does not
-    change the bound.
+    The Gaussian has their means and variances (Nickisch and Rasmussen 2008, section 7). The method needs the inverse of
+    the prior covariance, and its bound tends to −∞ as latent values become equal. A point without observation, such as
+    a count under an exposure of 0, has no factor. It follows from other points by the prior, and does not change the
+    bound.
     """
 
     name: ClassVar[str] = "fv"
@@ -163,7 +163,7 @@ class FactorialVariational(NewtonApproximation):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether a likelihood provides the averages of this method and makes the objective of the means concave."""
+        """Return whether a likelihood has the required averages, and makes the objective of the means concave."""
         return likelihood.log_concave and super().approximates(likelihood)
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -177,5 +177,5 @@ class FactorialVariational(NewtonApproximation):
         return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
     def response(self, solution: Solution) -> Posterior:
-        """The Gaussian of the equivalent sites, in which means respond to each other."""
+        """Return the Gaussian of equivalent sites, in which the means of different points respond to each other."""
         return factorial_response(solution)

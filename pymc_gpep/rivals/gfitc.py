@@ -1,13 +1,13 @@
 """GFITC: EP over latent values with the FITC prior, as a comparison for EP with inducing inputs.
 
-A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean (Naish-Guzman
+A point has d scalar sites exp(ν g_k − ½ π g_k²) on g_k = x_k + e_k, the latent value minus its prior mean (Naish-Guzman
 and Holden 2008; Kim and Ghahramani 2006). Its projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the residual of the
-features. Several sites may act on one latent value. With its e integrated out, they form a single site on its
-projection, with precision t = π / (1 + πs) and location ν / (1 + πs). All other steps are as in
+features. Several sites may act on the same latent value. With e integrated out, they form a single site on the
+projection, of precision t = π / (1 + πs) and location ν / (1 + πs). All other steps are as in
 `pymc_gpep.solvers.sparse_sweeps`.
 
-Derivatives are derivatives of the normaliser with fixed sites. Sites on latent values do not depend on hyperparameters.
-So these equal the derivatives of the evidence at a fixed point.
+Derivatives are derivatives of the normaliser for fixed sites. Sites on latent values do not depend on hyperparameters,
+so at a fixed point these are derivatives of the evidence.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class LatentSites(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, d)."""
+        """Shape of the sites, (n, d)."""
         return self.factors.shape
 
     def widening(self) -> None:
@@ -49,25 +49,25 @@ class LatentSites(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """Posterior of the latent values less their prior means, at B points, and their sites, (c, B)."""
+    """Posterior of the latent values minus their prior means at B points, and their sites, (c, B) each."""
 
     mean: Array
     variance: Array
     precision: Array
     """Precision of all sites on each latent value, Σ π."""
     location: Array
-    """Σ ν."""
+    """Location of all sites on each latent value, Σ ν."""
 
 
 class SparseLatentSweeps(SparseSweeps):
-    """The parts of an iteration, for one prior.
+    """Parts of an EP iteration at one prior.
 
     Parameters
     ----------
     features : RowFeatures
     factors : LikelihoodFactors
     team : Team
-        The threads that work on it. Results do not depend on how many there are.
+        Threads that share the work. Results do not depend on their number.
     """
 
     def __init__(self, features: RowFeatures, factors: LikelihoodFactors, team: Team = ALONE) -> None:
@@ -88,7 +88,7 @@ class SparseLatentSweeps(SparseSweeps):
         log_z, rho, gamma = self._factors.tilted(
             rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
         )
-        # With e integrated out, the sites on a latent value become a site on its projection and a constant.
+        # With e integrated out, the sites on a latent value are a site on its projection, times a constant.
         rest = self._rest(features)
         stretch = 1.0 + values.precision * rest
         numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
@@ -103,7 +103,7 @@ class SparseLatentSweeps(SparseSweeps):
         return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
 
     def _values(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Values:
-        """Posterior of the latent values: of the projection without the point's sites, with e, and with the sites."""
+        """Return the posterior of latent values: the projection without the point's sites, plus e, times the sites."""
         mean, variance = projected
         precision, location = self._by_function(rows, t), self._by_function(rows, nu)
         rest = self._rest(features)
@@ -114,16 +114,16 @@ class SparseLatentSweeps(SparseSweeps):
 
 
 class LatentPairs(SiteRule):
-    """∏_k Φ((f_y − f_k) / √2), or Θ(f_y − f_k) of the step likelihood, with a site for each latent value of a factor.
+    """Factors Φ((f_y − f_k) / √2), or steps Θ(f_y − f_k), with a site for each latent value of a factor.
 
-    The generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani (2006), as
-    in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Factors depend on latent values, whose noise is not
-    integrated out first, so that the factors of a step multiply to the step.
+    This is the generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani
+    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Factors act on latent values without
+    integrating out noise first. So the factors of a step multiply to the step.
     """
 
     name: ClassVar[str] = "latent_pairs"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # their derivatives are omitted
+    follows_parameters: ClassVar[bool] = True  # Their derivatives are omitted.
     exact: ClassVar[bool] = False
 
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> LatentSites:
@@ -134,11 +134,12 @@ class LatentPairs(SiteRule):
 class GFITC(SparseEP):
     """EP with inducing inputs, a factor for each pair of classes, and sites on latent values.
 
-    The generalised FITC approximation of Naish-Guzman and Holden (2008), for several classes as in Villacampa-Calvo and
-    Hernández-Lobato (2017, section 3). Its sites act on latent values. `SparseEP(sites="pairwise")` first integrates
-    the residual of a latent value given the inducing values out of each factor. Label noise is not supported.
+    This is the generalised FITC approximation of Naish-Guzman and Holden (2008), for several classes as in
+    Villacampa-Calvo and Hernández-Lobato (2017, section 3). Its sites act on latent values. In
+    `SparseEP(sites="pairwise")` the residual of a latent value, given the inducing values, is first integrated out of
+    each factor. Label noise is not supported.
 
-    `pm.fit` has more options than these, as `"sparse_ep"` has; batches are not among them.
+    `pm.fit` accepts further options, as for `"sparse_ep"`, except batches.
     """
 
     sites: str | None = field(default=LatentPairs.name, metadata=one_of(LatentPairs.name))

@@ -1,4 +1,4 @@
-"""Children and parents among hyperparameters: the prior of the latent values depends on the children directly."""
+"""Children and parents among hyperparameters: the prior of the latent values depends directly on children only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,13 +18,13 @@ from pymc_gpep.reading.classifier import GPClassifier
 
 
 class Hierarchy:
-    """Children, on which the prior of the latent values depends, and their parents: all other hyperparameters.
+    """Children, on which the prior of the latent values depends, and parents, which are all other hyperparameters.
 
     Parameters
     ----------
     classifier : GPClassifier
     data : mapping
-        Data of the model → constants that take their place.
+        Data of the model → constants that replace them.
 
     Attributes
     ----------
@@ -34,8 +34,8 @@ class Hierarchy:
     Raises
     ------
     StructureError
-        If there are no children. It is also raised if the model has terms other than the priors of the hyperparameters
-        and the likelihood. Draws from the priors would ignore such terms.
+        If no hyperparameter is a child. If the model has terms other than the priors of the hyperparameters and the
+        likelihood, which draws from the priors would ignore.
     """
 
     def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:
@@ -61,7 +61,7 @@ class Hierarchy:
         self._conditional = self._compile_conditional()
 
     def sampler(self, random_seed: int) -> "ChildSampler":
-        """Draws of the children given their parents."""
+        """Return a sampler of children given their parents."""
         given = {rv: rv.type(rv.name) for rv in self._parents}
         outputs = graph_replace(self._children, {**given, **self._data}, strict=False)
         function = compile_random(
@@ -85,9 +85,9 @@ class Hierarchy:
 
     @property
     def joint(self) -> list[set[str]]:
-        """Names of children that are not independent given their parents, by sets.
+        """Sets of names of children that are dependent given their parents.
 
-        A set holds a variable whose entries depend on each other, or variables that occur in each other's priors.
+        A set contains a variable with dependent entries, or variables of which one is in the prior of the other.
         """
         sets = [{rv.name} for rv in self._children if rv.owner.op.ndim_supp > 0]
         for rv in self._children:
@@ -101,12 +101,12 @@ class Hierarchy:
         return [self._model.rvs_to_values[rv].name for rv in self._parents]
 
     def conditional(self, parents: Sequence[Any], children: Mapping[str, Any]) -> tuple[float, Array]:
-        """Log density of the parents, unconstrained, given the children, up to a constant; and its gradient, flat.
+        """Return the log density of the parents given the children, up to a constant, and its flat gradient.
 
         Parameters
         ----------
         parents : sequence of array
-            Values of the parents' value variables.
+            Values of the parents' value variables, unconstrained.
         children : mapping
             Children by name, on their natural scale.
         """
@@ -115,13 +115,13 @@ class Hierarchy:
 
 
 class ChildSampler:
-    """Draws children from their priors given their parents, each call the next draws of one stream."""
+    """Sampler of children from their priors given parents. Each call continues one stream of random numbers."""
 
     def __init__(self, function: Any, parents: Sequence[str], children: Sequence[str]) -> None:
         self._function, self._parents, self._children = function, parents, children
 
     def __call__(self, parents: Mapping[str, Any], count: int) -> list[dict[str, Array]]:
-        """Children by name, `count` times, on their natural scale.
+        """Return `count` draws of the children by name, on their natural scale.
 
         Raises
         ------

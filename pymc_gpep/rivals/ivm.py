@@ -1,4 +1,4 @@
-"""The informative vector machine: the posterior given the labels of a few active rows."""
+"""Informative vector machine: the posterior given the labels of a few active rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -61,14 +61,14 @@ def _separate_ep(
     there: NDArray[np.bool_],
     **options: Any,
 ) -> Found:
-    """EP of rows chosen separately by each function, with the mask `there` (c, n) (Seeger and Jordan 2004, section 6).
+    """Run EP for rows that each function chose separately (Seeger and Jordan 2004, section 6); `there` is (c, n).
 
-    The rows are the union over functions. A row has zero sites for functions that did not choose this row.
+    The rows are the union over functions. A row has no site for a function that did not choose it.
 
-    Arguments are the arguments of `independent_ep`. No common shift is computed, since functions with sites at
-    different points have different shifts. The normaliser of a point depends on all functions, including functions
-    without a site at the point, whose moments do not match. So EP's energy is not stationary at its fixed point, and
-    has no derivatives.
+    Arguments are as in `independent_ep`. The common shift is not computed, since functions with sites at different
+    points have different shifts. The normaliser of a point depends on all functions, including functions without a site
+    at the point, whose moments do not match. So EP's energy is not stationary at the fixed point, and has no
+    derivatives.
     """
 
     def matched(*given: Any) -> tuple[bool, float, float]:
@@ -87,23 +87,23 @@ def _separate_ep(
 def iterate_separately(
     method: QIEP, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, there: NDArray[np.bool_]
 ) -> tuple[Posterior, Convergence]:
-    """Iterate sites to the fixed point of class-independent EP, if some functions of a row have no site.
+    """Return the fixed point of class-independent EP, if some functions of a row have no site.
 
     Parameters
     ----------
     method : QIEP
     prior : DensePrior
-        Prior of the n rows of the union.
+        Prior of the n rows in the union.
     labels : array (n,)
     likelihood : Likelihood
         Likelihood of these rows.
     there : array (c, n) of bool
-        Mask of existing sites.
+        Mask of sites that exist.
 
     Returns
     -------
     tuple
-        The posterior, and how the iteration ended.
+        Posterior and convergence.
     """
     solver = partial(
         _separate_ep, update=likelihood.computation(IndependentQuadrature).update, there=there,
@@ -117,18 +117,18 @@ def iterate_separately(
     return posterior, method.convergence(outcome)
 
 
-_ROOM = 64_000_000  # Largest size of the Cholesky rows of candidates: 512 MB.
-_POOL = 1000  # Number of candidates if scores are slow: coupled sites, or sites by integrals.
-_ROWS = 5000  # default number of rows of the bound
+_ROOM = 64_000_000  # Largest size of the Cholesky rows of candidates (512 MB).
+_POOL = 1000  # Number of candidates if scores are slow: for coupled sites, and for sites by integrals.
+_ROWS = 5000  # Default number of rows of the bound.
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
 
 
 @dataclass(frozen=True, eq=False)
 class ActivePosterior:
-    """Dense posterior with the block interface of a posterior of inducing values."""
+    """Dense posterior of active rows, with the interface of a posterior of inducing values."""
 
     dense: Posterior
-    """The posterior of the latent values of these rows."""
+    """Posterior of the latent values of the active rows."""
 
     @property
     def size(self) -> int:
@@ -136,12 +136,12 @@ class ActivePosterior:
         return self.dense.prior.shape[1]
 
     def predict(self, block: Block) -> tuple[Array, Array]:
-        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
+        """Return means (c, m) and covariances (m, c, c) of latent functions at m points, given prior moments."""
         return self.dense.predict(np.ascontiguousarray(block.cross.swapaxes(1, 2)), block.variance, block.mean)
 
     @property
     def as_inducing(self) -> InducingPosterior:
-        """The posterior whose inducing values are the latent values of the rows, for draws and for points together.
+        """Return a posterior whose inducing values are the latent values of the rows, for draws and joint moments.
 
         Raises
         ------
@@ -159,33 +159,33 @@ class ActivePosterior:
 
 
 class RowSample(NamedTuple):
-    """Rows of a bound: the active rows, and a sample of the remaining rows."""
+    """Rows of a bound: active rows, and a sample of all other rows."""
 
     others: Places
     weight: float
-    """Of each of these."""
+    """Weight of each row in the sample."""
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveSolution:
-    """The posterior given the labels of the active rows, at fixed hyperparameters.
+    """Posterior given the labels of the active rows, at fixed hyperparameters.
 
     Attributes
     ----------
     selection : Selection
-        The active rows in their order, and the sites that they had when they were included.
+        Active rows in order, with the sites that they had when they were included.
     posterior : Posterior
-        Posterior of the latent values of the active rows, in that order.
+        Posterior of the latent values of the active rows, in the same order.
     bound : float
-        Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
+        Lower bound of the log evidence of all labels, or an estimate from a sample of rows.
     active_evidence : float
         Log evidence of the labels of the active rows alone; NaN if sites were not iterated, or are `"separate"`.
     convergence : Convergence or None
-        How the iteration of the sites of the active rows ended; None if sites were not iterated.
+        Convergence of the iteration of the active rows' sites; None if sites were not iterated.
     labels : array (n,)
     likelihood : Likelihood
     sample : RowSample
-        The rows that the bound is over.
+        Rows of the bound.
     """
 
     selection: Selection
@@ -204,67 +204,67 @@ class ActiveSolution:
 
     @property
     def objective(self) -> float:
-        """The bound, by which hyperparameters are chosen."""
+        """Bound that hyperparameters maximise."""
         return self.bound
 
     @property
     def log_evidence(self) -> float:
-        """NaN: there are only a bound, and the evidence of the active rows."""
+        """NaN: only a bound, and the evidence of the active rows, are computed."""
         return np.nan
 
     @property
     def converged(self) -> bool:
-        """Whether the sites are at a fixed point, or no fixed point was asked for."""
+        """Whether the sites are at a fixed point, or were not iterated."""
         return self.convergence is None or self.convergence.converged
 
 
 @dataclass(frozen=True)
 class IVM(FurtherMethod):
-    """The posterior given the labels of d active rows, which are chosen one after the other by their information.
+    """Posterior given the labels of d active rows, which are chosen one after another by their information.
 
-    A row gets its site when it is included, from the posterior of the rows before (assumed density filtering). Then the
-    method of the sites iterates them to its fixed point on the active rows. With all rows active it is that method.
-    Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all rows
-    (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
+    When a row is included, its site is computed from the posterior of the earlier rows (assumed density filtering).
+    Then the sites' method iterates all sites to its fixed point on the active rows. If all rows are active, the result
+    is that of this method. The time is O(n d²) or more, and the memory O(n d) if all n rows are candidates. No matrix
+    has two axes over all rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
-    `pm.fit` has more options than these, `rounds`, `gp` and `data`: see the page "Options of methods for many rows" of
-    the documentation.
+    `pm.fit` accepts further options: `rounds`, `gp` and `data`. See the page "Options of methods for many rows" of the
+    documentation.
 
     Parameters
     ----------
     active : int
         Number of active rows, d. If the data have at most d rows, all rows are active and no scores are computed.
     sites : {"coupled", "independent", "utility", "separate"}, optional
-        `"coupled"` sites couple the functions of a row: the sites of `"nested_ep"`, or of `"qep"` for a softmax.
-        `"independent"` sites belong to `"qiep"`, or to `"ep"` for one function, and `"utility"` sites to `"vb"`. The
-        default is the first kind that suits the likelihood. `"separate"` sites are independent sites where each
-        function chooses `active` rows of its own.
+        `"coupled"` sites couple the functions of a row: sites of `"nested_ep"`, or of `"qep"` for a softmax.
+        `"independent"` sites belong to `"qiep"`, or to `"ep"` for one function. `"utility"` sites belong to `"vb"`. The
+        default is the first kind that the likelihood supports. With `"separate"` sites, which are independent, each
+        function chooses `active` rows separately.
     criterion : {"expected", "information", "probability", "random"}
-        Score by which candidates are chosen. The first is the divergence by a candidate's site, averaged over possible
-        labels. The second is the divergence with the observed label, the third the improbability of this label. The
-        last score is random. The second and the third score seek wrong labels. If classes overlap, they are worse than
-        scores that do not use labels; if classes hardly overlap, they are better.
+        Score of candidates. With "expected" it is the divergence caused by a candidate's site, averaged over possible
+        labels. With "information" it is the divergence for the observed label. With "probability" it is the
+        improbability of this label. With "random" it is random. The scores "information" and "probability" favour rows
+        with wrong labels. They are worse than "expected" if classes overlap, and better if classes hardly overlap.
     pool : int, optional
-        Candidates that are scored for each inclusion. If not given, all rows whose Cholesky rows fit into 512 MB, and
-        with several functions 1000 at most unless sites are `"utility"`.
+        Number of candidates that are scored for each inclusion. The default is all rows whose Cholesky rows fit into
+        512 MB; with several functions at most 1000, unless sites are `"utility"`.
     retained : float
-        Share of the best candidates that stays for the next inclusion; new candidates are drawn in place of the rest.
-        Without effect if all rows are candidates.
+        Share of the best candidates that remain candidates after an inclusion. New random candidates replace the rest.
+        It has no effect if all rows are candidates.
     liquid : int
-        Number of the latest active rows whose sites are still updated, by EP among them, until later rows replace them.
-        With 1 each site stays as it was when its row was included.
+        Size of the moving window of active rows: the number of latest active rows whose sites are still updated by EP.
+        With 1 the site of a row is fixed when the row is included.
     passes : int
         Number of updates of these sites after each inclusion.
     weights : tuple of float, float and int, optional
-        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): the labels of such rows have less weight at first. A
-        weight multiplies the latent values of a row in its likelihood. The weight of the latest of d rows is
-        1 − (1 − γ₀) exp(−α₀ (d − 1)), and weights of the L₀ rows before it rise to 1. All weights are 1 in the end, and
-        throughout if this is not given.
+        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): at first the labels of rows in the moving window have
+        less weight. A weight multiplies the latent values of a row in its likelihood. The weight of the latest of d
+        rows is 1 − (1 − γ₀) exp(−α₀ (d − 1)). The weights of the L₀ earlier rows rise to 1. At the end all weights are
+        1. By default all weights are always 1.
     polish : bool
-        Whether sites are iterated to the fixed point after the choice.
+        Whether sites are iterated to the fixed point after all rows are chosen.
     rows : int, optional
-        Number of rows of the bound, including the active rows. The remaining rows are a random sample with all classes
-        in proportion. Default: 5000, or twice `active` if this is larger, or all rows of smaller data.
+        Number of rows of the bound, active rows included. The remaining rows are a random sample with each class in
+        proportion. The default is the larger of 5000 and twice `active`, but at most all rows.
     """
 
     active: int = field(default=500, metadata=at_least(1))
@@ -314,7 +314,7 @@ class IVM(FurtherMethod):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether a likelihood has sites for choosing rows, and a bound over all rows."""
+        """Return whether a likelihood has sites for choosing rows, and a bound over all rows."""
         return rows_can_be_chosen(likelihood)
 
     @classmethod
@@ -341,17 +341,17 @@ class IVM(FurtherMethod):
         return selection_rule(self.sites, likelihood)
 
     def most_rows(self, n_functions: int, n_points: int) -> int:
-        """Return the largest number of active rows: with `"separate"` sites, of all functions together."""
+        """Return the largest number of active rows, for all functions together."""
         return min(self.active * (n_functions if self.sites == SEPARATE else 1), n_points)
 
     def named(self, likelihood: Likelihood) -> Self:
-        """Return the method with its rule for sites chosen."""
+        """Return the method with its rule for sites."""
         return replace(self, sites=self.rule(likelihood).name)
 
     def select(
         self, prior: RowBlocks, labels: NDArray[np.int64], likelihood: Likelihood, random_seed: int = 0
     ) -> Selection:
-        """Choose rows, and compute their sites."""
+        """Return chosen rows with their sites."""
         rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
@@ -374,23 +374,23 @@ class IVM(FurtherMethod):
     def solve(
         self, prior: RowBlocks, labels: ArrayLike, *, likelihood: Likelihood | None = None, random_seed: int = 0
     ) -> ActiveSolution:
-        """Choose rows, and approximate the posterior given their labels.
+        """Return chosen rows, and the approximate posterior given their labels.
 
         Parameters
         ----------
         prior : RowPrior
-            For example `DenseRows`.
+            Prior in blocks, for example `DenseRows`.
         labels : array (n,)
             Observations: classes, counted from 0.
         likelihood : Likelihood, optional
-            The multinomial probit if not given.
+            The default is the multinomial probit.
         random_seed : int
-            Seed for the first rows, for candidates and for the sample that the bound is over.
+            Seed of the first rows, of candidates, and of the sample of rows for the bound.
 
         Raises
         ------
         ValueError
-            If labels are not classes, or the likelihood has no such sites.
+            If labels are not classes, or if the likelihood has no such sites.
         """
         likelihood = likelihood or MultinomialProbitLikelihood()
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)
@@ -408,7 +408,7 @@ class IVM(FurtherMethod):
         selection: Selection,
         sample: RowSample,
     ) -> ActiveSolution:
-        """Approximate the posterior given the labels of rows that were chosen before; arguments as of `solve`."""
+        """Return the approximate posterior given the labels of these rows. Arguments are as in `solve`."""
         rows, dense = selection.rows, active_prior(prior, selection.rows)
         posterior, evidence, convergence = self._given(dense, labels, likelihood, selection)
         bound = self._bound(prior, posterior, rows, sample, labels, likelihood)
@@ -417,7 +417,7 @@ class IVM(FurtherMethod):
     def _given(
         self, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, selection: Selection
     ) -> tuple[Posterior, float, Convergence | None]:
-        """The posterior given the labels of active rows, their evidence, and how the iteration ended."""
+        """Return the posterior given the labels of active rows, their evidence, and the convergence."""
         rows, rule = selection.rows, self.rule(likelihood)
         if not self.polish:
             return posterior_of(prior, sites_of(rule, selection.precision, selection.location)), np.nan, None
@@ -430,7 +430,7 @@ class IVM(FurtherMethod):
 
     @one_blas_thread()
     def posterior_of_first(self, solution: ActiveSolution, count: int) -> Posterior:
-        """The posterior that a solution would have with the first `count` of its active rows alone."""
+        """Return the posterior of a solution with only the first `count` active rows."""
         whole, chosen = solution.posterior.prior, solution.selection
         prior = DensePrior(np.ascontiguousarray(whole.k[:, :count, :count]), whole.mean[:, :count].copy())
         first = Selection(
@@ -458,18 +458,18 @@ class IVM(FurtherMethod):
 
 
 def sites_of(rule: RowSiteRule, precision: Array, location: Array) -> Sites:
-    """Sites in the form that a rule gives them, from π and ν (c, d)."""
+    """Return sites in the form of a rule, given π and ν (c, d)."""
     return _FORMS[rule.form](precision, location)
 
 
 def active_prior(prior: RowBlocks, rows: Places) -> DensePrior:
-    """The prior of the latent values of the active rows."""
+    """Return the prior of the latent values of the active rows."""
     block = prior.block(rows, rows)
     return DensePrior(np.ascontiguousarray(block.cross), np.ascontiguousarray(block.mean))
 
 
 def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:
-    """Return rows of a bound that are not active: all of these rows, or a sample with all classes in proportion."""
+    """Return the rows of a bound that are not active: all of them, or a sample with each class in proportion."""
     n = len(labels)
     free = np.ones(n, bool)
     free[active] = False
@@ -477,7 +477,7 @@ def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed
     wanted = max(most - len(active), 1)
     if len(others) <= wanted:
         return RowSample(others, 1.0)
-    # Every k-th row in the order of classes, with the rows of a class in random order.
+    # Take every k-th row in the order of classes, with the rows of each class in random order.
     shuffled = np.random.default_rng(random_seed).permutation(n)
     shuffled = shuffled[free[shuffled]]
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]

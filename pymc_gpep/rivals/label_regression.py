@@ -30,11 +30,11 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, lost_in_rounding
 
-_NARROW = 1e-13  # Narrowest interval of log σ that is searched.
+_NARROW = 1e-13  # Width of the narrowest interval of log σ that is searched.
 
 
 class _Regression:
-    """The posterior at one noise, and the bound."""
+    """Posterior and bound for a given noise."""
 
     def __init__(self, problem: Problem, terms: Callable[..., None]) -> None:
         n = problem.labels.size
@@ -45,7 +45,7 @@ class _Regression:
         self.inverse = np.full((n, n), np.nan)
 
     def at(self, log_noise: float) -> tuple[bool, float, float]:
-        """Return whether a posterior exists, the bound, and its derivative in log σ."""
+        """Return whether the posterior is proper, the bound, and its derivative in log σ."""
         w = np.exp(-2.0 * log_noise)
         posterior, g = self.posterior, self._g
         if not posterior.update(np.full(self._targets.size, w), w * self._targets):
@@ -54,7 +54,7 @@ class _Regression:
         lower = np.tril(posterior.inverse)
         np.add(lower, np.tril(lower, -1).T, out=self.inverse)
         self.r, self.q = g[1] - posterior.weights, g[2] + 0.5 * w
-        # V² by its elements: off the diagonal V is −A⁻¹ / w.
+        # Square the entries of V, which is −A⁻¹ / w off the diagonal.
         squares = (self.inverse / w) ** 2
         np.fill_diagonal(squares, posterior.variance**2)
         moved = posterior.variance * self.r - (self.inverse @ self.r - posterior.kept * self.r) / w
@@ -72,10 +72,10 @@ def label_regression(
     most: float,
     tolerance: float,
 ) -> Found:
-    """Label regression with a noise σ between `least` and `most`.
+    """Run label regression with a noise σ between `least` and `most`.
 
-    `start` (1,) is overwritten by log σ; it is not used as a start, since the limits are evaluated in any case.
-    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`.
+    `start` (1,) is overwritten by log σ, and not used otherwise, since both limits are always evaluated. `terms` is the
+    kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`.
     """
     regression = _Regression(problem, terms)
     posterior = regression.posterior
@@ -97,7 +97,7 @@ def _maximise(
 ) -> tuple[float, int, float]:
     """Find the zero of the bound's slope by the Illinois method, or the better limit.
 
-    Returns bound, status and log σ; the regression is left there.
+    Return bound, status and log σ, at which `regression` was evaluated last.
     """
 
     def look(at: float) -> tuple[float, int, float]:
@@ -106,7 +106,7 @@ def _maximise(
             return np.nan, NOT_POSITIVE_DEFINITE, np.nan
         if not np.isfinite(bound + slope):
             return np.nan, NOT_FINITE, np.nan
-        # A slope that points out of the limits counts as zero.
+        # A slope that points out of the interval counts as zero.
         outward = (at == low and slope < 0.0) or (at == high and slope > 0.0)
         history.add(bound, 0.0 if outward else abs(slope))
         found = outward or abs(slope) < tolerance * (1.0 + abs(bound))
@@ -141,16 +141,16 @@ def _maximise(
 
 @dataclass(frozen=True)
 class LabelRegression(Approximator):
-    """Regression on labels −1 and +1; the evidence is the lower bound of the classifier's evidence by its Gaussian.
+    """Regression on labels −1 and +1. The evidence is the classifier's lower bound for the Gaussian of the regression.
 
-    The standard deviation of the noise maximises the bound between two limits.
+    The standard deviation of the noise maximises the bound between its limits.
 
     Parameters
     ----------
     tolerance : float
-        Tolerance of the slope of the bound in the logarithm of the noise, relative to the bound if the bound is large.
+        Tolerance of the bound's slope in the log of the noise, relative to the bound if the bound is large.
     max_iterations : int
-        Largest number of noise values to try.
+        Largest number of noise values that are tried.
     least, most : float
         Limits of the standard deviation of the noise.
     """
@@ -173,7 +173,7 @@ class LabelRegression(Approximator):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether the likelihood is of two classes."""
+        """Return whether the likelihood is of two classes."""
         return super().approximates(likelihood) and likelihood.n_classes(1) == 2
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
@@ -181,5 +181,5 @@ class LabelRegression(Approximator):
         return label_regression(problem, start, history, terms=terms, **self.settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: the logarithm of the noise."""
+        """Length of the start: the log of the noise."""
         return 1

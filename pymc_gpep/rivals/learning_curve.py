@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_active(fit: Any) -> None:
-    """Raise a TypeError unless this is a fit by active rows."""
+    """Raise a TypeError if this is not a fit by active rows."""
     if not hasattr(fit, "active"):
         what = f"a fit by {fit.log_posterior.by}" if isinstance(fit, Fit) else f"a {type(fit).__name__}"
         raise TypeError(f'fit must be a fit by pm.fit(method="ivm"), but is {what}.')
@@ -40,26 +40,25 @@ def learning_curve(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     probabilities: str | None = None,
 ) -> xr.Dataset:
-    """Score predictions of a fit by its first active rows, for an increasing number of rows.
+    """Return scores of predictions by the first active rows of a fit, for increasing numbers of rows.
 
-    Hyperparameters are taken from the fit. If the fit has `polish`, sites are iterated to a fixed point on the rows
-    that count.
+    Hyperparameters are taken from the fit. If the fit has `polish`, sites are iterated to a fixed point on the included
+    rows.
 
     Parameters
     ----------
     fit : Fit
-        Fit that `pm.fit(method="ivm")` returned.
+        Result of `pm.fit(method="ivm")`.
     Xnew : array (m, d)
         New inputs.
     ynew : array (m,) of int
         Observations at the new inputs.
     every : int
-        Number of active rows between scores; the last score is for all active rows.
+        Number of active rows between two scores. The last score is for all active rows.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values of the model. Without it the covariance is read from the graph of the
-        model.
+        Processes of the latent values. By default the covariance is read from the graph of the model.
     probabilities : str, optional
-        How class probabilities are computed, as in `fit.predict`.
+        Computation of class probabilities, as in `fit.predict`.
 
     Returns
     -------
@@ -71,7 +70,7 @@ def learning_curve(
     TypeError
         If `every` is not a whole number, or `fit` is not a fit by active rows.
     ValueError
-        If inputs or labels do not fit the model, or `every` is not positive.
+        If inputs or labels do not match the model, or if `every` is not positive.
 
     Examples
     --------
@@ -123,17 +122,16 @@ def plot_active(
     Parameters
     ----------
     fit : Fit
-        Fit that `pm.fit(method="ivm")` returned.
+        Result of `pm.fit(method="ivm")`.
     gp : pm.gp.Latent or sequence of them, optional
-        Processes that made the latent values of the model. Without it the covariance is read from the graph of the
-        model.
+        Processes of the latent values. By default the covariance is read from the graph of the model.
     Xnew : array (m, d), optional
-        New inputs of which one or two vary, two on a regular grid, see `input_grid`. The default is a grid around the
-        data.
+        New inputs, of which one or two vary; two must form a regular grid, see `input_grid`. The default is a grid
+        around the data.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     ring_kwargs : dict, optional
-        Arguments of `Axes.scatter`: the rings.
+        Arguments of `Axes.scatter` for the rings.
     **kwargs
         Arguments of `plot_probabilities`.
 
@@ -146,7 +144,7 @@ def plot_active(
     TypeError
         If `fit` is not a fit by active rows.
     ValueError
-        If more than two inputs vary, or if `Xnew` is not given and the data have more than two inputs.
+        If more than two inputs vary, or if `Xnew` is missing and the data have more than two inputs.
 
     Examples
     --------
@@ -190,7 +188,7 @@ def plot_learning_curve(
     Parameters
     ----------
     curves : Dataset or dict of them
-        Results of `gpep.diagnostics.learning_curve`, with their names where there are several.
+        Results of `gpep.diagnostics.learning_curve`, by name if there are several.
     axes : array of matplotlib.axes.Axes, optional
         Two axes.
     line_kwargs : dict, optional

@@ -1,7 +1,7 @@
 """Variational Bayes of latent values, hyperparameters and their parents together (Girolami and Rogers 2006).
 
-Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with the parents ψ of the
-priors of φ at a point. Here v are utilities, and φ the hyperparameters of the latent values' prior. A step sets
+Girolami and Rogers (2006, sections 4.3 and 4.4) approximate the posterior by q(f) q(v) q(φ), with the parents ψ of the
+priors of φ at a point. Here v are utilities, and φ are the hyperparameters of the latent values' prior. A step computes
 
     q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
 
@@ -9,12 +9,12 @@ priors of φ at a point. Here v are utilities, and φ the hyperparameters of the
 
     ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained.                                             equation 4.8
 
-To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). If latent functions have
-hyperparameters of their own, q(φ) is a product. Each block of hyperparameters then has weights from its own latent
-functions alone (equation 4.5 and appendix A.3).
+Evaluating K at φ̃ is the paper's first-order approximation of E[K⁻¹] (appendix A.1). If latent functions have separate
+hyperparameters, q(φ) is a product. Then each block of hyperparameters has weights from its latent functions alone
+(equation 4.5 and appendix A.3).
 
-The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). Let N(m, K) be the prior of the
-latent values at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The terms have one of these forms:
+The log weight of a draw is a sum over latent functions k of terms r_k(φ). Let N(m, K) be the prior of the latent values
+at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The forms of the terms are:
 
 - "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), of the program behind the results of Girolami and Rogers (2006).
 
@@ -24,15 +24,15 @@ latent values at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilit
 
 - "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, which has no trace.
 
-Two of them bound log p(y | ψ̃) from below, as far as the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is its expectation.
-With weights by the latent values, and with weights by the utilities, the bound is
+Two of them bound log p(y | ψ̃) from below, if the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is replaced by its
+expectation. The bounds for "latent" and "utilities" are
 
     Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s,
 
     Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s,
 
-the latter for q(v) = N(f̃, I) truncated to the cones of the labels. The documentation's page on mathematics derives the
-authors' weights.
+The second is for q(v) = N(f̃, I) truncated to the cones of the labels. The documentation's page on mathematics derives
+the weights "authors".
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -71,46 +71,46 @@ from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
 
 class LatentValues(NamedTuple):
-    """q(f), and its terms of the bounds."""
+    """Distribution q(f), and its terms in the bounds."""
 
     mean: Array
-    """f̃, (c, n)."""
+    """Mean f̃, (c, n)."""
     roots: Array
-    """R_k, (1 or c, n, n), with S_k = R_k R_kᵀ."""
+    """Roots R_k (1 or c, n, n), with S_k = R_k R_kᵀ."""
     bound: float
-    """Of the log evidence at the hyperparameters that K is of."""
+    """Bound of the log evidence at the hyperparameters of K."""
     rest: float
-    """Of the bound of log p(y | ψ̃) all but what the draws say, weighted by latent values."""
+    """Terms of the bound of log p(y | ψ̃) that do not depend on draws, for weights by latent values."""
     rest_by_utilities: float
-    """The same where they are weighted by utilities."""
+    """The same terms for weights by utilities."""
     utilities: Array
-    """Their means under q(v), (c, n)."""
+    """Means of the utilities under q(v), (c, n)."""
     start: Array | None
-    """Where a solve near by starts."""
+    """Start of a solve at similar hyperparameters."""
 
 
 class Weights(NamedTuple):
-    """Rule for weights of draws, with the properties of steps that use it."""
+    """Rule for the weights of draws, with settings of the steps that use it."""
 
     each: Callable[[Moments, LatentValues], Array]
-    """The r_k, (c,), of a prior of the latent values."""
+    """Function that returns r_k, (c,), for a prior of the latent values."""
     rest: Callable[[LatentValues], float] | None
-    """Of the bound of log p(y | ψ̃) all but what the draws say; None where there is no bound."""
+    """Function that returns the bound's terms that do not depend on draws; None without a bound."""
     updates: int | None
-    """Updates of the latent values in a step; None for as many as they need."""
+    """Number of updates of the latent values in a step; None until convergence."""
     from_priors: bool
-    """Whether steps begin at the means of the priors, and not at the maximum of the hyperparameters' posterior."""
+    """Whether steps begin at the prior means, and not at the maximum of the hyperparameters' posterior."""
 
 
 def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = None) -> Array:
-    """The average of log p(f_k), (c,), over functions f_k that are Gaussian.
+    """Return the average of log p(f_k), (c,), over Gaussian functions f_k.
 
     Parameters
     ----------
     prior : DensePrior
     mean : array (c, n)
     roots : array (1 or c, n, n), optional
-        R_k, one for all functions or one for each, with covariance R_k R_kᵀ; without them f is the mean.
+        Roots R_k of their covariances R_k R_kᵀ, one for all functions or one for each. Without them f is the mean.
 
     Raises
     ------
@@ -130,9 +130,9 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
 
 
 def covariance_roots(posterior: Posterior) -> Array:
-    """Return roots R_k (1 or c, n, n) of posterior covariances R_k R_kᵀ; a single root if all covariances are equal.
+    """Return roots R_k (1 or c, n, n) of posterior covariances R_k R_kᵀ; a single root if the covariances are equal.
 
-    With K_k = L_k L_kᵀ these are L_k M_k⁻ᵀ, M_k M_kᵀ = I + L_kᵀ D_k L_k, which subtracts nothing.
+    For K_k = L_k L_kᵀ they are L_k M_k⁻ᵀ with M_k M_kᵀ = I + L_kᵀ D_k L_k, computed without subtraction.
     """
     shared = len(posterior.prior.k) == 1 and (posterior.precision == posterior.precision[0]).all()
     found = []
@@ -169,25 +169,25 @@ WEIGHTS: dict[str, Weights] = {
     "latent": Weights(_by_latent_values, lambda latent: latent.rest, None, False),
     "printed": Weights(_as_printed, None, 1, True),
 }
-"""By name, the default first."""
+"""Rules for weights by name, the default first."""
 
 
-_STEP = 1e-4  # Step of differences for second derivatives.
-_POLISH = 6  # Number of Newton steps; each reduces the error by 10⁷.
+_STEP = 1e-4  # Step of finite differences for second derivatives.
+_POLISH = 6  # Number of Newton steps. Each reduces the error by a factor of 10⁷.
 _LARGEST = 1.0  # Largest Newton step.
 
 
 def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapping[str, Any]) -> PointType:
-    """Values of the parents' value variables at the maximum of their log density, unconstrained, given the children.
+    """Return the parents' value variables at the maximum of their unconstrained log density given the children.
 
-    For a conjugate pair, φ ~ Exponential(ψ) with ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). This is also
-    the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8), by the Jacobian of the logarithm.
+    For the conjugate pair φ ~ Exponential(ψ), ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). By the Jacobian
+    of the logarithm this is also the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8).
 
     Parameters
     ----------
     hierarchy : Hierarchy
     start : dict
-        Initial values of these variables. Further variables may be included.
+        Initial values of these variables. It may contain further variables.
     children : mapping
         Children by name, on their natural scale.
     """
@@ -218,7 +218,7 @@ def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapp
             np.linalg.cholesky(0.5 * (curvature + curvature.T))
             step = np.linalg.solve(curvature, here)
         except np.linalg.LinAlgError:
-            break  # a ridge, along which no point is better than another
+            break  # Along a ridge all points are equally good.
         if not np.abs(step).max() < _LARGEST:
             break
         found = found + step
@@ -226,12 +226,12 @@ def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapp
 
 
 class Blocks(NamedTuple):
-    """Blocks of hyperparameters, with their latent functions."""
+    """Blocks of hyperparameters, and the latent functions of each."""
 
     functions: NDArray[np.bool_]
-    """Whether a function's density weighs the draws of a block, (b, c)."""
+    """Mask (b, c) of the functions whose densities weigh the draws of each block."""
     of: dict[str, NDArray[np.int64]]
-    """The block of each entry of the children, by name."""
+    """Block of each entry of the children, by name."""
 
 
 def find_blocks(
@@ -240,18 +240,18 @@ def find_blocks(
     there: Mapping[str, Array],
     moments: Callable[[Mapping[str, Array]], Moments],
 ) -> Blocks:
-    """Group hyperparameters by the functions whose priors change with them.
+    """Return blocks of hyperparameters, by the functions whose priors they change.
 
-    Functions that share a covariance have one block with all hyperparameters. Functions that share a hyperparameter
-    belong to one block. Entries of a variable that depend on each other are in one block. So are variables of which one
-    is in the prior of the other.
+    Functions with the same covariance have one block with all hyperparameters. Functions with a common hyperparameter
+    are in the same block. Dependent entries of a variable are in the same block, and so are variables of which one is
+    in the prior of the other.
 
     Parameters
     ----------
     hierarchy : Hierarchy
-    here, there : mapping
+    Children by name, on their natural scale. The values must differ.
         Children by name, on their natural scale; values must differ.
-    moments : callable
+    Function that returns the prior of the latent values for such children.
         The prior of the latent values at such children.
     """
     children = {name: np.asarray(here[name], dtype=np.float64) for name in hierarchy.children}
@@ -290,26 +290,26 @@ _TOGETHER = 16  # Number of densities that are evaluated in parallel.
 
 
 class Step(NamedTuple):
-    """Result of one step."""
+    """Result of a step."""
 
     theta: Array
-    """φ̃ and ψ̃, flat, unconstrained."""
+    """φ̃ and ψ̃ as a flat unconstrained vector."""
     latent: LatentValues
-    """With the hyperparameters that the step began with."""
+    """Distribution q(f) at the hyperparameters where the step began."""
     draws: Array
-    """φ_s with the ψ̃ that they were drawn for, flat, unconstrained, (draws, d)."""
+    """Draws φ_s, with the ψ̃ that they were drawn for, flat and unconstrained, (draws, d)."""
     log_weights: Array
-    """Σ_k r_k over the functions of a block, (b, draws); −inf where a covariance has no Cholesky factor."""
+    """Σ_k r_k over the functions of each block, (b, draws); −∞ if a covariance has no Cholesky factor."""
     blocks: NDArray[np.int64]
-    """The block of each entry of θ, (d,), −1 for parents."""
+    """Block of each entry of θ, (d,); −1 for parents."""
     joint_bound: float
-    """Of log p(y | ψ̃), with the ψ̃ of the draws; NaN where the weights make none."""
+    """Bound of log p(y | ψ̃) with the ψ̃ of the draws; NaN for weights without a bound."""
 
     def joint_draws(self, random_seed: int) -> tuple[Array, Array]:
-        """Draws of all hyperparameters (draws, d), and the logarithms of their weights (draws,).
+        """Return draws of all hyperparameters (draws, d), and their log weights (draws,).
 
-        A single block has its draws with their weights. Several blocks are independent: the draws of each block are
-        resampled by their weights, and combined in order.
+        With a single block these are its draws and weights. Several blocks are independent: draws of each are resampled
+        by their weights, and combined in order.
         """
         if len(self.log_weights) == 1:
             return self.draws, self.log_weights[0]
@@ -332,14 +332,14 @@ def mean_field_steps(
     utilities: Array | None = None,
     random_seed: int = 0,
 ) -> Iterator[Step]:
-    """Yield the steps from hyperparameters θ, without end.
+    """Yield steps without end, from hyperparameters θ.
 
     Parameters
     ----------
     log_posterior : DenseLogPosterior
-        By variational Bayes of a multinomial probit.
+        Log posterior by variational Bayes, for a multinomial probit.
     theta : array (d,)
-        Unconstrained.
+        Hyperparameters, unconstrained.
     draws : int
         Number of new draws in each step.
     weights : str
@@ -347,15 +347,15 @@ def mean_field_steps(
     inner : int, optional
         Number of updates (4.6) of q(f) in a step. The default depends on the weights.
     utilities : array (c, n), optional
-        Mean utilities for the first of these updates; at the prior mean if not given.
+        Mean utilities for the first update. The default is their value at the prior mean.
     random_seed : int
 
     Raises
     ------
     StructureError
-        If the model has no hyperparameters that can be drawn from their priors.
+        If no hyperparameters can be drawn from their priors.
     ValueError
-        If the prior covariance is invalid at the mean of the hyperparameters or at all draws.
+        If the prior covariance is invalid at the mean of the hyperparameters, or at all draws.
     """
     hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     sample, flat = hierarchy.sampler(random_seed), log_posterior.space.flat
@@ -411,12 +411,12 @@ def _shown(values: dict[str, Array], names: list[str]) -> str:
 
 
 def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the block of each entry of θ, (d,), from the blocks of the entries of children on their natural scale."""
+    """Return the block of each entry of θ, (d,), given the block of each entry of the children."""
     owners = np.array(log_posterior.space.owners)
     found = np.full(owners.size, -1)
     for name, blocks in of.items():
         own = owners == name
-        # A variable whose transform changes the number of entries is in a single block.
+        # If a transform changes the number of entries, all entries of the variable are in the same block.
         found[own] = blocks.ravel() if blocks.size == own.sum() else blocks.flat[0]
     return found
 
@@ -424,7 +424,7 @@ def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int
 def _latent_values(
     log_posterior: DenseLogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
 ) -> LatentValues:
-    """Return q(f) at some hyperparameters, starting from the previous q(f), or first from mean utilities."""
+    """Return q(f) at these hyperparameters, starting from the last q(f), or at first from mean utilities."""
     approximator = log_posterior.approximator
     assert isinstance(approximator, VariationalBayes)
     k, prior_mean, labels, likelihood = log_posterior.moments(theta)
@@ -462,7 +462,7 @@ def _latent_values(
 def _log_weights(
     log_posterior: DenseLogPosterior, thetas: Array, latent: LatentValues, kind: Weights, functions: NDArray[np.bool_]
 ) -> Array:
-    """Σ_k r_k over the functions of each block, (b, draws), of hyperparameters θ_s (draws, d)."""
+    """Return Σ_k r_k over the functions of each block, (b, draws), for hyperparameters θ_s (draws, d)."""
 
     def of_each(moments: Moments) -> Array:
         try:
@@ -478,38 +478,37 @@ def _log_weights(
     return np.stack([each[:, own].sum(axis=1) for own in functions])
 
 
-_PATIENCE = 5  # Number of steps over which the bound must rise, since it is random.
+_PATIENCE = 5  # Number of steps within which the bound must rise. It is random.
 
 
 @dataclass(frozen=True)
 class MeanField(HyperMethod):
-    """Variational Bayes of the hyperparameters with their parents, by weighted draws from their priors.
+    """Variational Bayes of hyperparameters and their parents, by weighted draws from priors.
 
     Each step computes the posterior of the latent values, then weights, then parents, see
-    `pymc_gpep.rivals.mean_field`. Weights belong to new draws of the hyperparameters from their priors given their
-    parents. The parents are at their most probable values given the mean of the hyperparameters. That mean is taken on
-    the natural scale. Nodes are the draws of the last step; given a node the latent values have the Gaussian of the
-    approximation there. Where latent functions have hyperparameters of their own, each has its own posterior, with
-    weights from that function's latent values alone.
+    `pymc_gpep.rivals.mean_field`. The weights belong to new draws of the hyperparameters from their priors given the
+    parents. Parents are at their most probable values given the mean of the hyperparameters on the natural scale. Nodes
+    are the draws of the last step. At a node latent values have the Gaussian of the approximation. If latent functions
+    have separate hyperparameters, each has a separate posterior, with weights from its latent values alone.
 
     Parameters
     ----------
     draws : int
-        Draws in each step; at least 100, so that their weights have a tail.
+        Number of draws in each step; at least 100, so that the weights have a tail.
     steps : int
-        Limit on steps.
+        Largest number of steps.
     weights : {"authors", "utilities", "latent", "printed"}
-        Rule for the weights of draws, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights of Girolami and
-        Rogers' own program, and predict best on the paper's data. They are for functions of variance 1, make no bound,
-        and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y); the bound of
-        `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its
-        toy. `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a
-        step. The remaining rules begin at the maximum and update the latent values until convergence.
+        Rule for the weights of draws, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights in the program of
+        Girolami and Rogers, which predict best on the paper's data. They are for functions of variance 1, have no
+        bound, and do not learn a magnitude. `"utilities"` and `"latent"` have bounds of log p(y), of which that of
+        `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs in its
+        toy example. `"authors"` and `"printed"` begin at the prior means, and update latent values once in each step.
+        All other rules begin at the maximum, and update latent values until convergence.
     inner : int, optional
-        Number of updates of the latent values in a step; the default depends on the weights.
+        Number of updates of the latent values in a step. The default depends on the weights.
     tolerance : float
-        The method ends after five steps without this relative increase of the bound. With weights without a bound all
-        steps are made. A message then states whether the bound at the mean of the hyperparameters still rises.
+        The method ends after five steps without this relative increase of the bound. Weights without a bound take all
+        steps. A message then states whether the bound at the mean of the hyperparameters still rises.
 
     Examples
     --------
@@ -529,13 +528,13 @@ class MeanField(HyperMethod):
 
     @property
     def _bounded(self) -> bool:
-        """Whether the weights make a bound of log p(y)."""
+        """Whether the weights have a bound of log p(y)."""
         return WEIGHTS[self.weights].rest is not None
 
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
-        """Return the last step's draws with positive weight, and the bound of log p(y) given the parents."""
+        """Return the draws of the last step with positive weight, and the bound of log p(y) given the parents."""
         self.check(log_posterior.approximator, log_posterior.name)
         bounds: list[float] = []
         rises = True
@@ -588,7 +587,7 @@ class MeanField(HyperMethod):
         )
 
     def _weighing(self, step: Step) -> Weighing:
-        """Return the reliability of the weights, of the worst block."""
+        """Return the reliability of the weights in the worst block."""
         blocks = [Weighing.of(logs, smooth(logs[np.isfinite(logs)])[1]) for logs in step.log_weights]
         error = float(np.linalg.norm([block.estimate.error for block in blocks]))
         return Weighing(

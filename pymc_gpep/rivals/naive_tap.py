@@ -16,11 +16,11 @@ from pymc_gpep.solvers.problem import Found, History, Problem
 
 @dataclass(frozen=True)
 class NaiveTAP(NewtonApproximation):
-    """Sites that match tilted moments under cavities that are as wide as the prior.
+    """Sites that match tilted moments under cavities with the variances of the prior.
 
-    The method is EP with every cavity's variance replaced by the prior variance K_ii, an upper limit of it. This is the
-    naive mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact
-    for points that are independent under the prior. These papers give no evidence; here it is EP's expression with
+    The method is EP with each cavity variance replaced by its upper limit, the prior variance K_ii. It is the naive
+    mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact for
+    points that are independent under the prior. These papers have no evidence. Here it is the expression of EP with
     these cavities.
     """
 
@@ -31,7 +31,7 @@ class NaiveTAP(NewtonApproximation):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether site precisions are bounded. Prior variances in place of cavities need bounded precisions."""
+        """Return whether site precisions are bounded, as prior variances in place of cavity variances require."""
         return super().approximates(likelihood) and bool(np.isfinite(likelihood.largest_precision))
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

@@ -4,17 +4,18 @@ With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s) for independent stan
 
     Ẑ(θ, z) = Z̃(θ) (w_1 + … + w_S) / S
 
-has the mean p(y | θ), so p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
-2009). A particle s chosen with probability w_s / Σ w has f_s from the posterior at θ. Three moves make this a chain:
+has the mean p(y | θ). So p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
+2009). A particle s that is chosen with probability w_s / Σ w has f_s from the posterior given θ. A chain has three
+moves:
 
-1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and further z from N(0, I). This is
-   their distribution given θ, f and the choice of the first particle, so that no estimate is ever stuck at a lucky
-   value.
+1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and all other z from N(0, I). That is
+their distribution given θ, f and the choice of the first particle. So the chain is never stuck at an accidentally large
+estimate.
 
 2. Hyperparameters and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt
    2018).
 
-3. A particle is chosen, which is the next f.
+3. A particle is chosen, which becomes the next f.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -41,71 +42,68 @@ from pymc_gpep.samplers.guided import GuidedStepState, SiteModel, solution_sites
 
 
 class EvidenceEstimate(NamedTuple):
-    """An unbiased estimate of the evidence by importance sampling."""
+    """Unbiased estimate of the evidence by importance sampling."""
 
     log_evidence: float
     log_weights: Array
-    """Log likelihood less log sites of each particle, (particles,)."""
+    """Log likelihood minus log sites of each particle, (particles,)."""
     f: Array
     """Latent values of the particles, (particles, c, n)."""
 
     @property
     def weights(self) -> Array:
-        """Return the share of each particle in the estimate; shares sum to 1."""
+        """Return the share of each particle in the estimate."""
         return np.asarray(softmax(self.log_weights))
 
     @property
     def standard_error(self) -> float:
-        """Return the standard error of the log evidence, judged by how the weights differ (delta method)."""
+        """Return the standard error of the log evidence, from the variation of the weights (delta method)."""
         weights = self.weights
         return float(weights.std() * np.sqrt(weights.size))
 
 
 @dataclass_state
 class PseudoMarginalState(GuidedStepState):
-    """Adapted quantities, and the latent values of a chain for a marginal model."""
+    """Adapted quantities, and latent values of a chain for a marginal model."""
 
     latent: dict[str, NDArray[np.float64]]
 
 
 class PseudoMarginal(EllipticalSlice):
-    """Sample hyperparameters with the evidence estimated without bias, and latent values with them.
+    """Sample hyperparameters by unbiased estimates of the evidence, and latent values with them.
 
-    The evidence is estimated by importance sampling from the Gaussian of an approximation that is solved anew wherever
-    the hyperparameters are proposed to go (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has
-    the exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. At
-    fixed hyperparameters they then move by elliptical slice sampling.
+    The evidence is estimated by importance sampling from the Gaussian of an approximation, which is solved for each
+    proposal of the hyperparameters (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has the
+    exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. Then
+    these move by elliptical slice sampling at fixed hyperparameters.
 
-    Each proposal takes a solve, which allows larger moves of the hyperparameters than the interpolated sites of
-    `EllipticalSlice` and `GuidedHMC`. But interpolated sites are nearly free.
+    Each proposal takes a solve. In return, hyperparameters can move further than with the interpolated sites of
+    `EllipticalSlice` and `GuidedHMC`, which cost almost nothing.
 
-    For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: it does not use the
-    evidence in the model's Potential. Its latent values are not stored, and `gpep.recover_latent` draws new values from
-    the approximation. For exact latent values sample the original model.
+    For a model from `gpep.marginalize`, the step samples the hyperparameters exactly: it ignores the evidence in the
+    model's Potential. Latent values are not stored, and `gpep.recover_latent` draws new values from the approximation.
+    For exact latent values sample the original model.
 
     Parameters
     ----------
-    vars : sequence of TensorVariable, optional
-        Latent values and hyperparameters, all if not given. For a marginal model all
-        hyperparameters.
+    Latent values and hyperparameters; the default is all. For a marginal model all hyperparameters.
     particles : int
-        Number S of draws of the latent values for an estimate. With a single draw, hyperparameters and latent values
-        move jointly. With many, hyperparameters move as if the latent values were integrated out, provided that the
-        approximation is good. Log weights with a standard deviation σ need about exp(σ²) particles.
+        Number S of draws of the latent values for an estimate. With one draw, hyperparameters and latent values move
+        jointly. With many draws and a good approximation, hyperparameters move as if latent values were integrated out.
+        If log weights have the standard deviation σ, about exp(σ²) particles are needed.
     correlation : float
-        Correlation ρ between the normals of the particles and the normals of a proposal, from 0 (independent estimates)
-        to 1 (the same normals). A smaller correlation adds noise to the ratio of two estimates. Below 1 the acceptance
-        can become so low that no step is small enough. The normals are renewed in every draw for any ρ.
+        Correlation ρ between the normals of the particles and of a proposal: 0 for independent estimates, 1 for equal
+        normals. A smaller correlation adds noise to the ratio of two estimates. Then the acceptance may be low for any
+        step size. All normals are drawn again in every draw, for any ρ.
     sweeps : int
-        Ellipses in each draw.
+        Number of ellipses for each draw.
     model : pm.Model, optional
-        A model with latent values, or a model that `gpep.marginalize` returned.
+        Model with latent values, or a model from `gpep.marginalize`.
 
     Raises
     ------
     StructureError
-        If the model has no latent values, of Gaussian processes or sums of effects, or if the guide cannot approximate
-        it.
+        If the model has no Gaussian process and no sum of effects, or if the guide cannot approximate it.
     TypeError
         If `particles` is not a whole number.
     ValueError
@@ -113,20 +111,20 @@ class PseudoMarginal(EllipticalSlice):
 
     Notes
     -----
-    The sampler statistics `pseudo_marginal_acceptance` and `hyper_scale` are of the proposals of hyperparameters.
-    `log_evidence` is the log of the estimate that a draw was left with. Its mean exceeds the log evidence,
-    since high estimates are accepted more often. `log_evidence_sd` is its standard error, judged by the particles
-    themselves. `ellipse_evaluations` is the mean number of evaluations of the likelihood for one ellipse.
+    The sampler statistics `pseudo_marginal_acceptance` and `hyper_scale` describe the proposals of hyperparameters.
+    `log_evidence` is the log of the last accepted estimate. Its mean exceeds the log evidence, since high estimates are
+    accepted more often. `log_evidence_sd` is its standard error, from the particles. `ellipse_evaluations` is the mean
+    number of likelihood evaluations for an ellipse.
 
-    Where the approximation does not converge, it is replaced by sites extrapolated from near the mode, since any sites
-    give an unbiased estimate. They depend on the hyperparameters alone, never on where the chain has been.
+    If the approximation does not converge, its sites are replaced by sites extrapolated from the mode: the estimate is
+    unbiased for any sites. They depend only on the hyperparameters, and not on the history of the chain.
 
     Examples
     --------
     >>> with model:
     ...     idata = pm.sample(step=gpep.samplers.PseudoMarginal())
 
-    Draws of the hyperparameters alone:
+    Draws of hyperparameters alone:
 
     >>> marginal = gpep.marginalize(model)
     >>> idata = pm.sample(model=marginal, step=gpep.samplers.PseudoMarginal(model=marginal))
@@ -187,7 +185,7 @@ class PseudoMarginal(EllipticalSlice):
         return super().read(model, likelihood) if self._marginal is None else self._marginal
 
     def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
-        # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
+        # Always begin from the same sites, so that the estimate is a function of hyperparameters and normals.
         solved = solution_sites(self._solved(prior, point, self._start))
         return super().sites(fitted, prior, point) if solved is None else solved
 
@@ -199,7 +197,7 @@ class PseudoMarginal(EllipticalSlice):
         )
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
-        """Return the estimate at a point by standard normals z, an array of the whitening's shape for each particle."""
+        """Return the estimate at a point for standard normals z, an array of the whitening's shape per particle."""
         f = np.stack([whitening.latent(each) for each in z])
         log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
         log_weights[np.isnan(log_weights)] = -np.inf
@@ -242,7 +240,7 @@ class PseudoMarginal(EllipticalSlice):
         }  # fmt: skip
 
     def _correlated(self, z: Array) -> Array:
-        """Standard normals of the same shape, correlated with z."""
+        """Return standard normals with the correlation ρ to z."""
         if self.correlation == 1.0:
             return z
         return self.correlation * z + np.sqrt(1.0 - self.correlation**2) * self.rng.standard_normal(z.shape)

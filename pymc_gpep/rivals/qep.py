@@ -1,4 +1,4 @@
-"""Expectation propagation by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3).
+"""EP by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3).
 
 The posterior has the form of nested EP, and tilted moments are computed by quadrature.
 """
@@ -24,13 +24,13 @@ from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.site_ep import site_ep
 
 Rule = Literal["truncated", "gauss_hermite"]
-"""What a quadrature rule stands on: the truncated normal behind the probit factors, or the cavity."""
+"""Distribution on which a quadrature rule is based: the truncated normal of the probit factors, or the cavity."""
 
-_MOST_NODES = 10**6  # Largest number of nodes for each point and sweep.
+_MOST_NODES = 10**6  # Largest number of nodes for each point in a sweep.
 
 
 def quadrature_rule(rule: Rule, order: int) -> Array:
-    """Return nodes and log weights of a rule for one dimension, (2, order), in the form of the kernel.
+    """Return nodes and log weights of a one-dimensional rule, (2, order), for the kernel.
 
     See `pymc_gpep.rivals.kernels.quadrature_ep`.
     """
@@ -44,27 +44,27 @@ def quadrature_rule(rule: Rule, order: int) -> Array:
 
 @dataclass(frozen=True)
 class QEP(AcceleratedEP):
-    """EP with between-class coupling like `"nested_ep"`, but tilted moments by quadrature.
+    """EP with couplings between classes as in `"nested_ep"`, and tilted moments by quadrature.
 
-    With full sites this is EP without further approximations, up to quadrature's error, and the target of nested EP.
-    Time grows with (n(c − 1))³ where prior covariances are matrices. With diagonal sites, the choice of Riihimäki,
-    Jylänki and Vehtari (2013), the posterior has nested EP's structure and cost. They match the tilted means, and of
-    the tilted covariances only the diagonal of the precision that they add. So their fixed point is not a stationary
-    point of the evidence. The reported derivatives treat the sites as constants, and differ from derivatives of the
-    evidence by about one percent.
+    With full sites this is EP without further approximations, apart from errors of the quadrature. Nested EP
+    approximates it. The time is proportional to (n(c − 1))³ if prior covariances are matrices. With diagonal sites, as
+    in Riihimäki, Jylänki and Vehtari (2013), the posterior has the structure and cost of nested EP. Diagonal sites
+    match the tilted means, and only the diagonal of the precision that tilted covariances add. So their fixed point is
+    not a stationary point of the evidence. Derivatives are computed for constant sites, and differ from derivatives of
+    the evidence by about one percent.
 
     Parameters
     ----------
     order : int
-        Nodes for each dimension of the quadrature.
+        Number of nodes in each dimension of the quadrature.
     rule : {"truncated", "gauss_hermite"}
-        `"truncated"` integrates over c − 2 dimensions of the truncated normal distribution of the utilities given the
-        probit factors. It is equally accurate for large and small variances. `"gauss_hermite"` is the product rule in c
-        − 1 dimensions of the paper.
+        `"truncated"` integrates over c − 2 dimensions of a truncated normal distribution, of the utilities given the
+        probit factors. Its accuracy is the same for large and small variances. `"gauss_hermite"` is the paper's product
+        rule in c − 1 dimensions.
     full : bool
         Whether sites are full or diagonal.
     max_size : int
-        Largest number cn of latent values to accept with full sites where prior covariances are matrices.
+        Largest accepted number cn of latent values, for full sites and prior covariances that are matrices.
     """
 
     order: int = field(default=10, metadata=at_least(1))
@@ -101,11 +101,11 @@ class QEP(AcceleratedEP):
         return posterior.found(site_ep(posterior, start.reshape(2, n, -1), history, update=update, **options))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """The nearest start if sites are full, since combinations of matrices may be indefinite."""
+        """Return the nearest start if sites are full, since combinations of matrices may be indefinite."""
         return starts[nearest].copy() if self.full else super().between(starts, weights, nearest)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from.
+        """Return the length of the start.
 
         Raises
         ------

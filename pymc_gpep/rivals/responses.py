@@ -1,7 +1,8 @@
-"""Couplings between latent functions that the sites of a method ignore, from tilted distributions at its result.
+"""Couplings between latent functions that a method's sites ignore, from tilted distributions at its result.
 
-A response is a posterior whose means follow a force like the means of the method, see `pymc_gpep.approximations.kl`.
-`nested_factors` returns the tilted factors of nested EP, for corrections of the evidence.
+A response is a posterior whose means respond to a force like the means of the method, see
+`pymc_gpep.approximations.kl`. `nested_factors` returns the tilted factors of nested EP, for corrections of the
+evidence.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
 def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Return π and ν (c, p) that match the tilted moments of p points as nearly as coupled sites can.
+    """Return π and ν (c, p) of coupled sites that match the tilted moments of p points as closely as possible.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
         A likelihood with `CoupledQuadrature`.
     labels : array (p,)
     mean, cov : arrays (c, p), (p, c, c)
-        Moments of the latent values without the sites.
+        Moments of the latent values without sites.
     """
     c, p = mean.shape
     update, conditioned = likelihood.computation(CoupledQuadrature)
@@ -44,10 +45,10 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
 
 
 def tilted_response(solution: Solution) -> Posterior:
-    """Response of an EP that matches marginals only; the likelihood must have `DifferenceFactors`.
+    """Return the response of an EP that matches marginals only. The likelihood must have `DifferenceFactors`.
 
-    The mean of a tilted distribution changes with the mean of its cavity, by the whole tilted covariance. By inner EP,
-    the precision that this adds to the cavity's precision is the precision of a site of nested EP.
+    The derivative of a tilted mean in the cavity mean is the whole tilted covariance. By inner EP, its inverse is the
+    precision of the cavity plus the precision of a site of nested EP.
     """
     posterior, labels = solution.posterior, solution.labels
     c, n = solution.mean.shape
@@ -63,7 +64,7 @@ def tilted_response(solution: Solution) -> Posterior:
 
 
 def projected_response(solution: Solution) -> Posterior:
-    """Response for a likelihood with `CoupledQuadrature`: a projection, exact for up to three classes."""
+    """Return the response for a likelihood with `CoupledQuadrature`, a projection, exact for up to three classes."""
     posterior = solution.posterior
     mean, cov = posterior.cavities(solution.mean, solution.cov)
     pi, _ = projected_sites(solution.likelihood, solution.labels, mean.T, cov)
@@ -71,20 +72,20 @@ def projected_response(solution: Solution) -> Posterior:
 
 
 def factorial_response(solution: Solution) -> Posterior:
-    """Return sites that turn the prior variance of each value given all other values into its variance v."""
+    """Return sites that reduce the prior variance of each value given all other values to its variance v."""
     posterior = solution.posterior
     v, k = posterior.precision, posterior.prior.k
-    sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # points without factor have no observation
+    sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # Points without factor have no observation.
     given_others = np.linalg.inv(k[:, has][:, :, has]).diagonal(axis1=1, axis2=2)
     sites[:, has] = np.maximum(1.0 / v[:, has] - given_others, 0.0)
     return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
 
 
 def nested_factors(solution: Solution) -> TiltedFactors:
-    """Return the tilted factors of nested EP at the same prior and labels, for corrections of other approximations.
+    """Return the tilted factors of nested EP for the same prior and labels, for corrections of another approximation.
 
-    Sites that match only some tilted means and covariances leave out terms with one loop, which are not small. Nested
-    EP is the sum of these terms.
+    If sites match only some tilted means and covariances, corrections lack the terms with one loop, which are not
+    small. Nested EP is the sum of these terms.
     """
     prior, method = solution.posterior.prior, NestedEP()
     nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)

@@ -15,7 +15,7 @@ from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.guided import guided
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning moves log ε by at most k^-0.6
+_FORGETTING = 0.6  # Exponent of the adaptation's gain: the k-th draw of tuning changes log ε by at most k^-0.6.
 
 
 @dataclass_state
@@ -28,43 +28,44 @@ class ScaledMetropolisState(StepMethodState):
 
 
 class ScaledMetropolis(LatentStep):
-    """Latent values by Metropolis-Hastings steps that leave their Gaussian prior invariant.
+    """Sample latent values by Metropolis-Hastings steps under which their Gaussian prior is invariant.
 
-    Latent values belong to Gaussian processes, or to sums of effects; for sums the step moves their standard normals.
-    From f the step proposes m + √(1 − ε²) (f − m) + ε L n, with n ~ N(0, I) and the prior N(m, L Lᵀ). It accepts by the
-    ratio of the likelihoods alone: O(c n²) and one evaluation of the likelihood each. Hyperparameters are for other
-    steps, NUTS if none is given.
+    Latent functions are Gaussian processes, or sums of effects; for sums the step moves standard normals of effects.
+    From f it proposes m + √(1 − ε²) (f − m) + ε L n with n ~ N(0, I), for the prior N(m, L Lᵀ). The ratio of
+    likelihoods alone determines acceptance. A proposal takes O(c n²) and one evaluation of the likelihood.
+    Hyperparameters are moved by other steps; by default by NUTS.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        The latent values, all that the model has.
+        Latent values of the model; all must be included.
     scale : float
         Initial ε, in (0, 1].
     updates : int
-        Proposals for each draw.
+        Number of proposals for each draw.
     target_accept : float
-        Target acceptance rate of ε during tuning, in (0, 1). Without tuning ε is constant.
+        Target acceptance rate while tuning, in (0, 1). Without tuning ε is constant.
     model : pm.Model, optional
     rng : int, Generator or None
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        Arguments of PyTensor's compilation.
     blocked : bool
         Latent values are always moved together.
 
     Raises
     ------
     StructureError
-        If the model has no such latent values, or if other free variables depend on them.
+        If latent functions are neither Gaussian processes nor sums of effects, or if other free variables depend on
+        them.
     TypeError
         If `updates` is not a whole number.
     ValueError
-        If `vars` names anything but latent values or leaves some out, or if an option is invalid.
+        If `vars` contains other variables or lacks latent values, or if an option is invalid.
 
     Notes
     -----
-    Sampler statistics: `metropolis_acceptance`, the accepted share of a draw's proposals, and
-    `metropolis_scale`, ε.
+    Sampler statistics are `metropolis_acceptance`, the share of accepted proposals in a draw, and `metropolis_scale`,
+    ε.
 
     Examples
     --------
@@ -132,7 +133,7 @@ class ScaledMetropolis(LatentStep):
         for step, level in zip(steps, levels, strict=True):
             proposal = shrink * x + step
             proposed = self._log_likelihood(point, prior.mean + proposal, prior)[0]
-            if proposed > height + level:  # never where it is NaN
+            if proposed > height + level:  # False if it is NaN.
                 x, height = proposal, proposed
                 accepted += 1
         acceptance = accepted / self.updates

@@ -15,19 +15,19 @@ from pymc_gpep.samplers.guided import GuidedStep
 class EllipticalSlice(GuidedStep):
     """Sample latent values by elliptical slice sampling, and the hyperparameters with them.
 
-    The ellipses belong to the Gaussian of an approximation near the posterior (Fagan, Bhandari and Cunningham 2016), or
-    to the prior (Murray, Adams and MacKay 2010). Latent values need no tuning, and their likelihood no derivative. The
-    sampler is exact: the guide affects only the ellipses.
+    The ellipses belong to a Gaussian near the posterior, from an approximation (Fagan, Bhandari and Cunningham 2016),
+    or of the prior (Murray, Adams and MacKay 2010). The step for latent values needs no tuning, and no derivative of
+    their likelihood. The sampler is exact: the guide affects only the ellipses.
 
     Parameters
     ----------
-    sweeps : int
+    Number of ellipses for each draw.
         Number of ellipses in each draw.
 
     Notes
     -----
-    Sampler statistics are `ellipse_evaluations`, the mean number of evaluations of the likelihood for an ellipse, and
-    with hyperparameters `hyper_acceptance` and `hyper_scale`.
+    Sampler statistics are `ellipse_evaluations`, the mean number of likelihood evaluations for an ellipse, and, for
+    models with hyperparameters, `hyper_acceptance` and `hyper_scale`.
 
     Examples
     --------

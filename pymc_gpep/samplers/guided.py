@@ -1,12 +1,12 @@
-"""Sites that guide a sampler, as functions of the hyperparameters. Steps by a random walk and by Hamiltonian dynamics.
+"""Sites that guide a sampler, as functions of the hyperparameters, and steps by random walk and Hamiltonian dynamics.
 
 An approximation is solved at the mode of the hyperparameters, and on both sides of the mode along each principal axis
-of the curvature. Parabolas interpolate the log precisions and the locations of the sites, and are
-constant far from the mode. The function is therefore cheap enough for every proposal. The sampler is exact for any
-sites, and fast if the sites resemble the likelihood.
+of the curvature. Parabolas interpolate the log precisions and the locations of the sites. Far from the mode they are
+constant. So the sites are cheap to compute for every proposal. The sampler is exact for any sites, and fast if the
+sites resemble the likelihood.
 
-If θ moves with fixed z, the latent values follow the posterior given the sites. If the sites are accurate, θ and z are
-nearly independent, and a random walk in θ crosses its whole posterior. Given f, or given the utilities of a Gibbs
+If θ moves while z is fixed, latent values follow the posterior under the sites. If the sites are accurate, θ and z are
+nearly independent, and a random walk in θ crosses all of its posterior. Given f, or given the utilities of a Gibbs
 sampler, the posterior of θ is much narrower. The random walk adapts its scale and directions only while tuning.
 
 `GuidedHMC` moves whitened latent values by Hamiltonian Monte Carlo.
@@ -48,16 +48,16 @@ from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
 _WIDEST = 2.0  # Largest standard deviation of an unconstrained hyperparameter.
-_DIFFERENCE = 0.05  # Step of differences for the curvature of the log posterior.
-_SIDE = 1.5  # Distance from the mode to the solutions on both sides, in standard deviations.
+_DIFFERENCE = 0.05  # Step of finite differences for the curvature of the log posterior.
+_SIDE = 1.5  # Distance of the solutions on both sides from the mode, in standard deviations.
 _REACH = 2.5  # Distance from the mode at which the parabolas become constant, in standard deviations.
-_SMALLEST = 1e-12  # Least precision of a site.
+_SMALLEST = 1e-12  # Smallest precision of a site.
 _MAX_ITERATIONS = 200
 
 
 @dataclass(frozen=True)
 class SiteModel:
-    """Precisions and locations of sites near a centre, a sum of parabolas along principal axes.
+    """Sites as functions of the hyperparameters near a centre: sums of parabolas along principal axes.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class SiteModel:
     sites : Sites
         Sites at the centre.
     slopes, bends : array (d, 2, c, n)
-        Changes of log π and ν, for one standard deviation along each axis and for its square.
+        Linear and quadratic coefficients of log π and ν, per standard deviation along each axis.
     largest_precision : float
         Upper limit of π.
     """
@@ -88,7 +88,7 @@ class SiteModel:
 
     @cached_property
     def _parabolas(self) -> tuple[Array, Array, Array]:
-        """Inverse axes, log π and ν at the centre, and the coefficients (2d, ·) of u and u²."""
+        """Inverse axes, log π and ν at the centre, and coefficients (2d, ·) of u and u²."""
         middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
         return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
 
@@ -132,7 +132,7 @@ def fit_sites(
 
 
 def solution_sites(solution: Solution) -> Sites | None:
-    """Return the sites of a solution that guides by whitened values; None without convergence."""
+    """Return the sites of a solution, with positive precisions; None without convergence."""
     if not solution.convergence.converged:
         return None
     sites = solution.posterior.sites
@@ -140,21 +140,21 @@ def solution_sites(solution: Solution) -> Sites | None:
 
 
 def _coordinates(sites: Sites) -> Array:
-    """Return the interpolated values, log π and ν (2, c, n)."""
+    """Return log π and ν, which are interpolated, (2, c, n)."""
     return np.stack([np.log(sites.precision), sites.location])
 
 
 def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
-    """Return principal axes of the Gaussian with the curvature at a mode, by differences of gradients."""
+    """Return the principal axes of the Gaussian with the curvature at a mode, from differences of gradients."""
     hessian = second_derivatives(log_posterior, best, np.full(best.theta.size, _DIFFERENCE))
     # A direction in which the approximation fails counts as flat.
     values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))
 
 
-_TARGET = 0.3  # Target acceptance: 0.44 is best in one dimension, 0.23 in many.
+_TARGET = 0.3  # Target acceptance probability. The best value is 0.44 in one dimension, and 0.23 in many.
 _GAIN = 3.0  # The weight of a draw decreases with the cube of its age.
-_DELAY = 30.0  # Number of draws with the weight of the initial covariance.
+_DELAY = 30.0  # Weight of the initial covariance, as a number of draws.
 _KEPT = 0.01  # Smallest share of the initial covariance, so that every direction is proposed.
 
 
@@ -215,7 +215,7 @@ class RandomWalk(WithSamplingState):
         self.covariance = self.covariance + gain * (np.outer(difference, difference) - self.covariance)
 
 
-_log = logging.getLogger("pymc")  # The logger of pm.sample, so that the same setting silences both.
+_log = logging.getLogger("pymc")  # Logger of `pm.sample`, so that a single setting silences both.
 
 
 @dataclass_state
@@ -229,13 +229,13 @@ class GuidedStepState(StepMethodState):
 class GuidedStep(LatentStep):
     """Step for latent values, and for hyperparameters by a random walk with fixed whitened latent values.
 
-    If latent functions are sums of effects, the step moves the standard normals of all effects. Draws are of the
+    If latent functions are sums of effects, the step moves the standard normals of all effects. Draws contain the
     variables of the model.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Variable of the latent values, or the free variable on which it depends, and hyperparameters. The default is all
+        Variable of the latent values, or the free variable that it depends on, and hyperparameters. The default is all
         latent values and all hyperparameters.
     guide : str, optional
         Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior. The default
@@ -253,7 +253,7 @@ class GuidedStep(LatentStep):
     Raises
     ------
     StructureError
-        If the model has no latent values of Gaussian processes or sums of effects, or the guide cannot approximate it.
+        If the model has no Gaussian process and no sum of effects, or if the guide cannot approximate it.
     TypeError
         If `hyper_moves` is not an integer.
     ValueError
@@ -340,12 +340,12 @@ class GuidedStep(LatentStep):
 
     @abstractmethod
     def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
-        """Move latent values (c, n) at fixed hyperparameters. Return them and statistics."""
+        """Move latent values (c, n) at fixed hyperparameters. Return the new values and statistics."""
 
     def move_hyperparameters(
         self, point: PointType, whitening: Whitening, f: Array
     ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
-        """Move hyperparameters. Return them, their map, the latent values, and statistics."""
+        """Move hyperparameters. Return the point, the map at this point, the latent values, and statistics."""
         if not self.hyperparameters:
             return point, whitening, f, {"hyper_acceptance": np.nan}
         z = whitening.whitened(f, self.rng)
@@ -367,7 +367,7 @@ class GuidedStep(LatentStep):
         return point, whitening, f, {"hyper_acceptance": total / self.hyper_moves}
 
     def propose(self, point: PointType) -> tuple[PointType, Whitening | None]:
-        """Return a proposal of the random walk and its map; None if a matrix is not positive definite."""
+        """Return a proposal of the random walk, and its map; None if a matrix is not positive definite."""
         theta = self.latent_model.theta(point)
         theta[self._moved] += self.walk.step(self.rng)
         proposed = self.latent_model.with_theta(point, theta)
@@ -380,12 +380,12 @@ class GuidedStep(LatentStep):
             self.walk.learn_directions(self.latent_model.theta(point)[self._moved])
 
     def log_prior(self, point: PointType) -> float:
-        """Log density of the terms that do not depend on latent values."""
+        """Return the log density of the terms that do not depend on latent values."""
         (value,) = self._log_prior(point)
         return float(value)
 
     def _log_density(self, point: PointType, whitening: Whitening, f: Array) -> float:
-        """Return the log density of hyperparameters and whitened values, minus the standard normal log density."""
+        """Return the log density of hyperparameters and whitened values, minus that of standard normals."""
         return self.log_prior(point) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
@@ -441,8 +441,8 @@ def offer_step(model: pm.Model | None) -> None:
 
 
 _FIRST_STEP = 0.3
-_SPREAD = 0.2  # Relative variation of step sizes about the tuned step size, against periodic orbits.
-_WORST = 1000.0  # Error of the energy that counts as a divergence.
+_SPREAD = 0.2  # Relative variation of step sizes, which prevents periodic orbits.
+_WORST = 1000.0  # Error of the energy from which on a trajectory counts as divergent.
 
 
 @dataclass_state
@@ -453,18 +453,18 @@ class GuidedHMCState(GuidedStepState):
 
 
 class GuidedHMC(GuidedStep):
-    """Sample latent values by Hamiltonian Monte Carlo, whitened by an approximation, and the hyperparameters with them.
+    """Sample latent values by Hamiltonian Monte Carlo, whitened by an approximation, and hyperparameters.
 
-    Under the Gaussian of EP or of Laplace's method the latent values are a linear function of independent standard
-    normals z. The exact posterior of z is near a standard normal distribution. A short trajectory with a unit mass
-    matrix is therefore a nearly independent draw for any prior covariance. Then the hyperparameters move with fixed z.
-    The sampler is exact: the approximation affects only the coordinates.
+    Under the Gaussian of EP or of Laplace's method, latent values are a linear function of independent standard normals
+    z. Under the exact posterior, z is close to standard normal. So a short trajectory with a unit mass matrix is a
+    nearly independent draw, for any prior covariance. Then hyperparameters move while z is fixed. The sampler is exact:
+    the approximation affects only the coordinates.
 
     Parameters
     ----------
     path_length : float
-        Length of a trajectory in z. For a standard normal distribution π/2, a quarter of an orbit, leads to an
-        independent state.
+        Length of a trajectory in z. For a standard normal z, π/2 is a quarter of an orbit, and leads to an independent
+        state.
     target_accept : float
         Target acceptance probability of the step size.
     max_leapfrog : int
@@ -472,8 +472,8 @@ class GuidedHMC(GuidedStep):
 
     Notes
     -----
-    Sampler statistics are `step_size`, `n_leapfrog`, `acceptance_rate`, `diverging`, and with hyperparameters
-    `hyper_acceptance` and `hyper_scale`.
+    Sampler statistics are `step_size`, `n_leapfrog`, `acceptance_rate` and `diverging`, and, for models with
+    hyperparameters, `hyper_acceptance` and `hyper_scale`.
 
     Examples
     --------

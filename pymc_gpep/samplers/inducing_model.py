@@ -1,4 +1,4 @@
-"""A model of inducing values in place of latent values, for any sampler of PyMC."""
+"""A model with inducing values in place of latent values, for any sampler of PyMC."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ class InducingModel(pm.Model):
     classifier : GPClassifier
         Prior, likelihood and observations of the original model.
     functions : list of (LatentGP, ProcessFunctions)
-        Priors of the classifier at any inputs.
+        Processes of the classifier, with covariance and mean functions.
     inducing : array (1 or c, M, d)
         Inducing inputs.
     name : str
@@ -56,7 +56,7 @@ class InducingModel(pm.Model):
         'pm.sample or pm.fit(method="advi"). Methods that approximate latent functions need the '
         "original model, sparse.classifier.model."
     )
-    """Message for a caller that expects a classifier."""
+    """Message for functions that need the original model."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class InducingModel(pm.Model):
             raise ValueError(f"The model has a dim {dim!r} of its own, which is needed here. Give it another name.")
 
     def _places(self) -> list[int]:
-        """Return the position of each function along the axis of functions of the model."""
+        """Return the index of each function along the model's axis of functions."""
         count = self.classifier.n_functions
         if not self.classifier.function_dims:
             return [0]
@@ -125,7 +125,7 @@ class InducingModel(pm.Model):
 def _features(
     functions: list[tuple[LatentGP, ProcessFunctions]], inducing: Array, jitter: float
 ) -> Iterator[tuple[ProcessFunctions, int, TensorVariable, TensorVariable, TensorVariable, TensorVariable]]:
-    """Return the features, shared by all functions or one set for each: see `pymc_gpep.solvers.inducing`."""
+    """Return features for all functions, or for each: see `pymc_gpep.solvers.inducing`."""
     count = sum(len(latent.classes) for latent, _ in functions)
     for k in range(1 if len(functions) == len(inducing) == 1 else count):
         maker, output = _of_function(functions, k)
@@ -137,7 +137,7 @@ def _features(
 
 
 def _of_function(functions: list[tuple[LatentGP, ProcessFunctions]], k: int) -> tuple[ProcessFunctions, int]:
-    """Return the process of function k, and the index of its output."""
+    """Return the process of function k, and the index of the process's output."""
     return next((maker, latent.classes.index(k)) for latent, maker in functions if k in latent.classes)
 
 
@@ -159,9 +159,10 @@ def inducing_model(
     """Return a model with inducing values in place of latent values (Snelson and Ghahramani 2006).
 
     The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates, for NUTS, variational inference, and
-    comparisons. A latent function has M inducing values u = m(Z) + L v
-    at its inducing inputs Z. It is f(x) = m(x) + wᵀv + e, w = L⁻¹ k(Z, x), and the residuals e ~ N(0, k(x, x) − wᵀw)
-    are independent (FITC). No matrix has two axes of points.
+    The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates. It serves NUTS, variational inference,
+    and comparisons. A latent function has M inducing values u = m(Z) + L v at its inducing inputs Z. It is f(x) = m(x)
+    + wᵀv + e with w = L⁻¹ k(Z, x). The residuals e ~ N(0, k(x, x) − wᵀw) are independent (FITC). No matrix has two axes
+    of points.
 
     Free variables are the hyperparameters and the standard normal v, `u_rotated_`; `u` is a Deterministic. For a
     multinomial probit and for a probit of one function the residuals are integrated out exactly. For other likelihoods
@@ -175,14 +176,14 @@ def inducing_model(
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values. By default the covariance is read from the graph of the model.
     inducing : int or array (M, d) or (c, M, d)
-        Number of inducing inputs of each function, which are distant rows of the data (k-means++), or the inducing
-        inputs.
+        Number of inducing inputs of each function, which are selected among distant rows of the data (k-means++), or
+        the inducing inputs.
     shared_inducing : bool
         Whether all functions have the same inducing inputs.
     name : str
         Name of the inducing values.
     jitter : float
-        Jitter added to the diagonal of their covariance, relative to its mean.
+        Jitter added to the diagonal of the covariance of inducing values, relative to the mean of the diagonal.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     random_seed : int
@@ -199,7 +200,7 @@ def inducing_model(
         If the model cannot be read, or a variable other than the response depends on latent values. If `gp` is missing,
         and the prior at new inputs cannot be read from the graph of the model.
     ValueError
-        If `inducing` does not fit the inputs of the model, or the model has a variable `name`.
+        If `inducing` does not match the inputs of the model, or if the model has a variable `name`.
     TypeError
         If `gp` is not a process.
 

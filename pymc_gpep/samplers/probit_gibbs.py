@@ -1,7 +1,7 @@
-"""Gibbs sampling of a probit: NUTS moves hyperparameters given latent values, utilities or whitened values.
+"""Gibbs sampling of a probit. NUTS moves hyperparameters given latent values, utilities or whitened values.
 
-Three densities of the hyperparameters θ differ in the fixed quantity, and thereby in the distance that θ moves in a
-draw.
+There are three densities of the hyperparameters θ. They differ in the quantity that is fixed, and so in the distance
+that θ moves in a draw.
 
 - Centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves.
 
@@ -39,22 +39,22 @@ from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_GIVEN = "<held fixed>"  # Name that no user would choose for a variable.
+_GIVEN = "<held fixed>"  # Name that users are unlikely to give to a variable.
 
 
 class ConditionalDensity(NamedTuple):
     """Density of hyperparameters."""
 
     log_density: TensorVariable
-    """Log density up to a constant, an expression of value variables and of `given`."""
+    """Log density up to a constant, in terms of value variables and `given`."""
     given: TensorVariable
-    """The fixed array."""
+    """Symbol for the fixed array."""
     shape: tuple[int, int]
-    """Its shape."""
+    """Shape of the fixed array."""
 
 
 def centred(latent_model: LatentModel) -> ConditionalDensity:
-    """Return the density given latent values f."""
+    """Return the density of hyperparameters given latent values f."""
     f = pt.matrix(_GIVEN)
     log_density = latent_model.log_prior + _log_normal(f, latent_model.mean, latent_model.k)
     likelihood = latent_model.log_likelihood(f)
@@ -64,7 +64,7 @@ def centred(latent_model: LatentModel) -> ConditionalDensity:
 
 
 def whitened(latent_model: LatentModel) -> ConditionalDensity:
-    """Return the density given z = L⁻¹ (f − m), or given the standard normals of effects."""
+    """Return the density of hyperparameters given z = L⁻¹ (f − m), or given the standard normals of effects."""
     z = pt.matrix(_GIVEN)
     return ConditionalDensity(
         latent_model.log_prior + latent_model.log_likelihood_of_white(z), z, latent_model.values.shape
@@ -72,7 +72,7 @@ def whitened(latent_model: LatentModel) -> ConditionalDensity:
 
 
 def collapsed(latent_model: LatentModel) -> ConditionalDensity:
-    """Return the density given utilities v ~ N(f, I), which determine the labels."""
+    """Return the density of hyperparameters given utilities v ~ N(f, I), which determine the labels."""
     v = pt.matrix(_GIVEN)
     noisy = latent_model.k + pt.eye(latent_model.k.shape[-1])
     shape = latent_model.processes.n_functions, latent_model.processes.n_points
@@ -92,7 +92,7 @@ def conditional_nuts(
     ----------
     latent_model : LatentModel
     vars : list of TensorVariable
-        Value variables of the moved hyperparameters. Other hyperparameters are fixed as well.
+        Value variables of the hyperparameters to move. All other hyperparameters are fixed.
     density : ConditionalDensity
     rng : int, Generator or None
     compile_kwargs : dict, optional
@@ -101,7 +101,7 @@ def conditional_nuts(
     Returns
     -------
     NUTS
-        NUTS for `move_hyperparameters`. The point of its `step` includes the fixed values.
+        NUTS, for `move_hyperparameters`. The point of its `step` includes the fixed array.
     """
     model = latent_model.processes.model
     start = initial_point(model)
@@ -120,19 +120,19 @@ def conditional_nuts(
 
 
 def move_hyperparameters(nuts: NUTS, point: PointType, given: Array) -> tuple[PointType, StatsDict]:
-    """Return the point with one new draw of hyperparameters, and NUTS' statistics."""
+    """Return the point with new hyperparameters, and the statistics of NUTS."""
     moved, (stats,) = nuts.step({**point, _GIVEN: given})
     del moved[_GIVEN]
     return moved, stats
 
 
 def _by_covariance(k: TensorVariable, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return matrices (n, n) and columns (n, c) if all classes share K, else (c, n, n) and (c, n, 1)."""
+    """Return matrices (n, n) and columns (n, c) if all classes have the same K, else (c, n, n) and (c, n, 1)."""
     return (k[0], x.T) if k.type.shape[0] == 1 else (k, x[..., None])
 
 
 def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> TensorVariable:
-    """Return Σ_k log N(x_k; m_k, K_k) of x, m (c, n) and K (1 or c, n, n); NaN if K is not positive definite.
+    """Return Σ_k log N(x_k; m_k, K_k) for x, m (c, n) and K (1 or c, n, n); NaN if K is not positive definite.
 
     The derivatives are explicit: ½ (a aᵀ − K⁻¹) with respect to K, and a = K⁻¹ (x − m) with respect to m. This is
     faster than backpropagation through a Cholesky factor.
@@ -140,7 +140,7 @@ def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> T
     k, residual = _by_covariance(k, x - mean)
     root = cholesky(k)
     white = solve_triangular(root, residual, lower=True, b_ndim=2)
-    times = residual.shape[-1]  # Number of uses of each matrix.
+    times = residual.shape[-1]  # Number of classes for each matrix.
     value = -0.5 * (white**2).sum() - times * pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum()
     value -= 0.5 * np.log(2.0 * np.pi) * x.size
     a = cho_solve((root, True), residual, b_ndim=2)
@@ -152,12 +152,12 @@ def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> T
 
 
 _DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
-_OF_THE_MODEL = {"model_logp", "energy"}  # These statistics could be mistaken for statistics of the joint density.
+_OF_THE_MODEL = {"model_logp", "energy"}  # Statistics that could be mistaken for statistics of the joint density.
 
 
 @dataclass_state
 class ProbitGibbsState(StepMethodState):
-    """State from which a chain continues. Utilities are drawn anew in each step."""
+    """State from which a chain continues. Each step draws new utilities."""
 
     tune: bool
     nuts: NUTSState | None
@@ -166,7 +166,7 @@ class ProbitGibbsState(StepMethodState):
 class ProbitGibbs(LatentStep):
     r"""Gibbs sampling of models with a multinomial probit, or a probit of one function.
 
-    Latent functions are Gaussian processes, or sums of effects. For sums the standard normals of the effects are drawn.
+    Latent functions are Gaussian processes, or sums of effects. For sums the sampler draws standard normals of effects.
 
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or for one
     function the sign of the utility (Albert and Chib 1993). A sweep draws all utilities given latent values, and all
@@ -181,9 +181,9 @@ class ProbitGibbs(LatentStep):
         All latent values of the model, and the moved hyperparameters. The default is all. `pm.sample` assigns other
         hyperparameters to other steps, such as NUTS.
     hyper : {"whitened", "collapsed", "centred"}
-        Fixed values while hyperparameters move. With "whitened", latent values whitened by the Cholesky factor of the
-        prior. With "collapsed", utilities, with latent values integrated out. With "centred", latent values of Gaussian
-        processes. All are exact.
+        Quantity that is fixed while hyperparameters move. For "whitened" it is latent values whitened by the Cholesky
+        factor of the prior. For "collapsed" it is utilities, with latent values integrated out. For "centred" it is
+        latent values of processes. All three are exact.
     sweeps : int
         Number of sweeps of utilities and latent values in each draw.
     likelihood : str, optional
@@ -199,7 +199,7 @@ class ProbitGibbs(LatentStep):
     Raises
     ------
     StructureError
-        If the model has no latent functions of this kind.
+        If latent functions are neither Gaussian processes nor sums of effects.
     TypeError
         If `sweeps` is not an integer.
     ValueError
@@ -208,8 +208,7 @@ class ProbitGibbs(LatentStep):
 
     Notes
     -----
-    Statistics are the statistics of NUTS for the hyperparameters given the latent values, and `draw_time`, the seconds
-    of a draw.
+    Sampler statistics are the statistics of NUTS, and `draw_time`, the seconds of a draw.
 
     Examples
     --------
@@ -280,7 +279,7 @@ class ProbitGibbs(LatentStep):
         for _ in range(self.sweeps):
             f = self._draw_latent_values(prior, self._utilities(likelihood, labels, prior.functions(f)))
         stats: StatsDict = {}
-        # After the sweeps, since hyperparameters given the initial latent values can become extreme.
+        # Hyperparameters move after the sweeps: given the initial latent values, they could become extreme.
         if self.nuts is not None:
             self.nuts.tune = self.tune
             point, prior, f, stats = self._move_hyperparameters(self.nuts, point, likelihood, labels, prior, f)
@@ -296,9 +295,9 @@ class ProbitGibbs(LatentStep):
         prior: Sampled,
         f: Array,
     ) -> tuple[PointType, Sampled, Array, StatsDict]:
-        """Move hyperparameters and the dependent latent values.
+        """Move hyperparameters, and the latent values that depend on them.
 
-        If the prior covariance at the new hyperparameters is not positive definite, nothing moves.
+        If the prior covariance at the new hyperparameters is not positive definite, nothing changes.
         """
         match self.hyper:
             case "centred":
@@ -320,7 +319,7 @@ class ProbitGibbs(LatentStep):
         return moved, new, f, stats
 
     def _utilities(self, likelihood: Likelihood, labels: NDArray[np.int64], f: Array) -> Array:
-        """Draw utilities given latent values (c, n). A noisy label does not restrict them."""
+        """Return utilities drawn given latent values (c, n). A noisy label does not restrict them."""
         v = np.empty_like(f)
         likelihood.computation(Utilities).draw(self.rng, f, labels, v)
         if (noise := likelihood.draw_noise(self.rng, f, labels)).any():
@@ -328,7 +327,7 @@ class ProbitGibbs(LatentStep):
         return v
 
     def _draw_latent_values(self, prior: Sampled, v: Array) -> Array:
-        """Draw the latent values, or the standard normals of effects, given utilities."""
+        """Return latent values, or standard normals of effects, drawn given utilities."""
         if self._given is None or self._given.prior is not prior:
             self._given = given_utilities(prior, not self._likelihood.sees_common)
         return self._given.draw(self.rng, v)

@@ -26,12 +26,12 @@ from pymc_gpep.solvers.team import one_blas_thread
 
 
 def sampled_model(model: pm.Model | None) -> pm.Model:
-    """Return the model of a step; by default the model of the context.
+    """Return the model of a step; by default the current model.
 
     Raises
     ------
     StructureError
-        If it is a model of `pymc.dims`, whose variables a step cannot read.
+        If it is a model of `pymc.dims`, which steps cannot read.
     """
     model = pm.modelcontext(model)
     if lower_dims(model) is not model:
@@ -43,7 +43,7 @@ def sampled_model(model: pm.Model | None) -> pm.Model:
 
 
 class LatentStep(BlockedStep):
-    """Step that moves the latent values of a model, and the given hyperparameters.
+    """Step method that moves the latent values of a model, and hyperparameters.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ class LatentStep(BlockedStep):
     Raises
     ------
     ValueError
-        If `vars` has other variables, or not all latent values of the model.
+        If `vars` contains other variables, or lacks latent values of the model.
     """
 
     default_blocked = True
     progress: ClassVar[dict[str, tuple[str, str]]] = {}
-    """Statistics in the progress bar: name → header of the column, format of the value."""
+    """Statistics in the progress bar: name → column header, format of the value."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Check the names of options first, so that an error names the class."""
@@ -86,7 +86,7 @@ class LatentStep(BlockedStep):
         self.processes = processes
         self.latent_model = LatentModel(processes, compile_kwargs)
         self.hyperparameters = _chosen(vars, self.latent_model)
-        """Value variables of the hyperparameters that this step moves."""
+        """Value variables of the hyperparameters that the step moves."""
         self.vars = [*self.latent_model.latent_value_vars(), *self.hyperparameters]
         self.rng = get_random_generator(rng)
         self.tune = True
@@ -95,9 +95,9 @@ class LatentStep(BlockedStep):
         self._at: tuple[list[Array], Sampled] | None = None
 
     def prior(self, point: PointType) -> Sampled | None:
-        """Return moments of the latent values at a point; None if their covariance is not positive definite.
+        """Return the prior of the latent values at a point; None if their covariance is not positive definite.
 
-        Moments of the last point are stored, for steps that do not move hyperparameters.
+        The last prior is cached, for steps that do not move hyperparameters.
         """
         values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
         if self._at is not None and all(map(np.array_equal, values, self._at[0])):
@@ -111,7 +111,7 @@ class LatentStep(BlockedStep):
         return prior
 
     def remember(self, point: PointType, prior: Sampled) -> None:
-        """Store the prior at a point for the next call of `prior`."""
+        """Store the prior at a point, which the next call of `prior` returns."""
         self._at = [np.array(point[v.name]) for v in self.latent_model.value_vars], prior
 
     def current(self, point: PointType) -> tuple[Sampled, Array]:
@@ -135,7 +135,7 @@ class LatentStep(BlockedStep):
 
     @abstractmethod
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
-        """Make a draw: return the next point and its statistics."""
+        """Return the next point, a draw, and its statistics."""
 
     def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
         with one_blas_thread(), np.errstate(all="ignore"):  # Overflow in diverging trajectories.
@@ -162,12 +162,12 @@ class LatentStep(BlockedStep):
 
     @staticmethod
     def competence(var: TensorVariable, has_grad: bool) -> Competence:
-        """Return `INCOMPATIBLE`: the step is never assigned automatically, since a variable does not show its role."""
+        """Return `INCOMPATIBLE`: PyMC never assigns the step by itself, since the role of a variable is unknown."""
         return Competence.INCOMPATIBLE
 
 
 def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model: LatentModel) -> list[TensorVariable]:
-    """Return value variables of the hyperparameters among `vars`; raise an error for other variables."""
+    """Return the value variables of hyperparameters in `vars`. Raise an error for other variables."""
     processes, holders = latent_model.processes, latent_model.values.names
     model = processes.model
     value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}

@@ -1,4 +1,4 @@
-"""Estimators of classes, of counts and of numbers in the style of scikit-learn, and their base."""
+"""Estimators of classes, counts and numbers in the style of scikit-learn, and their base class."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -63,21 +63,21 @@ relevance_ : Series
     Inverse length scale of each column.
 """
 """Attributes of all estimators, for their docstrings."""
-_SOME = 200  # Number of rows of a first fit, whose result starts the fit of many rows.
-_AGAIN = 300  # Largest number of rows for two starts of a search: with few rows there may be several maxima.
+_SOME = 200  # Number of rows in a first fit, whose result is the start of a fit of many rows.
+_AGAIN = 300  # Largest number of rows for which the search has two starts: with few rows there may be several maxima.
 
 
 class GaussianProcessEstimator(BaseEstimator, ABC):
     """An estimator whose model is a Gaussian process with a likelihood of this package.
 
-    Subclasses check observations and choose a likelihood. scikit-learn reads parameters from the signature of a
-    constructor. A subclass with additional parameters therefore lists all parameters.
+    Subclasses check observations and choose a likelihood. scikit-learn reads parameters from the signature of the
+    constructor. So a subclass with additional parameters must list all parameters.
 
     Parameters
     ----------
     kernel : {"rbf", "matern32", "matern52"} or function
         Covariance function. A function is called in the context of a model with the `Columns` of the training rows. It
-        declares priors in this model, and returns a covariance of `pm.gp.cov` for `columns.X`.
+        declares priors in this model, and returns a covariance function of `pm.gp.cov` for `columns.X`.
     ard : bool
         Whether each column of numbers has a separate length scale.
     linear : bool
@@ -87,11 +87,12 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
     hyper : str, optional
         `"map"`, or a rule of integration over hyperparameters, such as `"ccd"`; see `pm.fit`.
     max_dense_rows : int
-        Largest number of rows for a fit by their covariance matrix. Fits of more rows use 200 inducing inputs.
+        Largest number of rows for which a fit uses the covariance matrix. Fits of more rows use 200 inducing inputs.
     missing : {"error", "impute"}
-        "error" refuses missing values. "impute" uses the mean for a number, and an additional category for a category.
+        With "error" missing values raise an error. With "impute" they become the mean of the column, or a separate
+        category.
     unseen : {"error", "new"}
-        "error" refuses unseen categories in predictions. "new" replaces them by an additional level.
+        With "error" unseen categories in predictions raise an error. With "new" they become an additional category.
     fit_options : dict, optional
         Further arguments of `pm.fit`, such as `{"inducing": 200}`.
     random_state : int, RandomState or None
@@ -129,7 +130,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
-        """Return tags of scikit-learn for the supported kinds of tables."""
+        """Return the tags by which scikit-learn recognises supported tables."""
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.input_tags.categorical = True
@@ -137,7 +138,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return tags
 
     def _fit(self, X: Any, y: Observed, table: list[Values], response: Response, classes: list[Any]) -> Self:
-        """Build a model of rows and fit it."""
+        """Return the estimator after building a model of the rows and fitting it."""
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         ard = len(y) > self.max_dense_rows if self.ard is None else self.ard
@@ -158,7 +159,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return self
 
     def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
-        """Return the method, and its options that the user did not set."""
+        """Return the method, with options that the user did not set."""
         choice = MethodChoice(self.method, {}, None, "it was asked for.")
         if self.method == AUTO:
             choice = choose_method(read_classifier(model), given, self.max_dense_rows)
@@ -186,7 +187,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         check_whole("max_dense_rows", self.max_dense_rows)
 
     def _read(self, X: Any, y: Any) -> tuple[list[Values], Any]:
-        """Read training rows: columns, and one observation for each row."""
+        """Return the columns of training rows, and one observation for each row."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
         table = self._table(X, reset=True)
@@ -198,10 +199,10 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def _observations(self, y: Any) -> Observed:
-        """Check observations, and return them as an array (n,)."""
+        """Check observations. Return them as an array (n,)."""
 
     def _table(self, X: Any, *, reset: bool) -> list[Values]:
-        """Return the columns of a table, which must have the names of the training rows."""
+        """Return the columns of a table, whose names must equal the names of the training rows."""
         if is_frame(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return read_table(X)
@@ -244,10 +245,10 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @property
     def relevance_(self) -> pd.Series:
-        """Inverse length scale of each column, by name: the speed of variation of the nonlinear part of functions.
+        """Inverse length scale of each column, by name. It measures how fast the nonlinear part of functions varies.
 
-        It does not include the linear effect of a column. Use `sklearn.inspection.permutation_importance` to rank
-        columns. Columns that share a length scale have the same relevance. The relevance of a constant column is 0.
+        The linear effect of a column is not included: use `sklearn.inspection.permutation_importance` to rank columns.
+        Columns that share a length scale have the same relevance. The relevance of a constant column is 0.
 
         Raises
         ------
@@ -259,9 +260,9 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
 
 def _fit_of_some(recipe: ModelRecipe, method: str, seed: int) -> Fit | None:
-    """Fit a few rows, evenly spaced in the order of observations, as a start that shortens the search on all rows.
+    """Return a fit of a few rows as a start, which shortens the search on all rows.
 
-    Return None if the fit fails: a fit of all rows may succeed.
+    The rows are evenly spaced in the order of observations. None if the fit fails: a fit of all rows may succeed.
     """
     some = np.argsort(recipe.y, kind="stable")[np.linspace(0, len(recipe.y) - 1, _SOME).astype(int)]
     columns = replace(recipe.columns, X=recipe.columns.X[some])
@@ -301,13 +302,13 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     Parameters
     ----------
     ard : bool, optional
-        Whether each column of numbers has a separate length scale. The default is True above `max_dense_rows`, since
-        few rows do not determine many length scales.
+        Whether each column of numbers has a separate length scale. By default it has for more than `max_dense_rows`
+        rows, since few rows do not determine many length scales.
     method : str
-        `"auto"`, or a method of `pm.fit`. `"auto"` fits all rows together up to `max_dense_rows`, if memory allows. For
-        more rows it uses inducing inputs, learned by batches.
+        `"auto"`, or a method of `pm.fit`. With `"auto"`, up to `max_dense_rows` rows are fitted together, if memory
+        allows. More rows are fitted by batches with learned inducing inputs.
     label_noise : float
-        Share of the labels that are drawn from all classes with equal probability.
+        Share of labels that are drawn from all classes with equal probability.
     max_dense_rows : int
         Largest number of rows for a fit of all rows together.
 
@@ -355,7 +356,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         self.label_noise = label_noise
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows and their labels.
+        """Fit the estimator to rows and their labels.
 
         Parameters
         ----------
@@ -408,7 +409,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         return np.asarray(self.classes_[largest])
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:
-        """Return intervals of the probabilities of the classes, for their uncertainty given the training rows.
+        """Return intervals for the probabilities of the classes, which are uncertain given the training rows.
 
         Parameters
         ----------
@@ -443,7 +444,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows and their numbers.
+        """Fit the estimator to rows and their numbers.
 
         Returns
         -------
@@ -464,13 +465,13 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         return np.asarray(check_array(numbers, ensure_2d=False, dtype=np.float64, input_name="y"))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict numbers at new rows.
+        """Return predicted numbers at new rows.
 
         Parameters
         ----------
         X : array (m, columns) or DataFrame
         return_std : bool
-            Whether to return also the standard deviation of a new observation, noise included.
+            Whether the standard deviation of a new observation, noise included, is also returned.
 
         Returns
         -------
@@ -542,7 +543,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         self.likelihood = likelihood
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows and their counts.
+        """Fit the estimator to rows and their counts.
 
         Parameters
         ----------
@@ -574,11 +575,11 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return np.asarray(numbers.astype(np.int64))
 
     def predict(self, X: Any) -> Array:
-        """Predict the mean (m,) of a count at each new row.
+        """Return the predicted mean (m,) of a count at each new row.
 
-        The logarithm of the rate has a normal posterior, and the mean is the mean of a log-normal mixture. Far from
-        the training rows this posterior is wide, and rare large counts dominate the mean. If the mean is above nearly
-        all predicted counts, there is a warning; `predict_interval` shows the range of counts.
+        The log rate has a normal posterior, so the mean is that of a log-normal mixture. Far from the training rows
+        this posterior is wide, and rare large counts dominate the mean. A warning is given if the mean exceeds nearly
+        all predicted counts. `predict_interval` returns the range of counts.
         """
         return np.asarray(self._predicted(X)["y_mean"].values)
 
@@ -587,10 +588,9 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         return np.asarray(self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values)
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the share of the Poisson deviance explained by predictions: at best 1, and 0 for a constant mean.
+        """Return the share of the Poisson deviance that predictions explain: at best 1, and 0 for a constant mean.
 
-        If all counts are equal, the deviance to explain is 0. The score is then 0, as for scikit-learn's own
-        regressors.
+        If all counts are equal, the deviance to explain is 0. The score is then 0, as in regressors of scikit-learn.
         """
         if len(y) >= 2 and len(np.unique(y)) == 1:
             return 0.0

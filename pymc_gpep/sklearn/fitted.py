@@ -1,4 +1,4 @@
-"""Likelihoods of the estimators, the models that they make, and fits that can be pickled."""
+"""Likelihoods of the estimators, models made from training rows, and fits that can be pickled."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,10 +24,10 @@ RESPONSE = "y"
 
 @dataclass(frozen=True)
 class Response(ABC):
-    """Likelihood of the model of an estimator."""
+    """Likelihood of an estimator's model."""
 
     magnitude: ClassVar[tuple[float, float]] = (1.0, 1.5)
-    """Mean and standard deviation of the log of the magnitude of latent functions."""
+    """Mean and standard deviation of the log magnitude of latent functions."""
 
     @property
     def functions(self) -> int:
@@ -41,7 +41,7 @@ class Response(ABC):
 
     @abstractmethod
     def observe(self, f: Any, y: Observed) -> None:
-        """Add the observations `y` (n,) of latent values to the model of the context."""
+        """Add observations `y` (n,) given latent values to the current model."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TwoClassResponse(Response):
 
 @dataclass(frozen=True)
 class ClassResponse(Response):
-    """Several classes by a latent function each, and a multinomial probit.
+    """Several classes by one latent function each, and a multinomial probit.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class ClassResponse(Response):
 
 @dataclass(frozen=True)
 class NoisyClassResponse(ClassResponse):
-    """Several classes. A share of the labels is drawn from all classes with equal probability.
+    """Several classes, with a share of labels that are drawn from all classes with equal probability.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ def _negative_binomial(rate: Any, **given: Any) -> None:
 
 
 COUNTS: Mapping[str, Callable[..., None]] = {"poisson": _poisson, "negative_binomial": _negative_binomial}
-"""Distributions of counts by name, as functions that add the observations to the model of the context."""
+"""Distributions of counts by name, as functions that add observations to the current model."""
 
 
 type Kernel = str | Callable[[Columns], Any]
@@ -137,18 +137,18 @@ type Kernel = str | Callable[[Columns], Any]
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """Recipe of a model from training rows. It can be pickled, unlike a model.
+    """Everything that defines the model of training rows. It can be pickled, unlike the model.
 
     Attributes
     ----------
     columns : Columns
     y : array (n,)
-        Observations in the form of the likelihood.
+        Observations for the likelihood.
     response : Response
     kernel : str or function of Columns
     ard, linear : bool
     classes : list
-        Names of the classes, for the coordinates of the model; empty with one latent function.
+        Names of the classes, for coordinates of the model; empty if there is a single latent function.
     """
 
     columns: Columns
@@ -188,10 +188,10 @@ class ModelRecipe:
 
 
 class FittedEstimator:
-    """A fit, and the recipe of its model.
+    """A fit with the recipe of its model.
 
-    A pickle holds the recipe and the fit's DataTree (`Fit.to_datatree`). After unpickling, the first use builds the
-    model and reads the fit.
+    A pickle contains the recipe and the fit's DataTree (`Fit.to_datatree`). After unpickling, the model is built and
+    the fit is read when they are first used.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class FittedEstimator:
         return self._made[0]
 
     def predict(self, inputs: Array, **options: Any) -> xr.Dataset:
-        """Predict at new inputs, by the process itself: this is faster than to read it from the model's graph."""
+        """Return predictions at new inputs. They use the process, which is faster than reading it from the graph."""
         return self.fit.predict(self._made[1], inputs, progressbar=False, **options)
 
     def __getstate__(self) -> dict[str, Any]:

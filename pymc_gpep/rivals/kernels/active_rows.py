@@ -1,13 +1,13 @@
-"""Active rows: scores of many candidate rows, to a few digits, and the posterior with one more row.
+"""Active rows: scores of many candidate rows to a few digits, and the posterior with one more row.
 
-The information of a coupled site (`probit_information`, `softmax_information`) is for a point that has no site yet. The
-label acts on the differences g_j = f_y − f_j, j ≠ y, and so does the information. It is the divergence of the
-distribution of g with the site from that without (Seeger and Jordan 2004, equation 14).
+The information of a coupled site (`probit_information`, `softmax_information`) is for a point without a site. The label
+acts on the differences g_j = f_y − f_j, j ≠ y. The information is the divergence of the distribution of g with the site
+from the distribution without the site (Seeger and Jordan 2004, equation 14).
 
-Averages of a multinomial probit over latent values use `rough_log_likelihood`, to some nine digits at a tenth of the
-time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is about 0 rather than the mode, with a
-wider step and tabulated distribution functions. If the label is improbable, the mode is far away and tables have too
-few digits. The exact rule then replaces it.
+Averages of a multinomial probit over latent values use `rough_log_likelihood`. It has about nine digits, and takes a
+tenth of the time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is centred at 0 rather than
+at the mode, with a wider step and tabulated distribution functions. If the label is improbable, the mode is far away
+and the tables have too few digits. Then the exact rule is used.
 
 `append_coupled` adds one row of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l rows
 before it have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the columns m_k = B_k
@@ -73,7 +73,7 @@ def _divergence(differences, spread, alpha, beta, room, side):
 
 @kernel
 def probit_information(mean, cov, y, log_z, information):
-    """Compute the information of labels of a multinomial probit, by inner EP from nothing.
+    """Write the information of labels of a multinomial probit, by inner EP without a start.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def probit_information(mean, cov, y, log_z, information):
     cov : (p, c, c) array
     y : (p,) array
     log_z, information : (p,) array
-        Overwritten: log probabilities of the labels, and the information of their sites.
+        Log probabilities of the labels, and information of their sites, which are overwritten.
     """
     c, p = mean.shape
     d = c - 1
@@ -104,7 +104,7 @@ def probit_information(mean, cov, y, log_z, information):
 
 @kernel
 def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
-    """Compute the information of labels of a softmax by quadrature.
+    """Write the information of labels of a softmax, by quadrature.
 
     The information is computed for the Gaussian with the tilted moments; sites are not projected.
 
@@ -134,9 +134,9 @@ def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
 
 @kernel
 def rough_log_normalisers(mean, variance, y, parameters, log_z):
-    """Compute the log normalisers of a point's whole multinomial probit to about 1e-6, without derivatives.
+    """Write the log normalisers of whole points of a multinomial probit to about 1e-6, without derivatives.
 
-    It takes a small part of the time of `pymc_gpep.kernels.methods.factors.point_derivatives`.
+    It takes a small fraction of the time of `pymc_gpep.kernels.methods.factors.point_derivatives`.
 
     Parameters
     ----------
@@ -156,16 +156,16 @@ def rough_log_normalisers(mean, variance, y, parameters, log_z):
         log_z[i] = log_largest(mean[i], utility_variance, y[i], room)
 
 
-_WIDER = 1.25  # Factor on the step for 15 digits: ten digits remain.
+_WIDER = 1.25  # Factor by which the step is wider than for 15 digits. Ten digits remain.
 _REACH = 6.8  # Range of the nodes on either side of the mode.
-_FURTHEST = 8.5  # End of the tables.
-_LOWEST = -5.0  # Difference of latent values below which the label is improbable.
-_LEAST = 1e-4  # Probability of an improbable label.
+_FURTHEST = 8.5  # Argument at which the tables end.
+_LOWEST = -5.0  # Difference of latent values below which the label counts as improbable.
+_LEAST = 1e-4  # Probability below which the label counts as improbable.
 
 
 @kernel
 def rough_log_likelihood(f, y, gradient):
-    """Σ log p(y_i | f_i), and its derivative into `gradient` (c, n)."""
+    """Return Σ log p(y_i | f_i), and write its derivative into `gradient` (c, n)."""
     c, n = f.shape
     step = _WIDER * trapezoid_rule(float(c))[0]
     before = int(_REACH / step)
@@ -221,7 +221,7 @@ def rough_log_likelihood(f, y, gradient):
 
 @kernel
 def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mean, cov):
-    """Include one more point after `size` points: update `lower`, `weights`, `stubs` and the moments.
+    """Include one more point after `size` points. It updates `lower`, `weights`, `stubs` and the moments.
 
     Parameters
     ----------
@@ -233,13 +233,13 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
     stubs : (c, d, p) array
         Cholesky rows q of p points.
     new : (c, p) array
-        Entries that the m of these points get.
+        New entries of the columns m of these points.
     rows : (c, d) array
-        Row that B_k gets, but for its last entry; overwritten.
+        New row of each B_k without its last entry; overwritten.
     own : (c,) array
-        Last entry of that row.
+        Last entry of this row.
     new_weights : (c,) array
-        Entries that the β_k get.
+        New entries of the β_k.
     mean : (c, p) array
         Means of p points.
     cov : (p, c, c) array

@@ -1,9 +1,9 @@
 """Sites of class-independent EP: tilted moments by inner EP and by quadrature.
 
-Each point has c scalar sites. Their precisions π and locations ν match the marginals of the tilted
-distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its cavity. The likelihood is log-concave,
-which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
-below 1. For the quadrature of a multinomial probit see `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
+Each point has c scalar sites. Their precisions π and locations ν match the marginals of the tilted distribution. The
+precision of class k is 1/v̂_k − 1/v_k, where v_k is the variance of its cavity. It is not negative, since the
+likelihood is log-concave (Prékopa). It is below 1, since noise of variance 1 smooths the marginal likelihood of each
+f_k. For the quadrature of a multinomial probit see `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
 
 For a softmax the differences are g_j = f_y − f_j = (F t)_j. Their moments, with the loss of covariance Ω of t, come
 from `pymc_gpep.kernels.moments.softmax_quadrature`. Under an independent cavity of variances v_k the differences have
@@ -27,7 +27,7 @@ from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
 @inlined_kernel
 def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, target, scale):
-    """Write new sites of all points into `target` from the posterior's means and variances (c, n).
+    """Write new sites of all points into `target`, given the posterior's means and variances (c, n).
 
     `tilted(settings, mean, variance, y, old, new, scale)` computes the moments of one point with the cavity's means and
     variances (c,). The first c of this point's sites `old` (2, d) are π and ν; further sites are inner sites. It writes
@@ -44,7 +44,7 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
         for a in range(c):
             v = variance[a, i]
             keep = 1.0 - pi[a, i] * v
-            if v < 0.0 or keep <= 0.0:  # impossible for a proper covariance
+            if v < 0.0 or keep <= 0.0:  # A proper covariance has neither.
                 return False, np.nan, np.nan
             cavity[0, a] = (mean[a, i] - nu[a, i] * v) / keep
             cavity[1, a] = v / keep
@@ -62,7 +62,7 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
 
 @kernel
 def class_sites(mean, variance, y, alpha, beta, pi, nu):
-    """Write π and ν (c,) that give independent cavities the same marginals as the inner sites α and β (c − 1,).
+    """Write π and ν (c,) that have the marginals of inner sites α and β (c − 1,) under independent cavities.
 
     The sites of f are, up to a constant,
 
@@ -101,10 +101,10 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
 
 @kernel
 def inner_tilted(settings, mean, variance, y, old, new, scale):
-    """Compute the tilted moments of one point by inner EP, for `independent_update`; its inner sites are α, β.
+    """Return the tilted moments of one point by inner EP, for `independent_update`. Its inner sites are α and β.
 
-    Inner EP sweeps its sites until changes are within the tolerance, or `max_inner` times. They are part of the
-    iteration, so that the fixed point is the same.
+    Inner EP sweeps its sites until changes are within the tolerance, or `max_inner` times. The inner sites are part of
+    the outer iteration, so the fixed point does not depend on `max_inner`.
     """
     max_inner, tolerance, m, s, work = settings
     c = mean.shape[0]
@@ -135,7 +135,7 @@ def inner_tilted(settings, mean, variance, y, old, new, scale):
 
 @kernel
 def iep_update(max_inner, tolerance, mean, variance, pi, nu, y, sites, target, scale):
-    """New sites of all points, see `independent_update`."""
+    """Write new sites of all points, see `independent_update`."""
     others = mean.shape[0] - 1
     settings = (max_inner, tolerance, np.empty(others), np.empty((others, others)), np.empty(others))
     return independent_update(inner_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
@@ -143,7 +143,7 @@ def iep_update(max_inner, tolerance, mean, variance, pi, nu, y, sites, target, s
 
 @kernel
 def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
-    """New sites of all points, see `independent_update`."""
+    """Write new sites of all points, see `independent_update`."""
     c = mean.shape[0]
     settings = (np.empty(c), np.empty(c), np.empty(c), np.empty((4, c)))
     return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
@@ -155,7 +155,7 @@ _HALF = 0.5  # Reduction of a variance above which the remainder form is more ac
 
 @inlined_kernel
 def _room(c):
-    """Scratch arrays for one point."""
+    """Return scratch arrays for one point."""
     d = c - 1
     return np.empty((3, d)), np.empty((d, d)), np.empty((d, c)), np.empty((c, c))
 
@@ -207,14 +207,17 @@ def _tilted(settings, mean, variance, y, old, new, scale):
 
 @kernel
 def softmax_qiep_update(nodes, log_weights, mean, variance, pi, nu, y, sites, target, scale):
-    """New sites of all points, see `independent_update`; `nodes` and `log_weights` are as in `softmax_moments`."""
+    """Write new sites of all points, see `independent_update`.
+
+    `nodes` and `log_weights` are as in `softmax_moments`.
+    """
     settings = (nodes, log_weights, _room(mean.shape[0]))
     return independent_update(_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
 
 
 @kernel
 def rough_softmax_sites(nodes, log_weights, mean, variance, y, log_z, sites):
-    """Compute log normalisers and matched sites of points that have none yet.
+    """Write log normalisers and matched sites of points without sites.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ from pymc_gpep.kernels.special.normal import log_ndtr, probit_moments
 
 @kernel
 def product_moments(mu, factor, rule, mean, cov):
-    """Mean (d,) and covariance (d, d) of t in g = μ + F t, C = F Fᵀ: 0 and I for the Gaussian alone.
+    """Write mean (d,) and covariance (d, d) of t in g = μ + F t, C = F Fᵀ: 0 and I without factors.
 
     `factor` (d, d) is F, lower triangular; `rule` (2, order) holds nodes and log weights for a standard normal. Returns
     log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
@@ -48,7 +48,7 @@ def product_moments(mu, factor, rule, mean, cov):
     nodes, log_weights = rule
     digit = np.zeros(d, np.int64)
     t = np.empty(d)
-    level = np.zeros(d + 1)  # log weight of the digits before each coordinate
+    level = np.zeros(d + 1)  # Log weight of the digits before each coordinate.
     top = -np.inf
     total = 0.0
     rescale(mean, cov, 0.0)
@@ -88,7 +88,7 @@ _ndtri_exp = scipy_function("special.cython_special", "ndtri_exp", types.float64
 
 @kernel
 def _orthant_moments(mu, lower, rule, mean, cov):
-    """Log probability that μ + L x is positive, and mean (d,) and covariance (d, d) of x given that it is.
+    """Return the log probability that μ + L x is positive, and write mean (d,) and covariance (d, d) of x given this.
 
     `rule` (2, order) holds log q and log weights.
     """
@@ -140,10 +140,10 @@ def _orthant_moments(mu, lower, rule, mean, cov):
 
 @kernel
 def _sort(mu, cavity, order):
-    """Update `order`, the order of coordinates by their standardised means; −1 stands for a missing order.
+    """Update `order`, the order of coordinates by their standardised means. It contains −1 before the first call.
 
-    The error of the rule depends slightly on the order, so that an iteration could swap nearly equal means for ever. So
-    an order is kept until it is wrong by more than a margin.
+    The error of the rule depends slightly on the order, so an iteration might swap nearly equal means for ever.
+    Therefore an order is kept until it is wrong by more than a margin.
     """
     margin = _MARGIN
     if order[0] < 0:
@@ -207,7 +207,7 @@ _BISECTIONS = 30
 
 @kernel
 def _is_semidefinite(a, part, lower):
-    """Whether `a` (d, d), off its diagonal times `part`, is positive semi-definite; `lower` (d, d) is scratch."""
+    """Return whether `a` (d, d), its off-diagonal entries times `part`, is positive semi-definite."""
     d = a.shape[0]
     for j in range(d):
         for i in range(j, d):
@@ -230,7 +230,7 @@ def _is_semidefinite(a, part, lower):
 
 @kernel
 def shrink_to_semidefinite(a, lower):
-    """Make `a` (d, d), whose diagonal is nonnegative, positive semi-definite by reducing its off-diagonal entries.
+    """Make `a` (d, d), whose diagonal is not negative, positive semi-definite by reducing its off-diagonal entries.
 
     The exact Λ is positive semi-definite; quadrature and acceleration cause small deviations. `lower` (d, d) is
     scratch.
@@ -291,7 +291,7 @@ def difference_sites(y, sites, pi, nu, w, location):
 
 @inlined_kernel
 def utility_cavity(mean, cov, y, pi, nu, m, s):
-    """Write the moments of g under the cavity of one point to `m` (d,) and `s` (d, d).
+    """Write the moments of g under the cavity of one point into `m` (d,) and `s` (d, d).
 
     `mean` (c,) and `cov` (c, c) are the moments of f under the posterior, which includes the site `pi` (d, d), `nu`
     (d,) of the differences. Returns the log normaliser of the site under the cavity.
@@ -308,7 +308,7 @@ BELOW_ONE = 1.0 - 1e-12
 
 @inlined_kernel
 def tilted_site(m, s, hermite, rule, order, precision, location, scale):
-    """Match N(g | m, s) ∏_j Φ(g_j) in d dimensions, which has mean μ̂ and covariance Σ̂.
+    """Match N(g | m, s) ∏_j Φ(g_j) in d dimensions, whose mean is μ̂ and covariance Σ̂.
 
     `hermite` says whether the `rule` (2, ·) is Gauss–Hermite's; `order` is for `truncated_moments`. Writes Λ = Σ̂⁻¹ −
     s⁻¹ into `precision` (d, d), s⁻¹ (μ̂ − m) into `location`, the diagonal of Σ̂ into `scale`, and μ̂ over `m`. Returns

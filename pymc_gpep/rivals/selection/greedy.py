@@ -1,8 +1,8 @@
-"""The posterior that active rows imply, as it grows: moments of many candidates, one inclusion after the other.
+"""The posterior given active rows, and moments of many candidates, while rows are included one after another.
 
-Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, one number for each active row and each function. Here
-A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. A later candidate gets its whole column at once, from the
-prior covariance with the active rows.
+Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, with one number for each active row and each function. Here A_k =
+I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. The column of a new candidate is computed at once, from the prior
+covariance with the active rows.
 
 `LiquidGrowth` moves the sites of the latest active rows by EP, before they are fixed (Seeger and Jordan 2004, appendix
 D). The latent values of these rows have a separate Gaussian, with sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed
@@ -10,9 +10,9 @@ sites it has G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a
 
     mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
 
-So a candidate needs its covariances with these rows alone. A row whose site is fixed changes them by conditioning on
-its site. `Reweighting` makes the labels of these rows less informative at first. A weight γ multiplies the latent
-values of a row in its likelihood.
+So only covariances of a candidate with these rows are needed. When the site of a row is fixed, they are updated by
+conditioning on the site. With `Reweighting`, the labels of these rows are less informative at first: a weight γ
+multiplies the latent values of a row in its likelihood.
 """
 
 from abc import ABC, abstractmethod
@@ -42,14 +42,14 @@ from pymc_gpep.rivals.selection.row_site_rules import (
 
 
 class Growth(ABC):
-    """Moments of p candidates given the active rows; at first no row is active.
+    """Moments of p candidates given the active rows. At first no row is active.
 
     Parameters
     ----------
     n_functions : int
         Number c of functions.
     n_stubs : int
-        1 where all functions have the same covariance and every site the same precision for all, else c.
+        1 if all functions have the same covariance, and each site the same precision for all functions; else c.
     capacity : int
         Largest number of active rows.
     candidates : int
@@ -61,11 +61,11 @@ class Growth(ABC):
         Number of active rows.
     mean : array (c, p)
     held : array (·,) of int
-        Candidates that must keep their place: none.
+        Candidates that may not be replaced; empty here.
     """
 
     sites_class: ClassVar[type[CoupledSites | IndependentSites]]
-    """Class of the sites that a row gets."""
+    """Class of the sites of rows."""
     held: Places = np.empty(0, np.int64)
 
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
@@ -83,23 +83,23 @@ class Growth(ABC):
         precision, location = self._sites[:, :, : self.size]
         return precision, location
 
-    def finish(self) -> None:  # noqa: B027  # there is nothing to do
-        """Finish the growth. All active rows have their sites already."""
+    def finish(self) -> None:  # noqa: B027  # The default does nothing.
+        """Finish the growth. By default the sites of all active rows are final already."""
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        """Return the covariance of the functions of some candidates, (·, c, c)."""
+        """Return covariances (·, c, c) of the functions of these candidates."""
 
     def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
-        """Return covariances (c, ·, c) between the functions of a candidate and the functions of some candidates.
+        """Return covariances (c, ·, c) of the functions of a candidate with the functions of these candidates.
 
         Parameters
         ----------
         place : int
         column : array (q, ·)
-            Prior covariance of some candidates with this candidate.
+            Prior covariances of these candidates with the candidate.
         places : array of int
-            Numbers of these candidates; all candidates if not given.
+            Positions of these candidates; the default is all candidates.
         """
         size, every = self.size, np.arange(self.n_functions)
         known = np.matmul(self._stubs[:, None, :size, place], self._stubs[:, :size, places])[:, 0]
@@ -113,9 +113,9 @@ class Growth(ABC):
         Parameters
         ----------
         places : array (f,) of int
-            Places of the new candidates.
+            Positions of the new candidates.
         cross : array (q, size, f)
-            Prior covariance with the active rows, in their order.
+            Prior covariances with the active rows, in order.
         variance : array (q, f)
             Prior variance.
         mean : array (c, f)
@@ -130,10 +130,10 @@ class Growth(ABC):
 
     @abstractmethod
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
-        """Write the remaining moments, from stubs (·, size, f) and variances without coupling of functions (·, f)."""
+        """Write the remaining moments, given stubs (·, size, f) and variances (·, f) without couplings of functions."""
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
-        """Make a candidate active. It stays among the candidates, with its moments.
+        """Make a candidate active. It remains a candidate, with its moments.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class Growth(ABC):
         column : array (q, p)
             Prior covariance of all candidates with this candidate.
         precision, location : array (c,)
-            π and ν of its site.
+            π and ν of the candidate's site.
         prior_mean : array (c,)
         """
         size, n_stubs = self.size, len(self._stubs)
@@ -171,7 +171,7 @@ class Growth(ABC):
 
 
 class IndependentGrowth(Growth):
-    """Sites that leave functions independent (Seeger and Jordan 2004, appendix B)."""
+    """Growth with sites that leave functions independent (Seeger and Jordan 2004, appendix B)."""
 
     sites_class = IndependentSites
 
@@ -194,7 +194,7 @@ class IndependentGrowth(Growth):
 
 
 class CoupledGrowth(Growth):
-    """Sites that couple the functions of a row (Seeger and Jordan 2004, section 4.2)."""
+    """Growth with sites that couple the functions of a row (Seeger and Jordan 2004, section 4.2)."""
 
     sites_class = CoupledSites
 
@@ -230,65 +230,67 @@ class CoupledGrowth(Growth):
         self._covariance[places] = cov
 
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        # The first rotation would restore the part of the variance that m subtracts: skip both.
+        # The first rotation would restore the part of the variance that m subtracts. Both are left out.
         append_coupled(
             self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
             self._covariance,
         )  # fmt: skip
 
 
-_STEP = 0.8  # Step size towards the matched sites, since all sites move at once.
+_STEP = 0.8  # Step size towards the matched sites. It is below 1, since all sites move at once.
 _ROUNDING = 1e-10  # An eigenvalue below this fraction of the largest counts as zero.
 
-_LAST, _STILL = 100, 1e-4  # Largest number of updates once all weights are 1, and change that counts as converged.
+# Largest number of updates after all weights are 1, and largest change that counts as converged.
+_LAST, _STILL = 100, 1e-4
 
 type Match = Callable[[Places, Array, Array, Array], Matched]
 
 
 class Reweighting(NamedTuple):
-    """Growth to 1 of the weights of rows with moving sites (Seeger and Jordan 2004, appendix D.5)."""
+    """Weights of rows in the moving window, which rise to 1 (Seeger and Jordan 2004, appendix D.5)."""
 
     first: float
     """γ₀, in (0, 1]: weight of the first active row when it is included."""
     rate: float
     """α₀, in (0, 1): the weight of the latest of d rows is 1 − (1 − γ₀) exp(−α₀ (d − 1))."""
     rows: int
-    """L₀, below the number of rows that move: how many of them have a weight below 1."""
+    """L₀, less than the size of the moving window: number of rows with a weight below 1."""
 
     def __call__(self, moving: int, active: int) -> Array:
-        """Weights of `count` rows, oldest first, with the given number of active rows."""
+        """Return the weights of the moving rows, oldest first, for a number of active rows."""
         latest = 1.0 - (1.0 - self.first) * np.exp(-self.rate * (active - 1))
         return np.minimum(1.0, latest + (1.0 - latest) / self.rows * np.arange(moving)[::-1])
 
 
 EVEN = Reweighting(1.0, 0.5, 1)
-"""All labels say what they say."""
+"""All weights are 1."""
 
 
 class LiquidGrowth:
-    """The methods of `Growth`, with EP sites for the latest active rows.
+    """The methods of `Growth`, where EP still updates the sites of a moving window of the latest active rows.
 
     Parameters
     ----------
     frozen : Growth
-        Growth by the rows whose sites no longer move.
+        Growth by the rows whose sites are fixed.
     match : callable
-        Sites of candidates (their places) from means (c, ·) and covariances (·, c, c), with weights (·,).
+        Function that returns sites of candidates, given positions, means (c, ·), covariances (·, c, c), and weights
+        (·,).
     from_cavity : bool
-        Whether the moments exclude a row's own site.
+        Whether the moments exclude the row's own site.
     n_covariances : int
-        Number q of covariances.
+        Number of covariances, q.
     liquid : int
-        Largest number of rows whose sites move.
+        Largest number of rows in the moving window.
     passes : int
-        Number of updates of all these sites after each inclusion.
+        Number of updates of their sites after each inclusion.
     weights : Reweighting
-        Weights of these rows.
+        Weights of the rows in the moving window.
 
     Attributes
     ----------
     held : array (k,) of int
-        Places of the rows whose sites move, oldest first.
+        Positions of the rows in the moving window, oldest first.
     """
 
     def __init__(
@@ -309,7 +311,7 @@ class LiquidGrowth:
         self._reweighting = weights
         self.held: Places = np.empty(0, np.int64)
         self._columns = np.empty((liquid, n_covariances, p))
-        self._cross = np.empty((liquid, c, p, c))  # covariances with candidates given the frozen rows
+        self._cross = np.empty((liquid, c, p, c))  # Covariances with candidates, given the rows with fixed sites.
         self._prior_mean = np.empty((c, liquid))
         self._own = np.empty((2, c, liquid))  # π and ν
         self._weights = np.empty(0)  # w
@@ -340,7 +342,7 @@ class LiquidGrowth:
         return found
 
     def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
-        """Replace candidates by new candidates, see `Growth`; `places` does not contain `held`."""
+        """Replace candidates by new candidates, see `Growth`. `places` may not include `held`."""
         size = self._frozen.size
         self._frozen.fill(places, cross[:, :size], variance, mean)
         for at, place in enumerate(self.held):
@@ -349,7 +351,7 @@ class LiquidGrowth:
             self._cross[at][:, places] = self._frozen.between(place, column, places)
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
-        """Make a candidate active, see `Growth`; if too many rows move, the oldest is frozen."""
+        """Make a candidate active, see `Growth`. If the moving window is full, the site of its oldest row is fixed."""
         if len(self.held) == len(self._cross):
             self._freeze()
         at = len(self.held)
@@ -361,7 +363,7 @@ class LiquidGrowth:
         self.settle(self._passes)
 
     def settle(self, passes: int) -> float:
-        """Update all sites some times; return the largest change in the last update, in units of its marginal."""
+        """Update all sites `passes` times. Return the largest change in the last update, in units of the marginals."""
         moved = np.inf
         for _ in range(passes):
             moved = self._move()
@@ -369,7 +371,7 @@ class LiquidGrowth:
         return moved
 
     def finish(self) -> None:
-        """Give all rows a weight of 1, see `Growth`."""
+        """Set all weights to 1, see `Growth`, and update the sites until convergence."""
         if self._reweighting != EVEN:
             self._reweighting = EVEN
             for _ in range(_LAST):
@@ -377,7 +379,7 @@ class LiquidGrowth:
                     break
 
     def _update(self) -> None:
-        """Compute the gain and the weights that the sites imply."""
+        """Compute the gain and the weights w that the sites imply."""
         k, c = len(self.held), self._frozen.n_functions
         roots = np.zeros((k, c, k, c))
         precision, location = self._own[:, :, :k]
@@ -391,7 +393,7 @@ class LiquidGrowth:
         self._weights = pull - self._gain.T @ (self._gain @ (prior @ pull))
 
     def _move(self) -> float:
-        """Take a damped step to the matching sites; return the largest step."""
+        """Take a damped step to the matched sites. Return the largest step."""
         k, c = len(self.held), self._frozen.n_functions
         precision, location = self._own[:, :, :k]
         mean, cov = self.mean[:, self.held], self.covariance(self.held)
@@ -422,7 +424,7 @@ class LiquidGrowth:
         return float(max(np.abs(step[0] * variance).max(), np.abs(step[1] * np.sqrt(variance)).max()))
 
     def _freeze(self) -> None:
-        """Freeze the oldest moving row."""
+        """Fix the site of the oldest row in the moving window."""
         k, place = len(self.held), int(self.held[0])
         precision, location = self._own[:, :, 0].copy()
         root = self._frozen.sites_class(precision[:, None], location[:, None]).roots[0]
@@ -438,8 +440,8 @@ class LiquidGrowth:
         self.held = self.held[1:]
 
 
-_DENSE = 4_000_000  # Largest covariance of all rows that is computed at once: 32 MB.
-_FIRST = 3  # Number of first rows, of different classes, chosen without scores.
+_DENSE = 4_000_000  # Largest covariance of all rows that is computed at once (32 MB).
+_FIRST = 3  # Number of first rows, which are of different classes and chosen without scores.
 
 
 @dataclass
@@ -457,15 +459,15 @@ class Candidates:
     likelihood : Likelihood
     rule : RowSiteRule
     capacity : int
-        Most active rows; of each function where these choose rows of their own.
+        Largest number of active rows; for a `separate` rule, of each function.
     rows : array (p,) of int
         Initial candidates.
     liquid : int
-        Number of latest active rows whose sites still move; later rows replace earlier rows.
+        Size of the moving window: number of latest active rows whose sites are still updated.
     passes : int
         Number of updates of these sites after each inclusion.
     weights : Reweighting
-        Weights of their likelihood meanwhile.
+        Weights of these rows while their sites are updated.
 
     Attributes
     ----------
@@ -490,10 +492,10 @@ class Candidates:
         self.growths = [self._growth(group.stop - group.start) for group in self._groups]
         self.waiting = np.ones((len(self._groups), p), bool)
         self._prior_mean: Array = np.empty((c, p))
-        self._wants = np.zeros(p, np.int64)  # best-scoring group of each candidate
+        self._wants = np.zeros(p, np.int64)  # Group with the best score, for each candidate.
         self._position: dict[int, int] = {}  # active row → its position
         self._scores: list[float] = []
-        self._chosen: list[list[int]] = [[] for _ in self._groups]  # positions of the rows of each group
+        self._chosen: list[list[int]] = [[] for _ in self._groups]  # Positions of the rows of each group.
         self.replace(np.arange(p), self.rows)
 
     def _growth(self, c: int) -> Growth | LiquidGrowth:
@@ -507,7 +509,7 @@ class Candidates:
 
     @property
     def taken(self) -> Places:
-        """Rows that cannot be chosen any more, since all groups with free sites already have a site there."""
+        """Rows that cannot be chosen again, since all groups with free sites have a site for them."""
         left = [self._active[own] for own, room in zip(self._chosen, self._room, strict=True) if room]
         return reduce(np.intersect1d, left) if left else self._active
 
@@ -517,7 +519,7 @@ class Candidates:
 
     @property
     def _room(self) -> NDArray[np.bool_]:
-        """Whether a group may have more sites, (g,)."""
+        """Mask (g,) of groups that may have more sites."""
         return np.array([len(own) < self.capacity for own in self._chosen])
 
     @property
@@ -527,15 +529,15 @@ class Candidates:
 
     @property
     def held(self) -> Places:
-        """Places of candidates that must stay."""
+        """Positions of candidates that may not be replaced."""
         return np.concatenate([growth.held for growth in self.growths])
 
     def _covariances(self, group: slice) -> slice:
-        """Return the covariances of the functions of a group from the prior's covariances."""
+        """Return the range of the prior's covariances for the functions of a group."""
         return slice(0, 1) if self.prior.n_covariances == 1 else group
 
     def include_first(self, count: int) -> Self:
-        """Make the first candidates active, in their order."""
+        """Make the first candidates active, in order."""
         for place in range(count):
             self.include(place)
         return self
@@ -552,7 +554,7 @@ class Candidates:
             self.waiting[k, places] = ~np.isin(rows, active[chosen])
 
     def moments(self, places: Places) -> tuple[Array, Array]:
-        """Means (c, ·) and covariances (·, c, c) of some candidates."""
+        """Return means (c, ·) and covariances (·, c, c) of these candidates."""
         c = self.prior.n_functions
         mean, cov = np.empty((c, len(places))), np.zeros((len(places), c, c))
         for group, growth in zip(self._groups, self.growths, strict=True):
@@ -565,12 +567,12 @@ class Candidates:
         return SeenRows(self.likelihood.at(rows), self.labels[rows], *moments)
 
     def _match(self, places: Places, mean: Array, cov: Array, weights: Array) -> Matched:
-        """Sites of some candidates, whose likelihood has their latent values times a weight."""
+        """Return sites of these candidates, whose latent values are multiplied by weights in the likelihood."""
         found = self.rule.match(self._seen(places, weights * mean, weights[:, None, None] ** 2 * cov))
         return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
-        """Return the candidates available to a group, and the highest score of their sites.
+        """Return the candidates that a group may choose, and the highest score of their sites.
 
         Separate sites without information are left out, as in the paper.
         """
@@ -585,7 +587,7 @@ class Candidates:
         return places, found.max(axis=0)
 
     def include(self, place: int, score: float = np.nan) -> None:
-        """Add the site of a candidate for the group with the best score, or for all groups without scores."""
+        """Add the site of a candidate, for the group with the best score, or for all groups without scores."""
         row, own = int(self.rows[place]), np.array([place])
         site = self._match(own, *self.moments(own), self.weights(1, len(self._position) + 1))
         column = self.prior.block(self.rows[own], self.rows).cross[:, 0]
@@ -600,14 +602,14 @@ class Candidates:
             self.waiting[k, place] = False
 
     def finish(self) -> Self:
-        """Finish the growth after the last choice: all active rows get their sites."""
+        """Finish the growth after the last choice, so that the sites of all active rows are final."""
         for growth in self.growths:
             growth.finish()
         return self
 
     @property
     def selection(self) -> Selection:
-        """The active rows and their sites: zero where a function has none."""
+        """Active rows and their sites, which are zero if a function has no site."""
         sites = np.zeros((2, self.prior.n_functions, len(self._scores)))
         for group, growth, chosen in zip(self._groups, self.growths, self._chosen, strict=True):
             sites[:, group, chosen] = growth.sites
@@ -629,19 +631,19 @@ def choose_rows(
     passes: int = 0,
     weights: Reweighting = EVEN,
 ) -> Selection:
-    """Choose rows by their scores.
+    """Return rows that are chosen by their scores.
 
     Parameters
     ----------
     prior, labels, likelihood, rule, liquid, passes, weights
         See `Candidates`.
     active : int
-        Number of active rows, d ≤ n; of each function where the rule is `separate`.
+        Number of active rows, d ≤ n; for a `separate` rule, of each function.
     criterion : str
         Name of a score in `SCORES`.
     pool : int
-        Number of candidates to score at each inclusion. If this is below the number of rows, the share `retained` with
-        the best scores stays, and new candidates replace the rest.
+        Number of candidates that are scored for each inclusion. If it is below the number of rows, the share `retained`
+        with the best scores remains, and new candidates replace the rest.
     retained : float
     rng : np.random.Generator
     """
@@ -649,8 +651,8 @@ def choose_rows(
     order = rng.permutation(n)
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
-    moving = liquid if liquid > 1 else 0  # rows that stay among the candidates and are not scored
-    size = min(max(pool, len(first) + 1) + moving, n)  # at least one scored row besides the first rows
+    moving = liquid if liquid > 1 else 0  # Rows that remain candidates, and are not scored.
+    size = min(max(pool, len(first) + 1) + moving, n)  # Score at least one row in addition to the first rows.
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
     rows = np.concatenate([first, others])[:size]
@@ -659,7 +661,7 @@ def choose_rows(
     keep = int(retained * (size - moving))
     while not candidates.full:
         places, scores = candidates.scores(criterion)
-        if not len(places):  # no row has information
+        if not len(places):  # No row has information.
             break
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         best = int(scores.argmax())
@@ -670,7 +672,7 @@ def choose_rows(
 
 
 def _refresh(candidates: Candidates, kept: Places, n: int, rng: np.random.Generator) -> None:
-    """Replace the candidates that are not kept by new rows."""
+    """Replace the candidates outside `kept` by new rows."""
     stays = np.zeros(len(candidates.rows), bool)
     stays[kept] = True
     stays[candidates.held] = True

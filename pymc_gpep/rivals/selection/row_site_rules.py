@@ -1,16 +1,16 @@
 """Sites and scores of candidate rows, and the bound of the log evidence over all rows given the active rows.
 
-The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p) over the active latent values f_I, with the exact prior of further
-values (Seeger and Jordan 2004, equation 15). With the sites exp(νᵀf − ½ fᵀΠf) held, q = N(m + K b, K − K M K). A row
-with prior covariances C_k with the active rows has moments
+The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p), with the divergence for the active latent values f_I. All other values
+have their prior given f_I (Seeger and Jordan 2004, equation 15). For fixed sites exp(νᵀf − ½ fᵀΠf), q = N(m + K b, K −
+K M K). A row with prior covariances C_k with the active rows has the moments
 
     h_k = m_k + C_k b_k,   A_kl = δ_kl (κ_k − C_k B_k C_kᵀ) + C_k T_k (C_l T_l)ᵀ,   M = blockdiag(B) − T Tᵀ.
 
-Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) for a row (there appendix A, by another way).
+Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) for a row (appendix A has another way).
 
-The average of a log density is exact for one function. Several functions enter by their differences from the observed
-function, x = μ + L s with s standard normal. Their average is a sum over fixed nodes, and its derivatives pass through
-the Cholesky factor L.
+The average of a log density is exact for a single function. Several functions enter by their differences from the
+observed function, x = μ + L s with s standard normal. Their average is a sum over fixed nodes, and derivatives are
+propagated through the Cholesky factor L.
 """
 
 from abc import ABC, abstractmethod
@@ -54,7 +54,7 @@ from pymc_gpep.solvers.site_ep import site_of
 
 _MOST = 81  # Largest number of nodes of a product rule.
 _FINEST, _COARSEST = 20, 3  # Largest and smallest number of nodes in each dimension.
-_SPHERE = 64  # Nodes on a sphere if a product rule has too many.
+_SPHERE = 64  # Number of nodes on a sphere, if a product rule would have too many.
 _SEED = 20_040_661
 _ROUNDING = 1e-13  # Relative rounding error of a singular covariance.
 
@@ -63,7 +63,7 @@ class RowAverages(NamedTuple):
     """Averages over B rows."""
 
     value: float
-    """Σ E log p(y_i | f_i)."""
+    """Sum of E log p(y_i | f_i)."""
     slope: Array
     """Derivatives in the means, (c, B)."""
     curvature: Array
@@ -71,12 +71,12 @@ class RowAverages(NamedTuple):
 
 
 def has_averages(likelihood: Likelihood) -> bool:
-    """Whether a likelihood has averages of its log density."""
+    """Return whether a likelihood has averages of its log density."""
     return any(likelihood.offers(kind) for kind in (AverageLogDensity, BlockCurvature, CoupledCurvature))
 
 
 def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> RowAverages:
-    """Average over N(mean_i, cov_i), from means (c, B) and covariances (B, c, c)."""
+    """Return the average over N(mean_i, cov_i), for means (c, B) and covariances (B, c, c)."""
     if likelihood.offers(AverageLogDensity):
         found = np.empty((3, len(labels)))
         given = np.ascontiguousarray(mean[0]), np.ascontiguousarray(cov[:, 0, 0]), labels, likelihood.parameters
@@ -86,7 +86,7 @@ def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean:
 
 
 def _log_density(likelihood: Likelihood) -> LogDensity:
-    """Log density of several functions with its slope, to a few digits if the likelihood offers a fast form."""
+    """Return the log density of several functions and its slope; to a few digits if the likelihood has a fast form."""
     if likelihood.offers(RoughDensity):
         return likelihood.computation(RoughDensity).log_density
     found = log_density_with_slope(likelihood)
@@ -106,7 +106,8 @@ def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, c
     points, weights = _rule(d)
     slope, of_lower = np.zeros((rows, d)), np.zeros((rows, d, d))
     f, gradient = np.zeros((c, rows)), np.empty((c, rows))
-    others = np.argsort(away.sum(axis=1) > 0, axis=1, kind="stable")[:, :d].T  # all functions but the observed
+    # All functions except the observed function.
+    others = np.argsort(away.sum(axis=1) > 0, axis=1, kind="stable")[:, :d].T
     column = np.arange(rows)
     value = 0.0
     for point, weight in zip(points, weights, strict=True):
@@ -134,7 +135,7 @@ def _rule(d: int) -> tuple[Array, Array]:
     """Return points (N, d) and weights (N,) for N(0, I)."""
     order = min(int(_MOST ** (1.0 / d) + 1e-9), _FINEST)
     if order < _COARSEST:
-        # Opposite points of the sphere of radius √d, on axes that are turned: all cubic functions are averaged exactly.
+        # Use opposite points on the sphere of radius √d, on rotated axes: averages of cubic functions are exact.
         rng = np.random.default_rng(_SEED)
         axes = [np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(max(_SPHERE // (2 * d), 1))]
         points = np.sqrt(d) * np.concatenate([side * each for each in axes for side in (1.0, -1.0)])
@@ -146,26 +147,26 @@ class BoundSlopes(NamedTuple):
     """Derivatives of the bound in the prior moments of the active rows."""
 
     covariance: Array
-    """(q, d, d), symmetric."""
+    """Derivatives in the prior covariance, (q, d, d), symmetric."""
     mean: Array
-    """(c, d)."""
+    """Derivatives in the prior mean, (c, d)."""
 
 
 class _Rows(NamedTuple):
     """Moments of B rows under the posterior."""
 
     cross: list[Array]
-    """C_k (d, B)."""
+    """Prior covariances C_k, (d, B)."""
     smoothed: list[Array]
-    """B_k C_k."""
+    """Products B_k C_k."""
     shared: Array | None
-    """T_k C_k (c, d, B), of coupled sites."""
+    """Products T_k C_k (c, d, B), for coupled sites."""
     moments: tuple[Array, Array]
-    """Means (c, B) and covariances (B, c, c) of their latent values."""
+    """Means (c, B) and covariances (B, c, c) of the rows' latent values."""
 
 
 class ActiveBound:
-    """The bound, gathered from blocks of rows.
+    """The bound, as a sum over blocks of rows.
 
     Parameters
     ----------
@@ -178,12 +179,12 @@ class ActiveBound:
         self._b, self._t = posterior.algebra.smoothing()
         self.value: float = -posterior.divergence
         c, d = posterior.weights.shape
-        self._pull = np.zeros((c, d))  # Σ C_kᵀ slope_k
-        self._inner = np.zeros((c, d, d))  # part of M from the covariances of rows
+        self._pull = np.zeros((c, d))  # Sum Σ C_kᵀ slope_k.
+        self._inner = np.zeros((c, d, d))  # Part of M from the covariances of rows.
         self._common = np.zeros((d, d))
 
     def value_of(self, block: Block, labels: NDArray[np.int64], likelihood: Likelihood, weight: float) -> None:
-        """Add rows to the value alone, arguments as of `add`."""
+        """Add rows to the value, without derivatives. Arguments are as in `add`."""
         self.value += weight * average_log_density(likelihood, labels, *self._seen(block).moments).value
 
     def _seen(self, block: Block) -> _Rows:
@@ -236,11 +237,11 @@ class ActiveBound:
         return Block(of_cross, of_variance, slope)
 
     def slopes(self) -> BoundSlopes:
-        """Derivatives in the prior moments of the active rows, through the posterior of all rows that were added."""
+        """Return derivatives in the prior moments of the active rows, through the posterior of all added rows."""
         posterior, b, t = self._posterior, self._b, self._t
         k_prior, weights = posterior.prior.k, posterior.weights
         c, d = weights.shape
-        # Through b: −(M r) bᵀ for the derivative r in the means, less K b of the divergence.
+        # Through b: −(M r) bᵀ for the derivative r in the means, minus K b of the divergence.
         pulled = self._m_times(self._pull - np.stack([own_matrix(k_prior, k) @ weights[k] for k in range(c)]))
         common = self._common
         if t is not None:
@@ -259,7 +260,7 @@ class ActiveBound:
         return BoundSlopes(found, -pulled)
 
     def _m_times(self, r: Array) -> Array:
-        """M r (c, d)."""
+        """Return M r (c, d)."""
         product = np.stack([own_matrix(self._b, k) @ own for k, own in enumerate(r)])
         if self._t is None:
             return product
@@ -268,23 +269,26 @@ class ActiveBound:
 
 
 type Places = NDArray[np.int64]
-"""Numbers of rows."""
+"""Indices of rows."""
 
 
 class RowBlocks(Protocol):
-    """A prior of c latent functions at n rows, evaluated in blocks; q is 1 if functions share it, else c."""
+    """A prior of c latent functions at n rows, evaluated in blocks.
+
+    q is 1 if functions share the covariance, else c.
+    """
 
     n_points: int
     n_functions: int
     n_covariances: int
-    """q."""
+    """Number of covariances, q."""
 
     def block(self, columns: Places, rows: Places) -> Block:
         """Return the covariances (q, columns, rows) of rows `columns`, maybe empty, with `rows`; moments of `rows`."""
 
 
 class DenseRows:
-    """A prior with a stored covariance matrix."""
+    """A prior with a covariance matrix in memory."""
 
     def __init__(self, k: ArrayLike, mean: ArrayLike) -> None:
         self._prior = DensePrior.checked(np.asarray(k, np.float64), np.asarray(mean, np.float64))
@@ -304,127 +308,131 @@ class DenseRows:
 
 
 class Selection(NamedTuple):
-    """Active rows in the order in which they were included, and their sites."""
+    """Active rows in the order of inclusion, with their sites."""
 
     rows: Places
-    """(d,)."""
+    """Indices of the rows, (d,)."""
     scores: Array
-    """Score of each row when it was chosen, (d,); NaN where it was not chosen by its score."""
+    """Score of each row when it was chosen, (d,); NaN for rows chosen without a score."""
     precision: Array
-    """π (c, d)."""
+    """Site precisions π, (c, d)."""
     location: Array
-    """ν (c, d)."""
+    """Site locations ν, (c, d)."""
 
 
 SEPARATE = "separate"
-"""The name of rules by which each function chooses rows of its own."""
+"""Name of rules by which each function chooses rows separately."""
 
 
 class SeenRows(NamedTuple):
-    """Rows, and the moments of their latent values for computing sites, as contiguous arrays."""
+    """Rows with the moments of their latent values, from which sites are computed, as contiguous arrays."""
 
     likelihood: Likelihood
     """Likelihood of these rows."""
     labels: NDArray[np.int64]
-    """(p,)."""
+    """Labels, (p,)."""
     mean: Array
-    """(c, p)."""
+    """Means, (c, p)."""
     cov: Array
-    """(p, c, c)."""
+    """Covariances, (p, c, c)."""
 
     @property
     def by_row(self) -> tuple[Array, Array]:
-        """Means and variances (p, c) of each function alone."""
+        """Means and variances (p, c) of each function."""
         return np.ascontiguousarray(self.mean.T), np.ascontiguousarray(np.diagonal(self.cov, axis1=1, axis2=2))
 
 
 class Matched(NamedTuple):
-    """Sites of rows, each as if included next."""
+    """Sites of rows, each computed as if the row were included next."""
 
     precision: Array
-    """π (c, p)."""
+    """Site precisions π, (c, p)."""
     location: Array
-    """ν (c, p)."""
+    """Site locations ν, (c, p)."""
 
 
 class Told(NamedTuple):
-    """Information of the labels of rows, each as if included next, to a few digits."""
+    """Information of the labels of rows, each as if the row were included next, to a few digits."""
 
     log_z: Array
-    """Their log probabilities (p,)."""
+    """Log probabilities of the labels, (p,)."""
     information: Array
-    """Divergence of the posterior with a row's site from that without, (p,); (c, p) where a rule is `separate`."""
+    """Divergence between the posteriors with and without a row's site, (p,); (c, p) for a `separate` rule."""
 
 
 @dataclass(frozen=True)
 class RowSiteRule(ABC):
-    """Sites from the moments of latent values without them (assumed density filtering).
+    """Rule for sites, given moments of latent values without these sites (assumed density filtering).
 
     Parameters
     ----------
     name : str
-        Name of the rule in `sites=`.
+        Name of the rule for the option `sites`.
     """
 
     name: str
 
     method: ClassVar[str]
-    """The approximation whose fixed point these sites are on the way to."""
+    """Approximation whose fixed point the sites approach."""
     form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
     """Form of the sites."""
     shares: ClassVar[bool] = False
     """Whether all functions of a row have the same precision."""
     from_cavity: ClassVar[bool] = True
-    """Whether a site is made from the moments without it, or from those with it, at a fixed point."""
+    """Whether a site is computed from moments without it.
+
+    If not, it is computed from moments with it, at a fixed point.
+    """
 
     @property
     def separate(self) -> bool:
-        """Whether each function chooses its own rows."""
+        """Whether each function chooses rows separately."""
         return self.name == SEPARATE
 
     @abstractmethod
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether a likelihood provides the computations of this rule."""
+        """Return whether a likelihood has the computations of this rule."""
 
     @abstractmethod
     def match(self, seen: SeenRows) -> Matched:
-        """Sites of rows."""
+        """Return the sites of rows."""
 
     @abstractmethod
     def told(self, seen: SeenRows) -> Told:
-        """Scores of rows: ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of each row, M = I + ΠA and g = M⁻¹(ν − Πμ).
+        """Return scores ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of rows, with M = I + ΠA and g = M⁻¹(ν − Πμ).
 
         The divergence is between distributions of the row's latent values alone (Seeger and Jordan 2004, equation 14).
         """
 
     def log_normalisers(self, seen: SeenRows) -> Array:
-        """The log probabilities alone, (p,)."""
+        """Return the log probabilities of the labels, (p,)."""
         return self.told(seen).log_z
 
 
 type Score = Callable[[RowSiteRule, SeenRows], Array]
 
 RANDOM = "random"
-"""No score: rows in a random order."""
+"""Name of the choice of rows in random order, without scores."""
 
 
 def information(rule: RowSiteRule, seen: SeenRows) -> Array:
     """Return the information of each row (p,): the divergence between the posteriors with and without its site.
 
-    Seeger and Jordan (2004, equation 14) choose the largest. Separate sites have a value for each function, (c, p).
+    Seeger and Jordan (2004, equation 14) choose the row with the largest. Separate sites have a value for each
+    function, (c, p).
     """
     return rule.told(seen).information
 
 
 def surprise(rule: RowSiteRule, seen: SeenRows) -> Array:
-    """Minus the log predictive probability of the labels (p,) (Girolami and Rogers 2006, equation 5.5)."""
+    """Return minus the log predictive probability of the labels (p,) (Girolami and Rogers 2006, equation 5.5)."""
     return -rule.log_normalisers(seen)
 
 
 def expected_information(rule: RowSiteRule, seen: SeenRows) -> Array:
     """Return the information of each row, averaged over its predicted labels.
 
-    Its own label is not used, so that rows are not chosen because of wrong labels.
+    The row's label is not used, so that rows are not chosen because of wrong labels.
     """
     parts, weight = [], np.zeros(len(seen.labels))
     for label in range(seen.likelihood.n_classes(len(seen.mean))):
@@ -440,23 +448,23 @@ SCORES: Mapping[str, Score] = {
     "expected": expected_information,
     "probability": surprise,
 }
-"""By name."""
+"""Scores by name."""
 
 SCORE_NAMES = (*SCORES, RANDOM)
 
 OF_FUNCTIONS = ("expected", "information")
-"""Scores that tell functions of a row from each other."""
+"""Scores that have a separate value for each function of a row."""
 
 
-_SWEEPS, _TOLERANCE = 200, 1e-10  # Sweeps and tolerance of inner EP.
+_SWEEPS, _TOLERANCE = 200, 1e-10  # Largest number of sweeps and tolerance of inner EP.
 
 
 class _IndependentSites(RowSiteRule):
-    """Base class of rules of independent sites."""
+    """Base class of rules with independent sites."""
 
     @abstractmethod
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
-        """Log normalisers, and sites with as many digits as scores need."""
+        """Return log normalisers and sites, with as many digits as scores need."""
 
     def match(self, seen: SeenRows) -> Matched:
         return self._rough(seen)[1]
@@ -474,12 +482,12 @@ class _IndependentSites(RowSiteRule):
 
 
 class PointMoments(_IndependentSites):
-    """Independent sites by exact moments of each function under its marginal (Seeger and Jordan 2004, section 6)."""
+    """Independent sites with exact moments of each function under its marginal (Seeger and Jordan 2004, section 6)."""
 
     method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether its points are single factors with moments, with nonnegative site precisions."""
+        """Return whether points are single factors with moments, and site precisions are not negative."""
         has = likelihood.offers(PointFactor) and likelihood.offers(RoughNormaliser)
         return has and likelihood.log_concave and not likelihood.has_parameters
 
@@ -495,12 +503,12 @@ class PointMoments(_IndependentSites):
 
 
 class QuadratureMoments(_IndependentSites):
-    """`PointMoments` for a likelihood with quadrature in several dimensions; scores use few nodes."""
+    """`PointMoments` for a likelihood with quadrature in several dimensions. Scores use few nodes."""
 
     method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether the likelihood has such quadratures."""
+        """Return whether the likelihood has such quadratures."""
         return likelihood.offers(IndependentQuadrature) and likelihood.offers(RoughSites)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -524,7 +532,7 @@ class OneFunctionMoments(_IndependentSites):
     method = "ep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether the likelihood has one function and nonnegative site precisions."""
+        """Return whether the likelihood has one function, and site precisions are not negative."""
         return likelihood.offers(GaussianAverage) and likelihood.log_concave and not likelihood.has_parameters
 
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
