@@ -87,7 +87,7 @@ class Case:
         return self.a(array) @ self.covariance(array) @ self.a(array).T
 
     def slopes(self, gradient, at=1e-5):
-        """Derivative with respect to the array, by differences, of the sum of `gradient` times K."""
+        """Derivative of Σ `gradient` K with respect to the array of the prior, by differences."""
         found = np.empty(self.array().size)
         for i in range(found.size):
             ahead, behind = self.array(), self.array()

@@ -10,7 +10,7 @@ NOISE = 0.5
 
 
 def observed(x):
-    """Log density of an observation 1 of the first component."""
+    """Log likelihood of one observation, 1, whose mean is the first component."""
     return -0.5 * ((1.0 - x[0]) / NOISE) ** 2
 
 

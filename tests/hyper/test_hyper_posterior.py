@@ -55,7 +55,7 @@ def two():
 
 
 class Case:
-    """A fit at the maximum, and from its log posterior the posterior on a dense grid and by all other methods."""
+    """Fits of a model by all methods and on a dense grid, from the log posterior of the fit at the maximum."""
 
     def __init__(self, build):
         self.model, self.gp = build()

@@ -65,7 +65,9 @@ def exact_average_of_counts(mean, sd, count):
     return log_average(density, lambda f: count * f - np.exp(np.minimum(f, 600.0)), mean, sd)
 
 
-@pytest.mark.parametrize("count", [0, 3, 15])  # counts for which the reference needs a few units of width only
+@pytest.mark.parametrize(
+    "count", [0, 3, 15]
+)  # for these counts the tilted density is a few units wide, as the reference assumes
 @pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.01), (0.4, 0.5), (5.0, 1.5), (-3.0, 4.0), (2.0, 30.0)])
 def test_averages_of_counts_match_values_of_many_digits(mean, sd, count):
     assert_allclose(averaged(mean, sd**2, count), exact_average_of_counts(mean, sd, count), rtol=1e-9)

@@ -98,7 +98,7 @@ def test_models_without_support_for_inducing_inputs_keep_their_method():
     assert choose_method(classifier(50_000, 1, OrderedLogitLikelihood), {})[:2] == ("ep", {})
 
 
-def test_effects_count_in_the_work_of_a_sweep(monkeypatch):
+def test_predicted_work_of_a_sweep_includes_effects(monkeypatch):
     monkeypatch.setattr(method_choice, "_DENSE", 1e6)
     effects = by_inducing(effects_of(200, place=False)).prior.n_normals
     monkeypatch.setattr(method_choice, "_SWEPT", 200.0 * (100 + effects) ** 2)
