@@ -210,7 +210,7 @@ def test_pymc_predicts_from_draws(shared):
 @pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")
 def test_flat_traces_cause_a_single_message(shared_iep, shared_ccd, fixed, caplog):
     caplog.set_level("INFO", "pymc")
-    for fit, said in ((shared_iep, "draws of ls, eta are all the same"), (shared_ccd, ""), (fixed.fit, "")):
+    for fit, said in ((shared_iep, "all draws of ls, eta are equal"), (shared_ccd, ""), (fixed.fit, "")):
         fit._told = None  # other tests share the fits
         for _ in range(2):
             fit.sample(2, random_seed=1)
