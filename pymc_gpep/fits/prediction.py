@@ -217,7 +217,7 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
 
 
 _NOTHING = 1e-3  # Correlation with the fitted points below which the posterior equals the prior to three digits.
-_MOST = 0.5  # Share of the mixture (or of fitted rows) above which a row is far (or no warning is given).
+_MOST = 0.5  # Share of the nodes' weight at which a row must be far; share of far fitted rows.
 _NEW = "new_point"
 _ROWS = "new_row"  # Temporary dim of the entries of an array, until the result is reshaped to the axes of the array.
 _TWO = 2  # Smallest number of new rows for a warning of far rows.

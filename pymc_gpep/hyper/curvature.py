@@ -33,7 +33,7 @@ class GaussianAtMaximum(NamedTuple):
 
     @property
     def neighbours(self) -> Neighbours:
-        """Stored solutions for predictions of starts, in units of standard deviations."""
+        """Solutions from which starts are predicted, with distances in standard deviations."""
         return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), self.root)
 
     @property
@@ -77,7 +77,7 @@ class Scales(NamedTuple):
 
     @property
     def neighbours(self) -> Neighbours:
-        """Stored solutions for predictions of starts, in units of standard deviations."""
+        """Solutions from which starts are predicted, with distances in standard deviations."""
         units = np.ones(self.mean.size)
         units[self.axes] = self.scale
         return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), np.diag(units))

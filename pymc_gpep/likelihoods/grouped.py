@@ -140,12 +140,12 @@ class GroupedLikelihood(CombinedLikelihood):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """Method of the likelihood of a factor."""
+        """Default method of the factors' likelihood."""
         return self.own.method
 
     @property
     def guide(self) -> str:  # type: ignore[override]
-        """Guide of the likelihood of a factor."""
+        """Default guide of the factors' likelihood."""
         return self.own.guide
 
     @property

@@ -112,7 +112,7 @@ def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVar
 
 
 def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability of at most a value."""
+    """Return the log probability of values up to and including `value`."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():
@@ -137,7 +137,7 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return the log probability of more than a value, accurate even if the distribution function rounds to 1."""
+    """Return the log probability above a value, accurate even if the distribution function rounds to 1."""
     op, *others = distribution_parts(distribution)
     match op:
         case TruncatedRV() | TruncatedNormalRV():

@@ -261,7 +261,7 @@ class OfNumbers(OneFunction, ABC):
 
 @dataclass(frozen=True)
 class CombinedLikelihood(OfNumbers, ABC):
-    """A likelihood made of other likelihoods, which no single random variable has."""
+    """Combination of other likelihoods. It is never the likelihood of a single random variable."""
 
     distributions: ClassVar[tuple[type[Op], ...]] = ()
     observed_dtype: ClassVar[str] = "float64"

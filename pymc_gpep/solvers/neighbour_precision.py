@@ -84,7 +84,7 @@ class NeighbourSets:
 
     @property
     def slots(self) -> Indices:
-        """Index among all pairs of each pair of a place's set, (p, (m + 1)(m + 2)/2), in the order of the kernels."""
+        """Indices of the pairs of each place and its neighbours, (p, (m + 1)(m + 2)/2), in the order of the kernels."""
         return self._made[2]
 
 

@@ -105,7 +105,7 @@ class Found(NamedTuple):
     cov: Array
     """Posterior covariance between the functions at each point, (n, c, c)."""
     precision: Array
-    """Precision of the sites, in the shape of the approximation's posterior."""
+    """Precisions of the sites; the shape depends on the form of the sites."""
     derivatives: Callable[[], Derivatives]
     """Function that computes derivatives of the evidence; valid if the solver converged."""
     rung: int = 0
@@ -205,7 +205,7 @@ class Outcome(NamedTuple):
     mean: Array
     cov: Array
     precision: Array
-    """Site precisions, in the shape of the approximation's posterior."""
+    """Site precisions; the shape depends on the form of the sites."""
     start: Array
     """Start for a solve at near hyperparameters."""
     history: Array

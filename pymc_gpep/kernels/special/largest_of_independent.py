@@ -33,8 +33,8 @@ from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 FROM = -5.5
 """Start of a table, in widths of its utility."""
 _TO, _PER_WIDTH = 9.5, 8  # End of the table, and cells for each unit of width.
-_NOTHING = 1e-9  # Value that counts as 0 of a distribution function.
-_ALL = 1.0 - 2e-7  # Value that counts as 1.
+_NOTHING = 1e-9  # Value of a distribution function that counts as 0.
+_ALL = 1.0 - 2e-7  # Value of a distribution function that counts as 1.
 _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.
 _MOST_CELLS = 8  # Largest number of cells between two nodes.
 _LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are looked up together.

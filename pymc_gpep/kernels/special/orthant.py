@@ -133,7 +133,7 @@ def _small(h, offset, rate):
     total = 0.0
     while s < end:
         width = min(widest, end - s)
-        # Φ varies on one side of this point.
+        # If Φ varies on this piece, the piece must be narrow.
         if offset + rate * (s if rate > 0.0 else s + width) < _FLAT:
             width = min(width, _WIDTH / max(abs(rate), _WIDTH))
         for q in range(_NODES.shape[0]):

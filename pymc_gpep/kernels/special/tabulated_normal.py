@@ -33,7 +33,7 @@ def cdf_and_density(s):
     return _CDF[i] + density * t * series, density * slope
 
 
-_CELLS_OF_LOG = 32  # Cells of the table in a unit.
+_CELLS_OF_LOG = 32  # Number of cells of the table for each unit of z.
 _ORDER = 5
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
