@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, help="number of rows, cells of a side, or length")
     parser.add_argument("--hyper", help="treatment of hyperparameters instead of the default")
     parser.add_argument("--data", type=Path, help="folder with InstEval.csv.gz")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "SYSTEM"), help="one line, as JSON")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "SYSTEM"), help="print one row as JSON")
     given = parser.parse_args()
     if given.one:
         name, system = given.one

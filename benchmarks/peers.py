@@ -119,7 +119,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--gpy", metavar="PYTHON", help="the Python of an environment that has GPy")
     parser.add_argument("--seconds", type=float, default=150.0, help="seconds that one fit may take")
-    parser.add_argument("--only", help="one of " + ", ".join(map(repr, PEERS)) + ": that alone, its figures as JSON")
+    parser.add_argument(
+        "--only", help="one of " + ", ".join(map(repr, PEERS)) + ": only this fit, with its figures as JSON"
+    )
     arguments = parser.parse_args()
     if arguments.only:
         print(json.dumps(PEERS[arguments.only](arguments.sizes[0])))

@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--extras", metavar="PYTHON", help="the Python of an environment that has pymc-extras")
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
     parser.add_argument("--seconds", type=float, default=300.0, help="seconds that one fit may take")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "METHOD"), help="one fit, its figures as JSON")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "METHOD"), help="only this fit, with its figures as JSON")
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measure(*given.one)))
