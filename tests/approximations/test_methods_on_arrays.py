@@ -37,7 +37,7 @@ def test_method_name_serves_several_likelihoods():
         ("poisson", {"parameters": OFFSET.T}, ValueError, r"array with 12 columns .* have shape \(12, 1\)"),
         ("poisson", {"parameters": np.tile(OFFSET, (2, 1))}, ValueError, r"have shape \(2, 12\)"),
         ("poisson", {"parameters": np.nan * OFFSET}, ValueError, "12 of them are NaN"),
-        ("poisson", {}, ValueError, r"these rows: offset\. Pass them as parameters="),
+        ("poisson", {}, ValueError, r"these rows: offset\. Give them as parameters="),
         (
             "negative_binomial",
             {"parameters": [[0.0] * N, [-1.0] * N]},

@@ -208,7 +208,7 @@ def test_prior_with_one_effective_node_causes_a_warning(groups):
     hyper = groups[0].hyper_posterior
     nodes = np.sort([float(np.exp(hyper.point(s)["s_log__"])) for s in range(len(hyper))])
     own = pm.Uniform.dist(nodes[:2].mean(), nodes[1:3].mean())
-    with pytest.warns(UserWarning, match="Too few nodes of the fit are where the prior 'one'"):
+    with pytest.warns(UserWarning, match="The prior 'one' has its mass at too few nodes"):
         found = groups[0].sensitivity("s", {"one": own}, names="s")
     assert found.loc[("one", "s"), "effective_nodes"] == pytest.approx(1.0)
 

@@ -87,7 +87,7 @@ def of_missing_values():
 
 
 MISTAKES = {
-    "missing values": (of_missing_values, r"'y' is not finite at 1 of 40 rows \(position 3\)"),
+    "missing values": (of_missing_values, r"'y' is not finite in row 3 of 40\."),
     "standard deviation": (lambda: pm.Normal("u", 0, -1.0, shape=4)[GROUP], r"'u' \(Normal\) has the .* deviation -1"),
     "unknown deviation": (lambda: pm.Normal("u", 0, [1, 1, 1, np.nan])[GROUP], r"'u' \(Normal\) has the .* nan"),
     "squares": (lambda: pm.math.sum(pm.Normal("u", 0, 1, shape=4)[:2] ** 2) * X, r"of it\. The model as it is"),

@@ -65,7 +65,7 @@ def test_scale_of_a_prior_that_runs_to_0_is_reported(method, options):
 
 
 def test_batch_fit_reports_a_scale_that_runs_to_0():
-    with pooled(), pytest.warns(RuntimeWarning, match=r"^Ended \('tau' ran to .* has no bound.* after 150 steps"):
+    with pooled(), pytest.warns(RuntimeWarning, match=r"^Ended \('tau' ran to .* is unbounded.* after 150 steps"):
         fit = pm.fit(
             150, method="sparse_ep", inducing=5, batch_size=20, learn_inducing=False, random_seed=1,
             obj_optimizer=pm.adam(learning_rate=0.1), progressbar=False,

@@ -418,7 +418,7 @@ def test_invalid_options_and_models_raise_value_error():
     ):
         hyper_method("mean_field", {"weights": "utility"})
     model = conjugate(1)
-    wanted = r"hyper='mean_field' is only for method='vb' of a gpep.MultinomialProbit, and not for method='nested_ep'"
+    wanted = r"hyper='mean_field' is only for method='vb' of a gpep.MultinomialProbit, not for method='nested_ep'"
     with model, pytest.raises(ValueError, match=wanted):
         pm.fit(method="nested_ep", hyper="mean_field", progressbar=False)
     with (

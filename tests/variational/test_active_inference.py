@@ -190,5 +190,5 @@ def test_tools_for_active_rows_refuse_other_fits():
 
 
 def test_checks_of_a_joint_posterior_raise_not_implemented_error(fitted):
-    with pytest.raises(NotImplementedError, match=r"importance works on .*, which a fit by active rows does not have"):
+    with pytest.raises(NotImplementedError, match=r"importance needs .*, which a fit by active rows does not have"):
         fitted[2].importance()

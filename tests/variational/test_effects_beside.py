@@ -245,7 +245,7 @@ def test_unsupported_models_are_refused():
         (lambda: given.few.predict(XNEW, data=NEW | {"group": [0, J, 1]}), "its levels are 0 to 4"),
         (lambda: given.few.effects("f"), "no joint posterior"),
         (lambda: given.few.effects("a", data=NEW), "fit.predict"),
-        (lambda: given.few.sample(Xnew=XNEW), "leave Xnew out"),
+        (lambda: given.few.sample(Xnew=XNEW), "Leave Xnew out"),
     ):
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=match):
             refused()
