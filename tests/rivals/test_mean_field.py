@@ -423,7 +423,7 @@ def test_invalid_options_and_models_raise_value_error():
         pm.fit(method="nested_ep", hyper="mean_field", progressbar=False)
     with (
         models.bernoulli_probit()[0],
-        pytest.raises(ValueError, match=r"mean_field' is only for.*method='vb' as it is"),
+        pytest.raises(ValueError, match=r"mean_field' is only for.*method='vb' with these options"),
     ):
         pm.fit(method="vb", hyper="mean_field", progressbar=False)
     with model:
