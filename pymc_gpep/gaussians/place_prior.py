@@ -91,7 +91,7 @@ class PlaceRows(Coefficients):
             yield some, self.rows.some(np.arange(some.start, some.stop))
 
     def at_places(self, of_rows: Array) -> Array:
-        """Return the sums (p,) over the rows of each place of w (n,)."""
+        """Return the sum of w (n,) over the rows of each place, (p,)."""
         return np.bincount(self.places, of_rows, self.count)
 
     def gram(self, weights: Array) -> Array:

@@ -482,7 +482,7 @@ class NeighbourStructure(PrecisionStructure):
 
     @cached_property
     def effects(self) -> tuple[FactorPattern, Indices, Indices] | None:
-        """Pattern of the precision of effects, with slots of its entries and flat entries; None without effects."""
+        """Pattern of the precision of effects, slots of its entries, slots of flat coefficients; or None."""
         if not self.begin:
             return None
         first, second = self.first[: self.n_own], self.second[: self.n_own]

@@ -294,10 +294,10 @@ def stacked(
 
     Parameters
     ----------
-    The same outputs of each of the c graphs.
-        The same outputs of each graph.
-    Variables that occur in all graphs → their values in each graph, (c, ...).
-        Variables of all graphs → their replacements in each graph, (c, ...).
+    graphs : sequence of sequence of TensorVariable
+        The same outputs of each of the c graphs.
+    along : dict
+        Variables that occur in all graphs → their values in each graph, (c, ...).
     """
     count = len(graphs)
     leaves = differences(graphs, set(along))

@@ -50,11 +50,11 @@ class Joint:
 
     Parameters
     ----------
-    Means by name, each in the shape of the variable.
-        Means by name, in the shape of the variable.
+    means : dict of str to array
+        Means by name, each in the shape of the variable.
     slopes : mapping of str to array (q, ...)
         Slopes by name.
-    Covariance of z, as a matrix or as an operator on columns.
+    cov : array (q, q), or an operator that multiplies columns (q, s)
         Covariance of z.
     noise : mapping of str to array, optional
         Variances of independent noise by name, one for each entry.

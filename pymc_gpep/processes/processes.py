@@ -219,8 +219,8 @@ class ProcessVariables(IntegratedVariables):
     latents : sequence of LatentGP
     shape : tuple of int
         Numbers of functions and rows, (c, n).
-    First row of each point of the prior. By default each row is a point.
-        The first row of each point of the prior. Without it, each row is a point.
+    first : array (g,), optional
+        First row of each point of the prior. By default each row is a point.
     """
 
     def __init__(

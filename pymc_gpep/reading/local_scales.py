@@ -76,8 +76,8 @@ def with_local_scales(model: pm.Model, asked: Collection[str]) -> pm.Model:
     Parameters
     ----------
     model : pm.Model
-    Names of variables that must be hyperparameters.
-        Names of variables that stay hyperparameters.
+    asked : collection of str
+        Names of variables that must stay hyperparameters.
 
     Returns
     -------

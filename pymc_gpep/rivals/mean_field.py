@@ -249,10 +249,10 @@ def find_blocks(
     Parameters
     ----------
     hierarchy : Hierarchy
-    Children by name, on their natural scale. The values must differ.
-        Children by name, on their natural scale; values must differ.
-    Function that returns the prior of the latent values for such children.
-        The prior of the latent values at such children.
+    here, there : mapping
+        Children by name, on their natural scale. The values must differ.
+    moments : callable
+        Function that returns the prior of the latent values for such children.
     """
     children = {name: np.asarray(here[name], dtype=np.float64) for name in hierarchy.children}
     before = moments(children)

@@ -86,7 +86,8 @@ class PseudoMarginal(EllipticalSlice):
 
     Parameters
     ----------
-    Latent values and hyperparameters; the default is all. For a marginal model all hyperparameters.
+    vars : sequence of TensorVariable, optional
+        Latent values and hyperparameters; the default is all. For a marginal model all hyperparameters.
     particles : int
         Number S of draws of the latent values for an estimate. With one draw, hyperparameters and latent values move
         jointly. With many draws and a good approximation, hyperparameters move as if latent values were integrated out.

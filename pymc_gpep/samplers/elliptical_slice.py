@@ -21,8 +21,8 @@ class EllipticalSlice(GuidedStep):
 
     Parameters
     ----------
-    Number of ellipses for each draw.
-        Number of ellipses in each draw.
+    sweeps : int
+        Number of ellipses for each draw.
 
     Notes
     -----

@@ -419,7 +419,7 @@ def _parts_of(likelihood: Likelihood, n: int) -> NDArray[np.int64]:
 
 
 def _in_order(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return group numbers in the order of first rows, and the first row of each group."""
+    """Return group numbers, renumbered in the order of the groups' first rows, and these first rows."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty_like(order)

@@ -34,7 +34,8 @@ class RowGraph:
     ----------
     output : TensorVariable
         The log density.
-    Mask of rows that satisfy PyMC's conditions on parameters and observations; None without conditions.
+    allowed : TensorVariable or None
+        Mask of rows that satisfy PyMC's conditions on parameters and observations; None without conditions.
     cumulative : TensorVariable or None
         Log distribution function without censoring; None if PyMC has no formula.
     f, y : TensorVariable
