@@ -41,7 +41,7 @@ SETTINGS = {
     "options": "0.03 0.1 0.5 0.7 0.9 512 MB",
     "trust": "0.03 0.3 0.7 1.01",
     "tutorial": "0.75 0.95 1.01",
-    "versions": "1.0 3.12 6.4",
+    "versions": "1.0 3.12 3.13 6.4",
 }
 """Numbers that are not measurements: versions, sections of papers, thresholds, defaults, values of simulated data."""
 MEASURED = re.compile(
