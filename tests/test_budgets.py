@@ -25,7 +25,7 @@ BUDGETS = {
     "progress": (74, 1),
     "kernels": (10266, 6),
     "solvers": (5602, 5),
-    "gaussians": (4224, 6),
+    "gaussians": (4234, 6),
     "likelihoods": (7424, 6),
     "approximations": (4502, 6),
     "methods": (220, 1),

@@ -27,7 +27,7 @@ from pymc_gpep.gaussians.dense_algebra import DenseCoupled, DenseIndependent
 from pymc_gpep.gaussians.posterior import Posterior, posterior_of
 from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.prior_form import PriorForm
-from pymc_gpep.gaussians.row_prior import RowPrior, precision_factor
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 from pymc_gpep.kernels.sampling import draw_latent_values, utility_precisions
@@ -86,6 +86,16 @@ class NormalsPrior(Prior):
 
     def pulled(self, slope: Array) -> Array:
         return self.rows.sums(np.ravel(slope))[None]
+
+    def precision(self, sites: Sites) -> Array:
+        """Return I + JᵀΠJ (q, q), in the lower triangle."""
+        if sites.form is SiteForm.INDEPENDENT:
+            total = self.rows.gram(sites.precision.ravel())
+        else:
+            pulls = sites.product(self.full.transpose(2, 0, 1))
+            total = np.tensordot(pulls, self.full, axes=((1, 2), (0, 1)))
+        total[np.diag_indices(len(total))] += 1.0
+        return total
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
         """Return the array of a solver, and the form of prior made from it: rows, if they are accepted and smaller.
@@ -311,10 +321,10 @@ class NormalsWhitening(SiteWhitening):
     prior: NormalsPrior
 
     def __init__(self, prior: NormalsPrior, sites: Sites) -> None:
-        factor = precision_factor(prior.rows, sites)
-        if factor is None:
-            raise NotPositiveDefiniteError(_NO_POSTERIOR)
-        self._factor = factor
+        try:
+            self._factor = cholesky(prior.precision(sites), lower=True, overwrite_a=True)
+        except (LinAlgError, ValueError):  # for example, values that are not finite
+            raise NotPositiveDefiniteError(_NO_POSTERIOR) from None
         half = self._halved(prior.pulled(sites.slope(prior.function_mean))[0])
         mean = self._coloured(half)[None]
         log_normaliser = float(sites.log_density(prior.functions(mean))) - 0.5 * float(np.vdot(mean, mean))
