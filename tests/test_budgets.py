@@ -27,7 +27,7 @@ BUDGETS = {
     "solvers": (5602, 5),
     "gaussians": (4234, 6),
     "likelihoods": (7424, 6),
-    "approximations": (4502, 6),
+    "approximations": (4572, 6),
     "methods": (220, 1),
     "graphs": (2472, 3),
     "recipes": (1354, 3),
@@ -44,7 +44,7 @@ BUDGETS = {
     "streaming": (2999, 5),
     "samplers": (1399, 3),
     "checks": (1418, 1),
-    "fits": (5052, 6),
+    "fits": (5196, 6),
     "variational": (2450, 6),
     "comparison": (1077, 2),
     "diagnostics": (11, 1),
@@ -54,7 +54,7 @@ BUDGETS = {
     "registration": (166, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 323, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 324, 25, 700
 
 
 def lines(path: Path) -> int:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri, softmax
 from scipy.stats import qmc
 
@@ -141,6 +142,8 @@ _LOG2_POINTS = 9  # log2 of the number of points, without mirror images.
 _WIDER = 1.5  # s². Cavity variances can be three times the posterior variances.
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
+_PROPER = 1e-3  # Smallest ratio of the precision of a row without its site to its precision, given an entry.
+_NARROW = 1e-12  # Smallest variance of a row given an entry, relative to its variance.
 _SEED = 20_090_401
 
 
@@ -211,3 +214,70 @@ def _points(c: int) -> Array:
     u = qmc.Sobol(c, rng=_SEED).random_base2(_LOG2_POINTS)
     z = np.sqrt(_WIDER) * ndtri(np.clip(u, 1e-12, 1.0 - 1e-12))
     return np.concatenate([z, -z])
+
+
+def second_order(weights: Array, cov: Array) -> Array:
+    """Return the matrix M (nc, nc) of the term of second order kᵀMk, with zero blocks on the diagonal.
+
+    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over repeated indices.
+
+    Parameters
+    ----------
+    weights : array (n, c, c, c)
+        Third cumulants A of each row, in units of its precision.
+    cov : array (c, n, c, n)
+        Posterior covariance of latent values.
+    """
+    c, n = cov.shape[:2]
+    if c == 1:
+        own, pairs = weights.reshape(n), cov.reshape(n, n)
+        pairs = 0.5 * own * pairs * pairs
+        pairs *= own[:, None]
+        np.fill_diagonal(pairs, 0.0)
+        return pairs
+    found = np.empty((n, c, n, c))
+    for i, own in enumerate(weights):
+        with_others = cov[:, i]
+        half = np.einsum("aefj,egj->afgj", np.tensordot(own, with_others, 1), with_others)
+        found[i] = 0.5 * np.einsum("afgj,jdfg->ajd", half, weights)
+        found[i, :, i] = 0.0
+    return found.reshape(n * c, n * c)
+
+
+def log_ratios(solution: Solution, along: Array, variance: float, at: Array, rows: NDArray[np.intp]) -> Array:
+    """Return Σ_i log E[p(y_i | f_i) / site_i(f_i) | t] (G,) up to a constant, for t at distances (G,) from its mean.
+
+    The average is over the Gaussian posterior of f_i given t. The Gaussian density of t times these ratios is a
+    marginal that includes all orders of each row (Cseke and Heskes 2011, EP-FACT). It is exact if t determines all f_i.
+    The result is NaN if a row without its site has no proper distribution given t.
+
+    Parameters
+    ----------
+    solution : Solution
+        A fixed point of EP with one latent function.
+    along : array (n,)
+        Cov(f_i, t).
+    variance : float
+        Var t.
+    at : array (G,)
+    rows : array of int
+        The rows that are included.
+    """
+    cavities = solution.posterior.cavities(solution.mean, solution.cov)
+    cavity, wide = (each.reshape(-1)[rows] for each in cavities)
+    mean, own, slope = solution.mean[0, rows], solution.cov[rows, 0, 0], along[rows] / variance
+    # The site is proportional to exp(shift (f − mean) − ½ precision (f − mean)²).
+    precision, shift = 1.0 / own - 1.0 / wide, (mean - cavity) / wide
+    given = np.maximum(own - along[rows] * slope, 0.0)
+    kept = 1.0 - precision * given
+    if not (kept > _PROPER).all():
+        return np.full(at.size, np.nan)
+    spread = np.maximum(given / kept, _NARROW * own)
+    likelihood, labels = solution.likelihood.at(rows), solution.labels[rows]
+    average, h, found = likelihood.computation(GaussianAverage), np.empty((5, rows.size)), np.empty(at.size)
+    for i, distance in enumerate(at):
+        x = slope * distance
+        average.terms(mean + (x - shift * given) / kept, spread, labels, likelihood.parameters, h)
+        site = precision * x**2 - 2.0 * shift * x + shift**2 * given
+        found[i] = (h[0] + 0.5 * site / kept).sum()
+    return found

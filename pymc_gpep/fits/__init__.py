@@ -3,8 +3,9 @@
 mixture: means and covariances of a mixture of Gaussians over nodes of the hyperparameters
 datasets: xarray datasets with the dims and coordinates of the model
 fitted: a fit as a value: log posterior, search, and weighted nodes of the hyperparameters
+marginals: marginals of effects beyond the Gaussian, and draws of the variables of a model
 prediction: predictions at new rows: class probabilities, intervals, quantiles of observations
-effects: moments and draws of the variables of a model, and contrasts of effects
+effects: moments of effects, and contrasts of effects
 cross_validation: leave-one-out scores of a fit
 summary: tables of posterior means, intervals and skewed marginals, as in `arviz.summary`
 sample: draws from a fit, and checks of it by importance sampling

@@ -1,176 +1,34 @@
-"""Moments and draws of the variables of a model, and contrasts of effects."""
+"""Moments of effects, and contrasts of effects."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.variable import TensorVariable
-from scipy.special import logsumexp, ndtr
 
 from pymc_gpep.argument_types import did_you_mean, few_of
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit, coords_of, dims_that_fit
 from pymc_gpep.fits.fitted import Fitted
-from pymc_gpep.fits.mixture import Prediction, total_covariance, total_variance
-from pymc_gpep.graphs.affine import Affinity, NotAffineError
-from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
+from pymc_gpep.fits.marginals import (
+    MOMENTS,
+    Conditional,
+    conditionals,
+    finite_moments,
+    names_of_effects,
+    sources_of_effects,
+    without_moments,
+)
+from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
-from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
-from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 from pymc_gpep.reading import GPClassifier
 from pymc_gpep.reading.integrated import columns_by_row
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.sums.new_data import by_name
 from pymc_gpep.user_warnings import warn
 
-
-class Conditional:
-    """Gaussian posterior of the integrated variables given hyperparameters, in the unconstrained space.
-
-    Parameters
-    ----------
-    log_posterior : LogPosterior
-    theta : array (d,)
-        Flat vector of the hyperparameters.
-    solution
-        Approximate posterior at these hyperparameters.
-
-    Attributes
-    ----------
-    point : dict
-        Values of the value variables of the model, except integrated variables.
-    functions : LatentFunctions
-        Latent functions at this point.
-    """
-
-    def __init__(self, log_posterior: LogPosterior, theta: Array, solution: Any) -> None:
-        self.variables = log_posterior.space.variables
-        self.point = log_posterior.point(theta)
-        self.solution = solution
-        self.functions = log_posterior.latent(theta, solution)
-        self._effects = log_posterior.classifier.effects_by_factors
-
-    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return means and variances by name of value variable; the variances of hyperparameters are 0."""
-        mean, variance = self.variables.moments(self.point, self.functions)
-        return self.point | mean, {name: np.zeros_like(value) for name, value in self.point.items()} | variance
-
-    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
-        """Return the covariance (size, size) of a flat vector, given the slice `places` of each value variable."""
-        return self.variables.covariance(self.point, self.functions, places, size)
-
-    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Return draws (draws, ...) of value variables and of deterministic latent values, by name."""
-        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
-        f, z = self.functions.draw(rng, draws)
-        return values | self.variables.draws(self.point, f, z)
-
-    def with_quantiles_of_priors(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Transform draws (draws, ...) of effects with non-normal priors to the quantiles of their tilted marginals.
-
-        Parameters
-        ----------
-        values : mapping of str to array
-            Draws from the Gaussian. The results have the same ranks.
-        """
-        found, solution = {}, self.solution
-        for name, at, factor, mean, variance in self._factors():
-            drawn = values[name].reshape(len(values[name]), -1)
-            levels = ndtr((drawn - solution.mean[0, at]) / np.sqrt(solution.cov[at, 0, 0]))
-            found[name] = factor.quantiles(mean, variance, levels).reshape(values[name].shape)
-        return found
-
-    def factors(self) -> Iterator[tuple[str, tuple[NDArray[np.intp], Any]]]:
-        """Yield name, rows and factors of each effect whose prior is a set of factors."""
-        yield from zip(self._effects, self.solution.likelihood.priors(), strict=True)
-
-    def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
-        """Yield name, rows, factors, and cavity means and variances of each effect, if sites have cavities."""
-        solution = self.solution
-        if not self._effects or not solution.posterior.sites.pointwise:
-            return
-        size = solution.mean.size
-        mean, variance = (each.reshape(size) for each in solution.posterior.cavities(solution.mean, solution.cov))
-        for name, (at, factor) in self.factors():
-            yield name, at, factor, mean[at], variance[at]
-
-    def quantiles_of_priors(self, levels: Array) -> dict[str, Array]:
-        """Return quantiles (k, entries) of effects with non-normal priors, at levels (k,), by name."""
-        return {
-            name: factor.quantiles(mean, variance, np.tile(levels[:, None], mean.size))
-            for name, _, factor, mean, variance in self._factors()
-        }
-
-    def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-        """Return masks (size,) of the entries without mean and variance, by name of variable.
-
-        Such entries depend on an effect without data whose prior has no variance.
-        """
-        return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
-
-    def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
-        """Return masks as in `without_moments`; the function `of` returns the joint Gaussian of the variables."""
-        effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
-        if not effects:
-            return {}
-        joint = of()
-        own = self.variables.affine(list(effects))(self.point, self.functions)
-        found = {}
-        for name in names:
-            columns, variance = joint.columns(name), np.ravel(joint.variances()[name])
-            found[name] = np.zeros(variance.size, bool)
-            for effect, unknown in effects.items():
-                along = own.columns(effect)[:, unknown]
-                moved = own.moved(along)
-                both = np.outer(variance, (along * moved).sum(axis=0))
-                found[name] |= ((columns.T @ moved) ** 2 > _SHARED * both).any(axis=1)
-        return found
-
-    def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
-        """Yield name, rows, factors, mask of entries without moments, and quantiles at `_LEVELS` of such effects."""
-        for name, at, factor, mean, variance in self._factors():
-            if (unknown := factor.without_moments(mean, variance)).any():
-                places = np.tile(_LEVELS[:, None], mean.size)
-                yield name, at, factor, unknown, factor.quantiles(mean, variance, places)
-
-
-def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
-    """Yield the Gaussian posterior given each node of the hyperparameters."""
-    return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
-
-
-def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Return draws (draws, ...) of all value variables and of deterministic latent values, by name."""
-    hyper = fit.hyper_posterior
-    values: dict[str, Array] = {}
-    for rows, theta, solution, own in hyper.drawn(draws, rng):
-        conditional = Conditional(hyper.log_posterior, theta, solution)
-        found = conditional.draw(rows.size, rng)
-        found |= conditional.with_quantiles_of_priors(found)
-        points = [hyper.log_posterior.point(each) for each in own]
-        found |= {name: np.array([point[name] for point in points]) for name in points[0]}
-        for name, drawn in found.items():
-            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
-    return values
-
-
-def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Return draws like `draw`, with the hyperparameters at their maximum."""
-    return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)
-
-
-_LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
-# Growth of a variance while scales grow by e³, above which the variable counts as growing with the scales.
-_GROWTH = 20.0
-_MOMENTS = 2  # Number of moments: mean and variance.
-_SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
 _FAR = 20.0  # Distance of the mean of a covariate from 0, in standard deviations, above which it is uncentred.
 _NEW = "new_point"
@@ -191,8 +49,8 @@ def effects(
     """Return means and standard deviations of effects: variables that are affine in the integrated variables.
 
     Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
-    averages of the moments of the Gaussian posterior at each node of the hyperparameters. `summary` adds a correction
-    of second order to standard deviations, which matters in skewed posteriors.
+    averages of the moments of the Gaussian posterior at each node of the hyperparameters. `summary` adds corrections
+    to moments, which matters in skewed posteriors.
 
     Parameters
     ----------
@@ -262,39 +120,6 @@ def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr
         lowest = np.array([1, 2]).reshape(-1, *[1] * (own.ndim - 1))
         found[name] = own.where(count.reshape(own.shape[1:]) >= lowest)
     return found
-
-
-type Variances = Callable[[Conditional], Mapping[str, Array]]
-
-
-def finite_moments(
-    hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
-) -> dict[str, NDArray[np.int64]]:
-    """Return how many moments each entry has (0, 1 or 2), (size,), by name; an empty dict without heavy tails.
-
-    An entry has as many moments as the scales (`HyperPosterior.tails`) with which its standard deviation grows.
-    """
-    affine = None if variances or not hyper.tails else hyper.log_posterior.space.variables.affine(names)
-    of = variances or (lambda each: affine(each.point, each.functions).variances())  # type: ignore[misc]
-    found: dict[str, NDArray[np.int64]] = {}
-    for tail in hyper.tails:
-        places = [(e.theta, hyper.log_posterior.solve(e.theta, e.start)) for e in tail.far]
-        near, far = (of(Conditional(hyper.log_posterior, *place)) for place in places)
-        for name in names:
-            grows = ~(np.ravel(far[name]) <= _GROWTH * np.ravel(near[name])) | np.isinf(np.ravel(far[name]))
-            found[name] = np.minimum(found.get(name, _MOMENTS), np.where(grows, tail.moments, _MOMENTS))
-    return found
-
-
-def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Return masks (size,) of the entries that lack mean and variance at some node, by name of variable."""
-    if not hyper.log_posterior.classifier.effects_by_factors:
-        return {}
-    found: dict[str, NDArray[np.bool_]] = {}
-    for each in conditionals(hyper):
-        for name, unknown in each.without_moments(names).items():
-            found[name] = found.get(name, unknown) | unknown
-    return {name: unknown for name, unknown in found.items() if unknown.any()}
 
 
 def _averaged(
@@ -408,7 +233,7 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     labels = list(contrasts)
     for moments in finite_moments(hyper, [""], lambda each: {"": of(each)[1].diagonal()}).values():
         mean[moments < 1] = np.nan
-        cov[moments < _MOMENTS] = cov[:, moments < _MOMENTS] = np.nan
+        cov[moments < MOMENTS] = cov[:, moments < MOMENTS] = np.nan
     sd = np.sqrt(np.maximum(cov.diagonal(), 0.0))
     return xr.Dataset(
         {"mean": ("contrast", mean), "sd": ("contrast", sd), "cov": (("contrast", "contrast_other"), cov)},
@@ -521,178 +346,3 @@ def _uncentred(classifier: GPClassifier) -> str:
                     f"subtract the same mean from new rows: {called} - {called}.mean({axis})."
                 )
     return ""
-
-
-def names_of_effects(classifier: GPClassifier) -> list[str]:
-    """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
-
-    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
-    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
-    depends on z only through it.
-    """
-    own = _own(classifier)
-    if not classifier.prior.singular:
-        return [str(v.name) for v in own]
-    model = classifier.model
-    affinity = Affinity(frozenset(own))
-    made: dict[TensorVariable, frozenset[Variable]] = {}
-    for variable in model.deterministics:
-        if variable not in own and (behind := _behind(affinity, variable)):
-            made[variable] = behind
-    shapes = _shapes(model, [*own, *made])
-    alike = {v: [each for each in behind if shapes[each] == shapes[v]] for v, behind in made.items()}
-    replaced = {
-        z: v for v, same in alike.items() if len(made[v]) == 1 for z in same if not _reaches_beside(model, z, v)
-    }
-    names: dict[str, None] = {}
-    for z in own:
-        names[str(replaced.get(z, z).name)] = None
-    return list(names | {str(v.name): None for v, same in alike.items() if same})
-
-
-def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
-    """Return the integrated variables on which each effect depends."""
-    affinity = Affinity(frozenset(_own(classifier)))
-    return {name: _behind(affinity, classifier.model[name]) for name in names}
-
-
-def _own(classifier: GPClassifier) -> list[TensorVariable]:
-    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
-    held = {latent.free: latent.f for latent in classifier.prior.processes}
-    return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
-
-
-def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
-    try:
-        return affinity.behind(variable)
-    except NotAffineError:
-        return frozenset()
-
-
-def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
-    """Return shapes of variables, evaluated if their types have unknown lengths."""
-    shapes = {v: v.type.shape for v in variables}
-    unknown = [v for v, shape in shapes.items() if None in shape]
-    if unknown:
-        found = ModelFunctions(model, model.free_RVs)([v.shape for v in unknown])(initial_point(model))
-        shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}
-    return shapes
-
-
-def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
-    """Return whether the model depends on `z` along a path that does not contain the variable `by`."""
-    others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
-    return z in set(ancestors(others, blockers=[by]))
-
-
-_NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.
-
-
-class _Alone(NamedTuple):
-    """Entries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
-
-    name: str
-    rows: NDArray[np.intp]
-    """Rows of the prior factors of all n entries, (n,)."""
-    places: NDArray[np.intp]
-    """Positions of entries that keep their prior, (k,)."""
-    cross: Array
-    """Prior covariances with new rows, (k, m)."""
-    mean: Array
-    """Means of the entries in the prediction of new rows, (n,). `variance` has their variances."""
-    variance: Array
-    quantiles: Array
-    """Quantiles of the prior at `_LEVELS`, (64, n)."""
-    moments: Array
-    """Mean and variance of the prior, (2, n); NaN if they do not exist."""
-
-
-def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
-    """Yield effects of which some entries have neither moments nor rows, and effects with new levels."""
-    solution = conditional.solution
-    for name, at, _, unknown, quantiles in conditional.factors_without_moments():
-        places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
-        cross = functions.between(inputs, at[places])[0].T
-        yield _Alone(name, at, places, cross, *own, quantiles, np.full((2, at.size), np.nan))
-    for name, (at, factor) in conditional.factors():
-        if (new := functions.of_new_levels(inputs, at)) is None:
-            return
-        cross = new[0]
-        if not (places := np.flatnonzero(cross.any(axis=0))).size:
-            continue
-        if ((given := factor.parameters) != given[:, :1]).any():
-            raise ValueError(
-                f"A new level of {name!r} has no prior, since the priors of the levels differ. Add a level without "
-                "rows to the model, fit it again, and predict that level."
-            )
-        mean, variance, terms = given[0], given[1] ** 2, np.empty((5, at.size))
-        factor.computation(GaussianAverage).terms(mean, variance, np.zeros(at.size), given, terms)
-        moments = np.stack([mean + variance * terms[1], variance + variance**2 * terms[2]])
-        moments[:, factor.without_moments(mean, variance)] = np.nan
-        quantiles = factor.quantiles(mean, variance, np.tile(_LEVELS[:, None], at.size))
-        yield _Alone(name, at, places, cross[:, places].T, mean, variance, quantiles, moments)
-
-
-def over_priors(
-    found: Prediction,
-    functions: LatentFunctions,
-    inputs: Any,
-    conditional: Conditional,
-    predicted: Callable[[NDArray[np.intp], Array, Array], Prediction],
-) -> tuple[Prediction, list[tuple[Array, Array]], str]:
-    """Average predictions over the priors of effects that have no moments and no rows, and of new levels.
-
-    The posterior contains a normal base in place of such a prior. Quantiles of the prior, in random order for each
-    effect, replace its contribution to latent values. Without moments of the prior, latent values have no moments.
-
-    Returns
-    -------
-    Prediction
-    list of (array, array)
-        Means (m, 1) and covariances (m, 1, 1) of latent values at the quantiles. Empty without such effects.
-    str
-        Text of the warning for the user. Empty without such effects.
-    """
-    m, own = len(found.mean), conditional.solution.posterior.prior.variances[0]
-    assert found.cov is not None
-    rng, rest, shifts = np.random.default_rng(0), found.cov.copy(), np.zeros((_LEVELS.size, m))
-    names: dict[str, None] = {}
-    changed, (mean, variance, shift, lacking) = np.zeros(m, bool), np.zeros((4, m))
-    for each in _alone(functions, inputs, conditional):
-        for i, cross in zip(each.places, each.cross, strict=True):
-            slope = np.where(np.abs(ratio := cross / own[each.rows[i]]) > _NO_SLOPE, ratio, 0.0)
-            if not slope.any():
-                continue
-            changed |= slope != 0.0
-            rest[:, 0, 0] -= slope**2 * each.variance[i]
-            quantiles, (centre, square) = each.quantiles[:, i], each.moments[:, i]
-            shifts += rng.permutation(quantiles - each.mean[i])[:, None] * slope
-            if np.isnan(centre):
-                names[each.name] = None
-            # A moment that does not exist is NaN, and so is 0 times the moment.
-            mean += np.where(slope == 0.0, 0.0, slope * (centre - each.mean[i]))
-            variance += np.where(slope == 0.0, 0.0, slope**2 * (square - each.variance[i]))
-            shift += np.where(slope == 0.0, 0.0, slope * (centre - quantiles.mean()))
-            lacking += np.where(slope == 0.0, 0.0, slope**2 * np.maximum(square - quantiles.var(), 0.0))
-    if not changed.any():
-        return found, [], ""
-    rows, count = np.flatnonzero(changed), int(np.isnan(mean).sum())
-    note = (
-        f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
-        "prior has no variance. Latent values and observations of these rows have no mean. Their probabilities and "
-        "quantiles are averages over the prior."
-    ) * bool(count)
-    shifted = [(found.mean + own[:, None], np.maximum(rest, 0.0)) for own in shifts]
-    nodes = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]
-    nothing = {name: np.array(value) for name, value in found._asdict().items() if value is not None}
-    nothing["mean"] = found.mean + mean[:, None]
-    nothing["cov"] = np.maximum(found.cov + variance[:, None, None], 0.0)
-    nothing["error"][rows] = np.nan
-    if "outcome" in nothing:
-        by, more = shift[:, None], lacking[:, None, None]
-        moved = [predicted(rows, (at + by)[rows], (cov + more)[rows]) for at, cov in shifted]
-        nothing["outcome"][rows] = np.mean([each.outcome for each in moved], axis=0)
-    nothing["p"][rows] = np.mean([each.p for each in nodes], axis=0)
-    if "log_density" in nothing:
-        nothing["log_density"][rows] = logsumexp([each.log_density for each in nodes], axis=0) - np.log(len(nodes))
-    return found._replace(**nothing), shifted, note

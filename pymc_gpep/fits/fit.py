@@ -12,12 +12,11 @@ from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits import cross_validation, effects, prediction, sample, saving, summary
-from pymc_gpep.fits import effects as draws
+from pymc_gpep.fits import cross_validation, effects, marginals, prediction, sample, saving, summary
 from pymc_gpep.fits import sample as exactness
 from pymc_gpep.fits import summary as sensitivity
-from pymc_gpep.fits.effects import conditionals, finite_moments, without_moments
 from pymc_gpep.fits.fitted import Fitted
+from pymc_gpep.fits.marginals import conditionals, finite_moments, without_moments
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.gaussians.prior_form import covariance_root
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -172,8 +171,8 @@ class Fit(Fitted):
     summary = summary.summary
     sensitivity = sensitivity.sensitivity
     sample = sample.sample
-    draw = draws.draw
-    draw_at_maximum = draws.draw_at_maximum
+    draw = marginals.draw
+    draw_at_maximum = marginals.draw_at_maximum
     to_datatree = saving.to_datatree
     save = saving.save
 

@@ -18,8 +18,8 @@ from pymc_gpep.approximations.solution import Correction
 from pymc_gpep.argument_types import check_name
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
-from pymc_gpep.fits.effects import Conditional, finite_moments, over_priors
 from pymc_gpep.fits.fitted import Fitted
+from pymc_gpep.fits.marginals import Conditional, finite_moments, over_priors
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions, warn_of_moments
 from pymc_gpep.gaussians.prior_form import covariance_root
 from pymc_gpep.likelihoods.likelihood import Likelihood

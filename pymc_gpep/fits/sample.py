@@ -29,8 +29,8 @@ from pymc_gpep.evidence.memory_check import available_memory
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.cross_validation import loo
 from pymc_gpep.fits.datasets import plain_dims
-from pymc_gpep.fits.effects import draw, draw_at_maximum
 from pymc_gpep.fits.fitted import Fitted, Gp
+from pymc_gpep.fits.marginals import draw, draw_at_maximum
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.gp_latent import as_gps

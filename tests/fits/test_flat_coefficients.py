@@ -700,3 +700,25 @@ def test_regressions_of_few_rows_match_long_chains(kind):
     found, (mean, sd) = fitted(model, "ep").summary(["b"]), np.array(CHAINS[kind])
     assert_allclose((found["mean"] - mean) / sd, 0.0, atol=0.03)
     assert_allclose(found["sd"], sd, rtol=0.02)
+
+
+@pytest.mark.variation(but=["binary"])
+@pytest.mark.parametrize("kind", ["binary", "counts"])
+def test_marginals_between_bounds_that_data_reach_match_quadrature(kind):
+    """Separated classes and counts of 0 leave one side of the posterior to the bound."""
+    x, (low, high) = np.linspace(-1.0, 1.0, 20), {"binary": (-100, 100), "counts": (-20, 5)}[kind]
+    with pm.Model() as model:
+        b = pm.Uniform("b", low, high)
+        if kind == "binary":
+            pm.Bernoulli("y", logit_p=b * x, observed=(x > 0.0).astype(int))
+        else:
+            pm.Poisson("y", pm.math.exp(b + 0.0 * x), observed=np.zeros(20, int))
+    fit = fitted(model, "ep")
+    grid = np.linspace(low, high, 20001)
+    of_classes = -np.logaddexp(0.0, -np.outer(np.abs(x), grid)).sum(axis=0)
+    weight = np.exp(of_classes if kind == "binary" else -20.0 * np.exp(grid))
+    weight /= weight.sum()
+    mean = weight @ grid
+    moments, ends = [mean, np.sqrt(weight @ (grid - mean) ** 2)], np.interp([0.05, 0.95], np.cumsum(weight), grid)
+    found = fit.summary("b", ci_prob=0.9).to_numpy()[0]
+    assert_allclose(found, [*moments, *ends], rtol=3e-3)

@@ -12,9 +12,10 @@ from scipy import stats
 from scipy.special import log_softmax
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations.cumulants import second_order
 from pymc_gpep.fits import effects as effects_module
-from pymc_gpep.fits import summary as summary_module
-from pymc_gpep.fits.summary import SkewNormals, second_order
+from pymc_gpep.fits import marginals as marginals_module
+from pymc_gpep.fits.marginals import SkewNormals
 from pymc_gpep.sums import effect_sum
 
 GROUP = np.repeat(np.arange(6), 2)
@@ -279,17 +280,17 @@ def grouped():
 
 def test_skewness_of_the_heaviest_nodes_is_used_for_all_nodes(grouped, monkeypatch):
     exact = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
-    monkeypatch.setattr(summary_module, "_COVARIANCES", 1)
+    monkeypatch.setattr(marginals_module, "_COVARIANCES", 1)
     some = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
     assert_allclose(some, exact, atol=0.06 * exact[:, 1].max())
-    monkeypatch.setattr(summary_module, "_MOST_COVARIANCES", 1)
+    monkeypatch.setattr(marginals_module, "_MOST_COVARIANCES", 1)
     normal = grouped.summary(["u", "v"], ci_prob=0.95).to_numpy()
     assert np.abs(normal - exact)[:, 2:].max() > 0.15 * exact[:, 1].max()
 
 
 def test_summary_does_not_depend_on_batch_size(grouped, monkeypatch):
     exact = grouped.summary(["v", "u"]).to_numpy()
-    monkeypatch.setattr(summary_module, "_COLUMNS", 3)
+    monkeypatch.setattr(marginals_module, "_COLUMNS", 3)
     assert_allclose(grouped.summary(["v", "u"]).to_numpy(), exact, rtol=1e-9)
 
 

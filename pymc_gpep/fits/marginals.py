@@ -1,0 +1,682 @@
+"""Posterior marginals of variables that are affine in the integrated variables, and draws of all variables.
+
+At each node a variable t that is affine in the latent values has the mean and variance of the Gaussian posterior. Its
+third cumulant follows from the third cumulants of the tilted distributions by regression: Σ_i A_i(k_i, k_i, k_i) with
+k_i = Cov(f_i, t) (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The
+marginal is the skew normal distribution with these three cumulants, averaged over the nodes.
+
+Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added; with
+one function it is
+
+    ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
+
+Marginals far from normal are computed from averages of the rows given t (Cseke and Heskes 2011).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+from scipy.interpolate import PchipInterpolator
+from scipy.sparse import csr_array
+from scipy.special import logsumexp, ndtr, owens_t, softmax
+
+from pymc_gpep.approximations.cumulants import log_ratios, second_order, third_cumulants
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fitted import Fitted
+from pymc_gpep.fits.mixture import Prediction
+from pymc_gpep.graphs.affine import Affinity, NotAffineError
+from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.latent.latent_prior import Joint
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
+from pymc_gpep.log_posteriors.log_posterior import LogPosterior
+from pymc_gpep.reading import GPClassifier
+
+_MOST_SKEWED = 0.99  # Largest absolute skewness of a marginal. The limit of skew normal distributions is 0.9953.
+_HALVINGS = 60  # Number of bisections in the search of a quantile.
+_RANGE = 12.0  # Half width of the range of that search, in standard deviations.
+_MOST_VALUES = 3000  # Largest number of latent values with the term of second order, a sum over all pairs.
+_COLUMNS = 64  # Number of entries of variables in a block. A block's covariances with all rows are in memory.
+# Largest number of covariances between entries and latent values, summed over the nodes with skewness.
+_COVARIANCES = 30_000_000
+_MOST_COVARIANCES = 2_000_000_000  # Largest number of such covariances at one node. Above it marginals are normal.
+_END = 4.5  # Normal quantile of the outermost levels of quantiles.
+_NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
+_NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
+_FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Change of a variance, and skewness, above which a marginal is far from normal.
+_GRID = 61  # Distances from the mean at which rows are averaged given an entry.
+_MOST_AVERAGES = 600_000  # Largest number of such averages.
+_MOST_UNEVEN = 2.0  # Largest mean square of the ratio of a corrected density to the density before.
+_COST_OF_PRIOR = 30.0  # Cost of the average of a prior, in averages of rows.
+_SAME = 1.0 - 1e-9  # Squared correlation above which an entry is a multiple of an effect.
+
+
+class Conditional:
+    """Gaussian posterior of the integrated variables given hyperparameters, in the unconstrained space.
+
+    Parameters
+    ----------
+    log_posterior : LogPosterior
+    theta : array (d,)
+        Flat vector of the hyperparameters.
+    solution
+        Approximate posterior at these hyperparameters.
+
+    Attributes
+    ----------
+    point : dict
+        Values of the value variables of the model, except integrated variables.
+    functions : LatentFunctions
+        Latent functions at this point.
+    """
+
+    def __init__(self, log_posterior: LogPosterior, theta: Array, solution: Any) -> None:
+        self.variables = log_posterior.space.variables
+        self.point = log_posterior.point(theta)
+        self.solution = solution
+        self.functions = log_posterior.latent(theta, solution)
+        self._effects = log_posterior.classifier.effects_by_factors
+
+    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return means and variances by name of value variable; the variances of hyperparameters are 0."""
+        mean, variance = self.variables.moments(self.point, self.functions)
+        return self.point | mean, {name: np.zeros_like(value) for name, value in self.point.items()} | variance
+
+    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
+        """Return the covariance (size, size) of a flat vector, given the slice `places` of each value variable."""
+        return self.variables.covariance(self.point, self.functions, places, size)
+
+    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Return draws (draws, ...) of value variables and of deterministic latent values, by name."""
+        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
+        f, z = self.functions.draw(rng, draws)
+        return values | self.variables.draws(self.point, f, z)
+
+    def with_quantiles_of_priors(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Transform draws (draws, ...) of effects with non-normal priors to the quantiles of their tilted marginals.
+
+        Parameters
+        ----------
+        values : mapping of str to array
+            Draws from the Gaussian. The results have the same ranks.
+        """
+        found, solution = {}, self.solution
+        for name, at, factor, mean, variance in self._factors():
+            drawn = values[name].reshape(len(values[name]), -1)
+            levels = ndtr((drawn - solution.mean[0, at]) / np.sqrt(solution.cov[at, 0, 0]))
+            found[name] = factor.quantiles(mean, variance, levels).reshape(values[name].shape)
+        return found
+
+    def factors(self) -> Iterator[tuple[str, tuple[NDArray[np.intp], Any]]]:
+        """Yield name, rows and factors of each effect whose prior is a set of factors."""
+        yield from zip(self._effects, self.solution.likelihood.priors(), strict=True)
+
+    def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
+        """Yield name, rows, factors, and cavity means and variances of each effect, if sites have cavities."""
+        solution = self.solution
+        if not self._effects or not solution.posterior.sites.pointwise:
+            return
+        size = solution.mean.size
+        mean, variance = (each.reshape(size) for each in solution.posterior.cavities(solution.mean, solution.cov))
+        for name, (at, factor) in self.factors():
+            yield name, at, factor, mean[at], variance[at]
+
+    def quantiles_of_priors(self, levels: Array) -> dict[str, Array]:
+        """Return quantiles (k, entries) of effects with non-normal priors, at levels (k,), by name."""
+        return {
+            name: factor.quantiles(mean, variance, np.tile(levels[:, None], mean.size))
+            for name, _, factor, mean, variance in self._factors()
+        }
+
+    def without_moments(self, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+        """Return masks (size,) of the entries without mean and variance, by name of variable.
+
+        Such entries depend on an effect without data whose prior has no variance.
+        """
+        return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
+
+    def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
+        """Return masks as in `without_moments`; the function `of` returns the joint Gaussian of the variables."""
+        effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
+        if not effects:
+            return {}
+        joint = of()
+        own = self.variables.affine(list(effects))(self.point, self.functions)
+        found = {}
+        for name in names:
+            columns, variance = joint.columns(name), np.ravel(joint.variances()[name])
+            found[name] = np.zeros(variance.size, bool)
+            for effect, unknown in effects.items():
+                along = own.columns(effect)[:, unknown]
+                moved = own.moved(along)
+                both = np.outer(variance, (along * moved).sum(axis=0))
+                found[name] |= ((columns.T @ moved) ** 2 > _SHARED * both).any(axis=1)
+        return found
+
+    def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
+        """Yield name, rows, factors, mask of entries without moments, and quantiles at `_LEVELS` of such effects."""
+        for name, at, factor, mean, variance in self._factors():
+            if (unknown := factor.without_moments(mean, variance)).any():
+                places = np.tile(_LEVELS[:, None], mean.size)
+                yield name, at, factor, unknown, factor.quantiles(mean, variance, places)
+
+
+def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
+    """Yield the Gaussian posterior given each node of the hyperparameters."""
+    return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
+
+
+def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Return draws (draws, ...) of all value variables and of deterministic latent values, by name."""
+    hyper = fit.hyper_posterior
+    values: dict[str, Array] = {}
+    for rows, theta, solution, own in hyper.drawn(draws, rng):
+        conditional = Conditional(hyper.log_posterior, theta, solution)
+        found = conditional.draw(rows.size, rng)
+        found |= conditional.with_quantiles_of_priors(found)
+        points = [hyper.log_posterior.point(each) for each in own]
+        found |= {name: np.array([point[name] for point in points]) for name in points[0]}
+        for name, drawn in found.items():
+            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
+    return values
+
+
+def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Return draws like `draw`, with the hyperparameters at their maximum."""
+    return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)
+
+
+_LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
+_GROWTH = 20.0  # If scales grow by e³ and a variance by more than this factor, the variable grows with the scales.
+MOMENTS = 2  # Number of moments: mean and variance.
+_SHARED = 1e-6  # Squared correlation above which a variable depends on an effect.
+
+
+type Variances = Callable[[Conditional], Mapping[str, Array]]
+
+
+def finite_moments(
+    hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
+) -> dict[str, NDArray[np.int64]]:
+    """Return how many moments each entry has (0, 1 or 2), (size,), by name; an empty dict without heavy tails.
+
+    An entry has as many moments as the scales (`HyperPosterior.tails`) with which its standard deviation grows.
+    """
+    affine = None if variances or not hyper.tails else hyper.log_posterior.space.variables.affine(names)
+    of = variances or (lambda each: affine(each.point, each.functions).variances())  # type: ignore[misc]
+    found: dict[str, NDArray[np.int64]] = {}
+    for tail in hyper.tails:
+        places = [(e.theta, hyper.log_posterior.solve(e.theta, e.start)) for e in tail.far]
+        near, far = (of(Conditional(hyper.log_posterior, *place)) for place in places)
+        for name in names:
+            grows = ~(np.ravel(far[name]) <= _GROWTH * np.ravel(near[name])) | np.isinf(np.ravel(far[name]))
+            found[name] = np.minimum(found.get(name, MOMENTS), np.where(grows, tail.moments, MOMENTS))
+    return found
+
+
+def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Return masks (size,) of the entries that lack mean and variance at some node, by name of variable."""
+    if not hyper.log_posterior.classifier.effects_by_factors:
+        return {}
+    found: dict[str, NDArray[np.bool_]] = {}
+    for each in conditionals(hyper):
+        for name, unknown in each.without_moments(names).items():
+            found[name] = found.get(name, unknown) | unknown
+    return {name: unknown for name, unknown in found.items() if unknown.any()}
+
+
+_PROBABILITIES = ndtr(np.linspace(-_END, _END, 181))  # Levels of stored quantiles.
+_MASSES = np.diff(np.r_[0.0, 0.5 * (_PROBABILITIES[1:] + _PROBABILITIES[:-1]), 1.0])
+
+
+class SkewNormals(NamedTuple):
+    """Mixtures of skew normal distributions, one for each of m numbers."""
+
+    weights: Array
+    """Weights of the parts, (s,); they sum to 1."""
+    mean: Array
+    """Means of the parts, (s, m)."""
+    sd: Array
+    """Standard deviations of the parts, (s, m)."""
+    skewness: Array
+    """Skewnesses of the parts, (s, m)."""
+    tilted: Mapping[int, Array] = MappingProxyType({})
+    """Quantiles (s, k) at the levels `_PROBABILITIES` of numbers with other distributions, by position."""
+
+    def quantiles(self, p: float) -> Array:
+        """Return the quantiles (m,) at probability p, by bisection."""
+        size = np.cbrt(np.clip(self.skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
+        delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # δ of the skew normal distribution.
+        alpha = delta / np.sqrt(1.0 - delta**2)
+        scale = self.sd / np.sqrt(1.0 - 2.0 * delta**2 / np.pi)
+        location = self.mean - scale * delta * np.sqrt(2.0 / np.pi)
+        low, high = (self.mean - _RANGE * self.sd).min(axis=0), (self.mean + _RANGE * self.sd).max(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for _ in range(_HALVINGS):
+                middle = 0.5 * (low + high)
+                z = (middle - location) / scale
+                below = self.weights @ np.where(scale > 0.0, ndtr(z) - 2.0 * owens_t(z, alpha), middle >= location) < p
+                low, high = np.where(below, middle, low), np.where(below, high, middle)
+        found = np.asarray(0.5 * (low + high))
+        masses = np.outer(self.weights, _MASSES).ravel()
+        for place, own in self.tilted.items():
+            found[place] = quantiles_of(own.reshape(-1, 1), masses, p)[0]
+        return found
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return means and standard deviations (m,)."""
+        mean = self.weights @ self.mean
+        return mean, np.sqrt(self.weights @ (self.sd**2 + (self.mean - mean) ** 2))
+
+
+class Entries(NamedTuple):
+    """Affine functions of the integrated variables at a node, m numbers."""
+
+    joint: Joint
+    mean: Array
+    """Means, (m,)."""
+    variance: Array
+    """Variances, (m,)."""
+    slopes: Sequence[Callable[[], Array]]
+    """Functions that return the slopes (q, s) of a block of entries in the integrated variables."""
+
+
+def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditional], Entries]:
+    """Return the function that computes all entries of variables, one after another, at a node."""
+    joint = hyper.log_posterior.space.variables.affine(names)
+
+    def at(each: Conditional) -> Entries:
+        own = joint(each.point, each.functions)
+        mean, variance = (np.concatenate([np.ravel(of[name]) for name in names]) for of in (own.means, own.variances()))
+        blocks = [
+            partial(own.columns, name, slice(start, min(start + _COLUMNS, np.size(own.means[name]))))
+            for name in names
+            for start in range(0, np.size(own.means[name]), _COLUMNS)
+        ]
+        return Entries(own, mean, variance, blocks)
+
+    return at
+
+
+class _Beyond(NamedTuple):
+    """Corrections of the Gaussian marginals of m entries at a node."""
+
+    moments: Array
+    """Change of the mean in standard deviations, relative change of the variance, and skewness, (3, m)."""
+    quantiles: dict[int, Array]
+    """Quantiles at `_PROBABILITIES` of entries far from normal, less the mean and in standard deviations, by place."""
+
+
+def mixture_of(hyper: HyperPosterior, of: Callable[[Conditional], Entries]) -> tuple[SkewNormals, Entries]:
+    """Return the marginals of entries, and the entries at the node with the largest weight."""
+    log_posterior = hyper.log_posterior
+    means, variances, found = [], [], dict[int, _Beyond]()
+    looked_at, chosen, heaviest = frozenset[int](), None, int(np.argmax(hyper.weights))
+    for s, each in enumerate(conditionals(hyper)):
+        own = of(each)
+        if s == heaviest:
+            there = own
+        means.append(own.mean)
+        variances.append(own.variance)
+        if s == 0:
+            values = each.solution.mean.size if log_posterior.joint else 0
+            if values:
+                looked_at = _looked_at(hyper, own.joint.size, own.mean.size, values)
+        if s in looked_at:
+            found[s] = _beyond_gaussian(own, each, log_posterior, len(looked_at), chosen)
+            chosen = list(found[s].quantiles)
+    gauss, moments, tilted = np.sqrt(variances), np.zeros((len(hyper), 3, len(means[0]))), dict[int, Array]()
+    if known := list(found):
+        weights = hyper.weights[known] / max(hyper.weights[known].sum(), 1e-300)
+
+        def at_every_node(values: Array) -> Array:
+            of_nodes = np.tile(np.tensordot(weights, values, 1), (len(hyper), *[1] * (values.ndim - 1)))
+            of_nodes[known] = values
+            return of_nodes
+
+        moments = at_every_node(np.array([each.moments for each in found.values()]))
+        for place in chosen or ():
+            own_quantiles = at_every_node(np.array([each.quantiles[place] for each in found.values()]))
+            tilted[place] = np.array(means)[:, [place]] + gauss[:, [place]] * own_quantiles
+    shift, share, skewness = moments.swapaxes(0, 1)
+    mixture = SkewNormals(hyper.weights, means + gauss * shift, gauss * np.sqrt(1.0 + share), skewness, tilted)
+    return mixture, there
+
+
+def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> frozenset[int]:
+    """Return the nodes with the largest weights, at which skewness and second-order terms are computed.
+
+    Other nodes use the averages over these nodes.
+    """
+    if not hyper.log_posterior.joint:  # Skewness needs the latent values of all rows.
+        return frozenset()
+    cost = (entries + (size if values <= _MOST_VALUES else 0)) * values
+    count = 0 if cost > _MOST_COVARIANCES else max(1, _COVARIANCES // max(cost, 1))
+    return frozenset(np.argsort(-hyper.weights, kind="stable")[:count].tolist())
+
+
+def _beyond_gaussian(
+    own: Entries, each: Conditional, log_posterior: LogPosterior, nodes: int, chosen: Sequence[int] | None
+) -> _Beyond:
+    """Return corrections of the marginals of all entries.
+
+    For few entries the term of second order of one function is, with f = J z and a = A k,
+
+        ½ (tr(BVBV) − Σ_i a_i² (Var f_i)²),   B = Jᵀ diag(a) J,
+
+    with the posterior covariance V of z, which is smaller than the covariance matrix of f.
+
+    Parameters
+    ----------
+    nodes : int
+        Number of nodes with corrections.
+    chosen : sequence of int, optional
+        Places of entries whose marginals are computed by averages of rows. The default is all entries that need them.
+    """
+    solution, functions, m = each.solution, each.functions, own.mean.size
+    weights = third_cumulants(solution)
+    if weights is None or not m:
+        return _Beyond(np.zeros((3, m)), {})
+    by_normals = not log_posterior.classifier.prior.samples_values
+    image = functions.of_normals if by_normals else lambda each: each
+    c, n = solution.mean.shape
+    covs = [image(own.joint.moved(slopes())).reshape(c, n, -1) for slopes in own.slopes]
+    cubes = [np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True) for along in covs]
+    third, added = np.concatenate(cubes), np.zeros(m)
+    exact = log_posterior.approximator.matches_moments and c * n <= _MOST_VALUES
+    size = own.joint.size
+    blocks = [np.eye(size, min(_COLUMNS, size - start), -start) for start in range(0, size, _COLUMNS)]
+    if exact and by_normals and c == 1 and m * size**2 <= n**2:
+        cov = np.concatenate([own.joint.moved(unit) for unit in blocks], axis=1)
+        a = weights.reshape(n, 1) * np.concatenate([along[0] for along in covs], axis=1)
+        moved = [csr_array(functions.gram(each)) @ cov for each in a.T]
+        added = 0.5 * (np.array([(m * m.T).sum() for m in moved]) - (a.T * solution.cov[:, 0, 0]) ** 2 @ np.ones(n))
+    elif exact:
+        cov = np.zeros((c * n, c * n))
+        for unit in blocks:
+            cov += image(own.joint.moved(unit)) @ image(unit).T
+        pairs = second_order(weights, cov.reshape(c, n, c, n))
+        flat = [along.swapaxes(0, 1).reshape(c * n, -1) for along in covs]
+        added = np.concatenate([np.einsum("it,it->t", each, pairs @ each) for each in flat])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.nan_to_num(np.maximum(added / own.variance, -0.5))
+        skewness = np.nan_to_num(third / (own.variance * (1.0 + share)) ** 1.5, posinf=0.0, neginf=0.0)
+    found = _Beyond(np.stack([np.zeros(m), share, skewness]), {})
+    if exact and c == 1 and solution.posterior.sites.pointwise:
+        along = np.concatenate([along[0] for along in covs], axis=1)
+        _by_averages(found, each, along, own, weights.reshape(n), nodes, chosen)
+    return found
+
+
+def _by_averages(
+    found: _Beyond,
+    each: Conditional,
+    along: Array,
+    own: Entries,
+    weights: Array,
+    nodes: int,
+    chosen: Sequence[int] | None,
+) -> None:
+    """Replace corrections of entries far from normal by the marginals of `log_ratios`.
+
+    The Gaussian of an entry t is replaced by the tilted distribution of a prior that is not normal, if t is its effect.
+    Terms of second order which do not depend on t are added to the variances of other entries.
+    """
+    solution = each.solution
+    of_rows = {int(row): (name, i) for name, (at, _) in each.factors() for i, row in enumerate(at)}
+    rows_of_priors = np.array(list(of_rows), np.intp)
+    variance, values = own.variance, solution.cov[:, 0, 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shared = np.nan_to_num(along**2 / (values[:, None] * variance))
+    is_effect = (shared[rows_of_priors] > _SAME).any(axis=0)
+    if chosen is None:
+        far = (np.abs(found.moments[1]) > _FAR_SHARE) | (np.abs(found.moments[2]) > _FAR_SKEWNESS) | is_effect
+        costs = np.ones(len(values))
+        costs[rows_of_priors] = _COST_OF_PRIOR
+        chosen = np.flatnonzero(far).tolist()
+        if nodes * _GRID * (costs @ (shared[:, chosen] > _SHARED)).sum() > _MOST_AVERAGES:
+            return
+    quantiles = each.quantiles_of_priors(_PROBABILITIES) if is_effect.any() else {}
+    for place in chosen:
+        sd, k = np.sqrt(variance[place]), along[:, place]
+        rows = np.flatnonzero(shared[:, place] > _SHARED)
+        distances, masses = sd * _NORMAL, _NORMAL_MASSES
+        if is_effect[place]:
+            row = int(rows_of_priors[shared[rows_of_priors, place].argmax()])
+            name, i = of_rows[row]
+            order = 1 if k[row] > 0.0 else -1
+            distances = ((quantiles[name][:, i] - solution.mean[0, row]) * variance[place] / k[row])[::order]
+            masses, rows = _MASSES, rows[rows != row]
+        with np.errstate(all="ignore"):
+            some = np.linspace(0, distances.size - 1, _GRID).astype(int)
+            ratios = log_ratios(solution, k, variance[place], distances[some], rows) if rows.size else np.zeros(_GRID)
+            if not np.isfinite(ratios).all():
+                continue
+            ratios = PchipInterpolator(some, ratios)(np.arange(distances.size))
+            tilted = masses * np.exp(ratios - ratios.max())
+            tilted /= tilted.sum()
+        if tilted @ (tilted / masses) > _MOST_UNEVEN:
+            continue
+        before, after = masses @ distances, tilted @ distances
+        spread = np.sqrt([of @ (distances - centre) ** 2 for of, centre in ((masses, before), (tilted, after))])
+        share, rest = (spread[1] / spread[0]) ** 2, 1.0
+        if not is_effect[place]:
+            cumulants = weights * (k / sd) ** 3
+            rest = max(1.0 + found.moments[1, place] - 0.5 * (cumulants.sum() ** 2 - cumulants @ cumulants), 0.5)
+        found.moments[:2, place] = (after - before) / sd, share * rest - 1.0
+        below = np.cumsum(tilted) - 0.5 * tilted
+        own_quantiles = np.interp(_PROBABILITIES, below, distances)
+        found.quantiles[place] = (after + np.sqrt(rest) * (own_quantiles - after)) / sd
+
+
+def quantiles_of(values: Array, weights: Array, p: float) -> Array:
+    """Return the quantiles (k,) of weighted values (m, k), counting half of the weight of each value as below it."""
+    order = np.argsort(values, axis=0, kind="stable")
+    below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
+    ordered = np.take_along_axis(values, order, axis=0)
+    return np.array([np.interp(p, below[:, k], ordered[:, k]) for k in range(values.shape[1])])
+
+
+def of_priors(hyper: HyperPosterior, sizes: Mapping[str, int]) -> dict[int, Array]:
+    """Return quantiles (s, k) of effects whose priors are not normal, by their places among all entries.
+
+    Parameters
+    ----------
+    hyper : HyperPosterior
+    sizes : dict of str to int
+        Numbers of entries of variables, in the order of the entries.
+    """
+    if sizes.keys().isdisjoint(hyper.log_posterior.classifier.effects_by_factors):
+        return {}
+    of_nodes = [each.quantiles_of_priors(_PROBABILITIES) for each in conditionals(hyper)]
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    return {
+        int(starts[name]) + i: np.array([own[name][:, i] for own in of_nodes])
+        for name in of_nodes[0]
+        if name in sizes
+        for i in range(sizes[name])
+    }
+
+
+def names_of_effects(classifier: GPClassifier) -> list[str]:
+    """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
+
+    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
+    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
+    depends on z only through it.
+    """
+    own = _own(classifier)
+    if not classifier.prior.singular:
+        return [str(v.name) for v in own]
+    model = classifier.model
+    affinity = Affinity(frozenset(own))
+    made: dict[TensorVariable, frozenset[Variable]] = {}
+    for variable in model.deterministics:
+        if variable not in own and (behind := _behind(affinity, variable)):
+            made[variable] = behind
+    shapes = _shapes(model, [*own, *made])
+    alike = {v: [each for each in behind if shapes[each] == shapes[v]] for v, behind in made.items()}
+    replaced = {
+        z: v for v, same in alike.items() if len(made[v]) == 1 for z in same if not _reaches_beside(model, z, v)
+    }
+    names: dict[str, None] = {}
+    for z in own:
+        names[str(replaced.get(z, z).name)] = None
+    return list(names | {str(v.name): None for v, same in alike.items() if same})
+
+
+def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
+    """Return the integrated variables on which each effect depends."""
+    affinity = Affinity(frozenset(_own(classifier)))
+    return {name: _behind(affinity, classifier.model[name]) for name in names}
+
+
+def _own(classifier: GPClassifier) -> list[TensorVariable]:
+    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
+    held = {latent.free: latent.f for latent in classifier.prior.processes}
+    return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
+
+
+def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
+    try:
+        return affinity.behind(variable)
+    except NotAffineError:
+        return frozenset()
+
+
+def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
+    """Return shapes of variables, evaluated if their types have unknown lengths."""
+    shapes = {v: v.type.shape for v in variables}
+    unknown = [v for v, shape in shapes.items() if None in shape]
+    if unknown:
+        found = ModelFunctions(model, model.free_RVs)([v.shape for v in unknown])(initial_point(model))
+        shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}
+    return shapes
+
+
+def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
+    """Return whether the model depends on `z` along a path that does not contain the variable `by`."""
+    others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
+    return z in set(ancestors(others, blockers=[by]))
+
+
+_NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.
+
+
+class _Alone(NamedTuple):
+    """Entries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
+
+    name: str
+    rows: NDArray[np.intp]
+    """Rows of the prior factors of all n entries, (n,)."""
+    places: NDArray[np.intp]
+    """Positions of entries that keep their prior, (k,)."""
+    cross: Array
+    """Prior covariances with new rows, (k, m)."""
+    mean: Array
+    """Means of the entries in the prediction of new rows, (n,). `variance` has their variances."""
+    variance: Array
+    quantiles: Array
+    """Quantiles of the prior at `_LEVELS`, (64, n)."""
+    moments: Array
+    """Mean and variance of the prior, (2, n); NaN if they do not exist."""
+
+
+def _alone(functions: Any, inputs: Any, conditional: Conditional) -> Iterator[_Alone]:
+    """Yield effects of which some entries have neither moments nor rows, and effects with new levels."""
+    solution = conditional.solution
+    for name, at, _, unknown, quantiles in conditional.factors_without_moments():
+        places, own = np.flatnonzero(unknown), (solution.mean[0, at], solution.cov[at, 0, 0])
+        cross = functions.between(inputs, at[places])[0].T
+        yield _Alone(name, at, places, cross, *own, quantiles, np.full((2, at.size), np.nan))
+    for name, (at, factor) in conditional.factors():
+        if (new := functions.of_new_levels(inputs, at)) is None:
+            return
+        cross = new[0]
+        if not (places := np.flatnonzero(cross.any(axis=0))).size:
+            continue
+        if ((given := factor.parameters) != given[:, :1]).any():
+            raise ValueError(
+                f"A new level of {name!r} has no prior, since the priors of the levels differ. Add a level without "
+                "rows to the model, fit it again, and predict that level."
+            )
+        mean, variance, terms = given[0], given[1] ** 2, np.empty((5, at.size))
+        factor.computation(GaussianAverage).terms(mean, variance, np.zeros(at.size), given, terms)
+        moments = np.stack([mean + variance * terms[1], variance + variance**2 * terms[2]])
+        moments[:, factor.without_moments(mean, variance)] = np.nan
+        quantiles = factor.quantiles(mean, variance, np.tile(_LEVELS[:, None], at.size))
+        yield _Alone(name, at, places, cross[:, places].T, mean, variance, quantiles, moments)
+
+
+def over_priors(
+    found: Prediction,
+    functions: LatentFunctions,
+    inputs: Any,
+    conditional: Conditional,
+    predicted: Callable[[NDArray[np.intp], Array, Array], Prediction],
+) -> tuple[Prediction, list[tuple[Array, Array]], str]:
+    """Average predictions over the priors of effects that have no moments and no rows, and of new levels.
+
+    The posterior contains a normal base in place of such a prior. Quantiles of the prior, in random order for each
+    effect, replace its contribution to latent values. Without moments of the prior, latent values have no moments.
+
+    Returns
+    -------
+    Prediction
+    list of (array, array)
+        Means (m, 1) and covariances (m, 1, 1) of latent values at the quantiles. Empty without such effects.
+    str
+        Text of the warning for the user. Empty without such effects.
+    """
+    m, own = len(found.mean), conditional.solution.posterior.prior.variances[0]
+    assert found.cov is not None
+    rng, rest, shifts = np.random.default_rng(0), found.cov.copy(), np.zeros((_LEVELS.size, m))
+    names: dict[str, None] = {}
+    changed, (mean, variance, shift, lacking) = np.zeros(m, bool), np.zeros((4, m))
+    for each in _alone(functions, inputs, conditional):
+        for i, cross in zip(each.places, each.cross, strict=True):
+            slope = np.where(np.abs(ratio := cross / own[each.rows[i]]) > _NO_SLOPE, ratio, 0.0)
+            if not slope.any():
+                continue
+            changed |= slope != 0.0
+            rest[:, 0, 0] -= slope**2 * each.variance[i]
+            quantiles, (centre, square) = each.quantiles[:, i], each.moments[:, i]
+            shifts += rng.permutation(quantiles - each.mean[i])[:, None] * slope
+            if np.isnan(centre):
+                names[each.name] = None
+            # A moment that does not exist is NaN, and so is 0 times the moment.
+            mean += np.where(slope == 0.0, 0.0, slope * (centre - each.mean[i]))
+            variance += np.where(slope == 0.0, 0.0, slope**2 * (square - each.variance[i]))
+            shift += np.where(slope == 0.0, 0.0, slope * (centre - quantiles.mean()))
+            lacking += np.where(slope == 0.0, 0.0, slope**2 * np.maximum(square - quantiles.var(), 0.0))
+    if not changed.any():
+        return found, [], ""
+    rows, count = np.flatnonzero(changed), int(np.isnan(mean).sum())
+    note = (
+        f"{count} of {m} new rows depend on levels of {', '.join(map(repr, names))} without data, whose "
+        "prior has no variance. Latent values and observations of these rows have no mean. Their probabilities and "
+        "quantiles are averages over the prior."
+    ) * bool(count)
+    shifted = [(found.mean + own[:, None], np.maximum(rest, 0.0)) for own in shifts]
+    nodes = [predicted(rows, at[rows], cov[rows]) for at, cov in shifted]
+    nothing = {name: np.array(value) for name, value in found._asdict().items() if value is not None}
+    nothing["mean"] = found.mean + mean[:, None]
+    nothing["cov"] = np.maximum(found.cov + variance[:, None, None], 0.0)
+    nothing["error"][rows] = np.nan
+    if "outcome" in nothing:
+        by, more = shift[:, None], lacking[:, None, None]
+        moved = [predicted(rows, (at + by)[rows], (cov + more)[rows]) for at, cov in shifted]
+        nothing["outcome"][rows] = np.mean([each.outcome for each in moved], axis=0)
+    nothing["p"][rows] = np.mean([each.p for each in nodes], axis=0)
+    if "log_density" in nothing:
+        nothing["log_density"][rows] = logsumexp([each.log_density for each in nodes], axis=0) - np.log(len(nodes))
+    return found._replace(**nothing), shifted, note
