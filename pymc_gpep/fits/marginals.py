@@ -278,7 +278,7 @@ class SkewNormals(NamedTuple):
         return mean, np.sqrt(self.weights @ (self.sd**2 + (self.mean - mean) ** 2))
 
 
-class Entries(NamedTuple):
+class AffineEntries(NamedTuple):
     """Affine functions of the integrated variables at a node, m numbers."""
 
     joint: Joint
@@ -290,11 +290,11 @@ class Entries(NamedTuple):
     """Functions that return the slopes (q, s) of a block of entries in the integrated variables."""
 
 
-def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditional], Entries]:
+def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditional], AffineEntries]:
     """Return the function that computes all entries of variables, one after another, at a node."""
     joint = hyper.log_posterior.space.variables.affine(names)
 
-    def at(each: Conditional) -> Entries:
+    def at(each: Conditional) -> AffineEntries:
         own = joint(each.point, each.functions)
         mean, variance = (np.concatenate([np.ravel(of[name]) for name in names]) for of in (own.means, own.variances()))
         blocks = [
@@ -302,7 +302,7 @@ def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditi
             for name in names
             for start in range(0, np.size(own.means[name]), _COLUMNS)
         ]
-        return Entries(own, mean, variance, blocks)
+        return AffineEntries(own, mean, variance, blocks)
 
     return at
 
@@ -316,7 +316,7 @@ class _Beyond(NamedTuple):
     """Quantiles at `_PROBABILITIES` of entries far from normal, less the mean and in standard deviations, by place."""
 
 
-def mixture_of(hyper: HyperPosterior, of: Callable[[Conditional], Entries]) -> tuple[SkewNormals, Entries]:
+def mixture_of(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]) -> tuple[SkewNormals, AffineEntries]:
     """Return the marginals of entries, and the entries at the node with the largest weight."""
     log_posterior = hyper.log_posterior
     means, variances, found = [], [], dict[int, _Beyond]()
@@ -365,7 +365,7 @@ def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> f
 
 
 def _beyond_gaussian(
-    own: Entries, each: Conditional, log_posterior: LogPosterior, nodes: int, chosen: Sequence[int] | None
+    own: AffineEntries, each: Conditional, log_posterior: LogPosterior, nodes: int, chosen: Sequence[int] | None
 ) -> _Beyond:
     """Return corrections of the marginals of all entries.
 
@@ -421,7 +421,7 @@ def _by_averages(
     found: _Beyond,
     each: Conditional,
     along: Array,
-    own: Entries,
+    own: AffineEntries,
     weights: Array,
     nodes: int,
     chosen: Sequence[int] | None,
@@ -573,7 +573,7 @@ _NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.
 
 
 class _Alone(NamedTuple):
-    """Entries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
+    """AffineEntries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
 
     name: str
     rows: NDArray[np.intp]
