@@ -573,7 +573,7 @@ _NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.
 
 
 class _Alone(NamedTuple):
-    """AffineEntries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
+    """Entries of an effect that keep their prior, since their Gaussian posterior has no meaning."""
 
     name: str
     rows: NDArray[np.intp]
