@@ -36,6 +36,7 @@ _NUMBERS = 4_000_000  # Largest size of a block with as many rows as columns: 32
 _CACHED = 400_000  # Size of a block that stays in the cache for several passes: 3 MB.
 _MOST_ENTRIES = 40  # Largest number of entries of a row for which loops over entries are faster than matrix products.
 _SHARE = 0.25  # Largest share of nonzero entries in a row of the sparse form.
+_WORTH = 0.25  # Smallest share of rows with few entries for which these are apart from full rows.
 
 
 class Coefficients(ABC):
@@ -118,12 +119,18 @@ def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
 
 
 class _Full(Coefficients):
-    """Coefficients as a dense array."""
+    """Coefficients as a dense array, with the last JᵀwJ: EP's sites of normal rows do not change."""
 
     def __init__(self, j: Array) -> None:
         self._j = j
+        self._last: tuple[Array, Array] | None = None
 
     def gram(self, weights: Array) -> Array:
+        if (last := self._last) is None or not np.array_equal(last[0], weights):
+            last = self._last = weights.copy(), self._gram(weights)
+        return last[1]
+
+    def _gram(self, weights: Array) -> Array:
         q = self._j.shape[1]
         gram = np.zeros((q, q), order="F")
         for rows in blocks_of_rows(*self._j.shape):
@@ -176,6 +183,9 @@ class Entries(Coefficients):
         return out
 
     def variances(self, root: Array) -> Array:
+        if self.cells.size <= len(root):
+            half = (root.T[self.cells] * self.values[..., None]).sum(axis=1)
+            return np.einsum("ij,ij->i", half, half)
         out = np.empty(len(self.cells))
         entry_variances(self.cells, self.values, np.ascontiguousarray(root.T @ root), out)
         return out
@@ -203,6 +213,49 @@ class Entries(Coefficients):
         full = np.zeros((len(rows), self.q))
         np.add.at(full, (np.arange(len(rows))[:, None], self.cells[rows]), self.values[rows])
         return full
+
+
+class _Parted(Coefficients):
+    """J as a full array, except for rows with few entries: effects with factors beside the rows of data."""
+
+    def __init__(self, sparse: NDArray[np.bool_], full: _Full, entries: Entries) -> None:
+        self._rows = np.flatnonzero(~sparse), np.flatnonzero(sparse)
+        self._parts = full, entries
+        self._sparse, self._place = sparse, np.where(sparse, np.cumsum(sparse), np.cumsum(~sparse)) - 1
+
+    def _each(self) -> Iterator[tuple[NDArray[np.intp], Coefficients]]:
+        return zip(self._rows, self._parts, strict=True)
+
+    def _joined(self, parts: Iterator[Array]) -> Array:
+        full, entries = parts
+        found = np.empty((len(self._sparse), *full.shape[1:]))
+        for rows, own in zip(self._rows, (full, entries), strict=True):
+            found[rows] = own
+        return found
+
+    def gram(self, weights: Array) -> Array:
+        full, entries = (part.gram(weights[rows]) for rows, part in self._each())
+        return full + entries
+
+    def products(self, numbers: Array) -> Array:
+        return self._joined(part.products(numbers) for part in self._parts)
+
+    def sums(self, weights: Array) -> Array:
+        full, entries = (part.sums(weights[rows]) for rows, part in self._each())
+        return full + entries
+
+    def variances(self, root: Array) -> Array:
+        return self._joined(part.variances(root) for part in self._parts)
+
+    def combined(self, matrix: Array) -> Array:
+        return self._joined(part.combined(matrix) for part in self._parts)
+
+    def some(self, rows: NDArray[np.int64]) -> Array:
+        chosen, place = self._sparse[rows], self._place[rows]
+        full, entries = (part.some(place[own]) for part, own in zip(self._parts, (~chosen, chosen), strict=True))
+        found = np.empty((len(place), full.shape[1]))
+        found[~chosen], found[chosen] = full, entries
+        return found
 
 
 class Composed(Coefficients):
@@ -257,15 +310,25 @@ def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficient
         return Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
     full = np.zeros((len(cells), q))
     np.add.at(full, (np.arange(len(cells))[:, None], cells), values)
-    return _Full(full)
+    return coefficients(full)
 
 
 def coefficients(j: Array) -> Coefficients:
-    """Return coefficients from an array (n, q); by entries if rows have few entries."""
+    """Return coefficients from an array (n, q); rows with few entries by entries if there are many such rows."""
     there = j != 0.0
-    most = int(there.sum(axis=1).max(initial=0))
-    if most > min(_MOST_ENTRIES, _SHARE * j.shape[1]):
+    counts = there.sum(axis=1)
+    sparse = counts <= min(_MOST_ENTRIES, _SHARE * j.shape[1])
+    if sparse.all():
+        return _entries(j, there, int(counts.max(initial=0)))
+    few = int(sparse.sum())
+    if few < _WORTH * len(j):
         return _Full(j)
+    most = int(counts[sparse].max())
+    return _Parted(sparse, _Full(np.ascontiguousarray(j[~sparse])), _entries(j[sparse], there[sparse], most))
+
+
+def _entries(j: Array, there: NDArray[np.bool_], most: int) -> Entries:
+    """Return rows (n, q) by their entries. `there` shows the entries, and a row has `most` of them at most."""
     rows, columns = np.nonzero(there)
     place = np.arange(rows.size) - np.searchsorted(rows, np.arange(len(j)))[rows]
     cells, values = np.zeros((len(j), max(most, 1)), dtype=np.int64), np.zeros((len(j), max(most, 1)))

@@ -208,6 +208,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 PATIENCE = 40
 """Number of sweeps without progress before the next scheme."""
+_PATIENCE_OF_RANKS = 12  # The same for a solve that only ranks points, with a wide tolerance and one scheme.
 _SHRINKAGE = 0.6  # Step length of each scheme, relative to the previous scheme.
 
 
@@ -360,7 +361,8 @@ def site_ep[P: ImpliedPosterior](
         return run_schemes(space, history, schemes, last_patience=patience)
 
     schemes = fallback(ladder=ladder, least_precision=posterior.least, **options)
-    ended = iterated(update, schemes, PATIENCE if signed else np.inf)
+    patience = PATIENCE if ladder or options["tolerance"] < _ROUGHLY else _PATIENCE_OF_RANKS
+    ended = iterated(update, schemes, patience if signed else np.inf)
     if not (signed and ladder) or ended.status == CONVERGED or history.is_full():
         return ended
     if easier is not None:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import ndtr
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graphs.errors import distribution
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.kernels.scalar.normal_mixture import average
+from pymc_gpep.kernels.scalar.normal_mixture import quantiles as of_mixtures
 from pymc_gpep.likelihoods.links import Reading
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes, PlainDensity
 from pymc_gpep.likelihoods.standard_density import reading_of
@@ -44,7 +44,6 @@ _UNIT = 2.0**-20  # Distance from 0 within which lattice values of a variable wi
 _DROP = 30.0  # The lattice ends where the log density is this much below its maximum.
 _LARGEST = 1e280  # Variances of components are clipped at this value.
 _END = 0.02  # The variance does not exist if rare components have more than this share of the second moment.
-_LITTLE = 1e-7  # Quantiles ignore components with less weight.
 _IMPOSSIBLE = -1e10  # Log density at values of density 0, for importance weights of draws.
 _PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
 _FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # With long tails.
@@ -350,35 +349,18 @@ class LocalScaleFactor(PriorFactor):
 
 
 def _quantiles(at: _Tilted, mean: Array, levels: Array, unit: Array) -> Array:
-    """Return quantiles (k, n) of mixtures at levels (k, n), by interpolation of distribution functions."""
-    n = len(mean)
-    found = np.empty(levels.shape)
-    weights = np.broadcast_to(at.weights, (len(at.weights), n))
-    deviations, variances = (np.broadcast_to(each, weights.shape) for each in (at.deviations, at.variances))
+    """Return quantiles (k, n) of mixtures at levels (k, n)."""
+    weights = np.ascontiguousarray(np.broadcast_to(at.weights, (len(at.weights), len(mean))))
+    deviations, variances = (np.ascontiguousarray(np.broadcast_to(each, weights.shape)) for each in at[1:3])
     first = (weights * deviations).sum(axis=0)
     sd = np.sqrt((weights * ((deviations - first) ** 2 + variances)).sum(axis=0))
-    for i in range(n):
-        own = weights[:, i] > _LITTLE
-        w, m, s = weights[own, i], deviations[own, i], np.sqrt(variances[own, i])
-        short = np.isfinite(sd[i]) and not at.weak[i]
-        wide, centre = sd[i] if short else unit[i], m[np.argmin(s)]
-        steps = _PLACES if short else _FINE
-        places = np.unique(np.r_[centre + steps * wide, (first[i] if wide == sd[i] else centre) + _AROUND * wide])
-        atoms = s == 0.0
-        z = (places[:, None] - m[~atoms]) / s[~atoms]
-        below = ndtr(z) @ w[~atoms]
-        if atoms.any():
-            spikes = np.unique(m[atoms])
-            share = np.array([w[atoms][m[atoms] == spike].sum() for spike in spikes])
-            there = ndtr((spikes[:, None] - m[~atoms]) / s[~atoms]) @ w[~atoms]
-            below = below + (places[:, None] > spikes) @ share
-            left = there + (spikes[:, None] > spikes) @ share
-            order = np.argsort(np.r_[places, spikes, spikes], kind="stable")
-            below = np.r_[below, left, left + share][order]
-            places = np.r_[places, spikes, spikes][order]
-        total = w.sum()
-        found[:, i] = mean[i] + np.interp(levels[:, i] * total, np.maximum.accumulate(below), places)
-    return found
+    short = np.isfinite(sd) & ~at.weak
+    found = np.empty(levels.shape)
+    middle, width = np.where(short, first, np.nan), np.where(short, sd, unit)
+    of_mixtures(
+        weights, deviations, variances, middle, width, (_PLACES, _FINE, _AROUND), np.ascontiguousarray(levels), found
+    )
+    return mean + found
 
 
 class LocalVariables(RandomVariable):

@@ -25,12 +25,14 @@ CASES = [
     for method in APPROXIMATIONS
     if method.takes(RowPrior) and method.approximates(likelihood) and likelihood.sees_common
 ]
-SHAPES = {"tall": (5, 5), "wide": (30, 30), "of low rank": (6, 3), "with few entries": (13, 0)}
+SHAPES = {"tall": (5, 5), "wide": (30, 30), "of low rank": (6, 3), "with few entries": (13, 0), "partly": (12, -1)}
 
 
 def coefficients(q, rank, rng=RNG):
-    if rank:
+    if rank > 0:
         return rng.normal(size=(1, N, rank)) @ rng.normal(size=(rank, q)) / np.sqrt(q)
+    if rank < 0:  # full rows and rows of single effects
+        return np.where(np.arange(N)[:, None] % 2, rng.normal(size=(N, q)), np.eye(N, q, k=-3))[None] / np.sqrt(q)
     j = np.zeros((1, N, q))  # columns for a level, groups and persons; one row is zero
     j[0, :, 0] = 0.5
     j[0, np.arange(N), 1 + rng.integers(0, 4, size=N)] = rng.normal(size=N)

@@ -10,8 +10,10 @@ from pytensor.graph.replace import graph_replace
 from scipy import special, stats
 
 from pymc_gpep.graphs.interpreted import evaluate
+from pymc_gpep.kernels.scalar.normal_mixture import quantiles
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.univariate.local_scales import _AROUND, _FINE, _PLACES
 
 N = 3
 X = np.random.default_rng(1).normal(size=(12, N))
@@ -179,3 +181,21 @@ def test_unbounded_tilted_density_has_no_normaliser(name):
     likelihood.computation(GaussianAverage).terms(given[0], wide, np.zeros(N), given, out)
     assert np.isnan(out[0]).tolist() == [False, True, True]
     assert_allclose(out[1:, 1:], 0.0)
+
+
+def test_quantiles_of_a_mixture_invert_its_distribution_function():
+    """A spike and slabs, of which one is far narrower than the others."""
+    weights, means, sds = np.array([0.3, 0.2, 0.5]), np.array([0.2, 0.2, 0.9]), np.array([0.0, 0.01, 0.7])
+    columns = [np.tile(each[:, None], 2) for each in (weights, means, sds**2)]
+    levels = np.tile(np.linspace(0.001, 0.999, 400)[:, None], 2)
+    centre = weights @ means
+    sd = np.sqrt(weights @ (sds**2 + (means - centre) ** 2))
+    found = np.empty_like(levels)
+    ladders = _PLACES, _FINE, _AROUND
+    quantiles(*columns, np.array([centre, np.nan]), np.full(2, sd), ladders, levels, found)
+    for q in found.T:
+        below = [weights[1:] @ stats.norm(means[1:], sds[1:]).cdf(each[:, None]).T for each in (q - 1e-9, q + 1e-9)]
+        below = [each + weights[0] * (place > 0.2) for each, place in zip(below, (q - 1e-9, q + 1e-9), strict=True)]
+        assert (below[0] < levels[:, 0] + 2e-5).all()
+        assert (below[1] > levels[:, 0] - 2e-5).all()
+        assert 0.29 < (np.abs(q - 0.2) < 1e-12).mean() < 0.31

@@ -11,9 +11,14 @@ not exist.
 
 import math
 
+import numpy as np
+
 from pymc_gpep.kernels.compile import kernel
 
 _NOTHING = -37.0  # Log share of a component below which it is left out.
+_ROOT_HALF = math.sqrt(0.5)
+_STEPS, _CLOSE = 12, 1e-5  # Largest number of steps between two places, and an error of levels that ends them.
+_LITTLE = 1e-7  # Weight of a component below which quantiles leave it out.
 
 
 @kernel
@@ -93,3 +98,96 @@ def average(components, of, cavities, bases, limits, scratch, out):
         out[2, i] = (second / v - 1.0) / v
         out[3, i] = third / v**3
         out[4, i] = (fourth - 3.0 * second * second) / v**4
+
+
+@kernel
+def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
+    """Write quantiles of n mixtures at `levels` (k, n) to `out` (k, n).
+
+    A binary search finds two places, and secants a quantile between these. A component of variance 0 is a step of the
+    distribution function.
+
+    Parameters
+    ----------
+    weights, means, variances : array (K, n)
+    middles, widths : array (n,)
+        Mean and standard deviation of each mixture. NaN for a mean that does not exist.
+    ladders : tuple of array
+        Places about the narrowest component and about the mean, in units of widths: with a mean, without it, about it.
+    """
+    count = len(weights)
+    w, m, s = np.empty(count), np.empty(count), np.empty(count)
+    places = np.empty(max(len(ladders[0]), len(ladders[1])) + len(ladders[2]) + 2 * count)
+    below = np.empty_like(places)
+    for i in range(len(widths)):
+        size, total, centre, narrowest = 0, 0.0, 0.0, math.inf
+        for k in range(count):
+            if weights[k, i] > _LITTLE:
+                w[size], m[size], s[size] = weights[k, i], means[k, i], math.sqrt(variances[k, i])
+                total += w[size]
+                if s[size] < narrowest:
+                    narrowest, centre = s[size], m[size]
+                size += 1
+        lacking = math.isnan(middles[i])
+        steps, middle = (ladders[1], centre) if lacking else (ladders[0], middles[i])
+        last = 0
+        for step in steps:
+            places[last] = centre + step * widths[i]
+            last += 1
+        for step in ladders[2]:
+            places[last] = middle + step * widths[i]
+            last += 1
+        for k in range(size):
+            if s[k] == 0.0:  # The limits of a step from the left and from the right.
+                places[last] = places[last + 1] = m[k]
+                last += 2
+        places[:last].sort()
+        below[:last] = math.nan
+        for j in range(len(levels)):
+            wanted = levels[j, i] * total
+            left, right = 0, last - 1
+            while right - left > 1:
+                at = (left + right) // 2
+                if _below(at, places, below, w, m, s, size) < wanted:
+                    left = at
+                else:
+                    right = at
+            low = _below(left, places, below, w, m, s, size)
+            high = _below(right, places, below, w, m, s, size)
+            start, end = places[left], places[right]
+            for step in range(_STEPS):
+                share = (wanted - low) / (high - low) if high > low else 0.0
+                # Secants and halves in turn.
+                share = min(max(share, 0.0), 1.0) if step % 2 == 0 else 0.5
+                place = start + share * (end - start)
+                if end <= start or high - low < _CLOSE * total:
+                    break
+                value = _distribution(place, False, w, m, s, size)
+                if value < wanted:
+                    start, low = place, value
+                else:
+                    end, high = place, value
+                if abs(value - wanted) < _CLOSE * total:
+                    break
+            out[j, i] = place
+
+
+@kernel
+def _below(at, places, below, w, m, s, size):
+    """Return the distribution function at a place, and store it. The second of two equal places is past their steps."""
+    if math.isnan(below[at]):
+        past = at > 0 and places[at - 1] == places[at]
+        below[at] = _distribution(places[at], past, w, m, s, size)
+    return below[at]
+
+
+@kernel
+def _distribution(place, past, w, m, s, size):
+    """Return the distribution function at a place, before or past its steps."""
+    total = 0.0
+    for k in range(size):
+        if s[k] == 0.0:
+            total += w[k] if place > m[k] or (past and place == m[k]) else 0.0
+        else:
+            total += 0.5 * w[k] * math.erfc((m[k] - place) / s[k] * _ROOT_HALF)
+    return total
