@@ -185,7 +185,7 @@ class Entries(Coefficients):
     def variances(self, root: Array) -> Array:
         if self.cells.size <= len(root):
             half = (root.T[self.cells] * self.values[..., None]).sum(axis=1)
-            return np.einsum("ij,ij->i", half, half)
+            return np.asarray(np.einsum("ij,ij->i", half, half))
         out = np.empty(len(self.cells))
         entry_variances(self.cells, self.values, np.ascontiguousarray(root.T @ root), out)
         return out
