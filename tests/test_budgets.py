@@ -35,7 +35,7 @@ BUDGETS = {
     "processes": (1838, 3),
     "univariate": (3380, 5),
     "sums": (3996, 5),
-    "reading": (4065, 5),
+    "reading": (4067, 5),
     "prior_moments": (2524, 3),
     "evidence": (1145, 2),
     "log_posteriors": (2772, 3),

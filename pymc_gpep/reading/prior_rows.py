@@ -436,12 +436,14 @@ def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]
     """Return mean and deviation of the base for each prior: median and spread at the initial point."""
     outputs: list[Variable] = []
     for each in found:
-        steps = np.r_[-_STEPS[::-1], 0.0, _STEPS].reshape(-1, *[1] * each.value.ndim)
+        steps = np.r_[-_STEPS[::-1], 0.0, _STEPS].reshape(-1, *[1] * each.variable.ndim)
         centre = pt.clip(each.centres[0], *each.bounds).astype("float64") + np.zeros(shape_of(each.variable))
         ends = [pt.switch(pt.isinf(bound), centre, bound) for bound in each.bounds]
         places = pt.concatenate([start + steps for start in (centre, *ends)], axis=0)
         places = pt.sort(pt.clip(places, *each.bounds), axis=0).astype(each.variable.dtype)
-        density = vectorize_graph(each.log_density, {each.value: places})
+        # The density of an array with several axes has its entries along one axis.
+        flat = places.reshape((places.shape[0], -1)) if each.value.ndim == 1 < places.ndim - 1 else places
+        density = vectorize_graph(each.log_density, {each.value: flat}).reshape(places.shape)
         outputs += [places, density]
     values = ModelFunctions(model, model.free_RVs)(outputs)(initial_point(model)) if outputs else []
     return [_spread(*pair) for pair in zip(values[::2], values[1::2], strict=True)]

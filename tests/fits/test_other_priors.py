@@ -329,3 +329,25 @@ def test_left_out_rows_of_two_effects_update_both_prior_factors(binary):
     found = fit.loo(groups=group)
     off = np.abs(found.elpd_i - [log_evidence(every) - log_evidence(group != k) for k in range(4)])
     assert (off < 4.0 * found.error_i + (0.03 if binary else 0.003)).all()
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda **size: pm.StudentT("a", nu=4, mu=0, sigma=1, **size),
+        pytest.param(lambda **size: pm.Laplace("a", 0.0, 0.7, **size), marks=pytest.mark.slow),
+        pytest.param(lambda **size: pm.HalfNormal("a", 1.0, **size), marks=pytest.mark.slow),
+    ],
+    ids=["student_t", "laplace", "half_normal"],
+)
+def test_prior_of_two_axes_equals_the_prior_of_its_entries(prior):
+    rng = np.random.default_rng(1)
+    first, second, y = rng.integers(0, 4, 30), rng.integers(0, 3, 30), rng.normal(size=30)
+    fits = []
+    for shape, index in (((4, 3), (first, second)), (12, 3 * first + second)):
+        with pm.Model():
+            pm.Normal("y", prior(shape=shape)[index], 1.0, observed=y)
+            fits.append(pm.fit(method="ep", progressbar=False))
+    table, entries = fits
+    assert table.log_evidence == pytest.approx(entries.log_evidence, abs=1e-9)
+    assert_allclose(np.ravel(table.mean_data["a"]), entries.mean_data["a"], atol=1e-7)
