@@ -1,11 +1,12 @@
 """Restricted and plain maximum likelihood for lme4's data sets, against published criteria.
 
-python -m benchmarks.published_reml --data FOLDER python -m benchmarks.published_reml --data FOLDER --only InstEval
+    python -m benchmarks.published_reml --data FOLDER
+    python -m benchmarks.published_reml --data FOLDER --only InstEval
 
-FOLDER has `Dyestuff.csv`, `Penicillin.csv`, `Pastes.csv` and `InstEval.csv` from the collection Rdatasets. Each row has
-minus twice the log likelihood at its maximum, computed here and published in the documentation of lme4 and in the tests
-of MixedModels.jl (`test/pls.jl`). The last figure is computed by a dense Cholesky factor at the maximum found here.
-InstEval takes a minute, and half a gigabyte for the dense factor.
+FOLDER contains `Dyestuff.csv`, `Penicillin.csv`, `Pastes.csv` and `InstEval.csv` from the collection Rdatasets. The
+script prints a table of minus twice the log likelihood at its maximum. Column `published` is from the documentation of
+lme4 and the tests of MixedModels.jl (`test/pls.jl`). Column `here` is computed by `pm.fit`. Column `dense` is computed
+by a dense Cholesky factor at the maximum of `pm.fit`. InstEval takes a minute and half a gigabyte of memory.
 """
 
 import argparse
@@ -64,7 +65,7 @@ def dense(
 
 
 def main() -> None:
-    """Print a row for each data set."""
+    """Print a row for each data set and criterion."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
     parser.add_argument("--only", choices=MODELS, help="a single data set")

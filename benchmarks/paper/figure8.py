@@ -26,7 +26,7 @@ INNER = {"standard": 200, "incremental": 1}
 DAMPING = (0.8, 0.5)
 SHOWN = (5, 10, 20, 30)  # iterations in the table
 LOOKED_AT = (1, 2, 3, 4, 5, 6, 8, 11, 16, 23)
-SETTLED = 8  # earlier iterations are far away: panels cover later iterations
+SETTLED = 8  # first iteration that sets the limits of panels: earlier values are far from the solution
 
 PAPER = (
     "The paper (section 5.4): the incremental scheme needs more damping than the standard one, and both come to the "

@@ -63,7 +63,7 @@ MOST_CLASSES = {"QEP": 5, "LA, probit": 5}
 MOST_POINTS = {"LA, probit": 800}
 LARGE = 800  # slopes use these and larger sizes, if there are two: below, terms linear in n are noticeable
 LARGE_CLASSES = 6
-SMALL = 400  # with fewer points, factorisations are not most of an iteration
+SMALL = 400  # with fewer points, factorisations do not dominate the time of an iteration
 
 
 def time_all(method: str, sizes: Sequence[Sequence[int]], repeats: int) -> dict[str, Any]:

@@ -60,8 +60,8 @@ def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) ->
     terms = _terms(likelihood)
     if terms is None:
         raise ValueError(
-            f"A {likelihood.name} likelihood has no average of its logarithm under several independent latent values, "
-            f"which a variational bound needs. Use another method, such as {likelihood.method!r}."
+            "A variational bound needs the average of the log likelihood over independent latent values. A "
+            f"{likelihood.name} likelihood does not define it. Use another method, such as {likelihood.method!r}."
         )
     if likelihood.offers(PointAverage):
         check_label_noise(likelihood)

@@ -30,7 +30,7 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
-_RANK = 24  # Number of eigenvectors for terms between four factors.
+_RANK = 24  # Number of eigenvectors in the term of four factors.
 _LATER = 30.0  # Factor of Σ_s l_s² in the error.
 _RELIABLE = 0.1
 

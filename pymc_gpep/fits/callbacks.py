@@ -293,7 +293,7 @@ class EarlyStopping(Callback):
         """Score the fit, if enough iterations have passed."""
         if not isinstance(fit, Fit):
             raise TypeError(
-                f"callbacks has an EarlyStopping for the methods of pymc_gpep, but got a {type(fit).__name__}."
+                f"EarlyStopping scores fits by methods of pymc_gpep, but this method gives a {type(fit).__name__}."
             )
         if not self._iteration:
             self._check(fit)

@@ -102,8 +102,8 @@ def loo(
         `p_loo_i` is the log density of a label under the full posterior minus `elpd_i`. Without groups the result has
         no Pareto k. `warning` is True if the fit, or a repeated solve, did not converge. With `groups` there is a value
         for each group, with a standard error `error_i`. A `pareto_k` above 0.7 means that the density of a group is
-        inaccurate. `elpd_i` is NaN for a group without whose rows the posterior of coefficients with a flat prior is
-        improper.
+        inaccurate. Coefficients with a flat prior may have an improper posterior without the rows of a group; then
+        `elpd_i` of the group is NaN.
 
     With `pit` there is also `pit_i`.
 

@@ -1,4 +1,4 @@
-"""A fit as a value: log posterior of the hyperparameters, trace of the search, and weighted nodes."""
+"""Contents of a fit: log posterior of the hyperparameters, trace of the search, and weighted nodes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property

@@ -23,14 +23,15 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 _END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
 # Smallest distance in standard deviations, and smallest standard deviation that counts as no maximum.
 _LEAST, _NO_MAXIMUM = 5.0, 20.0
-# Fall of the log posterior over the outer half of the distance below which its integral is infinite.
+# Smallest fall of the log posterior over the outer half of the distance. If it falls less, its integral is infinite.
 _FALL = 0.1
 # Fall below the maximum at which an end of the density is negligible.
 _DEEP = 12.0
-# Pairs of log distances from the maximum between which the power p is measured. At such distances it is an integer.
+# Pairs of log distances from the maximum between which the power p is measured. At such distances p is an integer.
 _FAR = (6.0, 9.0), (3.0, 6.0)
 _MOMENTS = 2  # Largest power p of a tail in which the mean or the variance does not exist.
-# Slope of the log posterior in a log scale with a half-flat prior above which the posterior rises without end.
+# Slope of the log posterior in the logarithm of a scale with a half-flat prior. If the slope is larger, the posterior
+# rises without end.
 _RISING = 0.5
 _WITHOUT_END = "its log posterior rises without end towards larger values"
 _TOGETHER = 3  # Largest number of scales that grow together.

@@ -342,14 +342,14 @@ def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]
 
 
 def unobserved_responses(model: pm.Model) -> frozenset[TensorVariable]:
-    """Return the free variables of a model that are missing responses."""
+    """Return the free variables that PyMC creates for missing responses."""
     return frozenset(each.unobserved for each in missing_responses(model).values())
 
 
 def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> TensorVariable:
     """Return the variable of all rows, given the variable of the observed rows.
 
-    It is the same if parameters have no rows.
+    If the parameters have no rows, both variables are the same.
     """
     node = observed.owner
     op = node.op
@@ -388,7 +388,10 @@ def _uncut(parameter: Variable, mask: NDArray[np.bool_]) -> Variable:
 
 
 def _selects(source: Variable, index: Sequence[Variable], mask: NDArray[np.bool_]) -> bool:
-    """Return whether indices, one for each axis, select the rows of a mask from values that broadcast to its shape."""
+    """Return whether indices, one for each axis, select the entries of `source` at which the mask is True.
+
+    An axis of `source` with length 1 is broadcast to the mask; its index must be 0.
+    """
     if len(index) != mask.ndim or any(not isinstance(leaf, Constant) for leaf in graph_inputs(index)):
         return False
     places = zip(evaluate(list(index)), np.nonzero(mask), source.type.broadcastable, strict=True)

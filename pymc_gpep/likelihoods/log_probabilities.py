@@ -259,19 +259,19 @@ def _at_least(value: TensorVariable, least: float) -> TensorVariable:
 
 
 def _of_counts(count: TensorVariable, last: TensorVariable | float, found: TensorVariable) -> TensorVariable:
-    """Return `found`, the log probability of more than a count, with 0 below count 0 and −∞ from the last count on."""
+    """Return log P(Y > count): 0 if `count` < 0, −∞ if `count` ≥ `last`, else `found`."""
     return cast(TensorVariable, pt.switch(pt.lt(count, 0.0), 0.0, pt.switch(pt.ge(count, last), -np.inf, found)))
 
 
 def _log_gamma_above(a: TensorVariable, x: TensorVariable) -> TensorVariable:
-    """Return log Γ(a, x)/Γ(a), by the first term of its series for large x if it underflows."""
+    """Return log Γ(a, x)/Γ(a). If the ratio underflows, use the first term of its series for large x."""
     p = pt.gammaincc(a, x)
     far = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(far) - far - pt.gammaln(a) - pt.log(far - a + 1.0))
 
 
 def _log_gamma_below(a: TensorVariable, x: TensorVariable) -> TensorVariable:
-    """Return log γ(a, x)/Γ(a), by the first terms of its series for small x if it underflows."""
+    """Return log γ(a, x)/Γ(a). If the ratio underflows, use the first terms of its series for small x."""
     p = pt.gammainc(a, x)
     near = pt.switch(pt.lt(p, _SMALL_PROBABILITY), x, a)
     return _log_or(p, a * pt.log(near) - near - pt.gammaln(a + 1.0) - pt.log(1.0 - near / (a + 1.0)))

@@ -79,7 +79,7 @@ class OrderedLikelihood(OneFunction, ABC):
         if not np.isfinite(self.parameters).all():
             raise ValueError(
                 f"The cutpoints of {name} are not finite in {rows_text(~np.isfinite(self.parameters).all(axis=0))}. "
-                "Give a class without an end a cutpoint far away: np.clip(cutpoints, -1e10, 1e10)."
+                "Replace infinite cutpoints by large numbers: np.clip(cutpoints, -1e10, 1e10)."
             )
 
     def n_classes(self, n_functions: int) -> int:

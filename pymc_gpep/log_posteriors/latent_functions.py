@@ -108,7 +108,7 @@ class LatentFunctions(ABC):
         TypeError
             If the posterior is not computed from all fitted rows.
         """
-        raise TypeError(f"{type(self).__name__} predicts no rows of another prior.")
+        raise TypeError(f"{type(self).__name__} cannot predict rows of another prior.")
 
     @property
     def takes(self) -> Collection[str]:
@@ -230,11 +230,11 @@ class LatentFunctions(ABC):
         NotImplementedError
             If the rows have no joint posterior.
         """
-        raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
+        raise NotImplementedError("This posterior is not available as a linear map of standard normals.")
 
     def gram(self, weights: Array) -> Array:
         """Return Jᵀ diag(w) J (q, q) for w (n,) and one function. See `of_normals` for J and the error."""
-        raise NotImplementedError("This posterior does not express joint latent values by standard normals.")
+        raise NotImplementedError("This posterior is not available as a linear map of standard normals.")
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """Return the covariance (c, m, c, m) of f at the model's points with these positions."""

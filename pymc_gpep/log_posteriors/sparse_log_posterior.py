@@ -422,7 +422,7 @@ class SparseLogPosterior(BlockLogPosterior):
         return np.concatenate([theta, (self._inducing / self._units).ravel()]) if self._learn else theta
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """See `BlockLogPosterior`: inducing inputs."""
+        """Return the inducing inputs; see `BlockLogPosterior`."""
         if not self._learn:
             return self._inducing
         return np.asarray(x[self.space.size :].reshape(self._inducing.shape) * self._units)

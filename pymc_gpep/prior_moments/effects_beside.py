@@ -32,7 +32,7 @@ from pymc_gpep.sums.sum_values import SumVariables
 # Standard deviation of the normal prior that replaces a flat prior, of a coefficient times the root mean square of its
 # column.
 _WIDE = 1024.0
-_ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and their like,'
+_ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and similar methods,'
 
 
 def by_inducing(classifier: GPClassifier) -> GPClassifier:

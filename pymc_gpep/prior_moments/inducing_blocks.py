@@ -316,9 +316,9 @@ class InducingBlocks:
         table = inputs if self.effect_rows is None else self.effect_rows.table()
         self.rows: Rows = _rows_of_model(table, labels) if rows is None else rows
         if self.rows.n_inputs != table.shape[1]:
-            which = f": {', '.join(self.effect_rows.columns)}" if self.effect_rows else ""
+            which = f" ({', '.join(self.effect_rows.columns)})" if self.effect_rows else ""
             raise ValueError(
-                f"data must have inputs of {table.shape[1]} columns, as the model has them{which}, but have "
+                f"data must have inputs with {table.shape[1]} columns, like the model{which}, but have "
                 f"{self.rows.n_inputs}{_which_columns(self.rows)}."
             )
         if self.effect_rows:

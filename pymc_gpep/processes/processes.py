@@ -279,7 +279,7 @@ class ProcessVariables(IntegratedVariables):
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
         self.affine(names)
-        raise ValueError(f"Values of {', '.join(map(repr, names))} depend on inputs alone: give Xnew, and no data.")
+        raise ValueError(f"Values of {', '.join(map(repr, names))} depend only on inputs: give Xnew, and no data.")
 
     def latent_values(self, values: Mapping[str, Array]) -> Array:
         f = np.empty((len(values[self._latents[0].f.name]), *self._shape))
@@ -509,7 +509,7 @@ def read_processes(model: pm.Model) -> GPModel:
     latents = list({latent.free: latent for latent in found if is_process(latent)}.values())
     if not latents:
         raise StructureError(
-            f"This works only on pm.gp.Latent priors, and the model has none. Its free variables are "
+            f"The model must have a pm.gp.Latent prior, but has none. The free variables of the model are "
             f"{listing(model.free_RVs)}. pm.fit fits sums of effects of Gaussian variables; pm.sample() draws from any "
             "model."
         )

@@ -288,8 +288,8 @@ class GPClassifier:
             names = " and ".join(repr(each.response) for each in self.each)
             raise StructureError(
                 f"This works on a single observed variable, and the model has {names}. Methods on all rows "
-                'together fit several: "ep", "laplace", "kl" and their like. To fit one variable and keep the rest as '
-                f"terms of the log density, name it: likelihood={self.each[0].response!r}."
+                'together fit several: "ep", "laplace", "kl" and similar methods. To fit one variable and keep the '
+                f"rest as terms of the log density, name it: likelihood={self.each[0].response!r}."
             )
 
     @property

@@ -58,7 +58,7 @@ class _Scaled(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """The new variables for an effect whose prior becomes rows."""
+    """New variables for an effect: a normal variable, and observed rows in place of the effect's prior."""
 
     given: _Scaled
     name: str
@@ -71,7 +71,7 @@ class _Made(NamedTuple):
 
 
 def with_local_scales(model: pm.Model, asked: Collection[str]) -> pm.Model:
-    """Return a model in which effects with local scales are normal, and their priors are rows.
+    """Return a model in which effects with local scales are normal, and observed rows replace their priors.
 
     Parameters
     ----------

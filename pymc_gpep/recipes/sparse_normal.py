@@ -219,9 +219,11 @@ class SparseNormal(Continuous):
         for each in matrices:
             matrix = csc_array(each.data, dtype=np.float64)
             if matrix.shape != (n, n):
-                raise ValueError(f"tau must be square, but has a matrix of shape {matrix.shape}, beside {(n, n)}.")
+                raise ValueError(f"Each matrix in tau must have the shape {(n, n)}, not {matrix.shape}.")
             if abs(matrix - matrix.T).max() > _ASYMMETRY * abs(matrix).max():
-                raise ValueError("tau must be symmetric, but has a matrix that is not. Give it (Q + Q.T) / 2.")
+                raise ValueError(
+                    "tau must be symmetric, but contains an asymmetric matrix. Replace the matrix Q by (Q + Q.T) / 2."
+                )
             there = there + abs(matrix)
         there = there.tocoo()
         below = (there.row >= there.col) & (there.data != 0.0)
@@ -231,7 +233,7 @@ class SparseNormal(Continuous):
         if mu.ndim == 0:
             mu = pt.alloc(mu, n)
         elif (length := mu.type.shape[-1]) not in (n, None):
-            raise ValueError(f"mu must have a number for each of the {n} rows of tau, or one alone, but has {length}.")
+            raise ValueError(f"mu must be a scalar or have an entry for each of the {n} rows of tau, but has {length}.")
         return super().dist([mu, entries, first, second], **kwargs)
 
 

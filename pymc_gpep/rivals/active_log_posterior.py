@@ -270,7 +270,7 @@ class ActiveLogPosterior(BlockLogPosterior):
             )
 
     def anchors(self, x: Array, solution: ActiveSolution | None = None) -> Array:
-        """See `BlockLogPosterior`: inputs of the active rows."""
+        """Return the inputs of the active rows; see `BlockLogPosterior`."""
         if self._active_inputs is not None:
             return self._active_inputs[None]
         rows = (solution or self._solution()).selection.rows

@@ -169,7 +169,7 @@ class LabelRegression(Approximator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.least > self.most:
-            raise ValueError(f"least must be at most `most`, {self.most!r}, but is {self.least!r}.")
+            raise ValueError(f"`least` must be at most `most` = {self.most!r}, but is {self.least!r}.")
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:

@@ -361,7 +361,7 @@ class BatchLogPosterior(BlockLogPosterior):
         return BatchSolution(self)
 
     def anchors(self, x: Array, solution: Any = None) -> Array:
-        """See `BlockLogPosterior`: inducing inputs."""
+        """Return the inducing inputs; see `BlockLogPosterior`."""
         return self.steps.values["inducing"] * self.steps.values["units"]
 
     def posterior(self, solution: "BatchSolution") -> InducingPosterior:

@@ -249,7 +249,10 @@ def first_scales(
 
 
 def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: NDArray[np.bool_]) -> bool:
-    """Return whether all scales have the same derivatives in hyperparameters, by a random combination of columns."""
+    """Return whether all scales are equal and have equal derivatives in the hyperparameters.
+
+    The derivative of a random combination of scales is compared with the derivative of their sum.
+    """
     if np.ptp(scales[used]):
         return False
     weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)

@@ -121,19 +121,19 @@ class EffectSum(LatentPrior):
             return self.alone
         if self.fitted is not None and not self.recipes:
             raise StructureError(
-                "This works on models whose rows all have a response. Leave out the rows without a response, also "
-                "in the X of the prior: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together "
-                'leave them out by themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
+                "All rows of the model must have a response. Leave out the rows without a response, also in the X of "
+                "the prior: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together leave out such "
+                'rows by themselves: "ep", "laplace", "kl", "nested_ep" and similar methods.'
             )
         names = [str(variable.name) for variable in self.recipes]
         named = few_of(map(repr, names))
         held = f"; with hyperparameters={names} they are not" if self.processes and " more" not in named else ""
         sums = f"sums with {named}, which are integrated{held}" if names else "sums"
         raise StructureError(
-            f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
-            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs '
-            '"sparse_ep" fits effects and one process. pm.sample() draws from the model, and from '
-            "gpep.marginalize(model)."
+            f"Each latent function must be a Gaussian process without further terms, but this model has {sums}. "
+            'Methods on all rows together fit sums: "ep", "laplace", "kl", "nested_ep" and similar methods. With '
+            'inducing inputs "sparse_ep" fits the sum of effects and one process. pm.sample() draws from the model, '
+            "and from gpep.marginalize(model)."
         )
 
     @cached_property

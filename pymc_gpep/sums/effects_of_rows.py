@@ -122,7 +122,7 @@ class EffectsOfRows:
         return bool(np.shape(value)[:1] == (self._whole.n_points,) and self._whole.n_points > 1)
 
     def _argument(self, z: TensorVariable) -> TensorVariable:
-        """Return the argument as a function of the normals of effects, with `_still` as the centred process."""
+        """Return the argument, given standard normals z of effects. `_still` replaces the centred process."""
         (made,) = self._whole.by_parts([self._whole.argument], z, [self._still], seen=True)
         return made
 

@@ -199,7 +199,7 @@ class EffectsAtNewRows(AtNewData):
         try:
             return at_inputs(self._called, self._prior, outputs, own, x, lambda v: _axis(v, len(own)), self._moved)
         except CannotSplitError as why:
-            raise ValueError(f"{self._called} cannot be computed at Xnew alone: it {why}.") from None
+            raise ValueError(f"{self._called} cannot be computed from Xnew without data: it {why}.") from None
 
     def __call__(self, point: PointType) -> AffineValues:
         """Return the variables at these hyperparameters.
@@ -256,7 +256,7 @@ class EffectsAtNewRows(AtNewData):
         return wide
 
     def _process_at(self, i: int, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return coefficients and noise variances of process i at x, and positions (outputs, ·) of its normals."""
+        """Return coefficients, noise variances and positions (outputs, n) of standard normals, for process i at x."""
         latent, cov = self._moved[i], self._covariances(point)[i]
         ahead, noise = by_own_normals(self._processes[i].moments, cov, point, x)
         return ahead, noise, normals_by_output(self._prior, latent, cov)

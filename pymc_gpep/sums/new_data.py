@@ -41,7 +41,7 @@ NOT_ALIKE = (
 
 
 def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | None:
-    """Return the number of levels that data select by their values; None if the data are not an index."""
+    """Return the number of levels that `variable` indexes; None if it is not an index."""
     return min((_shape(source)[axis] for source, axis in _selected(variable, outputs)), default=None)
 
 
@@ -62,7 +62,7 @@ def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> Tens
 
 
 def selected_by(variable: Variable, outputs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the arrays from which data select entries by their values."""
+    """Return the arrays that `variable` indexes."""
     return [source for source, _ in _selected(variable, outputs)]
 
 
@@ -155,7 +155,7 @@ def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, in
 
 
 def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
-    """Return arrays and axes along which data select by their values."""
+    """Return the arrays that `variable` indexes, with the indexed axes."""
     return [(source, axis) for source, axis, index in _gathers(outputs) if _as_it_is(index) is variable]
 
 

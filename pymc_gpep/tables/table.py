@@ -288,7 +288,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
         _refuse_infinite(values.name, values.numbers)
         present = values.numbers[~np.isnan(values.numbers)]
         if not present.size:
-            raise ValueError(f"Column {values.name!r} has missing values, NaN, alone. Leave it out.")
+            raise ValueError(f"Column {values.name!r} has only missing values, NaN. Leave out the column.")
         column: Column = NumberColumn(values.name, missing, *mean_and_deviation(present))
     else:
         assert values.categories is not None

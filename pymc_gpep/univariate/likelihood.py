@@ -311,7 +311,7 @@ class UnivariateLikelihood(OfNumbers):
     def cumulative_given(self, y: Array, f: Array) -> Array:
         density = self._known
         if density.graph.cumulative is None:
-            raise TypeError("PyMC has no distribution function of this likelihood, so that it has no quantiles here.")
+            raise TypeError("PyMC has no distribution function for this likelihood, so quantiles cannot be computed.")
         repeats = f.size // f.shape[-1]
         each = np.floor(y) if self.observed_dtype == "int64" else y
         # 2⁵³ exceeds all observed counts.

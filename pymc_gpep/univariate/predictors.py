@@ -336,7 +336,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
     def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
         density = self.joint
         if density.graph.cumulative is None:
-            raise TypeError("PyMC has no distribution function of this likelihood, so that it has no quantiles here.")
+            raise TypeError("PyMC has no distribution function for this likelihood, so quantiles cannot be computed.")
         each = np.clip(np.floor(y), -(2.0**53), 2.0**53) if self.observed_dtype == "int64" else y
 
         def below(f: Array, rows: Array) -> Array:

@@ -133,7 +133,7 @@ class FitProgress:
 
 
 class FitRun:
-    """The run of one fit; a context manager. A `RowError` that is raised in it gets the fit so far.
+    """Context manager for the run of a fit. If the run raises a `RowError`, the fit so far becomes its `fit`.
 
     Parameters
     ----------

@@ -407,7 +407,7 @@ def _default_hyper(space: Hyperparameters, plan: Plan, dense: bool) -> str:
     names = ", ".join(dict.fromkeys(space.owners))
     warn(
         f"{size} hyperparameters, {names}, stay at their maximum, which ignores their uncertainty. "
-        "gpep.marginalize(model) and pm.sample integrate over so many."
+        "To integrate over them, sample the marginal model: pm.sample(model=gpep.marginalize(model))."
     )
     return Maximum.name
 

@@ -176,7 +176,7 @@ def _as_rows(classifier: GPClassifier) -> bool:
 
 
 def chosen(model: pm.Model | None, given: Mapping[str, Any], n: int | None = None) -> MethodChoice:
-    """Return the method for a model, and log it with its reason. `n` replaces the `n` of the choice."""
+    """Return the method for a model, and log it with its reason. `n`, if given, is the number of its steps."""
     asked = given.get("hyperparameters", ())
     by_batches = any(given.get(name) is not None for name in ("inducing", "batch_size", "data"))
     read = partial(read_classifier, pm.modelcontext(model), given.get("likelihood"), asked, starts=True)

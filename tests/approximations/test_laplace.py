@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     size: float
     """Relative size of problems."""
     error: float
-    """Relative tolerance, which the quadrature of the reference limits."""
+    """Relative tolerance, limited by the quadrature of the reference."""
 
 
 KINDS = [Kind(Laplace, softmax, 1, 1.0, 1.0), Kind(LaplaceProbit, multinomial_probit, 4, 0.7, 10.0)]

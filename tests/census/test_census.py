@@ -1,6 +1,6 @@
-"""Models of galleries are fitted as their sources write them. Refusals state the reason.
+"""Models from example galleries are fitted without changes, or refused with the reason.
 
-`sources.txt` lists the models. It was committed before any of them was tried.
+`sources.txt` lists the models. The list was committed before any of the models was fitted.
 """
 
 import json

@@ -39,7 +39,7 @@ def test_draws_and_fits_of_sums_are_compared(results):
     assert table["outcome_difference"]["draws"] < 0.02
 
 
-def test_predictions_from_draws_are_averages_of_the_argument(results):
+def test_predictions_from_draws_average_the_linear_predictor(results):
     model, named = results
     observed = np.array([0.4, 0.0, 0.1])
     found = gpep.predict_draws(named["draws"], data=NEW, observed=observed, model=model, draws=100, progressbar=False)

@@ -155,7 +155,7 @@ def test_gp_argument_allows_scores_of_computed_latent_values():
 
 @pytest.mark.variation
 def test_methods_without_iterations_have_no_scores():
-    with models.fixed()[0], pytest.raises(TypeError, match=r"for the methods of pymc_gpep, but got a"):
+    with models.fixed()[0], pytest.raises(TypeError, match=r"fits by methods of pymc_gpep, but this method gives a"):
         pm.fit(2, method="advi", callbacks=[gpep.EarlyStopping(X, Y)], progressbar=False)
 
 

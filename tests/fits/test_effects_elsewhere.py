@@ -164,7 +164,7 @@ def test_sum_of_processes_only_is_predicted():
     k = expquad(XY, XY) + 1e-6 * np.eye(N)
     expected = conditional(plain, k, expquad(NEW, XY), np.ones(len(NEW)))
     assert_allclose(plain.effects("f", Xnew=NEW)["f"], expected, atol=1e-8)
-    with pytest.raises(ValueError, match="depend on inputs alone"):
+    with pytest.raises(ValueError, match="depend only on inputs"):
         plain.effects("f", data={"X": NEW})
 
 

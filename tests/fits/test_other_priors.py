@@ -255,7 +255,7 @@ def test_rows_of_an_outlying_group_are_left_out_one_by_one():
     whole = by_grid(prior, False)[0]
     for row in (0, 2, 5):
         assert_allclose(found[row], whole - by_grid(prior, False, np.arange(N) != row)[0], atol=0.15)
-    # For groups with a cavity, and with fixed sites of priors, both ways agree.
+    # If all groups have a cavity and the sites of priors stay fixed, division by sites gives the same densities.
     functions = next(iter(fit.functions(None)))
     functions.__dict__["_priors"] = None
     rows = np.flatnonzero(GROUP < 2)

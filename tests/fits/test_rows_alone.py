@@ -122,7 +122,7 @@ def test_statistics_of_all_rows_are_refused_for_sorted_rows(mixed):
 @pytest.mark.parametrize(
     "mixed", [LARGEST["above half of the largest"], MIXED["cumulative"]], ids=["largest", "cumulative sum"]
 )
-def test_effects_with_inducing_inputs_are_refused_with_statistics_of_all_rows(mixed):
+def test_inducing_fit_refuses_effects_that_use_statistics_of_all_rows(mixed):
     with pm.Model() as model:
         x = pm.Data("x", np.sort(X))
         f = process(pm.Data("X", X[:, None]))
@@ -131,7 +131,7 @@ def test_effects_with_inducing_inputs_are_refused_with_statistics_of_all_rows(mi
         pm.fit(method="sparse_ep", inducing=3, progressbar=False, model=model)
 
 
-def test_many_effects_by_a_sparse_precision_are_refused_with_statistics_of_all_rows():
+def test_sparse_precision_fit_refuses_to_predict_with_statistics_of_all_rows():
     many = 600
     with pm.Model():
         g, x = pm.Data("g", np.arange(many)), pm.Data("x", np.linspace(0.0, 1.0, many))

@@ -28,7 +28,7 @@ def converged(mean, cov, y, rest):
 
 @classes
 @pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
-def test_sites_equal_sites_on_latent_values_after_integrating_the_noise(c, size):
+def test_noisy_sites_match_inner_ep_with_the_noise_in_the_cavity(c, size):
     mean, cov = cavity(c, 2.0)
     rest = size * np.random.default_rng(c).uniform(0.5, 2.0, size=c)
     for y in range(c):

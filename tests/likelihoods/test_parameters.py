@@ -137,7 +137,7 @@ def test_predictions_need_no_data_for_constant_parameters():
     ],
 )
 def test_invalid_data_are_refused(data, message, fits):
-    """The number of new points equals the number of rows of the fit: other data would otherwise fail by their shape."""
+    """There are as many new points as fitted rows, so that data of the fit would not fail by their shape."""
     _, gp, fit = fits("poisson")
     with pytest.raises(ValueError, match=message):
         fit.predict(gp, X + 0.1, data=data)

@@ -16,7 +16,7 @@ WIDE = [1e18, 1e20, 1e21, 1e60, 1e150, 1e300]
 
 
 def gaussian(variance):
-    """Return Z standard deviations as means, and covariances."""
+    """Return means Z · sd (5, 1), and covariances (5, 1, 1)."""
     return np.sqrt(variance) * Z[:, None], np.full((len(Z), 1, 1), variance)
 
 

@@ -397,7 +397,7 @@ def test_message_names_the_variable_behind_an_argument(likelihood):
     assert "number of axes" not in message
 
 
-def test_difference_has_the_covariance_of_pairs():
+def test_covariance_of_differences_matches_the_matrix_product():
     """The reference is D K Dᵀ with the matrix of differences D."""
     of = pm.gp.cov.ExpQuad(1, ls=0.3)
     pairs = np.c_[X[A], X[B]]

@@ -65,7 +65,7 @@ def test_invalid_precision_raises_errors():
         gpep.SparseNormal.dist(0.0, sp.csc_matrix(np.tri(3)))
     with pytest.raises(ValueError, match="square"):
         gpep.SparseNormal.dist(0.0, sp.csc_matrix(np.ones((2, 3))))
-    with pytest.raises(ValueError, match="mu must have a number for each"):
+    with pytest.raises(ValueError, match="mu must be a scalar or have an entry for each"):
         gpep.SparseNormal.dist(np.zeros(N - 1), STEPS)
     with pytest.raises(ValueError, match="data that may change"):
         gpep.SparseNormal.dist(0.0, pytensor.shared(STEPS) + G)

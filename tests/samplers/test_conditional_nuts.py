@@ -68,7 +68,7 @@ def test_centred_and_collapsed_densities_match_scipy(latent_model):
 
 @every_model
 def test_centred_and_whitened_densities_match_the_joint_density(latent_model):
-    # The model's own density is of the latent values or of their rotation, as declared.
+    # The density of the model is a density of z if the prior is declared as rotated, else of f.
     point, k, mean, z = somewhere(latent_model)
     roots = np.linalg.cholesky(k)
     f = mean + (roots @ z[..., None])[..., 0]

@@ -64,7 +64,7 @@ def batches_of(n, path, start=None):
 
 
 @pytest.mark.slow
-def test_another_process_has_identical_draws(tmp_path):
+def test_draws_in_a_new_python_process_are_identical(tmp_path):
     """A guided step, a density whose solver has another address in the new process, and twenty of forty batch steps."""
     model, _ = models.shared()
     marginal = gpep.marginalize(model)

@@ -24,7 +24,7 @@ def descend(problem, sites, limit=500):
     return evidence, status, len(history), posterior.mean, history.array
 
 
-def test_matching_cavity_has_the_moments():
+def test_tilted_moments_of_the_matching_cavity_equal_the_given_moments():
     rng = np.random.default_rng(0)
     mean, variance = 5 * rng.normal(size=200), np.exp(3 * rng.normal(size=200))
     a, b = flat_energy.matching_cavity(mean, variance)

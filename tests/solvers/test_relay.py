@@ -40,7 +40,7 @@ def call(name, solve, labels=None, observed_axes=1):
     return compiled(k, mean, np.arange(N) if labels is None else labels, np.arange(5.0), parameters)
 
 
-def test_arrays_are_passed_in_and_out():
+def test_solver_receives_the_arrays_and_its_results_are_returned():
     seen = {}
 
     def solve(k, mean, labels, start, looseness, parameters, gradient):

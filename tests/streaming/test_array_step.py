@@ -25,7 +25,7 @@ from tests.streaming.steps import STEPS, kept, matern, numbers, own_covariances,
     ]
 )
 @pytest.mark.parametrize("name", STEPS)
-def test_step_results_equal_the_graph(name):
+def test_step_matches_stored_results_of_the_graph(name):
     problem, tolerance = problem_of(name), STEPS[name][3]
     found, expected = numbers(problem, problem.step(0.02)), kept()[name]
     assert found.keys() == expected.keys()

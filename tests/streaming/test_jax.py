@@ -27,7 +27,7 @@ def jax_step_of(problem, optimiser=None):
 
 @pytest.mark.variation(but=["stateless, pairwise", "sites, bernoulli_probit"])
 @pytest.mark.parametrize("name", STEPS)
-def test_step_results_equal_the_graph(name):
+def test_step_matches_stored_results_of_the_graph(name):
     """Both use the same quadrature rule, whose nodes are too few without noise of utilities."""
     problem, tolerance = problem_of(name), 1e-3 if "robust max" in name else 1e-8
     found, expected = numbers(problem, jax_step_of(problem)), kept()[name]
@@ -39,7 +39,7 @@ def test_step_results_equal_the_graph(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [Stateless(), Stochastic(), Variational(), StoredMemory()])
 @pytest.mark.parametrize("build", [models.shared, models.effects_beside])
-def test_steps_equal_numpy(build, memory):
+def test_steps_in_jax_match_steps_in_numpy(build, memory):
     def taken(step_of):
         problem = small(build, memory, "pairwise" if build is models.shared else None, 10)
         step, order = step_of(problem), problem.batches.after(0)

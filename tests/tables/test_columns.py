@@ -100,7 +100,7 @@ def test_length_scales_are_reported_by_column():
 
 
 @pytest.mark.parametrize("frame", [FRAME[["city", "grade"]], FRAME[["city"]]])
-def test_categories_alone_have_a_covariance(frame):
+def test_covariance_of_categories_decays_with_the_number_of_differences(frame):
     table = gpep.columns(frame)
     with pm.Model() as model:
         k = table.covariance("rbf", linear=False)(table.X)

@@ -168,7 +168,7 @@ def test_rows_of_tables_are_fitted(tmp_path):
     assert_allclose(fit.log_evidence, given.few.log_evidence, rtol=1e-9)
     assert_allclose(fit.predict(XNEW, data=NEW)["p"], given.few.predict(XNEW, data=NEW)["p"], rtol=1e-8)
     assert fit.sample(3, random_seed=1)["posterior"]["a"].shape == (1, 3, J)
-    with pytest.raises(ValueError, match=r"of 4 columns, .*'f', group, c, c, but have 3"):
+    with pytest.raises(ValueError, match=r"with 4 columns, .*'f', group, c, c\), but have 3"):
         pm.fit(0, model=some, data=(np.column_stack([X, C]), Y), **OPTIONS)
     strange = np.column_stack([X, np.where(np.arange(N) == 7, J, GROUP), C])
     with pytest.raises(RowError, match=f"row 7 has {J} as 'group', but its levels are 0 to {J - 1}"):

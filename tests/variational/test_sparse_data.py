@@ -136,7 +136,7 @@ def test_rows_that_do_not_fit_the_model_are_refused(tmp_path):
     model, gp = declared(3)
     with (
         model,
-        pytest.raises(ValueError, match="data must have inputs of 2 columns, as the model has them, but have 3"),
+        pytest.raises(ValueError, match="data must have inputs with 2 columns, like the model, but have 3"),
     ):
         pm.fit(gp=gp, data=(np.ones((4, 3)), np.zeros(4)), **OPTIONS)
     path, label = parquet(tmp_path, id=np.arange(len(Y)))

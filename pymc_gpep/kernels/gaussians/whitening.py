@@ -64,7 +64,7 @@ def colour(k, roots, pi, inverses, p, z, f):
 
 @kernel
 def colour_transposed(k, roots, pi, inverses, p, slope, z):
-    """Write derivatives in z into `z`, from derivatives in f (c, n): the transpose of `colour`."""
+    """Write derivatives with respect to z to `z`, given derivatives `slope` (c, n) with respect to f."""
     c, n = slope.shape
     z[0] = 0.0
     work = np.empty((2, n))

@@ -439,7 +439,7 @@ def _narrow_mean(mean, sd):
 
 @kernel
 def _wide_mean(mean, sd):
-    """Return E σ(−d) and E σ(d), by integrating the difference of σ from a step in pieces.
+    """Return E σ(−d) and E σ(d), by quadrature of the difference between σ and the unit step on equal panels.
 
     E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
     """
