@@ -46,7 +46,7 @@ BUDGETS = {
     "checks": (1418, 1),
     "fits": (5196, 6),
     "variational": (2450, 6),
-    "comparison": (1077, 2),
+    "comparison": (1083, 2),
     "diagnostics": (11, 1),
     "plots": (1841, 2),
     "rivals": (6341, 6),

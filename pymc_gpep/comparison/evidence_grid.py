@@ -17,6 +17,7 @@ from pymc_gpep.log_posteriors.hyperparameters import unconstrain
 from pymc_gpep.prior_moments.prior_functions import by_groups, prior_moments
 from pymc_gpep.progress import progress_bar
 from pymc_gpep.reading import GPClassifier, read_classifier
+from pymc_gpep.sums.new_data import by_name
 
 
 def evidence_grid(
@@ -97,6 +98,7 @@ def evidence_grid(
     classifier = by_groups(classifier, solver)
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     by_variable = _values_by_variable(classifier, axes, at)
+    data = None if data is None else by_name(data, classifier.model)
     score = scores_at(classifier, solver, gp, Xnew, ynew, data)
     point_of, moments = unconstrain(classifier.prior), prior_moments(classifier)
 

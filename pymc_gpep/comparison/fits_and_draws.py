@@ -32,6 +32,7 @@ from pymc_gpep.progress import RowProgress
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.reading.classifier import GPClassifier, LikelihoodAtNewRows, rows_of_parameters
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
+from pymc_gpep.sums import new_data
 from pymc_gpep.sums.latent_sum import LatentSum
 from pymc_gpep.sums.new_data import NewData, repeated
 from pymc_gpep.sums.sum_at_new_rows import SumAtNewRows
@@ -305,7 +306,7 @@ def predict_draws(
         inputs is read from the graph of the model.
     Xnew : array (m, d)
         New inputs. The first dim and coords of a DataArray become dim and coords of the result.
-    data : dict of str to array, optional
+    data : dict of str to array, or data frame, optional
         Data of effects and of the likelihood at the new points, as for `Fit.predict`.
     observed : array (m,), optional
         Observations at the new points, for `log_density`.
@@ -345,6 +346,7 @@ def predict_draws(
     classifier = read_classifier(pm.modelcontext(model), likelihood).part(response, "A prediction")
     check_memory(classifier, "predict_draws")
     by_name(idata, "idata")
+    data = None if data is None else new_data.by_name(data, classifier.model)
     if draws < 1:
         raise ValueError(f"draws must be at least 1, but is {draws}.")
     drawn = drawn_sum(classifier)

@@ -25,6 +25,7 @@ from pymc_gpep.comparison.held_out_scores import bayesian_bootstrap, information
 from pymc_gpep.fits.prediction import held_out, probabilities_and_moments
 from pymc_gpep.graphs.interpreted import evaluate
 from pymc_gpep.reading import GPClassifier
+from pymc_gpep.sums import new_data
 
 
 class _Predicted(NamedTuple):
@@ -192,7 +193,7 @@ def compare_methods(
         Observations at held-out points.
     response : str, optional
         Name of the predicted observed variable, if the model has several.
-    data : dict of str to array, optional
+    data : dict of str to array, or data frame, optional
         Data of effects and of the likelihood at held-out points, as for `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
         Precomputed class probabilities of held-out points, by name of the result. Other probabilities are computed by
@@ -264,6 +265,7 @@ def compare_methods(
                 f"{what} names {unknown}, but the results are {list(named)}.{did_you_mean(unknown, named)}"
             )
     classifier = classifier_of(named, model)
+    data = None if data is None else new_data.by_name(data, classifier.model)
     rows = {name: _itself(result, classifier) for name, result in named.items()}
     for name, row in _latent_differences(named, reference, classifier).items():
         rows[name] |= row

@@ -1,6 +1,7 @@
 """Comparisons of fits and draws of sums of effects, and predictions from draws."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
@@ -31,7 +32,7 @@ def results():
 @pytest.mark.filterwarnings("ignore:Hyperparameters stay at their maximum")
 def test_draws_and_fits_of_sums_are_compared(results):
     _, named = results
-    table = gpep.compare_methods(named, "ep", data=NEW, ynew=[0.4, 0.0, 0.1], random_seed=1)
+    table = gpep.compare_methods(named, "ep", data=pd.DataFrame(NEW), ynew=[0.4, 0.0, 0.1], random_seed=1)
     assert_allclose(table["mlpd"]["laplace"], table["mlpd"]["ep"], atol=1e-6)
     assert_allclose(table["mlpd"]["draws"], table["mlpd"]["ep"], atol=0.01)
     assert_allclose(table["squared_error"]["draws"], table["squared_error"]["ep"], atol=0.01)
@@ -42,7 +43,8 @@ def test_draws_and_fits_of_sums_are_compared(results):
 def test_predictions_from_draws_average_the_linear_predictor(results):
     model, named = results
     observed = np.array([0.4, 0.0, 0.1])
-    found = gpep.predict_draws(named["draws"], data=NEW, observed=observed, model=model, draws=100, progressbar=False)
+    frame, options = pd.DataFrame(NEW), {"model": model, "draws": 100, "progressbar": False}
+    found = gpep.predict_draws(named["draws"], data=frame, observed=observed, **options)
     posterior = named["draws"]["posterior"].isel(chain=0)
     chosen = np.unique(np.linspace(0, 1999, 100).astype(int))
     f = posterior["slope"].values[chosen, None] * NEW["x"] + posterior["u"].values[chosen][:, NEW["group"]]
@@ -54,7 +56,8 @@ def test_predictions_from_draws_average_the_linear_predictor(results):
 def test_evidence_grids_score_sums(results):
     model, named = results
     at = named["ep"].hyperparameters["s"]
-    found = gpep.diagnostics.evidence_grid(model, {"s": [float(at)]}, data=NEW, ynew=[0.4, 0.0, 0.1], progressbar=False)
+    scored = {"data": pd.DataFrame(NEW), "ynew": [0.4, 0.0, 0.1]}
+    found = gpep.diagnostics.evidence_grid(model, {"s": [float(at)]}, **scored, progressbar=False)
     with model:
         expected = named["ep"].predict(data=NEW, observed=[0.4, 0.0, 0.1])["log_density"].mean()
     assert_allclose(found["mlpd"], float(expected), atol=1e-6)
@@ -68,7 +71,7 @@ def test_missing_arguments_are_named(results):
         gpep.compare_methods(named["ep"], named["laplace"])
     with pytest.raises(TypeError, match=r"not a list\. Give several results by name, such as \{'EP': fit\}"):
         gpep.compare_methods([named["ep"]], "ep")
-    with pytest.raises(TypeError, match=r"at other data: data=\{\.\.\.\}, not Xnew"):
+    with pytest.raises(TypeError, match=r"needs new data: data=\{\.\.\.\} in place of Xnew"):
         gpep.predict_draws(named["draws"], [[0.5]], model=model)
     with pytest.raises(ValueError, match="depends on 'group' as well"):
         gpep.predict_draws(named["draws"], data={"x": NEW["x"]}, model=model)
