@@ -29,7 +29,7 @@ def data(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ours(n: int, method: str) -> dict[str, float]:
-    """`pm.fit` with a log-uniform prior of the hyperparameters: its maximum is the maximum of the evidence."""
+    """Fit by `pm.fit`. The priors of the log hyperparameters are flat, so the search maximises the evidence."""
     import pymc as pm
 
     import pymc_gpep as gpep
@@ -37,7 +37,7 @@ def ours(n: int, method: str) -> dict[str, float]:
     def fit(size: int):
         X, y = data(size)
         with pm.Model():
-            # flat in the logarithms, within wide limits
+            # flat priors of the logarithms
             log_magnitude, log_lengthscale = (pm.Flat(name, initval=0.0) for name in ("log_eta", "log_ls"))
             covariance = pm.math.exp(2.0 * log_magnitude) * pm.gp.cov.ExpQuad(
                 DIMENSION, ls=pm.math.exp(log_lengthscale)

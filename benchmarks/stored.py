@@ -40,13 +40,13 @@ def store(
     paper, name : str
         Folder and module of the experiment.
     experiment : Experiment
-        What is drawn.
+        The experiment with the picture.
     found : mapping
         Results of its cells, by name.
     only : sequence of str
-        Patterns of the cells that were asked for; others are left out.
+        Patterns of the cells to use. Other cells are left out.
     folder : Path
-        Where the file goes, as `FOLDER`.
+        Folder of the file, such as `FOLDER`.
 
     Returns
     -------
@@ -56,14 +56,14 @@ def store(
     Raises
     ------
     ValueError
-        If a piece was computed by code that is in no commit, or if these pieces make no picture.
+        If the code of a result is not in a commit, or if the results are not sufficient for the picture.
     """
     found = _chosen(found, only)
     commits = _commits(name, found)
     needed = experiment.pictured(found)
     if experiment.draw(needed) is None:
         raise ValueError(
-            f"The picture of {name} needs other pieces than those that fit {', '.join(map(repr, only))}: name more."
+            f"Results of {', '.join(map(repr, only))} are not sufficient for the picture of {name}: name more cells."
         )
     pictured = {
         cell: {key: _short(values) for key, values in returned(arrays).items()} for cell, arrays in needed.items()
@@ -140,7 +140,7 @@ def _commits(name: str, found: Mapping[str, Arrays]) -> list[str]:
     commits = sorted({str(arrays.get("commit", "unknown")) for arrays in found.values()})
     if bad := [commit for commit in commits if commit == "unknown" or commit.endswith("-dirty")]:
         raise ValueError(
-            f"Results of {name} were computed by code of no commit ({', '.join(bad)}): commit, and run again."
+            f"Results of {name} were computed by code without a commit ({', '.join(bad)}): commit, and run again."
         )
     return commits
 

@@ -2,9 +2,10 @@
 
 `pm.fit` accepts the names of the approximations. If it is called without a method, it logs the recommended method.
 `pm.sample` logs the recommended step method for models with Gaussian processes, and does not assign it.
-`pm.gp.Latent.prior` copies the array of its inputs, and attaches a record of it to the graph. The record is needed
-because covariance functions select columns before a graph exists. PyTensor learns which module has the JAX
-implementations. If PyTensor cannot write the folder of its compiled graphs, it has a temporary one.
+`pm.gp.Latent.prior` copies the array of its inputs, and attaches a record of the array to the graph. The record is
+needed because covariance functions select columns of the array before a graph exists. A rewrite imports the JAX
+implementations if JAX compiles an operation of this package. If PyTensor cannot write to the folder of its compiled
+graphs, it uses a temporary folder.
 """
 
 import atexit

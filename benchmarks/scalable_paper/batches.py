@@ -241,7 +241,7 @@ class Batched(Experiment):
     size = 0  # all rows
     source: ClassVar[str]
     quick_source: ClassVar[str] = ""
-    """Data set of the quick form, if it differs."""
+    """Data set of the quick form; empty for the data set `source`."""
     rivals: ClassVar[Sequence[str]]
     methods: ClassVar[Sequence[str]] = ("ep", "ep-sites", "sep", "sep-step", "vi", "vi-step", "exact")
     epochs: ClassVar[int]

@@ -18,13 +18,13 @@ Array = np.ndarray
 POINTS = 4649  # training points, and as many test points
 INDUCING = (100, 200, 500)
 GIVEN = {"magnitude": 130.0, "length_scale": 25.0}
-"""Hyperparameters of 100 inducing inputs after 30 sweeps from the start of figure 11."""
+"""Hyperparameters of a fit with 100 inducing inputs, after 30 sweeps from the start of figure 11."""
 NEAR = {"magnitude": 629.0, "length_scale": 25.3}
-"""Hyperparameters of 100 centres at the maximum."""
+"""Hyperparameters at the maximum of a fit with 100 centres as inducing inputs."""
 ITERATIONS = 10
-"""Number of iterations of L-BFGS from there, each with one solve or more."""
+"""Number of iterations of L-BFGS from `NEAR`, each with one solve or more."""
 LEARNED = {"magnitude": 503.0, "length_scale": 21.6}
-"""Hyperparameters of nested EP of all points after these iterations."""
+"""Hyperparameters after these iterations of L-BFGS, with nested EP of all points."""
 COMPARED = "EP", "IEP", "VB", "LA"
 """Methods of figure 11, all at these hyperparameters."""
 

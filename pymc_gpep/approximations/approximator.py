@@ -292,8 +292,8 @@ class Approximator(ABC):
         """
         if self.whole_factors:
             raise TypeError(
-                f"The evidence of {self.name} {self.whole_factors} has no correction, which needs factors of one "
-                "number: these depend on several numbers."
+                f"The evidence of {self.name} {self.whole_factors} has no correction. Each of its factors depends on "
+                "several numbers, and the correction needs factors of a single number."
             )
         raise TypeError(
             f"The evidence of {self.name} has no correction: the correction is for expectation propagation. "

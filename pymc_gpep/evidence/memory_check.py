@@ -62,7 +62,7 @@ def check_memory(
         f"{what} works on at least {matrices} {held} of {n} × {columns} numbers for {c} latent "
         f"function{'s' * (c > 1)}. {takes} {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are "
         "free. "
-        + (f"Without such matrices there is {', or '.join(ways)}. " if ways else "")
+        + (f"Use a method without such matrices: {', or '.join(ways)}. " if ways else "")
         + f"{'Or give' if ways else 'Give'} the model fewer rows."
     )
 

@@ -290,7 +290,9 @@ def sample(
     check_switches(log_likelihood=log_likelihood)
     outside = Xnew is not None or (fit.rows is not None and not fit.classifier.prior.implicit)
     if log_likelihood and (outside or not return_inferencedata):
-        raise TypeError("log_likelihood=True is for a DataTree of draws at the rows of the model. Leave it out.")
+        raise TypeError(
+            "log_likelihood=True is for a DataTree of draws at the rows of the model. Leave log_likelihood out."
+        )
     if outside:
         if not return_inferencedata:
             raise ValueError("A MultiTrace cannot hold latent functions at other inputs than the inputs of the model.")
@@ -322,7 +324,9 @@ def _with_log_likelihood(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
 
     classifier, space = fit.classifier, fit.log_posterior.space
     if absent := [str(rv.name) for rv in classifier.model.free_RVs if rv.name not in data["posterior"]]:
-        raise TypeError(f"log_likelihood=True needs draws of {absent[0]!r}, which this fit lacks. Leave it out.")
+        raise TypeError(
+            f"log_likelihood=True needs draws of {absent[0]!r}, which this fit lacks. Leave log_likelihood out."
+        )
     names = {part.response: str(part.observed[0].name) for part in classifier.each}
     with as_it_was(classifier.model, space.data, classifier.coords):
         found = pm.compute_log_likelihood(

@@ -285,7 +285,7 @@ def _unproven(
 
 
 def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list[TensorVariable]:
-    """Return the data whose values, and not only shapes, the output depends on."""
+    """Return the data whose values affect the output. Data of which only the shape is used are left out."""
     pending: list[Variable] = [output]
     behind: set[Variable] = set()
     while pending:

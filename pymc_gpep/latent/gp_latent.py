@@ -340,7 +340,7 @@ def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVa
     random = [v for v in ancestors(how, blockers=shapes) if v in model.basic_RVs]
     if random:
         raise StructureError(
-            f"Which latent values reach {likelihood.name!r} depends on {listing(random)}. Select from "
+            f"The selection of latent values for {likelihood.name!r} depends on {listing(random)}. Select from "
             f"{describe(source)} with fixed indices only."
         )
 
@@ -354,8 +354,8 @@ def _functions_of_classes(
         return codes[0] // n
     if codes.shape == (1, n) and _is_points_by_functions(codes.T, n):
         raise StructureError(
-            f"The argument of {name} is one latent function at {n} points. A classifier of c classes needs c of them: "
-            "gp.prior(..., n_outputs=c), and then f.T."
+            f"The argument of {name} is one latent function at {n} points. A classifier of c classes needs c latent "
+            "functions: gp.prior(..., n_outputs=c), and then f.T."
         )
     if _is_points_by_functions(codes.T, n):
         raise StructureError(

@@ -386,7 +386,7 @@ class LatentPrior(ABC):
     recipes: Mapping[TensorVariable, Recipe]
     kept: Mapping[TensorVariable, str]
     samples_values: ClassVar[bool] = True
-    """Whether samplers move latent values; if not, they move the standard normals of these."""
+    """Whether samplers move latent values; if not, they move the standard normals that determine them."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the prior itself: it never changes, and its expressions belong to the model."""
@@ -459,7 +459,7 @@ class LatentPrior(ABC):
 
     @property
     def flat(self) -> tuple[int, ...]:
-        """Positions of standard normals whose prior is flat instead."""
+        """Positions among the standard normals at which the prior is flat."""
         return ()
 
     @property

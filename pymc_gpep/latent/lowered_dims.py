@@ -313,9 +313,9 @@ class MissingResponses:
         terms = [term for term in (*model.basic_RVs, *model.potentials) if term is not self.unobserved]
         if dependent := [term for term in terms if self.unobserved in ancestors([term])]:
             raise StructureError(
-                f"Responses of {self.name!r} are missing, and {listing(dependent)} depends on them. They are left out "
-                "of a fit, so that no term of the model but a Deterministic may depend on them. Take it out of the "
-                f"model, or leave out the rows where {self.name!r} is missing."
+                f"Responses of {self.name!r} are missing, and {listing(dependent)} depends on them. A fit leaves "
+                f"missing responses out, so only a Deterministic may depend on them. Remove {listing(dependent)} from "
+                f"the model, or leave out the rows where {self.name!r} is missing."
             )
 
 

@@ -1,4 +1,4 @@
-"""Representation of the rows of groups by few factors with the same product, by sufficient statistics.
+"""Replacement of the rows of a group by a few factors with the same product, from sufficient statistics.
 
 Binomial rows become one factor with the sum of trials, and Poisson rows one factor with the sum of exposures. Normal
 rows become a normal density of their mean. Other rows become one factor if they are equal. Rows of two classes become

@@ -147,7 +147,7 @@ def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
         if bad := np.count_nonzero(~np.isfinite(values)):
             raise ValueError(
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
-                "inputs of the model, and at the hyperparameters it starts from. A precision, tau=, must be positive "
+                "inputs of the model, and check the initial hyperparameters. A precision, tau=, must be positive "
                 "definite: if it is singular, add a small number to its diagonal."
             )
     likelihood.check(labels, *prior_type.checked(k, mean).shape)

@@ -215,7 +215,7 @@ class NeighbourChoice:
         return np.asarray(cov), np.asarray(variance)
 
     def order(self, point: PointType, x: Array) -> NDArray[np.int64]:
-        """Return an order (p,) of places x (p, d): each place has the largest distance to the earlier places."""
+        """Return an order (p,) of places x (p, d): each next place is the furthest from all earlier places."""
         scales, spread = self.scales(point, x), x.std(axis=0)
         moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
         return PlaceTree(moved).maximin()

@@ -301,8 +301,8 @@ def array_at_new_rows(
     except ValueError:
         shapes = [f"{each!r} {own.shape}" for each, own in (behind.fitted | dict(x.by_row)).items() if own.ndim]
         raise ValueError(
-            f"The lengths of data do not fit together: {', '.join(shapes)}. "
-            "Give new values of all data along an axis of another length."
+            f"The shapes of data do not match: {', '.join(shapes)}. If new data change the length of an axis, give new "
+            "values of all data along this axis."
         ) from None
     _check_apart(classifier, {known[each]: value for each, value in x.by_row.items()}, data)
     before, after = (_lengths(each, prior.sources) for each in (was, array))

@@ -387,7 +387,7 @@ def _prior(rv: TensorVariable, model: pm.Model, logarithm: bool) -> _Prior | Non
         return None
     drawn = {each for each in ancestors([log_density]) if each.owner and isinstance(each.owner.op, RNGConsumerOp)}
     if not drawn <= set(model.basic_RVs):
-        return None  # PyMC computes the density by copies of further variables.
+        return None  # The density contains random variables that are not in the model.
     bounds = _bounds(rv, model)
     assert bounds is not None
     op = rv.owner.op

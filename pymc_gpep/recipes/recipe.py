@@ -309,7 +309,7 @@ def read_root(cov: TensorVariable) -> Root:
 
 
 def lower_root(cov: TensorVariable) -> TensorVariable:
-    """Return the Cholesky factor of a covariance, a root."""
+    """Return the lower Cholesky factor of a covariance."""
     return cast(TensorVariable, pt.linalg.cholesky(as_double(cov)))
 
 

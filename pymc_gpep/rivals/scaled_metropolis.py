@@ -133,7 +133,7 @@ class ScaledMetropolis(LatentStep):
         for step, level in zip(steps, levels, strict=True):
             proposal = shrink * x + step
             proposed = self._log_likelihood(point, prior.mean + proposal, prior)[0]
-            if proposed > height + level:  # False if it is NaN.
+            if proposed > height + level:  # False if `proposed` is NaN.
                 x, height = proposal, proposed
                 accepted += 1
         acceptance = accepted / self.updates

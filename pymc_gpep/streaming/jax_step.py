@@ -100,7 +100,7 @@ def _ends(integrand: LogIntegrand, mode: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def _normalised(log_terms: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the log of a sum times the factor of φ, (B,), and the shares of its terms, (B, nodes)."""
+    """Return log(step Σ exp(log_terms) / √2π), (B,), and the share of each term in the sum, (B, nodes)."""
     top = log_terms.max(axis=1, keepdims=True)
     weights = jnp.exp(log_terms - top)
     total = weights.sum(axis=1)

@@ -202,7 +202,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def flat(self) -> tuple[int, ...]:
-        """Positions of standard normals whose prior is flat instead."""
+        """Positions among the standard normals at which the prior is flat."""
         return tuple(self.places[v].start + place for v, each in self.recipes.items() for place in each.flat)
 
     @property

@@ -138,7 +138,8 @@ def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorV
             )
     if selected and values.dtype.kind not in "biuf":
         raise ValueError(
-            f"data[{variable.name!r}] is an index and has positions, whole numbers from 0 to {(count or 1) - 1}."
+            f"data[{variable.name!r}] is an index of type {values.dtype}. It must contain positions, whole numbers "
+            f"from 0 to {(count or 1) - 1}."
         )
 
 

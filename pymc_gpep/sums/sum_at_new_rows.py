@@ -105,8 +105,8 @@ class NewLevels:
             number = of_each_level(self._known[name], [self._argument])
             if number is None:
                 raise ValueError(
-                    f"data[{name!r}] names a new level, and the model uses its values as numbers as well. Declare the "
-                    f"numbers as data of their own, pm.Data('{name}_value', ...), and give both."
+                    f"data[{name!r}] names a new level, but the model also uses values of {name!r} as numbers. Declare "
+                    f"these numbers as separate data, pm.Data('{name}_value', ...), and give both."
                 )
             if self.count(name) == 1:
                 self._owners[name] = normals_of_one_level(prior.places, number, prior.n_normals)

@@ -428,7 +428,7 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
     if obj_optimizer is None:
         return
     if "obj_optimizer" not in plan.takes:
-        raise TypeError(f"{method} has no option obj_optimizer: it takes L-BFGS. Leave it out.")
+        raise TypeError(f"{method} has no option obj_optimizer: it uses L-BFGS. Leave obj_optimizer out.")
     if callable(obj_optimizer):
         return
     optimisers = f"one of PyMC's, such as pm.adam(learning_rate=0.01), but is {obj_optimizer!r}"

@@ -132,8 +132,8 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
     if moves.any():
         names = " and ".join(repr(owner) for owner, move in zip(space.owners, moves, strict=True) if move)
         warn(
-            f"The model is symmetric about where {names} begins, where the gradient is zero. Batches "
-            f"begin {_MOVE:g} beside it, unconstrained. Give another start=..."
+            f"The model is symmetric about the initial value of {names}, where the gradient is zero. Batches start "
+            f"from this value plus {_MOVE:g} in the unconstrained space. To choose another value, give start=..."
         )
     return theta + moves
 

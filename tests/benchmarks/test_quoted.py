@@ -118,7 +118,7 @@ def test_pages_for_users_have_no_measured_numbers_of_their_own():
 
 
 def allowed(name: str) -> set[str]:
-    """Return the settings of a page. A unit belongs to the number before it."""
+    """Return the settings that a page may print: numbers, each with its unit."""
     return set(re.findall(r"[\d.]+(?: (?:%|MB))?", SETTINGS.get(name, "")))
 
 

@@ -48,7 +48,7 @@ def test_error_for_too_little_memory_names_smaller_methods():
 
 @pytest.mark.usefixtures("six_gigabytes")
 def test_error_names_only_methods_for_the_likelihood():
-    advised = r'there is pm\.fit\(method="sparse_ep", inducing=100\), with inducing inputs\. Or give'
+    advised = r'without such matrices: pm\.fit\(method="sparse_ep", inducing=100\), with inducing inputs\. Or give'
     with model(counts), pytest.raises(MemoryError, match=advised):
         pm.fit(method="laplace")
 

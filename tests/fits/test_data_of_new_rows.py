@@ -68,7 +68,7 @@ def test_groups_of_the_noise_determine_the_number_of_rows_and_unknown_groups_are
         fit = pm.fit(method="laplace", progressbar=False)
     found = fit.predict(data={"group": [0, 1, 2, 1]}, progressbar=False)
     assert_allclose(found["y_variance"] - found["variance"], sd[[0, 1, 2, 1]] ** 2, rtol=1e-6)
-    with pytest.raises(ValueError, match="is an index and has positions, whole numbers from 0 to 2"):
+    with pytest.raises(ValueError, match="It must contain positions, whole numbers from 0 to 2"):
         fit.predict(data={"group": ["a"]}, progressbar=False)
     for wrong in (-1, 3):
         with pytest.raises(

@@ -542,7 +542,7 @@ def test_scale_with_a_regression_and_flat_coefficients_is_at_the_maximum():
     assert_allclose([fit.hyperparameters["ls"], fit.hyperparameters["b"]], best.x, atol=1e-5)
 
 
-def test_levels_with_flat_priors_alone_have_their_own_means(form):
+def test_model_with_only_flat_priors_matches_the_restricted_likelihood(form):
     """No variable has a prior density: the prior precision has no entries."""
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("a", shape=Q)[GROUP], NOISE, observed=Y)

@@ -171,7 +171,7 @@ def test_fit_of_counts_equals_the_method_for_classes(places_of_counts, method, o
 
 
 @pytest.mark.parametrize(("memory", "tolerance"), [("sites", 1e-6), ("stateless", 0.1)])
-def test_batch_fit_of_counts_converges_to_the_row_form(places_of_counts, memory, tolerance):
+def test_batch_fit_of_counts_converges_to_the_fit_of_all_rows(places_of_counts, memory, tolerance):
     """With stored sites the fixed point is EP's. Without memory, batches add noise."""
     model, one = places_of_counts
     given = {"memory": memory, "inducing": Z, "batch_size": 12, "learn_inducing": False, "random_seed": 1}

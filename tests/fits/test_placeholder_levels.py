@@ -206,5 +206,5 @@ def test_level_with_its_own_covariate_is_refused_and_the_covariate_of_rows_works
 
 def test_index_that_is_also_a_covariate_is_refused():
     fit = fitted(lambda u, a: u[a] + 0.1 * a, a=A)
-    with pytest.raises(ValueError, match=r"uses its values as numbers as well.*pm\.Data\('a_value', \.\.\.\)"):
+    with pytest.raises(ValueError, match=r"uses values of 'a' as numbers.*pm\.Data\('a_value', \.\.\.\)"):
         fit.predict(data={"a": [9]}, new_levels=True, progressbar=False)

@@ -192,7 +192,7 @@ def test_error_names_missing_data(case):
 
 
 @pytest.mark.parametrize("case", ["some missing, Laplace"], indirect=True)
-def test_missing_rows_equal_the_dense_form(case):
+def test_predictions_of_missing_rows_match_the_dense_form(case):
     found, expected = (fit.predict(missing=True, progressbar=False) for fit in (case.sparse, case.dense))
     assert_allclose(found["mean"], expected["mean"], rtol=1e-5)
 
@@ -206,7 +206,7 @@ def test_effects_at_new_data_and_contrasts_equal_the_dense_form(case):
         assert_allclose(ask(case.sparse), ask(case.dense), atol=1e-5)
 
 
-def test_left_out_rows_equal_the_dense_form(case):
+def test_scores_of_left_out_rows_match_the_dense_form(case):
     found, expected = case.sparse.loo(progressbar=False), case.dense.loo(progressbar=False)
     assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
     functions = [next(iter(each.functions())) for each in (case.sparse, case.dense)]
@@ -217,7 +217,7 @@ def test_left_out_rows_equal_the_dense_form(case):
 
 
 @pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
-def test_left_out_groups_equal_the_dense_form(case):
+def test_scores_of_left_out_groups_match_the_dense_form(case):
     found, expected = (fit.loo(groups="where", progressbar=False) for fit in (case.sparse, case.dense))
     assert (abs(found.elpd_i - expected.elpd_i) < 4 * np.hypot(found.error_i, expected.error_i)).all()
 

@@ -143,7 +143,7 @@ def test_error_names_missing_data_in_each_call(case, count):
             case.rows.predict(data={"where": np.zeros(count, int)}, progressbar=False)
 
 
-def test_left_out_rows_equal_the_dense_form(case):
+def test_scores_of_left_out_rows_match_the_dense_form(case):
     found, expected = case.rows.loo(progressbar=False), case.dense.loo(progressbar=False)
     assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
     functions = [next(iter(each.functions())) for each in (case.rows, case.dense)]
@@ -156,7 +156,7 @@ some = pytest.mark.parametrize("case", ["binary, EP", ZERO_SUMS], indirect=True)
 
 
 @some
-def test_left_out_groups_equal_the_dense_form(case):
+def test_scores_of_left_out_groups_match_the_dense_form(case):
     found, expected = (fit.loo(groups="where", draws=400, progressbar=False) for fit in (case.rows, case.dense))
     error = np.hypot(found.error_i, expected.error_i)
     assert (abs(found.elpd_i - expected.elpd_i) < 4 * error).all()

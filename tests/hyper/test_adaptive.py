@@ -191,7 +191,7 @@ def test_gradients_of_the_interpolation_match_differences():
 def test_weighted_draws_have_the_weighted_quantiles_without_repeated_values():
     rng = np.random.default_rng(2)
     points = rng.normal(size=(20_000, 4))
-    log_weights = points @ np.array([0.6, -0.4, 0.2, 0.0])  # the mean depends linearly on ts with these slopes
+    log_weights = points @ np.array([0.6, -0.4, 0.2, 0.0])  # a linear function of the point
     log_weights[7] += 6.0  # alone this point would be drawn a hundred times
     draws = weighted_draws(log_weights - log_weights.max(), points, 1, 1000)
     assert all(len(np.unique(column)) == 1000 for column in draws.T)

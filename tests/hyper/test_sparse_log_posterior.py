@@ -51,7 +51,7 @@ def test_gradient_matches_differences(build, shared, sites):
 
 @pytest.mark.variation(but=["nested-NestedEP"])
 @pytest.mark.parametrize(("sites", "dense"), [("quadrature", QIEP), ("nested", NestedEP)])
-def test_data_as_inducing_inputs_equal_the_dense_log_posterior(sites, dense):
+def test_log_posterior_with_data_as_inducing_inputs_equals_the_dense_log_posterior(sites, dense):
     X, _ = models.data()
     sparse = log_posterior(models.shared, learn=False, inducing=X, shared=True, jitter=1e-10, sites=sites)
     dense = DenseLogPosterior(read_classifier(models.shared()[0]), dense(tolerance=1e-11))

@@ -40,13 +40,13 @@ def _steep(b, slope, spread):
 @pytest.mark.parametrize(
     "b", [(0.0, 0.0), (0.0, 1.0), (-0.5, 0.0), (1.0, 2.0), (-1.0, 0.3), (-3.0, -2.5), (1.0, 1.0001)]
 )
-def test_bivariate_matches_scipy(correlation, b):
+def test_bivariate_probability_matches_scipy(correlation, b):
     s = np.array([[2.0, correlation * np.sqrt(6.0)], [correlation * np.sqrt(6.0), 3.0]])
     value = bivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
     assert value == pytest.approx(given_first(b, s), abs=2e-13)
 
 
-def test_bivariate_at_zero_is_an_angle():
+def test_bivariate_probability_at_zero_follows_from_an_angle():
     for rho in np.linspace(-0.999, 0.999, 21):
         value = bivariate_kernels.bivariate(0.0, 0.0, 1.0, rho, 1.0)
         assert value == pytest.approx(0.25 + np.arcsin(rho) / (2 * np.pi), abs=1e-15)
@@ -54,7 +54,7 @@ def test_bivariate_at_zero_is_an_angle():
 
 @pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.0, 0.5, 0.99, 0.99999])
 @pytest.mark.parametrize("b", [(-8.0, -7.0), (-20.0, 3.0), (0.1, -12.0), (-30.0, -1.0), (-9.0, -9.0), (-6.0, -5.9)])
-def test_small_bivariate_has_small_relative_error(correlation, b):
+def test_small_bivariate_probability_has_small_relative_error(correlation, b):
     """The reference are Gauss-Legendre rules on pieces of length 0.01 of the first variable, with log sums."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     x = (b[0] - 0.01 * (np.arange(5000)[:, None] + 0.5 * (1.0 + nodes))).ravel()
@@ -75,7 +75,7 @@ def small_trivariate(b, s):
     return trivariate_kernels.small_trivariate(b, s, np.empty(trivariate_kernels.STACK))
 
 
-def test_trivariate_at_zero_is_a_solid_angle():
+def test_trivariate_probability_at_zero_follows_from_a_solid_angle():
     rng = np.random.default_rng(1)
     for scale in (0.5, 5.0, 100.0):
         s = random_covariance(rng, 3, scale)
@@ -85,7 +85,7 @@ def test_trivariate_at_zero_is_a_solid_angle():
 
 
 @pytest.mark.parametrize("scale", [0.5, 10.0, 1000.0])
-def test_trivariate_sums_over_signs_to_fewer_variables(scale):
+def test_trivariate_probabilities_of_both_signs_sum_to_the_bivariate_probability(scale):
     rng = np.random.default_rng(2)
     for _ in range(10):
         s = random_covariance(rng, 3, scale)
@@ -96,14 +96,14 @@ def test_trivariate_sums_over_signs_to_fewer_variables(scale):
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 10.0])
-def test_two_integrals_of_the_trivariate_agree(scale):
+def test_two_integrals_of_the_trivariate_probability_agree(scale):
     rng = np.random.default_rng(3)
     for _ in range(20):
         s, b = random_covariance(rng, 3, scale), scale * rng.standard_normal(3)
         assert trivariate(b, s) == pytest.approx(small_trivariate(b, s), abs=1e-10)
 
 
-def test_small_trivariate_has_small_relative_error():
+def test_small_trivariate_probability_has_small_relative_error():
     """Variables are independent, so that the probability is a product."""
     b = np.array([-7.0, -6.0, 0.3])
     assert small_trivariate(b, np.eye(3)) == pytest.approx(np.exp(log_ndtr(b).sum()), rel=1e-9)

@@ -309,7 +309,7 @@ def test_prediction_at_new_data_equals_prediction_of_rows(likelihood):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"x": X[:2]}, r"lengths of data do not fit together: 'x' \(2,\), 'group' \(6,\), 'size' \(6, 4\)"),
+        ({"x": X[:2]}, r"shapes of data do not match: 'x' \(2,\), 'group' \(6,\), 'size' \(6, 4\)"),
         ({"xs": X}, r"data names 'xs', but 'y' depends on the data 'x', 'group', 'size', 'place'. Did you mean 'x'"),
         ({"group": [0, 1, 2, 3, 1, 0]}, r"data\['group'\] has 3, but its levels are 0 to 2"),
         ({"x": X[:, None]}, r"data\['x'\] must be numbers of shape \(any\), but has type float64 and shape \(6, 1\)"),

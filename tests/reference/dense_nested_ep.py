@@ -289,7 +289,7 @@ def nested_ep(
     m : array_like, shape (c, n), optional
         Prior mean, zero by default.
     c : int, optional
-        Number of classes, by default what `m`, `K` or the largest label says.
+        Number of classes. By default it follows from `m`, `K` or the largest label.
     schedule : {"parallel", "sequential"}
         Refresh the posterior once per sweep or after every point.
     damping : float

@@ -177,7 +177,7 @@ def orthant_evidence(
     m : array_like, shape (c, n), optional
         Prior mean, zero by default.
     c : int, optional
-        Number of classes, by default what `m`, `K` or the largest label says.
+        Number of classes. By default it follows from `m`, `K` or the largest label.
     seed, maxpts : int
         Seed and budget of SciPy's integration.
 

@@ -80,7 +80,7 @@ def flat_model(K: ArrayLike, y: ArrayLike, m: ArrayLike | None = None, *, c: int
     m : array_like, shape (c, n), optional
         Prior mean, zero by default.
     c : int, optional
-        Number of classes, by default what `m`, `K` or the largest label says.
+        Number of classes. By default it follows from `m`, `K` or the largest label.
 
     Returns
     -------

@@ -134,7 +134,7 @@ def gibbs(
     m : array_like, shape (c, n), optional
         Prior mean, zero by default.
     c : int, optional
-        Number of classes, by default what `m`, `K` or the largest label says.
+        Number of classes. By default it follows from `m`, `K` or the largest label.
     sweeps, burn : int
         Sweeps kept and thrown away in each chain; `sweeps` is a multiple of `batches`.
     chains : int

@@ -38,9 +38,10 @@ def _store() -> None:
 
 
 def stored(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Look up the result of a function of numbers, arrays and names in the file: a number or an array.
+    """Return a function that looks up its result in the file, and computes results that the file lacks.
 
-    The attribute `__wrapped__` is the function itself, which computes the result.
+    Arguments are numbers, arrays and names. A result is a number or an array. The attribute `__wrapped__` is the
+    original function.
     """
     name = f"{function.__module__.removeprefix('tests.')}.{function.__name__}"
 

@@ -13,7 +13,7 @@ from tests.rivals.selection.cases import CASES, SEPARATE
 
 
 @pytest.mark.parametrize("case", CASES + SEPARATE, ids=str)
-def test_all_rows_active_equal_the_dense_method(case):
+def test_ivm_with_all_rows_active_equals_the_dense_method(case):
     problem = case.problem(20)
     found = IVM(active=20, sites=case.rule.name).solve(case.rows(problem), problem.y, likelihood=case.likelihood)
     k = problem.K if problem.K.ndim == 3 else problem.K[None]

@@ -93,7 +93,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name
 
 
 @every_kind
-def test_values_equal_stored_values(kind, tmp_path):
+def test_rows_read_from_storage_equal_the_stored_arrays(kind, tmp_path):
     rows = open_rows(kind(X, Y, tmp_path))
     assert isinstance(rows, Rows)
     assert isinstance(rows, InMemory) == (kind is in_memory)

@@ -31,7 +31,7 @@ def fitted():
     [(models.shared, "nested_ep"), (partial(models.bernoulli_probit, apart=True), "ep")],
     ids=["shared-nested_ep", "bernoulli_probit-ep"],
 )
-def test_all_rows_active_equal_the_dense_fit(make, method):
+def test_fit_with_all_rows_active_equals_the_dense_fit(make, method):
     model, _ = make()
     with model:
         fit = pm.fit(method="ivm", active=100, rounds=0, progressbar=False)

@@ -243,7 +243,9 @@ FITS = {
         r"such as pm\.HalfNormal\('s', s\), or keep it at its maximum: hyper='map'",
         fitted(lambda: improper(pm.HalfNormal("s", 1))),
     ),
-    "an optimiser": Advice(fitted(effects, obj_optimizer=pm.adam()), "it takes L-BFGS. Leave it out", fitted(effects)),
+    "an optimiser": Advice(
+        fitted(effects, obj_optimizer=pm.adam()), "it uses L-BFGS. Leave obj_optimizer out", fitted(effects)
+    ),
     "options of batches": Advice(
         fitted(binary, "sparse_ep", inducing=5, decay=0.1),
         "give batch_size, or leave them out",

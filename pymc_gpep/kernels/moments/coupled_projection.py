@@ -100,7 +100,7 @@ def _value(pi, w, loss, m, vectors):
 
 @kernel
 def project_site(factor, loss, y, log_pi):
-    """Minimise f from `log_pi` (c,), which is overwritten. Return the final slope relative to its terms.
+    """Minimise f from `log_pi` (c,), which is overwritten. Return the largest final |∂f/∂log π|, relative to its terms.
 
     Parameters
     ----------

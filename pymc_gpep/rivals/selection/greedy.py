@@ -254,7 +254,7 @@ class Reweighting(NamedTuple):
     rate: float
     """α₀, in (0, 1): the weight of the latest of d rows is 1 − (1 − γ₀) exp(−α₀ (d − 1))."""
     rows: int
-    """L₀, less than the size of the moving window: number of rows with a weight below 1."""
+    """L₀: number of rows with a weight below 1. It is less than the size of the moving window."""
 
     def __call__(self, moving: int, active: int) -> Array:
         """Return the weights of the moving rows, oldest first, for a number of active rows."""

@@ -241,7 +241,8 @@ class ActiveBound:
         posterior, b, t = self._posterior, self._b, self._t
         k_prior, weights = posterior.prior.k, posterior.weights
         c, d = weights.shape
-        # Through b: −(M r) bᵀ for the derivative r in the means, minus K b of the divergence.
+        # The derivative through the weights b is −(M r) bᵀ. Here r is the derivative in the means, minus the term K b
+        # of the divergence.
         pulled = self._m_times(self._pull - np.stack([own_matrix(k_prior, k) @ weights[k] for k in range(c)]))
         common = self._common
         if t is not None:

@@ -52,7 +52,7 @@ _RATE = 0.03  # Initial learning rate of Adam. It falls to 0.
 _LEARNED = 10  # Smallest ratio of all steps to steps of the warm-up.
 # Smallest and largest default number of inducing inputs, and number of rows for each.
 _FEWEST, _MOST, _PART = 50, 150, 10
-_COUPLED = 2000  # Largest number of latent values in sweeps with coupled sites, which need a matrix of them.
+_COUPLED = 2000  # Largest number of latent values for coupled sites: their sweeps use a matrix of this size.
 _MOST_HELD = 2**28  # Largest number of stored inputs (2 GB).
 _SETS = 3  # Number of axes of an array with separate inducing inputs of each function.
 _TAKES_NO = {  # Options of other plans → the reason why batches reject them.
