@@ -38,7 +38,7 @@ BUDGETS = {
     "reading": (4067, 5),
     "prior_moments": (2524, 3),
     "evidence": (1145, 2),
-    "log_posteriors": (2772, 3),
+    "log_posteriors": (2771, 3),
     "hyper": (4601, 5),
     "cluster": (691, 2),
     "streaming": (3002, 5),

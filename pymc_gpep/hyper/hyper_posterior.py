@@ -185,10 +185,10 @@ class HyperPosterior:
             thetas = _stratified(self.density, count, rng)
             place = rng.permutation(draws) % count
             own = thetas[place]
-        near, loose = self._neighbours(), self.log_posterior.loosely(gradients=False)
+        near = self._neighbours()
         for first in range(0, count, _TOGETHER):
             some = thetas[first : first + _TOGETHER]
-            found = loose.solve_each(self._near(theta, near) for theta in some)
+            found = self.log_posterior.solve_each(self._near(theta, near) for theta in some)
             for s, (theta, solution) in enumerate(zip(some, found, strict=True), first):
                 rows = np.flatnonzero(place == s)
                 if not rows.size:

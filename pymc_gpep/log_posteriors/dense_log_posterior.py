@@ -347,8 +347,7 @@ class DenseLogPosterior(LogPosterior):
         k, mean, labels, likelihood = moments
         if start is not None and start.size != self._cold.size:  # A file of a version that did not group rows.
             start = None
-        approximator = self.approximator.loosened(self._looseness)
-        return approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
+        return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
 
 class InducingRowsLogPosterior(DenseLogPosterior):

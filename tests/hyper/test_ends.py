@@ -129,7 +129,7 @@ def test_magnitude_that_starts_at_0_is_learned(method):
 
 
 def test_batch_fits_start_next_to_a_point_of_symmetry():
-    begins = pytest.warns(UserWarning, match="symmetric about where 'eta' begins")
+    begins = pytest.warns(UserWarning, match="symmetric about the initial value of 'eta'")
     with squared_magnitude(), begins:
         fit = pm.fit(4, method="sparse_ep", inducing=5, batch_size=20, progressbar=False)
     assert fit.hyperparameters.eta > 0.9

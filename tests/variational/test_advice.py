@@ -311,7 +311,7 @@ def test_advised_method_needs_no_log_concavity():
 
 def test_advised_start_leaves_a_symmetric_model():
     batches = {"method": "sparse_ep", "batch_size": 10, "n": 3}
-    message = "symmetric about where 'size' begins.*Give another start="
+    message = "symmetric about the initial value of 'size'.*give start="
     follow(Advice(fitted(squared, **batches), message, fitted(squared, **batches, start={"size": 1.0})))
 
 

@@ -242,7 +242,7 @@ def test_symmetric_hyperparameter_among_many_is_found_in_few_evaluations(monkeyp
     blocks = InducingBlocks(classifier, as_gps(gp), space.data)
     evaluate, evaluated = InducingBlocks.block, []
     monkeypatch.setattr(InducingBlocks, "block", lambda *given: evaluated.append(1) or evaluate(*given))
-    with pytest.warns(UserWarning, match="symmetric about where 'eta' begins"):
+    with pytest.warns(UserWarning, match="symmetric about the initial value of 'eta'"):
         begins = off_symmetry(space, blocks, space.initial_point())
     assert begins[0] == 1.0
     assert not begins[1:].any()
