@@ -431,7 +431,7 @@ def test_rows_given_as_data_replace_rows_of_the_model():
     xr.testing.assert_allclose(again.predict(NEW), found.predict(NEW))
     with pytest.raises(ValueError, match=r"The 53 rows of this fit came from data="):
         again.fitted_inputs()
-    with pytest.raises(ValueError, match="data must have inputs of 2 columns"):
+    with pytest.raises(ValueError, match="data must have inputs with 2 columns"):
         fit(1, data=(inputs[:, :1], np.zeros(53, int)))
 
 
