@@ -63,7 +63,7 @@ def test_invalid_precision_raises_errors():
         gpep.SparseNormal.dist(0.0, DENSE)
     with pytest.raises(ValueError, match="symmetric"):
         gpep.SparseNormal.dist(0.0, sp.csc_matrix(np.tri(3)))
-    with pytest.raises(ValueError, match="square"):
+    with pytest.raises(ValueError, match=r"must have the shape \(2, 2\), not \(2, 3\)"):
         gpep.SparseNormal.dist(0.0, sp.csc_matrix(np.ones((2, 3))))
     with pytest.raises(ValueError, match="mu must be a scalar or have an entry for each"):
         gpep.SparseNormal.dist(np.zeros(N - 1), STEPS)
