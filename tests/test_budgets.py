@@ -24,7 +24,7 @@ BUDGETS = {
     "noted_inputs": (112, 1),
     "progress": (74, 1),
     "kernels": (10364, 6),
-    "solvers": (5667, 5),
+    "solvers": (5662, 5),
     "gaussians": (4234, 6),
     "likelihoods": (7424, 6),
     "approximations": (4574, 6),

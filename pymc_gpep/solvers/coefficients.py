@@ -123,14 +123,8 @@ class _Full(Coefficients):
 
     def __init__(self, j: Array) -> None:
         self._j = j
-        self._last: tuple[Array, Array] | None = None
 
     def gram(self, weights: Array) -> Array:
-        if (last := self._last) is None or not np.array_equal(last[0], weights):
-            last = self._last = weights.copy(), self._gram(weights)
-        return last[1]
-
-    def _gram(self, weights: Array) -> Array:
         q = self._j.shape[1]
         gram = np.zeros((q, q), order="F")
         for rows in blocks_of_rows(*self._j.shape):
@@ -222,9 +216,8 @@ class _Parted(Coefficients):
         self._rows = np.flatnonzero(~sparse), np.flatnonzero(sparse)
         self._parts = full, entries
         self._sparse, self._place = sparse, np.where(sparse, np.cumsum(sparse), np.cumsum(~sparse)) - 1
-
-    def _each(self) -> Iterator[tuple[NDArray[np.intp], Coefficients]]:
-        return zip(self._rows, self._parts, strict=True)
+        # Sites of full rows often stay while sites of single effects change.
+        self._last: tuple[Array, Array] | None = None
 
     def _joined(self, parts: Iterator[Array]) -> Array:
         full, entries = parts
@@ -234,14 +227,16 @@ class _Parted(Coefficients):
         return found
 
     def gram(self, weights: Array) -> Array:
-        full, entries = (part.gram(weights[rows]) for rows, part in self._each())
-        return full + entries
+        full, entries = (weights[rows] for rows in self._rows)
+        if (last := self._last) is None or not np.array_equal(last[0], full):
+            last = self._last = full, self._parts[0].gram(full)
+        return last[1] + self._parts[1].gram(entries)
 
     def products(self, numbers: Array) -> Array:
         return self._joined(part.products(numbers) for part in self._parts)
 
     def sums(self, weights: Array) -> Array:
-        full, entries = (part.sums(weights[rows]) for rows, part in self._each())
+        full, entries = (part.sums(weights[rows]) for rows, part in zip(self._rows, self._parts, strict=True))
         return full + entries
 
     def variances(self, root: Array) -> Array:

@@ -41,6 +41,16 @@ def coefficients(q, rank, rng=RNG):
     return j
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_overwritten_gram_matrix_does_not_change_the_next(shape):
+    """Callers add the identity to it, and factorise it in place."""
+    rows, weights = coefficients_of(coefficients(*SHAPES[shape], np.random.default_rng(2))[0]), np.linspace(0.1, 2.0, N)
+    first = rows.gram(weights)
+    expected = first.copy()
+    first[:] = np.nan
+    assert_allclose(rows.gram(weights), expected, rtol=0.0, atol=0.0)
+
+
 def bound(likelihood):
     return likelihood.given(WITH[likelihood.name].parameters[:, AGAIN]) if likelihood.has_parameters else likelihood
 
