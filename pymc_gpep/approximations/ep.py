@@ -173,7 +173,7 @@ class EP(AcceleratedEP):
         own = np.where(np.isfinite(own).all(axis=0), own, 0.0)
 
         def normal_priors(mean: Array, variance: Array, y: Array, parameters: Array, out: Array) -> None:
-            f, (precision, location) = mean[rows].copy(), own
+            f, (precision, location) = mean[rows], own
             mean = mean.copy()
             mean[rows] = np.nan  # Factors do not compute terms of NaN.
             terms(mean, variance, y, parameters, out)

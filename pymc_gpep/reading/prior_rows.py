@@ -442,7 +442,7 @@ def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]
         places = pt.concatenate([start + steps for start in (centre, *ends)], axis=0)
         places = pt.sort(pt.clip(places, *each.bounds), axis=0).astype(each.variable.dtype)
         # The density of an array with several axes has its entries along one axis.
-        flat = places.reshape((places.shape[0], -1)) if each.value.ndim == 1 < places.ndim - 1 else places
+        flat = places.reshape((places.shape[0], -1)) if each.value.ndim == 1 else places
         density = vectorize_graph(each.log_density, {each.value: flat}).reshape(places.shape)
         outputs += [places, density]
     values = ModelFunctions(model, model.free_RVs)(outputs)(initial_point(model)) if outputs else []
