@@ -20,6 +20,7 @@ from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.graphs.interpreted import without_c_compiler
 
 
 class Reading(NamedTuple):
@@ -130,7 +131,8 @@ def _on_grid(value: TensorVariable, argument: TensorVariable) -> Array:
     axes = argument.ndim
     grid = pt.tensor("grid", dtype=_GRID.dtype, shape=(None,) * axes)
     on_grid = clone_replace([value], {argument: grid.astype(argument.dtype)}, rebuild_strict=False)
-    function = pytensor.function([grid], on_grid, mode=_PLAIN)
+    with without_c_compiler():
+        function = pytensor.function([grid], on_grid, mode=_PLAIN)
     with np.errstate(all="ignore"):
         if axes == 0:
             return np.array([function(np.asarray(x))[0] for x in _GRID]).ravel()
@@ -416,10 +418,10 @@ def _gives(
     outputs = clone_replace([p], dict(zip((latent, cut), inputs, strict=True)) | of_scale, rebuild_strict=False)
     expected = classes((cuts - _LATENT_GRID[:, None]) / (1.0 if scale is None else _SCALE))
     try:
+        with without_c_compiler():
+            function = pytensor.function(inputs, outputs, mode=_PLAIN, on_unused_input="ignore")
         with np.errstate(all="ignore"):
-            (found,) = pytensor.function(inputs, outputs, mode=_PLAIN, on_unused_input="ignore")(
-                _LATENT_GRID[:, None], cuts[None]
-            )
+            (found,) = function(_LATENT_GRID[:, None], cuts[None])
     except (ValueError, IndexError):  # The data have incompatible shapes.
         return False
     return found.shape == expected.shape and bool(np.abs(found - expected).max() < _LINK_TOLERANCE)

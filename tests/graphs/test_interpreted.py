@@ -1,6 +1,8 @@
 """Interpreted graphs do not need a compiler."""
 
 import platform
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
@@ -10,7 +12,14 @@ import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
-from pymc_gpep.graphs.interpreted import GraphFunction, ModelFunctions, evaluate, graph_function, interpreted
+from pymc_gpep.graphs.interpreted import (
+    GraphFunction,
+    ModelFunctions,
+    evaluate,
+    graph_function,
+    interpreted,
+    without_traces,
+)
 
 
 @pytest.mark.usefixtures("c_compiler")
@@ -88,3 +97,29 @@ def test_settled_function_evaluates_parts_of_data_once_with_equal_results():
                 np.testing.assert_array_equal(own, its)
             found[1][:] = np.nan
     assert len(calls) == before + 3
+
+
+@pytest.fixture
+def frequent_switches():
+    """Threads take turns so often that any race between them occurs."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_functions_made_and_copied_by_several_threads_leave_settings_of_pytensor():
+    settings = "mode", "cxx", "traceback__limit"
+    before = [getattr(pytensor.config, each) for each in settings]
+
+    def make(number):
+        with without_traces():
+            x = pt.dvector()
+            function = GraphFunction(interpreted([x], [pt.exp(x * number).sum()]))
+            return [function.copy()([1.0])[0] for _ in range(3)]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(make, range(12)))
+    assert [getattr(pytensor.config, each) for each in settings] == before
+    np.testing.assert_allclose(found, np.exp(np.repeat(np.arange(12.0)[:, None], 3, axis=1)))
