@@ -127,7 +127,7 @@ def _fit(original: Any, signature: inspect.Signature) -> Any:
         # Imported at their first use, since they import numba.
         from pymc_gpep.argument_types import did_you_mean
         from pymc_gpep.fits.callbacks import check_callbacks
-        from pymc_gpep.graphs.interpreted import without_traces
+        from pymc_gpep.pytensor_settings import without_traces
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.method_choice import AUTO, chosen
         from pymc_gpep.variational.plans.plans import all_methods, plan_for

@@ -23,13 +23,14 @@ BUDGETS = {
     "user_warnings": (20, 1),
     "noted_inputs": (112, 1),
     "progress": (74, 1),
+    "pytensor_settings": (54, 1),
     "kernels": (10364, 6),
     "solvers": (5662, 5),
     "gaussians": (4234, 6),
-    "likelihoods": (7424, 6),
+    "likelihoods": (7427, 6),
     "approximations": (4574, 6),
     "methods": (220, 1),
-    "graphs": (2472, 3),
+    "graphs": (2466, 3),
     "recipes": (1356, 3),
     "latent": (1411, 2),
     "processes": (1838, 3),
@@ -41,7 +42,7 @@ BUDGETS = {
     "log_posteriors": (2771, 3),
     "hyper": (4601, 5),
     "cluster": (691, 2),
-    "streaming": (3002, 5),
+    "streaming": (3003, 5),
     "samplers": (1399, 3),
     "checks": (1418, 1),
     "fits": (5200, 6),
@@ -54,7 +55,7 @@ BUDGETS = {
     "registration": (167, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 324, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 325, 25, 700
 
 
 def lines(path: Path) -> int:

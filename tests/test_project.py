@@ -33,6 +33,7 @@ ROOMS = (
     "user_warnings",
     "noted_inputs",
     "progress",
+    "pytensor_settings",
     "kernels",
     "solvers",
     "gaussians",

@@ -13,11 +13,9 @@ PyMC calls thousands of times are compiled, as in PyMC.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from importlib.util import find_spec
-from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -53,6 +51,7 @@ from pymc_gpep.graphs.affine import is_elementwise
 from pymc_gpep.graphs.alike_graphs import arrays_as_shared, rewritten_once
 from pymc_gpep.graphs.errors import StructureError
 from pymc_gpep.graphs.private_names import check_broadcast
+from pymc_gpep.pytensor_settings import one_thread_at_a_time, without_c_compiler
 
 
 class Ufunc(Op):
@@ -331,47 +330,6 @@ INTERPRETED = Mode(
 np.empty(2**25 - 2**13, dtype=np.uint8)
 
 
-# Held while a function is made. PyTensor changes its configuration meanwhile and then restores the former values, so two
-# threads at once would restore values of each other.
-_MAKING = RLock()
-_flags: defaultdict[str, list[Any]] = defaultdict(list)  # The former value of each changed flag, once for each context.
-
-
-@contextmanager
-def _changed(flag: str, value: Any) -> Iterator[None]:
-    """Change a flag of PyTensor until no thread is in this context."""
-    with _MAKING:
-        _flags[flag].append(_flags[flag][0] if _flags[flag] else getattr(pytensor.config, flag))
-        setattr(pytensor.config, flag, value)
-    try:
-        yield
-    finally:
-        with _MAKING:
-            former = _flags[flag].pop()
-            if not _flags[flag]:
-                setattr(pytensor.config, flag, former)
-
-
-@contextmanager
-def without_c_compiler() -> Iterator[None]:
-    """Prevent PyTensor from compiling C code while the function of an interpreted graph is made; a context manager.
-
-    PyTensor would compile inner graphs of distributions in C, which takes a second for each operation. Only one thread
-    at a time is in this context.
-    """
-    with _MAKING, _changed("cxx", ""):
-        yield
-
-
-def without_traces() -> Any:
-    """Make variables without a stack trace of the code that made them; a context manager.
-
-    The traces take a quarter of the time. Without them messages of PyTensor name no line, so it is only used for graphs
-    of the package.
-    """
-    return _changed("traceback__limit", 0)
-
-
 class GraphFunction:
     """A function of a model's graph, as a class that can be pickled.
 
@@ -385,7 +343,7 @@ class GraphFunction:
 
     def copy(self) -> "GraphFunction":
         """Return a copy for another thread, since a function stores the values of its last evaluation."""
-        with _MAKING:
+        with one_thread_at_a_time:
             return GraphFunction(self._function.copy(), settled=self._settled)
 
     def settled(self) -> "GraphFunction":
@@ -470,7 +428,7 @@ def graph_function(
         return model.compile_fn(whole, inputs=inputs, point_fn=False, **settings)
 
     made_by = None if further is None else further.__qualname__
-    with without_c_compiler() if settings["mode"] is INTERPRETED else _MAKING:
+    with without_c_compiler() if settings["mode"] is INTERPRETED else one_thread_at_a_time:
         if draws or settings["mode"] is not INTERPRETED or not set(kwargs) <= {"mode"}:
             function = make()
         else:

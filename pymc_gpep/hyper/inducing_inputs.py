@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from scipy.cluster.vq import kmeans2
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import without_c_compiler
 from pymc_gpep.hyper.optimum import Optimum, how_many, maximise, off_start, refuse
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.sparse_log_posterior import SparseLogPosterior
@@ -260,8 +259,7 @@ class OptimiserSteps:
             updates = dict(self._optimiser([-slope], [place]))
             self._begun = {state: state.get_value() for state in updates}
             moved = updates[place] - place
-            with without_c_compiler():
-                self._function = pytensor.function([slope], moved, updates=updates, mode="FAST_COMPILE")
+            self._function = pytensor.function([slope], moved, updates=updates, mode="FAST_COMPILE")
         step = self._scale * self._function(gradient)
         self._scale = min(_GROWTH * self._scale, self._most)
         return np.asarray(step)

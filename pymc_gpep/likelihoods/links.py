@@ -20,7 +20,7 @@ from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import without_c_compiler
+from pymc_gpep.pytensor_settings import without_c_compiler
 
 
 class Reading(NamedTuple):

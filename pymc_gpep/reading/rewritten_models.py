@@ -61,7 +61,6 @@ from pymc_gpep.univariate.likelihood import argument_of_variable
 from pymc_gpep.univariate.row_cut import RowCut, RowsMixedError, stable
 
 _DESIGN = "design_matrix_without_intercept"  # Attribute of parts of a bambi model with centred predictors.
-_ROWS = "__obs__"  # Coordinate of the rows in each model that bambi builds.
 
 
 def with_bambi_intercept(model: pm.Model) -> pm.Model:
@@ -101,10 +100,9 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
 
 def _centred_components(model: pm.Model) -> list[Any]:
     """Return the parts of a bambi model that have an intercept and centred predictors; empty for other models."""
-    if "bambi" not in sys.modules or _ROWS not in model.coords:
+    if "bambi" not in sys.modules or "__obs__" not in model.coords:  # the coordinate of bambi's rows
         return []
-    # A PyMC model has no reference to its bambi model. This search visits all objects, so it takes up to 0.1 s.
-    for each in gc.get_referrers(model):
+    for each in gc.get_referrers(model):  # A PyMC model has no reference to its bambi model. This takes up to 0.1 s.
         own = each if isinstance(each, dict) else getattr(each, "__dict__", {})
         parts = own.get("components")
         if own.get("model") is model and isinstance(parts, dict):

@@ -27,7 +27,7 @@ from pymc_gpep.approximations.limits import documented
 from pymc_gpep.argument_types import check_name, check_number, check_switches, check_whole
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.graphs.interpreted import without_traces
+from pymc_gpep.pytensor_settings import without_traces
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.sklearn.fitted import (
     COUNTS,

@@ -25,9 +25,10 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.graphs.interpreted import INTERPRETED, without_c_compiler
+from pymc_gpep.graphs.interpreted import INTERPRETED
 from pymc_gpep.latent.latent_prior import EffectRows
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
+from pymc_gpep.pytensor_settings import without_c_compiler
 from pymc_gpep.solvers.step_algebra import Group, StepBlocks, StepWhitening, grouped
 from pymc_gpep.solvers.step_arrays import StepArrays, adam_step
 from pymc_gpep.streaming.memories import Memory, StepBatch

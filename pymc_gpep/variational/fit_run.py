@@ -14,7 +14,7 @@ from rich.table import Column
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callbacks import Checkpoint, call, finish
-from pymc_gpep.graphs.interpreted import without_traces
+from pymc_gpep.pytensor_settings import without_traces
 from pymc_gpep.rows.rows import RowError
 from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread

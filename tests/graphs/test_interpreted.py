@@ -18,8 +18,8 @@ from pymc_gpep.graphs.interpreted import (
     evaluate,
     graph_function,
     interpreted,
-    without_traces,
 )
+from pymc_gpep.pytensor_settings import without_traces
 
 
 @pytest.mark.usefixtures("c_compiler")

@@ -1,0 +1,54 @@
+"""Settings of PyTensor that are changed while functions of graphs are made.
+
+PyTensor changes its settings while it makes a function, and then restores the former values. Two threads at once would
+restore values of each other, and a wrong mode would stay for all later functions of the process. So only one thread at
+a time makes a function.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import pytensor
+
+one_thread_at_a_time = RLock()
+"""Lock to hold while a function is made or copied."""
+
+_former: defaultdict[str, list[Any]] = defaultdict(list)  # Former values of changed settings, one for each context.
+
+
+@contextmanager
+def _changed(name: str, value: Any) -> Iterator[None]:
+    """Change a setting of PyTensor until no thread is in this context."""
+    with one_thread_at_a_time:
+        _former[name].append(_former[name][0] if _former[name] else getattr(pytensor.config, name))
+        setattr(pytensor.config, name, value)
+    try:
+        yield
+    finally:
+        with one_thread_at_a_time:
+            former = _former[name].pop()
+            if not _former[name]:
+                setattr(pytensor.config, name, former)
+
+
+@contextmanager
+def without_c_compiler() -> Iterator[None]:
+    """Prevent PyTensor from compiling C code while the function of an interpreted graph is made; a context manager.
+
+    PyTensor would compile inner graphs of distributions in C, which takes a second for each operation. Only one thread
+    at a time is in this context.
+    """
+    with one_thread_at_a_time, _changed("cxx", ""):
+        yield
+
+
+def without_traces() -> Any:
+    """Make variables without a stack trace of the code that made them; a context manager.
+
+    The traces take a quarter of the time. Without them messages of PyTensor name no line, so it is only used for graphs
+    of the package.
+    """
+    return _changed("traceback__limit", 0)
