@@ -229,7 +229,7 @@ class Table2(Experiment):
             lines.append(
                 f"| {method} | {paper} | {OURS[method]} | {slope:.2f} (n = {used}) "
                 f"| {over_floor(growth)} | {over_floor([row for row in rows if row['n'] == fixed])} "
-                f"| {last['iteration']:.3g} (n = {last['n']:.0f}) | {last['first'] / last['floor']:.2f} |"
+                f"| {last['iteration']:.3g} (n = {last['n']:.0f}) | {over_floor([last], 'first')} |"
             )
         if floors := {(row["n"], row["c"]): row["floor"] for row in everything}:
             growth = [{"n": n, "iteration": t} for (n, c), t in sorted(floors.items()) if c == CLASSES]
@@ -299,8 +299,9 @@ def listed(sizes: Sequence[float]) -> str:
     return ", ".join(f"{size:.0f}" for size in sizes) or "—"
 
 
-def over_floor(rows: list[dict[str, float]]) -> str:
-    return ", ".join(f"{row['iteration'] / row['floor']:.2f}" for row in rows) or "—"
+def over_floor(rows: list[dict[str, float]], what: str = "iteration") -> str:
+    """Times in units of the floor; a dash where a coarse clock measured a floor of 0."""
+    return ", ".join(f"{row[what] / row['floor']:.2f}" if row["floor"] > 0 else "—" for row in rows) or "—"
 
 
 def slope_of(rows: list[dict[str, float]]) -> tuple[float, str]:
