@@ -30,7 +30,7 @@ BUDGETS = {
     "likelihoods": (7427, 6),
     "approximations": (4574, 6),
     "methods": (220, 1),
-    "graphs": (2466, 3),
+    "graphs": (2570, 4),
     "recipes": (1356, 3),
     "latent": (1411, 2),
     "processes": (1838, 3),
@@ -55,7 +55,7 @@ BUDGETS = {
     "registration": (167, 1),
     "__init__": (113, 1),
 }
-FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 325, 25, 700
+FILES, FILES_OF_A_FOLDER, LINES_OF_A_FILE = 326, 25, 700
 
 
 def lines(path: Path) -> int:

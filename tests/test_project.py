@@ -65,7 +65,7 @@ ROOMS = (
     "registration",
     "__init__",
 )
-SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
+SLOW_TO_IMPORT = {"arviz", "arviz_base", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # in a worktree of git, .git is a file
 
@@ -545,7 +545,10 @@ def test_conda_recipe_reads_the_version_and_has_the_floors_of_the_project():
     assert 'version: ${{ load_from_file("../pyproject.toml").project.version }}' in recipe
     wanted = {re.sub(r"(?<=\w)(?=[<>=!])", " ", each) for each in project["dependencies"]}
     listed = re.findall(r"^    - (\S.*)$", recipe.partition("  run:\n")[2].partition("\n\n")[0], flags=re.MULTILINE)
-    assert {re.sub(r"^(pymc|pytensor)-base", r"\1", each) for each in listed} == {*wanted, f"python {project['requires-python']}"}
+    assert {re.sub(r"^(pymc|pytensor)-base", r"\1", each) for each in listed} == {
+        *wanted,
+        f"python {project['requires-python']}",
+    }
 
 
 def test_table_of_dependencies_has_the_floors_of_the_project():

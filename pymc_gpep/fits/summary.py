@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
-from arviz_base import rcParams
 from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -219,6 +218,8 @@ def checked_prob(ci_prob: float | None) -> float:
     ValueError
         If it is not between 0 and 1.
     """
+    from arviz_base import rcParams
+
     found = float(rcParams["stats.ci_prob"]) if ci_prob is None else ci_prob
     if not 0.0 < found < 1.0:
         raise ValueError(f"ci_prob is {found}, but must be between 0 and 1.")

@@ -1,4 +1,4 @@
-"""Graphs of the same structure: rewritten once in a process, with arrays replaced by variables, or stacked.
+"""Graphs of the same structure: rewritten once, with arrays replaced by variables, or stacked.
 
 Rewriting a graph takes nine tenths of the time to make its function. Models of one kind have graphs of one structure,
 for any data. Examples are folds of a cross-validation, and fits of one model by several methods.
@@ -42,6 +42,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 from scipy.sparse import issparse
 
+from pymc_gpep.graphs.graphs_on_disk import path_of, read, write
 from pymc_gpep.noted_inputs import renew_note
 
 # Largest number of stored graphs, and largest size of the constants of a graph in bytes.
@@ -100,6 +101,12 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
     with _one_at_a_time:
         if (found := _kept.get(structure.key)) is not None:
             _kept.move_to_end(structure.key)
+    # Operations that stand for others contain data of this process.
+    path = None if found is not None or structure.ops else path_of((_described(mode), how, structure.key[1:]))
+    if path is not None and (stored := read(path)) is not None:
+        leaves, rewritten_outputs = stored
+        found = _Rewritten(leaves, rewritten_outputs, [])
+        _keep(structure.key, found)
     if found is not None:
         moved = _moved(found, structure.leaves, structure.ops)
         return pytensor.function(
@@ -112,11 +119,24 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
         )
     made = make()
     if (rewritten := _without_values(made, structure)) is not None:
-        with _one_at_a_time:
-            _kept[structure.key] = rewritten
-            while len(_kept) > _MOST_GRAPHS:
-                _kept.popitem(last=False)
+        _keep(structure.key, rewritten)
+        if path is not None:
+            write(path, (rewritten.leaves, rewritten.outputs))
     return made
+
+
+def _keep(key: Any, graph: _Rewritten) -> None:
+    with _one_at_a_time:
+        _kept[key] = graph
+        while len(_kept) > _MOST_GRAPHS:
+            _kept.popitem(last=False)
+
+
+def _described(mode: Mode) -> tuple[Any, ...]:
+    """Return the rewrites of a mode, in an order that does not depend on the process."""
+    query = mode.provided_optimizer
+    further = [(str(rewrite), position) for rewrite, position in query.extra_rewrites]
+    return sorted(query.include), sorted(query.require), sorted(query.exclude), further
 
 
 def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tuple[Any, ...]) -> _Structure | None:
