@@ -101,7 +101,7 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
     with _one_at_a_time:
         if (found := _kept.get(structure.key)) is not None:
             _kept.move_to_end(structure.key)
-    # Operations that stand for others contain data of this process.
+    # Operations with `stands_for` contain data of this process, so their graphs are not stored.
     path = None if found is not None or structure.ops else path_of((_described(mode), how, structure.key[1:]))
     if path is not None and (stored := read(path)) is not None:
         leaves, rewritten_outputs = stored
