@@ -44,7 +44,7 @@ from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, mean_and_deviation, read_table
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
 
-_LARGEST_SEED = 2**31 - 1
+_LARGEST = 2**31 - 1  # Largest seed, and PyMC's largest count.
 _FEWEST = 2  # Smallest number of rows.
 _OWN = {"method", "model", "random_seed", "progressbar"}  # Arguments that the estimator passes to pm.fit.
 _SECTION = "Attributes\n----------\n"
@@ -146,7 +146,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         with without_traces():
             (model, gp), given = recipe.build(), dict(self.fit_options or {})
             choice = self._choice(model, given, len(y))
-            seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
+            seed = int(check_random_state(self.random_state).randint(_LARGEST))
             options = (
                 {"hyper": self.hyper or "map", **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
             )
@@ -154,6 +154,8 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             if long and not callable(self.kernel) and "start" not in options:
                 options["start"] = _fit_of_some(recipe, choice.method, seed)
             fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
+        if self.hyper is None and "hyper" not in given:
+            fit.why_maximum = "the default of estimators is hyper='map'"
         self._fitted = FittedEstimator(recipe, fit, gp)
         self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
         return self
@@ -288,9 +290,6 @@ def quantile_levels(level: Any) -> list[float]:
     """Return the levels of the two quantiles that enclose the probability `level`."""
     tail = (1.0 - check_level(level)) / 2.0
     return [tail, 1.0 - tail]
-
-
-_LARGEST = np.iinfo(np.int32).max
 
 
 class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):

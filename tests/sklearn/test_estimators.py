@@ -53,6 +53,13 @@ def test_classifier_equals_the_model_written_by_hand(two_classes):
     assert two_classes.fit_.hyperparameters["ls"].ndim == 0
 
 
+def test_text_of_a_fit_says_whether_the_maximum_is_the_default(two_classes):
+    X, y, _ = frame()
+    assert "(the default of estimators is hyper='map')" in str(two_classes.fit_)
+    for asked in ({"hyper": "map"}, {"fit_options": {"hyper": "map"}}):
+        assert "(hyper='map' was asked for)" in str(clone(two_classes).set_params(**asked).fit(X, y).fit_)
+
+
 def test_regressor_equals_exact_gaussian_process_regression():
     X = np.random.default_rng(0).uniform(-2, 2, (25, 2)) * [1.0, 100.0] + [0.0, 30.0]
     y = 50 + 7 * np.sin(X[:, 0]) + X[:, 1] / 50 + np.random.default_rng(1).standard_normal(25)
