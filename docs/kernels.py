@@ -32,10 +32,14 @@ def specification() -> dict[str, object]:
 
 
 def read_script(text: str) -> Any:
-    """Return the notebook of a script in cells, which names its kernel: without a name Jupyter starts its own."""
+    """Return the notebook of a script in cells, which names its kernel: without a name Jupyter starts its own.
+
+    The last lines of a script save its picture. A page shows the picture, and would draw it twice with these lines.
+    """
     import jupytext
 
-    notebook = jupytext.reads(text, fmt="py:percent")
+    shown = text.partition('\nPath("output")')[0].rstrip() + ";"  # Without the semicolon the last value is printed.
+    notebook = jupytext.reads(shown, fmt="py:percent")
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return notebook
 

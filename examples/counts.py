@@ -101,7 +101,7 @@ at_years = np.exp(draws.values)
 expected = np.array([poisson.pmf(value, at_years).mean() for value in values])
 check.bar(values, shares, color="0.8", label="share of years")
 check.plot(values, expected, "o-", color="#d55e00", label="by draws of MCMC")
-check.set(xlabel="disasters in a year", title="What the model says of such years")
+check.set(xlabel="disasters in a year", title="Years by number of disasters")
 check.legend()
 
 Path("output").mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from pymc_gpep.approximations import NestedEP
 
 digits = load_digits()
 order = np.random.default_rng(1).permutation(len(digits.target))
-train, held_out = order[:300], order[300:800]
+train, held_out = order[:200], order[200:500]
 X, Xnew = digits.data[train] / 16, digits.data[held_out] / 16
 y, ynew = digits.target[train], digits.target[held_out]
 
@@ -66,7 +66,7 @@ print(by_certainty.mean().round(3).assign(digits=by_certainty.size()).to_string(
 magnitude, length = float(ep.hyperparameters["eta"]), float(ep.hyperparameters["ls"])
 cost = {}
 for c in (2, 4, 6, 8, 10):
-    some = np.flatnonzero(digits.target < c)[:200]
+    some = np.flatnonzero(digits.target < c)[:100]
     k = (magnitude**2 * pm.gp.cov.ExpQuad(64, ls=length))(digits.data[some] / 16).eval()
     solve = partial(NestedEP().solve, k, np.zeros((c, len(some))), digits.target[some])
     cost[c] = {"seconds": min(timeit.repeat(solve, number=1, repeat=2)), "sweeps": solve().convergence.iterations}
@@ -86,7 +86,7 @@ for i, image, bars in zip(np.argsort(p.max(axis=1)), panels[::2], panels[1::2], 
     bars.bar(range(10), p[i], color=["#009e73" if k == ynew[i] else "#999999" for k in range(10)])
     bars.set(ylim=(0, 0.5), xticks=range(10), xlabel="class", ylabel="probability")
 figure.get_layout_engine().set(wspace=0.04)
-certain.suptitle("The least certain of the digits held out; green is what it is")
+certain.suptitle("The least certain held-out digits; the true digit is green")
 
 ax = costs.subplots()
 ax.plot(cost.index, cost["seconds"], "o-", color="#0072b2")
@@ -96,7 +96,7 @@ ax.set(
     ylim=(0, 1.1 * cost["seconds"].max()),
     xlim=(0, 10.5),
 )
-costs.suptitle("What classes cost, with 200 images")
+costs.suptitle("Time with 100 images")
 
 Path("output").mkdir(exist_ok=True)
 figure.savefig("output/digits.png", dpi=110)

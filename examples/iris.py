@@ -63,7 +63,7 @@ least = X.index[p.max(axis=1).argmin()]
 gpep.plots.plot_latent_pair(fits, least, ("versicolor", "virginica"), masses=(0.5, 0.95), ax=middle)
 middle.set_title(f"Latent values of flower {least}, the least certain")
 
-values = {"ls": np.geomspace(0.3, 10, 12), "eta": np.geomspace(0.5, 50, 12)}
+values = {"ls": np.geomspace(0.3, 10, 10), "eta": np.geomspace(0.5, 50, 10)}
 grid = gpep.diagnostics.evidence_grid(model, values, progressbar=False)
 gpep.plots.plot_evidence_grid(grid, ["evidence"], axes=right)
 right.set(title="Log evidence by nested EP", xlabel="length scale ls (cm)", ylabel="magnitude eta")

@@ -51,7 +51,7 @@ print(az.summary(idata, var_names=["ls", "eta"]).to_string())
 # %%
 ep = pm.fit(method="nested_ep", model=model, hyper="ccd", progressbar=False)
 
-values = {"ls": np.geomspace(0.3, 10, 16), "eta": np.geomspace(0.5, 50, 16)}
+values = {"ls": np.geomspace(0.3, 10, 12), "eta": np.geomspace(0.5, 50, 12)}
 grid = gpep.diagnostics.evidence_grid(model, values, progressbar=False)
 of_ls = stats.invgamma(3, scale=3).logpdf(grid["ls"]) + np.log(grid["ls"])
 of_eta = stats.halfnorm(scale=5).logpdf(grid["eta"]) + np.log(grid["eta"])
