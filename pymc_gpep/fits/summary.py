@@ -31,9 +31,9 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
-_NO_MOMENTS = "no mean or variance: the data do not inform it, and its prior has none"
-_OF_TAILS = "no mean or variance: {} has a heavy tail", "no variance: {} has a heavy tail"
-_AT_MAXIMUM, _OF_MAXIMUM = "at its maximum", "function of hyperparameters at their maximum"
+# Short notes, since a narrow console hides other columns beside a long text.
+_NO_MOMENTS, _OF_TAILS = "its prior has no moments", "heavy tail of {}"
+_AT_MAXIMUM, _OF_MAXIMUM, _ROUGH = "at its maximum", "function of maxima", "rough: see print(fit)"
 
 
 @one_blas_thread()
@@ -64,7 +64,7 @@ def summary(
         Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows have the names of
         ArviZ. `sd` and interval are NaN for a hyperparameter at its maximum, and for functions of such hyperparameters.
         A mean or variance that does not exist is NaN as well. A column `note` then states the reasons. It also marks
-        rough marginals of hyperparameters, with the remedy.
+        rough marginals of hyperparameters, whose remedy `print(fit)` states.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def summaries(
     count = _finite_moments(hyper, labels, hyperparameters)
     if hyper.tails:
         scales = ", ".join(dict.fromkeys(repr(name) for tail in hyper.tails for name in tail.names))
-        notes = [note or (*_OF_TAILS, "")[own].format(scales) for note, own in zip(notes, count, strict=True)]
+        notes = [note or _OF_TAILS.format(scales) * bool(own < 2) for note, own in zip(notes, count, strict=True)]
     tables = []
     for own, of_points in weights:
         found = []
@@ -158,7 +158,7 @@ def _notes_of_hyperparameters(hyper: HyperPosterior, names: Sequence[str]) -> li
     """Return a note for each entry of hyperparameters that are at their maximum or have rough marginals; else ""."""
     natural = hyper.log_posterior.space.natural(hyper.theta[:, : hyper.log_posterior.space.size]) if names else {}
     spreads = [np.ptp(natural[name].reshape(len(hyper), -1), axis=0) for name in names]
-    return [_AT_MAXIMUM if width == 0.0 else hyper.doubt for each in spreads for width in each]
+    return [_AT_MAXIMUM if width == 0.0 else _ROUGH * bool(hyper.doubt) for each in spreads for width in each]
 
 
 def _notes_of_effects(hyper: HyperPosterior, mixture: SkewNormals, labels: Mapping[str, Sequence[str]]) -> list[str]:

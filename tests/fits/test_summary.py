@@ -15,6 +15,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations.cumulants import second_order
 from pymc_gpep.fits import effects as effects_module
 from pymc_gpep.fits import marginals as marginals_module
+from pymc_gpep.fits import summary as summary_module
 from pymc_gpep.fits.marginals import SkewNormals
 from pymc_gpep.sums import effect_sum
 
@@ -250,9 +251,16 @@ def test_hyperparameters_at_their_maximum_have_a_note_and_no_interval(at_maximum
 
 def test_functions_of_hyperparameters_at_their_maximum_have_a_note(at_maximum):
     table = at_maximum.summary(["mean", "total", "nothing"])
-    assert table["note"].value_counts().to_dict() == {"": 12, "function of hyperparameters at their maximum": 6}
+    assert table["note"].value_counts().to_dict() == {"": 12, "function of maxima": 6}
     assert table["sd"].isna().sum() == 6
     assert (table.loc[[f"nothing[{i}]" for i in range(6)], "sd"] == 0.0).all()
+
+
+def test_table_with_notes_fits_into_80_columns(at_maximum):
+    printed = at_maximum.summary().to_string()
+    assert printed.splitlines()[0].split() == ["mean", "sd", "eti89_lb", "eti89_ub", "note"]
+    assert max(map(len, printed.splitlines())) <= 80
+    assert all(len(note) <= 25 for note in (summary_module._NO_MOMENTS, summary_module._OF_TAILS))
 
 
 def test_summary_of_integrated_hyperparameters_has_no_note(groups):

@@ -652,7 +652,7 @@ def test_density_of_a_grid_has_the_moments_of_its_nodes():
 def test_summary_reports_rough_marginals(pair):
     found = pair.fit("ccd").hyper_posterior
     doubtful = pair._updated(replace(found, doubt="rough. Take hyper='adaptive'", solved=None)).summary(["eta"])
-    assert list(doubtful["note"]) == ["rough. Take hyper='adaptive'"]
+    assert list(doubtful["note"]) == ["rough: see print(fit)"]
     assert_allclose(
         doubtful[["mean", "sd"]], pair._updated(replace(found, doubt="", solved=None)).summary(["eta"])[["mean", "sd"]]
     )
