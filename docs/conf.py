@@ -24,7 +24,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
-    "sphinx.ext.viewcode",
     "shown_cells",
 ]
 exclude_patterns = ["_build", "conf.py", "kernels.py", "shown_cells.py", "check_site.py"]
