@@ -1,12 +1,13 @@
 """The public interface as text: `python -m tests.public_interface` writes it to `tests/reference/public_interface.txt`.
 
-A line has a public name with its arguments, a method of `pm.fit` with its options, a class of errors with its base, or
-the number of the file format. `tests/test_public_interface.py` compares the file with the package.
+A line has a public name with its arguments and defaults, a method of `pm.fit` with its options and defaults, a class
+of errors with its base, or the number of the file format. `tests/test_public_interface.py` compares the file with the
+package.
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +23,11 @@ STORED = Path(__file__).parent / "reference" / "public_interface.txt"
 
 
 def arguments(function: Any) -> str:
-    """Return the names of the arguments of a function; an argument with a default ends in "="."""
-    listed = []
-    for parameter in inspect.signature(function).parameters.values():
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        default = "" if parameter.default is parameter.empty else "="
-        listed.append(f"{stars}{parameter.name}{default}")
-    return ", ".join(listed)
+    """Return the arguments of a function with their defaults, without annotations."""
+    signature = inspect.signature(function)
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    text = str(signature.replace(parameters=plain, return_annotation=signature.empty))[1:-1]
+    return re.sub(r"<(\S+) object at 0x\w+>", r"\1()", text)
 
 
 def members(name: str, kind: type) -> Iterator[str]:
@@ -66,8 +65,7 @@ def lines_of(module: ModuleType, name: str) -> Iterator[str]:
 def options_of(argument: str, kinds: Iterable[Any]) -> Iterator[str]:
     """Yield a line for each kind of method with its options, by the argument of `pm.fit` that names the method."""
     for kind in kinds:
-        options = (option.name for option in fields(kind) if option.init)
-        yield f"pm.fit({', '.join([f'{argument}="{kind.name}"', *options])})"
+        yield f"pm.fit({', '.join(filter(None, [f'{argument}="{kind.name}"', arguments(kind)]))})"
 
 
 def interface() -> list[str]:
@@ -76,7 +74,7 @@ def interface() -> list[str]:
     found |= {*options_of("method", (*APPROXIMATIONS, *SPARSE_APPROXIMATIONS, *FURTHER_METHODS))}
     found |= {*options_of("hyper", HYPER)}
     found.add(f"pm.fit({arguments(GPInference)}, {arguments(GPInference.fit).partition(', ')[2]})")
-    found |= {f"pm.fit, by {plan.__name__}: {', '.join(sorted(plan.names()))}" for plan in PLANS}
+    found |= {f"pm.fit, by {plan.__name__}: {', '.join([*plan.takes, arguments(plan)])}" for plan in PLANS}
     return [*sorted(found), f"format of files: {FORMAT}"]
 
 
