@@ -149,7 +149,11 @@ def load(path: str | os.PathLike[str], model: pm.Model | None = None, *, gp: Any
     >>> ep.save("fit.nc")
     >>> ep = gpep.load("fit.nc", model)
     """
-    return from_datatree(read_tree(path), model, gp=gp)
+    try:
+        return from_datatree(read_tree(path), model, gp=gp)
+    except Exception as error:
+        error.add_note(f"The fit was read from the file {str(path)!r}.")
+        raise
 
 
 def _check_tree(tree: object) -> None:

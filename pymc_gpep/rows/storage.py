@@ -327,9 +327,10 @@ class StoredRows:
 
     def __init__(self, inputs: StoredArrays, labels: StoredArrays) -> None:
         if len(inputs.shape) != 2 or labels.shape != inputs.shape[:1] or not inputs.shape[0]:
+            where = " and ".join(dict.fromkeys(filter(None, (inputs.name, labels.name))))
             raise ValueError(
                 "Inputs must be (n, d) and labels (n,) with n > 0, but these have the shapes "
-                f"{inputs.shape} and {labels.shape}."
+                f"{inputs.shape} and {labels.shape}{where and f' in {where}'}."
             )
         self.n_rows, self.n_inputs = inputs.shape
         self.chunk = min(self.n_rows, rows_together(_together(inputs, labels), self.n_inputs))

@@ -152,14 +152,13 @@ class _Limit:
 
     def enter(self) -> None:
         with self._lock:
-            self._users += 1
-            if self._users > 1:
-                return
-            found = [(library, library.get()) for library in _libraries()]
-            self.allowed = min(max((threads for _, threads in found), default=1), _processors())
-            self._before = [(library, threads) for library, threads in found if threads > 1]
-            for library, _ in self._before:
-                library.set(1)
+            if not self._users:
+                found = [(library, library.get()) for library in _libraries()]
+                self.allowed = min(max((threads for _, threads in found), default=1), _processors())
+                self._before = [(library, threads) for library, threads in found if threads > 1]
+                for library, _ in self._before:
+                    library.set(1)
+            self._users += 1  # An interrupt during the search for libraries leaves no user.
 
     def leave(self) -> None:
         with self._lock:

@@ -61,7 +61,7 @@ _QUIET = 5.0  # Seconds between two lines of text, on a terminal that cannot sho
 
 
 class FitProgress:
-    """Progress display of a fit; a context manager. In a pipe a short fit prints one line, at its end.
+    """Progress display of a fit. In a pipe a short fit prints one line, at its end.
 
     Parameters
     ----------
@@ -90,11 +90,12 @@ class FitProgress:
         self._solves = 0
         self._began = self._solve_began = self._printed = time.monotonic()
 
-    def __enter__(self) -> "FitProgress":
+    def start(self) -> None:
+        """Show the bar."""
         self._progress.start()
-        return self
 
-    def __exit__(self, *raised: object) -> None:
+    def stop(self) -> None:
+        """Hide the bar, and show the seconds."""
         self._progress.stop()
         self._update(f"{time.monotonic() - self._began:.1f} s", at_once=True)
 
@@ -150,19 +151,22 @@ class FitRun:
         self.checkpoints = any(isinstance(each, Checkpoint) for each in self._callbacks)
         """Whether a callback writes checkpoints, from which other fits can continue."""
         self._progress = FitProgress(name, progressbar, theme)
-        self._contexts = ExitStack()
+        self._contexts: ExitStack
         self._began = time.perf_counter()
         self._of_graphs = 0.0
         self._compiled: Compilation
         self._so_far: Callable[[], Any] = lambda: None
 
     def __enter__(self) -> Self:
-        enter = self._contexts.enter_context
-        enter(one_blas_thread())
-        enter(without_traces())
-        enter(self._progress)
-        enter(watching(self._progress.sweep))
-        self._compiled = enter(compilation(self._progress.compiling))
+        with ExitStack() as entered:  # An interrupt ends the contexts that have begun.
+            enter = entered.enter_context
+            enter(one_blas_thread())
+            enter(without_traces())
+            entered.callback(self._progress.stop)  # An interrupted start may have a thread, which must end.
+            self._progress.start()
+            enter(watching(self._progress.sweep))
+            self._compiled = enter(compilation(self._progress.compiling))
+            self._contexts = entered.pop_all()
         return self
 
     def __exit__(

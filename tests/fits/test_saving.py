@@ -250,8 +250,11 @@ def test_loading_with_another_model_is_refused(probit, changes, message):
     gpep.from_datatree(probit.to_datatree(), another())
 
 
-def test_files_of_earlier_formats_are_refused(probit):
+def test_files_of_earlier_formats_are_refused_by_name(probit, tmp_path):
     tree = probit.to_datatree()
     del tree.attrs["format"]
-    with pytest.raises(ValueError, match=r"written in format 1, by version .*, and this version reads format 2 only"):
-        gpep.from_datatree(tree, probit.model)
+    tree.to_netcdf(tmp_path / "fit.nc")
+    refused = r"written in format 1, by version .*, and this version reads format 2 only"
+    with pytest.raises(ValueError, match=refused) as raised:
+        gpep.load(tmp_path / "fit.nc", probit.model)
+    assert str(tmp_path / "fit.nc") in raised.value.__notes__[0]

@@ -136,6 +136,12 @@ def test_error_names_the_missing_file(tmp_path):
     assert_array_equal(open_rows((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
 
 
+def test_error_about_shapes_names_the_files(tmp_path):
+    inputs, labels = npy_paths(X, Y[:-1], tmp_path)
+    with pytest.raises(ValueError, match=r"shapes \(53, 3\) and \(52,\) in .*x\.npy and .*y\.npy\."):
+        open_rows((inputs, labels))
+
+
 def test_error_names_the_invalid_label(tmp_path):
     bad = Y.astype(float)
     bad[41] = np.nan

@@ -51,6 +51,17 @@ def test_team_has_no_more_threads_than_processors(blas, monkeypatch):
         assert gather(1000).size == 1
 
 
+def test_interrupt_during_the_search_for_libraries_leaves_no_limit(blas, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pymc_gpep.solvers.team._libraries", interrupt)
+        with pytest.raises(KeyboardInterrupt), one_blas_thread():
+            pass
+    test_thread_limit_is_set_and_restored(blas)
+
+
 @pytest.mark.parametrize("k", [np.eye(12), -np.eye(12)], ids=["solved", "failed"])
 def test_solve_keeps_the_thread_setting(blas, k):
     problem = random_problem(0, 12, 3)

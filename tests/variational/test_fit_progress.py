@@ -1,14 +1,16 @@
 """Progress of a fit: messages, interrupts, and compilation."""
 
 import signal
+import threading
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper import optimum as ends
-from pymc_gpep.variational.fit_run import FitProgress, compilation
+from pymc_gpep.variational.fit_run import FitProgress, FitRun, compilation
 from tests import models
 
 
@@ -33,6 +35,19 @@ def interrupt(monkeypatch):
         return seen
 
     return at
+
+
+def test_interrupt_before_a_fit_begins_ends_its_contexts(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pymc_gpep.variational.fit_run.compilation", interrupt)
+    threads = threading.active_count()
+    with pytensor.config.change_flags(traceback__limit=3):
+        with pytest.raises(KeyboardInterrupt), FitRun("ep", None, True, None):
+            pass
+        assert pytensor.config.traceback__limit == 3
+    assert threading.active_count() == threads
 
 
 def test_progress_names_each_stage_before_it_starts(capsys, monkeypatch):
