@@ -17,7 +17,7 @@ BUDGETS = {
     "array_types": (12, 1),
     "argument_types": (92, 1),
     "registry": (332, 1),
-    "rows": (879, 3),
+    "rows": (882, 3),
     "priors": (71, 1),
     "tables": (714, 2),
     "user_warnings": (20, 1),

@@ -203,6 +203,9 @@ class ParquetColumns:
             self._opened[place] = _open(self._files[place])
         with _damage(f"{self._files[place]} is damaged"):
             table = self._opened[place].read_row_group(group, columns=list(self.columns))
+        if sorted(table.column_names) != sorted(set(self.columns)):
+            wanted = ", ".join(map(repr, self.columns))
+            raise ValueError(f"{self._files[place]} must have one column of each name {wanted}.")
         return np.column_stack([self._numbers(table, name) for name in self.columns])
 
     def _numbers(self, table: Any, name: str) -> NDArray[Any]:

@@ -142,6 +142,13 @@ def test_error_about_shapes_names_the_files(tmp_path):
         open_rows((inputs, labels))
 
 
+def test_error_names_the_file_of_a_folder_that_lacks_a_column(tmp_path):
+    data = parquet_folder(X, Y, tmp_path)
+    pq.write_table(pa.table({f"x{j}": X[20:40, j] for j in range(D)}), tmp_path / "parts" / "1.parquet")
+    with pytest.raises(ValueError, match=r"1\.parquet must have one column of each name 'label'\."):
+        open_rows(data).labels(slice(0, N))
+
+
 def test_error_names_the_invalid_label(tmp_path):
     bad = Y.astype(float)
     bad[41] = np.nan
