@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("output/batch_settings"), metavar="FOLDER")
     given = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    experiment = import_module("benchmarks.batch_settings").EXPERIMENT  # under this name other processes can import it
+    experiment = import_module("benchmarks.batch_settings").EXPERIMENT  # Other processes can import it by this name.
     experiment.kept_back, experiment.seconds = given.kept_back, given.seconds
     run("batch_settings", experiment, given)
 

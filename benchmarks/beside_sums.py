@@ -241,7 +241,7 @@ def main() -> None:
     """Print a line for each model and system."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=[n for n in ROWS if n != "ratings"])
-    parser.add_argument("--size", type=int, help="number of rows, cells of a side, or length")
+    parser.add_argument("--size", type=int, help="number of rows, of cells along a side, or of times")
     parser.add_argument("--hyper", help="treatment of hyperparameters instead of the default")
     parser.add_argument("--data", type=Path, help="folder with InstEval.csv.gz")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SYSTEM"), help="print one row as JSON")

@@ -26,9 +26,9 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     paper : str
         Folder of `benchmarks` with a module for each experiment, which is its `EXPERIMENT`.
     names : sequence of str
-        Of these modules, in the order in which `all` runs them.
+        Names of the modules to run, in the order in which `all` runs them.
     title : str
-        What the paper is, for the help.
+        Title of the paper, for the help text.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{paper}", description=f"Run experiments of {title}.")
     parser.add_argument("experiments", nargs="+", choices=(*names, "all"), metavar="NAME",
@@ -53,7 +53,7 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         nargs="?",
         const="all",
         choices=("all", "pictures", "tables"),
-        help=f"keep what pictures and tables of the pages need in {FOLDER.relative_to(FOLDER.parents[1])} and "
+        help=f"store the numbers for pictures and tables of the pages in {FOLDER.relative_to(FOLDER.parents[1])} and "
         f"{TABLES.relative_to(TABLES.parents[1])}",
     )
     arguments = parser.parse_args()
@@ -66,7 +66,7 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     if arguments.jobs < 0:
         parser.error(f"--jobs must be at least 0, but is {arguments.jobs}.")
     if arguments.store and (arguments.quick or arguments.size is not None):
-        parser.error("--store keeps what was run in full, without --quick and --size.")
+        parser.error("--store requires full runs: leave out --quick and --size.")
     if arguments.size is not None:
         _resize(parser, chosen, arguments)
     _check_patterns(parser, chosen, arguments)
@@ -82,10 +82,10 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
                 cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments, pool, folder)
             ]
     except KeyboardInterrupt:
-        print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
+        print("Interrupted. Finished pieces are stored, and the same command continues.", file=sys.stderr)
         sys.exit(130)
     if failed:
-        sys.exit(f"Without results: {_listed(failed)}. The same command tries again what failed.")
+        sys.exit(f"Without results: {_listed(failed)}. The same command repeats the failed pieces.")
 
 
 def _shared_pool(quick: bool, jobs: int) -> AbstractContextManager[Executor | None]:
@@ -102,7 +102,7 @@ def _shared_pool(quick: bool, jobs: int) -> AbstractContextManager[Executor | No
 def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace) -> None:
     """Give experiments another number of points, or refuse."""
     if fixed := [name for name, experiment in chosen.items() if not experiment.sizable]:
-        parser.error(f"--size is not for {', '.join(fixed)}, whose points are the paper's.")
+        parser.error(f"--size is not available for {', '.join(fixed)}, which use the points of the paper.")
     if arguments.quick:
         parser.error("--size: quick forms have their own.")
     if arguments.size < 1:
@@ -118,7 +118,7 @@ def _check_patterns(
     pieces = [cell.name for each in chosen.values() for cell in each.cells(arguments.data, arguments.quick)]
     for pattern in arguments.only:
         if not any(fnmatchcase(piece, pattern) for piece in pieces):
-            parser.error(f"--only: no piece fits {pattern!r}. They are {_listed(pieces)}.")
+            parser.error(f"--only: no piece matches {pattern!r}. The pieces are {_listed(pieces)}.")
 
 
 def _listed(pieces: Sequence[str]) -> str:
@@ -154,7 +154,7 @@ def run(
         figure.savefig(folder.with_suffix(".png"), dpi=130)
         print(f"Picture in {folder.with_suffix('.png')}.")
         if paper is not None and arguments.store != "tables":
-            print(f"What it needs in {store(paper, name, experiment, found, arguments.only, FOLDER)}.")
+            print(f"Numbers of the picture are in {store(paper, name, experiment, found, arguments.only, FOLDER)}.")
     if paper is not None and arguments.store != "pictures" and experiment.tables(found):
         print(f"Tables of the page in {store_tables(paper, name, experiment, found, arguments.only, TABLES)}.")
     print(flush=True)

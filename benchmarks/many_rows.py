@@ -368,7 +368,11 @@ def main() -> None:
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' for none")
     parser.add_argument("--count", type=int, default=20, help="steps")
     parser.add_argument(
-        "--bits", type=int, default=0, choices=(0, 64), help="precision of this package's numbers; 0 is the default"
+        "--bits",
+        type=int,
+        default=0,
+        choices=(0, 64),
+        help="number of bits of this package's numbers; 0 selects the default",
     )
     parser.add_argument("--rounds", type=int, default=3, help="turns of `shared`, in which packages alternate")
     parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="kinds of `shared`")

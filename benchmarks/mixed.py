@@ -30,7 +30,7 @@ _MOST = 3000  # largest number of rows for a corrected evidence
 
 @dataclass(frozen=True)
 class Mixed:
-    """A mixed model with what R estimates.
+    """Mixed model with R's estimates.
 
     Attributes
     ----------
@@ -256,7 +256,7 @@ def run(mixed: Mixed) -> dict[str, float]:
     """Return differences from R."""
     with mixed.model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        held = [name for name in mixed.quadrature if name == "b"]  # only where it is not integrated
+        held = [name for name in mixed.quadrature if name == "b"]  # `b` without integration
         fit = pm.fit(method="laplace", hyper="map", hyperparameters=held, progressbar=False)
         there = pm.fit(0, method="ep", hyper="map", hyperparameters=held, start=mixed.quadrature, progressbar=False)
         few = there.classifier.n_points <= _MOST

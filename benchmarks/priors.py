@@ -109,7 +109,7 @@ def score(fit: Fit, gp: pm.gp.Latent, X: np.ndarray, y: np.ndarray, held_out: np
 class Priors(Experiment):
     """Every prior on every data set, with all finished results."""
 
-    title = "Priors when nothing is known, starts, and integration"
+    title = "Default priors, numbers of starts, and integration over hyperparameters"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         listed: list[Cell] = []
@@ -181,7 +181,7 @@ def densities(results: Mapping[tuple[Any, ...], Arrays], ard: bool) -> str:
         if any(row):
             cells = ["" if one is None else f"{one['best_mlpd'].mean():.3f} ({one['fold'].size})" for one in row]
             lines.append(f"| {' | '.join([*pair, *cells])} |")
-    return "\n".join([lines[0], "", *lines[1:], "", "In brackets the number of folds, of ten."])
+    return "\n".join([lines[0], "", *lines[1:], "", "Brackets contain the number of folds, of ten."])
 
 
 def comparison(results: Mapping[tuple[Any, ...], Arrays]) -> str:

@@ -88,8 +88,8 @@ def run(response: str, folder: Path) -> dict[str, float]:
     y = data[_RESPONSES[response]].to_numpy()
     theirs = [(np.array(stored[name]["Xf"])[:, 0], np.array(stored[name]["Z"])) for name in _TERMS]
     ours = [gpep.spline(data[name]) for name in _TERMS]
-    # A slope of mgcv's column is a slope here times the ratio of column lengths, and so are flat densities. Bends are
-    # compared where both are orthogonal to the line.
+    # The slope of mgcv's column is the slope of our column times the ratio of column lengths, which also scales the
+    # flat density. Bending columns are compared after projection onto the complement of the linear column.
     ratios = np.array([np.linalg.norm(a) / np.linalg.norm(b) for (a, _), (b, _) in zip(theirs, ours, strict=True)])
     size = np.array([np.linalg.norm(z - np.outer(a, a @ z) / (a @ a)) / np.linalg.norm(b)
                      for (a, z), (_, b) in zip(theirs, ours, strict=True)])  # fmt: skip

@@ -58,7 +58,7 @@ def floor(n: int, c: int, repeats: int, clock: Callable[[], float] = time.perf_c
         factor, _ = dpotrf(a, lower=1, overwrite_a=0)
         dpotri(factor, lower=1, overwrite_c=1)
 
-    return (c + 1) * best_time(one, max(repeats, 5), clock)  # it is short, and the unit of all other times
+    return (c + 1) * best_time(one, max(repeats, 5), clock)  # short, and the unit of all times
 
 
 def peak_memory(n: int, c: int) -> float:
@@ -144,7 +144,7 @@ def measure_others(n: int, c: int, repeats: int) -> dict[str, float]:
 
 
 def measure_one_function(n: int, repeats: int) -> list[dict[str, float | str]]:
-    """Cost of an iteration, and of a whole solve from cold, of the approximations of one latent function."""
+    """Cost of an iteration, and of a solve from a cold start, for the approximations of one latent function."""
     unit = floor(n, 0, repeats)
     k, mean, labels = problem(n, 2)
     rows: list[dict[str, float | str]] = []

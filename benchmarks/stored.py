@@ -171,7 +171,7 @@ def picture(paper: str, name: str) -> Figure:
     """Draw the figure of an experiment from its stored numbers."""
     figure = _experiment(paper, name).draw(read(paper, name)["found"])
     if figure is None:
-        raise ValueError(f"The file of {name} is not enough for its picture: store it again.")
+        raise ValueError(f"The file of {name} lacks numbers for its picture: store the results again.")
     return figure
 
 
@@ -198,9 +198,9 @@ def read_tables(paper: str, name: str, folder: Path = TABLES) -> dict[str, Any]:
 
 
 def page_tables(paper: str, name: str) -> dict[str, dict[str, Any]]:
-    """Tables of an experiment by key, with command, commits, columns and rows.
+    """Return tables of an experiment by key, with command, commits, columns and rows.
 
-    They come from the record of its tables, or are built from the record of its picture.
+    Tables come from the record of its tables, or are built from the record of its picture.
     """
     found: dict[str, dict[str, Any]] = {}
     if (paper, name) in stored():

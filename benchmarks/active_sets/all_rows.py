@@ -104,7 +104,7 @@ def by_active_rows(
 
 
 class AllRows(Experiment):
-    title = "What active rows lose beside all rows, at the same hyperparameters"
+    title = "Loss by active rows compared with all rows, at the same hyperparameters"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         common: dict[str, Any] = {"data": data, "size": [60, 60] if quick else None}
@@ -129,7 +129,7 @@ class AllRows(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
-            "| data | rows | chosen by | mean log density | less than by all rows | accuracy | seconds |",
+            "| data | rows | chosen by | mean log density | loss compared with all rows | accuracy | seconds |",
             "| --- " * 7 + "|",
         ]
         record: dict[str, Any] = {}
@@ -158,8 +158,9 @@ class AllRows(Experiment):
             if (run := found.get(f"{name}, {MAXIMUM}")) is not None
         )
         notes = (
-            "Seconds are of a choice with the predictions by all numbers of rows. Standard errors are over held-out "
-            f"points. log σ², log ℓ of the highest evidence of some rows, and in brackets those used: {maxima}."
+            "Seconds are for one selection of rows with the predictions by all numbers of rows. Standard errors are "
+            "over held-out points. log σ² and log ℓ with the highest evidence of some rows, and in brackets the "
+            f"values used: {maxima}."
         )
         return record, "\n".join([*lines, "", notes])
 

@@ -72,13 +72,13 @@ def predictions(
     k.flat[:: n + 1] += JITTER * v
     likelihood = SoftmaxLikelihood()
     options = WAYS[way] | {"liquid": min(WAYS[way]["liquid"], active)}
-    # equally many sites of a function, for any rows
+    # This limit gives each function the same number of sites, whatever rows are selected.
     ivm = IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, criterion="information", **options)
     prior = DenseRows(k, np.zeros((classes, n)))
     solution = ivm.solve(prior, split.y, likelihood=likelihood, random_seed=seed)
     cross = covariance(split.Xnew, split.X[solution.selection.rows])
     found = []
-    if way == "separate":  # the first rows of a longer run differ from a shorter run
+    if way == "separate":  # A longer run does not begin with the rows of a shorter run.
         counts = (len(solution.selection.rows),)
     for mean, cov in by_first_rows(ivm, solution, cross, v, counts):
         p, _ = likelihood.probabilities(mean, cov, tolerance=1e-3)
@@ -159,8 +159,8 @@ class EvenDigits(Experiment):
             lines.append(f"| {v:g}, {w:g} | {len(runs)} | {shown} |")
             record[f"{v:g}, {w:g}"] = {"mean": mean.tolist(), "splits": len(runs)}
         notes = [
-            "Probability is the mean of that of the label, entropies are those of the predictions, and in brackets are "
-            "the smallest and the largest of the splits.",
+            "Probability is the mean probability of the label. Entropies are of the predictions. Brackets contain the "
+            "smallest and the largest value over splits.",
             f"Orders: {orders(record)}.",
         ]
         lines += ["", *notes, "", *_of_other_ways(found)]

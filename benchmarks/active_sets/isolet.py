@@ -129,7 +129,8 @@ class Isolet(Experiment):
             lines.append(f"| {WHOLE} | 1 | {shown} | {float(whole['seconds']):.0f} | {float(whole['MB']):.0f} |")
             record[WHOLE] = whole["scores"].tolist()
         note = (
-            f"The paper prints an error of {100 * PRINTED:.2f} % with 2000 rows, chosen by their labels' probability."
+            f"The paper prints an error of {100 * PRINTED:.2f} % with 2000 rows, selected by the probability of "
+            "their labels."
         )
         return record, "\n".join([*lines, "", note])
 

@@ -55,7 +55,7 @@ def sampled(split: Split, phi: Array, s: float, *, burn: int, draws: int, used: 
     """Class probabilities by Gibbs sampling, averaged over `used` of `draws` sweeps after `burn` sweeps."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     d = split.X.shape[1]
-    # inputs scaled by the relevances may have none
+    # The relevances are scaled into the inputs, since a relevance of 0 has no finite length scale.
     scaled, new = (np.ascontiguousarray(x * np.sqrt(2.0 * phi)) for x in (split.X, split.Xnew))
     with threadpool_limits(1), pm.Model():
         gp = pm.gp.Latent(cov_func=s * pm.gp.cov.ExpQuad(d, ls=1.0))

@@ -82,8 +82,8 @@ class Recovery(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
-            "| data set | method | log ls of the inputs that matter | of the others | log eta "
-            "| largest difference from all rows | mean log density | − all rows | accuracy | seconds |",
+            "| data set | method | log ls of relevant inputs | of irrelevant inputs | log eta | largest difference "
+            "from all rows | mean log density | − all rows | accuracy | seconds |",
             "| --- " * 10 + "|",
             f"| | truth | {_shown(TRUE[:-1])} | | {TRUE[-1]:.2f} | | | | | |",
         ]
@@ -108,7 +108,7 @@ class Recovery(Experiment):
                     f"| {at[-1]:.2f} | {far} | {row['density']:.4f} | {gap} | {row['accuracy']:.4f} "
                     f"| {float(run['seconds']):.0f} |"
                 )
-        note = "Largest differences are of log length scales of the inputs that matter, and of log eta."
+        note = "Largest differences are of log length scales of relevant inputs, and of log eta."
         return record, "\n".join([*lines, "", note])
 
 

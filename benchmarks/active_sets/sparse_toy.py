@@ -112,9 +112,9 @@ class SparseToy(Experiment):
             shown = " | ".join(f"{100 * mean:.1f} % ± {100 * sd:.1f}" for mean, sd in zip(*spread(error), strict=True))
             lines.append(f"| {variant} | {len(runs)} | {shown} | {100 * near:.0f} % |")
         notes = (
-            f"Means and standard deviations over starts, each with rows of its own or, as in the paper, on the {SAME}. "
-            "Near a boundary are active rows with r² in [0.05, 0.2] or [0.4, 0.7]. The paper prints an error of less "
-            "than 1 % after 30 active rows."
+            "Means and standard deviations over starts. Each start has its own rows or, as in the paper, uses the "
+            f"{SAME}. Active rows near a boundary have r² in [0.05, 0.2] or [0.4, 0.7]. The paper prints an error of "
+            "less than 1 % after 30 active rows."
         )
         return record, "\n".join([*lines, "", notes])
 

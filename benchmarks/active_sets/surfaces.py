@@ -103,8 +103,8 @@ class Surfaces(Experiment):
                 )
             lines.append("")
         lines.append(
-            "Mean log densities of held-out labels. Columns of log s are means over φ: of the densities themselves in "
-            f"the row of {GIBBS}, of differences from these in the others."
+            "Mean log densities of held-out labels. Columns of log s are means over φ: of densities in the row of "
+            f"{GIBBS}, and of differences from these densities in other rows."
         )
         return record, "\n".join(lines)
 

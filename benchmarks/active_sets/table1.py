@@ -1,10 +1,10 @@
 """Section 6.2 and table 1 of Girolami and Rogers: the toy and four UCI data sets by Laplace, VB and Gibbs sampling.
 
-A random 60 % of the rows are for training, and standardise all rows. The toy, whose numbers of points are not printed,
-has 80 random training points and 150 test points. Relevances exp{−Σ_d φ_d (x_d − x'_d)²} come from 50 steps of the mean
-field with the authors' weights or with weights of the utilities, and are then the same for all methods. In addition to
-the paper, relevances and a magnitude are at the maximum of the evidence of VB or nested EP. Gibbs sampling has 2000
-sweeps of burn-in and 1000 further sweeps, as in the paper's figures.
+A random 60 % of the rows are for training. All rows are standardised by the training rows. The toy, whose numbers of
+points are not printed, has 80 random training points and 150 test points. Relevances exp{−Σ_d φ_d (x_d − x'_d)²} come
+from 50 steps of the mean field with the authors' weights or with weights of the utilities, and are then the same for
+all methods. In addition to the paper, relevances and a magnitude are at the maximum of the evidence of VB or nested EP.
+Gibbs sampling has 2000 sweeps of burn-in and 1000 further sweeps, as in the paper's figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,8 +87,8 @@ class Table1(Experiment):
                 lines += own
             lines.append("")
         notes = (
-            "Means ± standard deviations over splits: error in %, and the sum of log probabilities of the labels that "
-            "were held out. Differences are means over splits with their standard errors."
+            "Means ± standard deviations over splits: error in %, and the sum of log probabilities of held-out "
+            "labels. Differences are means over splits with their standard errors."
         )
         return record, "\n".join([*lines, notes])
 

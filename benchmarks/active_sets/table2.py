@@ -105,7 +105,7 @@ def by_svm(data: str, name: str, seed: int, train: int | None, test: int) -> Arr
 
 
 class Table2(Experiment):
-    title = "Table 2 of Girolami and Rogers (2006): beside support vector machines"
+    title = "Table 2 of Girolami and Rogers (2006): comparison with support vector machines"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         size: dict[str, Any] = {"train": None, "test": TEST}
@@ -154,8 +154,8 @@ class Table2(Experiment):
                 record[f"{name}, {how}, {kind}"] = {"splits": len(runs), "errors": values[:, 0].tolist(),
                                                     "density": float(density), "seconds": float(seconds)}  # fmt: skip
         note = (
-            "Means ± standard deviations over splits; printed are the paper's over 20 splits, of the support vector "
-            "machines the best of the four that it quotes."
+            "Means ± standard deviations over splits. Printed numbers are the paper's, over 20 splits. For support "
+            "vector machines the printed number is the best of four in the paper."
         )
         return record, "\n".join([*lines, "", note])
 

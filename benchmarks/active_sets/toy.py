@@ -93,7 +93,7 @@ def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arra
             means = covariance(Xnew, X, phi) @ np.linalg.solve(k, step.latent.mean.T)
             columns["bound"].append(step.latent.bound)
             columns["phi"].append(phi)
-            # All classes have the same variance: the most probable one has the largest mean.
+            # All classes have the same variance, so the most probable class has the largest mean.
             columns["accuracy"].append((means.argmax(axis=1) == ynew).mean())
             columns["effective"].append(importance_estimate(step.log_weights[0])[1])
             theta = step.theta
@@ -134,13 +134,13 @@ class Toy(Experiment):
                 f"| {middle['largest_other']:.2g} | {middle['ratio']:.3g} | {middle['effective']:.1f} |"
             )
         notes = (
-            "Medians over data sets; of the accuracy the range as well. The bound is that of the evidence at the mean "
-            "of the relevances, without the constant by which the printed one is too low. The ratio is that of the "
-            "smaller of φ₁ and φ₂ to the largest of the eight others, all at the end; effective draws are (Σw)² / Σw², "
-            "the median over steps. In the last row no step was made. The paper prints an accuracy of "
-            f"{PRINTED:.2%}, of one data set, and says that "
-            "the bound converges steadily, that the eight irrelevant inputs are removed, and that accuracy follows the "
-            "bound. The Bayes rate is 99.78 %, if classes are uniform over their rings, which the paper does not say."
+            "Medians over data sets, and the range of the accuracy. The bound is the bound of the evidence at the "
+            "mean of the relevances, without the constant by which the printed bound is too low. The ratio is the "
+            "smaller of φ₁ and φ₂ divided by the largest of the other eight relevances, at the end. Effective draws "
+            "are (Σw)² / Σw², the median over steps. In the last row no step was made. The paper prints an accuracy "
+            f"of {PRINTED:.2%}, of one data set, and says that the bound converges steadily, that the eight irrelevant "
+            "inputs are removed, and that accuracy follows the bound. The Bayes rate is 99.78 %, if classes are "
+            "uniform over their rings, which the paper does not say."
         )
         return record, "\n".join([*lines, "", notes])
 

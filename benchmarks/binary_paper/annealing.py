@@ -38,8 +38,9 @@ POINTS = {
 """Data, likelihood, and log ℓ and log σ_f."""
 LONG = "long"
 PAPER = (
-    "The paper: starting from EP fewer temperatures are needed than from LA, and from that fewer than from the prior, "
-    "for regimes 4 to 6; in 7 to 9 there is no difference. And the evidence of EP hardly differs from that of MCMC."
+    "The paper states: in regimes 4 to 6 a start from EP needs fewer temperatures than a start from LA, and a start "
+    "from LA fewer than a start from the prior. In regimes 7 to 9 there is no difference. The evidence of EP hardly "
+    "differs from the evidence by MCMC."
 )
 
 
@@ -117,7 +118,7 @@ class Annealing(Experiment):
                 shown = " | ".join(f"{x[1]:.4f} ({z:.1f})" for x, z in zip(row, off, strict=True))
                 lines.append(f"| {regime} | {float(cell['exact']):.4f} | {start} | {shown} |")
         lines += [
-            "", "In brackets, how many standard errors the estimate is away from the exact value.", "",
+            "", "Brackets contain the distance of the estimate from the exact value, in standard errors.", "",
             "## Data", "",
             "| data (log ℓ, log σ_f) | likelihood | EP | start | temperatures | annealed | effective runs "
             "| thermodynamic |",

@@ -28,8 +28,8 @@ METHODS = {
 TREATMENTS = ("map", "ccd")
 READING = (
     "Squared exponential covariance, `gpep.default_priors`, hyperparameters at the maximum of evidence times priors "
-    "(map), or integrated over by a central composite design around it (ccd). Information in bits, and CPU seconds of "
-    "the fit, with reading the model, and without predictions and the compiling of kernels."
+    "(map), or integrated over by a central composite design around it (ccd). Information is in bits. CPU seconds of "
+    "the fit include reading the model, and exclude predictions and compilation."
 )
 WARM = 12  # points of a first fit that compiles
 

@@ -15,11 +15,11 @@ from benchmarks.paper.data import Split
 
 Array = np.ndarray
 
-JITTER = 1e-6  # added to the diagonal, as in `pm.gp.Latent` and in the paper's FV
+JITTER = 1e-6  # Number added to the diagonal, as in `pm.gp.Latent` and in the paper's factorial variational method.
 
 
 class Pairs(NamedTuple):
-    """Quantities that covariances depend on, for pairs of points in arrays that broadcast."""
+    """Squared distances, inner products and norms of pairs of points, in arrays that broadcast."""
 
     squared: Array
     """Squared distances."""
@@ -32,17 +32,17 @@ class Pairs(NamedTuple):
 
     @classmethod
     def between(cls, X: Array, Z: Array) -> Self:
-        """All pairs (m, n) of points X (m, d) and Z (n, d)."""
+        """Return all pairs (m, n) of the points X (m, d) and Z (n, d)."""
         return cls(cdist(X, Z, "sqeuclidean"), X @ Z.T, (X**2).sum(1)[:, None], (Z**2).sum(1))
 
     @classmethod
     def same(cls, X: Array) -> Self:
-        """Each point with itself, (m,)."""
+        """Return the pairs of each point with itself, (m,)."""
         norms = (X**2).sum(1)
         return cls(np.zeros(len(X)), norms, norms, norms)
 
     def over(self, lengthscale: float) -> Self:
-        """The same quantities for inputs divided by a length scale."""
+        """Return these quantities for inputs divided by a length scale."""
         return type(self)(*(x / lengthscale**2 for x in self))
 
 
@@ -57,7 +57,7 @@ def _matern52(pairs: Pairs) -> Array:
 
 
 def _neural_network(pairs: Pairs) -> Array:
-    """The arcsine covariance, whose bias is also divided by ℓ: `pairs` are of (1, x) / ℓ."""
+    """Return the arcsine covariance of `pairs` of the vectors (1, x) / ℓ: the bias is also divided by ℓ."""
     return np.arcsin(pairs.inner / np.sqrt((1.0 + pairs.left) * (1.0 + pairs.right)))
 
 
@@ -71,11 +71,11 @@ COVARIANCES: dict[str, Callable[[Pairs], Array]] = {
     "squared exponential": lambda pairs: np.exp(-0.5 * pairs.squared),
     "neural network": _neural_network,
 }
-"""Covariance functions at σ_f = 1, from pairs of points divided by ℓ."""
+"""Covariance functions at σ_f = 1, by name; their argument are pairs of points divided by ℓ."""
 
 
 class Prior(NamedTuple):
-    """Prior covariances of training points (n, n) and between test and training points (m, n), and variances (m,)."""
+    """Prior covariances of training points (n, n) and with test points (m, n), and variances of test points (m,)."""
 
     k: Array
     cross: Array
@@ -101,11 +101,11 @@ class Priors:
         self._unit = lru_cache(maxsize=1)(self._compute)
 
     def unit(self, log_lengthscale: float) -> Prior:
-        """Covariances at σ_f = 1 without the jitter. Those of the last log ℓ are stored."""
+        """Return covariances at σ_f = 1 without the jitter. The covariances at the last log ℓ are stored."""
         return self._unit(log_lengthscale)
 
     def at(self, log_lengthscale: float, log_magnitude: float) -> Prior:
-        """The prior at log ℓ and log σ_f."""
+        """Return the prior at log ℓ and log σ_f."""
         scale = np.exp(2.0 * log_magnitude)
         k, cross, variance = (scale * values for values in self.unit(log_lengthscale))
         k.flat[:: len(k) + 1] += JITTER

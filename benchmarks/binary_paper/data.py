@@ -31,8 +31,8 @@ DRAWN = {
 USPS = "usps35"
 TITLES = {name: source.title for name, source in DRAWN.items()} | {USPS: "USPS 3 vs. 5"}
 NOTE = (
-    "USPS 3 vs. 5 has the paper's split, and its pixels as they are; the splits of the other sets are not published: "
-    "ours are random draws of the same sizes, with inputs standardised by the points to learn from."
+    "USPS 3 vs. 5 has the paper's split, and unscaled pixels. The splits of the other data sets are not published. "
+    "They are random draws of the same sizes here, with inputs standardised by the training points."
 )
 
 

@@ -103,8 +103,8 @@ class Figures2To5(Experiment):
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         record: dict[str, Any] = {}
         lines = [
-            "Log evidences, in brackets the lower bound of Jensen where it is another number, and, after /, the mean "
-            "of f_1 and its standard deviation relative to the exact ones.", "",
+            "Log evidences; Jensen's lower bound in brackets if it differs; and after / the mean and standard "
+            "deviation of f_1, divided by the exact values.", "",
         ]  # fmt: skip
         for likelihood in LINKS:
             if likelihood not in found:

@@ -75,7 +75,7 @@ def chain(
     prior = Priors(split, "squared exponential").at(*setting)
     logging.getLogger("pymc").setLevel(logging.ERROR)  # show the progress of cells only
     with warnings.catch_warnings():
-        # about copies of models with Gaussian processes, and problems that the report shows
+        # PyMC warns about copies of models with Gaussian processes, and about problems that the report shows.
         warnings.simplefilter("ignore")
         with pm.Model():
             kernel = np.exp(2.0 * setting[1]) * pm.gp.cov.ExpQuad(split.X.shape[1], ls=np.exp(setting[0]))
@@ -157,8 +157,8 @@ class Figures6To8(Experiment):
             record[figure] = own
             lines.append("")
         lines.append(
-            "Slopes are of the method's means over MCMC's through the origin. Where the difference of p towards 1/2 is "
-            "positive the method is less confident than MCMC."
+            "Slopes are of the method's means over MCMC's through the origin. If the difference of p towards 1/2 is "
+            "positive, the method is less confident than MCMC."
         )
         return record, "\n".join(lines)
 

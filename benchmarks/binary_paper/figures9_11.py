@@ -178,28 +178,28 @@ def _claims(by_method: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     errors = xr.concat([where[method]["errors"] for method in GAUSSIAN], "method")
     spread = (errors.max("method") - errors.min("method")).where(both)
     claims = {
-        "points where EP's evidence is the highest, by no less than 0.01": _part(ep > highest - 0.01, both),
+        "points where EP's evidence is the highest, by at least 0.01": _part(ep > highest - 0.01, both),
         "most by which another is above EP's": float(np.nanmax(highest - ep)),
-        "evidence of EP: change over the last 1 of log σ_f, smallest and largest": _flat(where["EP"]),
+        "evidence of EP: change over the last unit of log σ_f, smallest and largest": _flat(where["EP"]),
         "the same for LA": _flat(where["LA"]),
         "the same for KL": _flat(where["KL"]),
         "bound of VB's Gaussian above VB's own": _part(
             (where["VB"]["bound"] >= where["VB"]["evidence"]).values, both
         ),
-        "bound of KL at least that of the others' Gaussians": _part(
+        "bound of KL at least as high as the bounds by the Gaussians of other methods": _part(
             np.all([(where["KL"]["bound"] - where[m]["bound"] >= -1e-6 * (1 + abs(where[m]["bound"]))).values
                     for m in ("LA", "EP", "VB")], axis=0), both,
         ),
         "largest and median difference of errors between LA, EP, KL and VB": [
             float(spread.max()), float(spread.median())
         ],
-        "errors of FV less EP's: median, largest": [
+        "errors of FV minus errors of EP: median, largest": [
             float((where["FV"]["errors"] - where["EP"]["errors"]).median()),
             float((where["FV"]["errors"] - where["EP"]["errors"]).max()),
         ],
-        "information of KL less EP's: smallest, median, largest": _three(where["KL"], where["EP"]),
-        "information of LA less EP's: smallest, median, largest": _three(where["LA"], where["EP"]),
-        "information of VB less EP's: smallest, median, largest": _three(where["VB"], where["EP"]),
+        "information of KL minus information of EP: smallest, median, largest": _three(where["KL"], where["EP"]),
+        "information of LA minus information of EP: smallest, median, largest": _three(where["LA"], where["EP"]),
+        "information of VB minus information of EP: smallest, median, largest": _three(where["VB"], where["EP"]),
     }  # fmt: skip
     return claims
 

@@ -71,13 +71,14 @@ WHOSE: dict[str, dict[str, str]] = {
 }
 """Variants that represent methods."""
 READING = (
-    "A trial is a data set, a likelihood and a covariance function; in each, the information in bits that a method has "
-    "at its best point of the grid. Counted are the trials where that is below the mean, or the median, of the seven "
-    "methods, and in brackets those where it is below by more than 0.001 bit. The authors' code differs from the text "
-    "in label regression and naive TAP; with it, the seven are those of the code. It also ends the factorial method "
-    "and naive TAP after a hundred steps. The program of May 2007 has other steps. All methods are compared on "
-    "the same points of the grid. Left out are solves that did not converge, or that the factorial method refuses "
-    "because rounding leaves its bound no digits; a method with none left has 0 bit."
+    "A trial is a data set, a likelihood and a covariance function; its result is the information in bits at the best "
+    "point of the grid, for each method. The table counts trials in which this information is below the mean, or the "
+    "median, of the seven methods. Brackets contain the number of trials in which it is below by more than 0.001 bit. "
+    "The authors' code differs from the text in label regression and naive TAP; rows for the code compare the seven "
+    "methods of the code. It also ends the factorial method and naive TAP after a hundred steps. The program of May "
+    "2007 has other steps. All methods are compared on the same points of the grid. Solves that did not converge are "
+    "left out, and solves by the factorial method whose bound has only rounding errors. A method without remaining "
+    "solves has 0 bit."
 )
 
 
@@ -231,7 +232,7 @@ class Summary(Experiment):
                 )  # fmt: skip
             names = [f"{TITLES[trial.data]}, {trial.covariance}" for trial in own]
             ax.set_xticks(range(len(own)), names, rotation=90, fontsize=6)
-            ax.set(ylabel="best information less EP's, bits", title=likelihood)
+            ax.set(ylabel="best information minus EP's, bits", title=likelihood)
             ax.axhline(0.0, color="black", linewidth=0.6)
         axes[0].legend(ncols=len(METHODS))
         return figure

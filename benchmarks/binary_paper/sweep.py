@@ -1,4 +1,4 @@
-"""Methods over hyperparameters of one data set: evidence, Jensen's bound, and predictions of held-out labels."""
+"""Evidence, Jensen's bound and predictions of held-out labels on a grid of hyperparameters, for each method."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ Array = np.ndarray
 
 LOG_LENGTHSCALES = (0.0, 5.0)
 LOG_MAGNITUDES = (-1.0, 5.0)
-"""Limits of the grid, which the paper does not state. They include all points that the text names."""
+"""Limits of log ℓ and log σ_f on the grid. The paper does not state them; they include all points named in its text."""
 MEASURES = ("evidence", "bound", "printed", "information", "errors", "converged", "iterations", "point_seconds")
 COORDINATES = ("log_lengthscale", "log_magnitude")
 
 
 def grid(lengthscales: int, magnitudes: int) -> list[list[float]]:
-    """Points (log ℓ, log σ_f) of a grid. Successive points are neighbours."""
+    """Return the points (log ℓ, log σ_f) of a grid, ordered so that successive points are neighbours."""
     axes = np.linspace(*LOG_LENGTHSCALES, lengthscales), np.linspace(*LOG_MAGNITUDES, magnitudes)
     return _points([axis.tolist() for axis in axes])
 
@@ -37,20 +37,20 @@ def _points(axes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[list[float]]]:
-    """The points of a grid in two parts: alternate points in either direction, and the rest."""
+    """Return the points of a grid in two parts: alternate points in both directions, and all other points."""
     points = grid(lengthscales, magnitudes)
     first = every_other(points)
     return first, [point for point in points if point not in first]
 
 
 def every_other(points: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Alternate points of a grid in either direction, in their order."""
+    """Return alternate points of a grid in both directions, in the order of the grid."""
     coarse = [sorted({point[axis] for point in points})[::2] for axis in range(2)]
     return [list(point) for point in points if point[0] in coarse[0] and point[1] in coarse[1]]
 
 
 def beyond(coarse: Sequence[Sequence[float]], more: int) -> list[list[float]]:
-    """Points around a grid with its steps: further lines and columns at each of its sides."""
+    """Return points that extend a grid by `more` lines and columns at each side, with the steps of the grid."""
     axes = [_longer(sorted({point[axis] for point in coarse}), more) for axis in range(2)]
     return [point for point in _points(axes) if point not in coarse]
 
@@ -64,11 +64,11 @@ def sweep(
     data: str, name: str, number: int, likelihood: str, covariance: str, points: Sequence[Sequence[float]],
     methods: Sequence[str], size: list[int] | None = None, rough: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """`MEASURES` (methods, points). Each solve starts from earlier solves of its method.
+    """Return `MEASURES` (methods, points). Each solve starts from earlier solves of the same method.
 
-    With `rough` results have the digits of a table only, see `benchmarks.binary_paper.paths.TOLERANCES`.
-    `point_seconds` are processor seconds with predictions. `printed` is for the factorial method, and NaN for other
-    methods.
+    If `rough`, results have only as many correct digits as a table shows, see
+    `benchmarks.binary_paper.paths.TOLERANCES`. `point_seconds` are processor seconds with predictions. `printed` is for
+    the factorial method, and NaN for other methods.
     """
     split = load(name, data, number, size)
     return {"held_out": split.ynew.size} | sweep_split(split, likelihood, covariance, points, methods, rough)
@@ -78,7 +78,7 @@ def sweep_split(
     split: Split, likelihood: str, covariance: str, points: Sequence[Sequence[float]], methods: Sequence[str],
     rough: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """`sweep` for a split that is given."""
+    """Return the result of `sweep` for a given split."""
     priors, link = Priors(split, covariance), LINKS[likelihood]
     found = {measure: np.full((len(methods), len(points)), np.nan) for measure in MEASURES}
     paths: list[Path] = [
@@ -105,12 +105,12 @@ def sweep_split(
 
 
 def log_density(link: TwoClasses, mean: Array, variance: Array, labels: Array) -> Array:
-    """Log probabilities (m,) of labels under Gaussians of latent values, accurate in the far tail."""
+    """Return log probabilities (m,) of labels for Gaussian latent values, accurate in the far tail."""
     return link.log_tail(mean[:, None], variance[:, None, None], labels)
 
 
 def gathered(parts: Sequence[Arrays]) -> dict[str, xr.Dataset]:
-    """Results of sweeps over parts of a grid, by method, over `COORDINATES`. NaN where nothing was computed."""
+    """Return results of sweeps over parts of a grid as arrays over `COORDINATES`, by method; NaN at other points."""
     axes = [sorted({float(point[axis]) for part in parts for point in part["points"]}) for axis in range(2)]
     grids = {}
     for method in dict.fromkeys(str(name) for part in parts for name in part["methods"]):
@@ -129,7 +129,10 @@ def gathered(parts: Sequence[Arrays]) -> dict[str, xr.Dataset]:
 
 
 def peak(values: xr.DataArray, sign: float = 1.0) -> dict[str, float]:
-    """Coordinates of the largest value, or of the smallest for sign −1. Of ties, the first."""
+    """Return the coordinates of the largest value, or of the smallest value if `sign` is −1.
+
+    In a tie the first point wins.
+    """
     at = np.unravel_index(np.nanargmax(sign * values.values), values.shape)
     return {str(dim): float(values[dim].values[i]) for dim, i in zip(values.dims, at, strict=True)}
 

@@ -24,11 +24,11 @@ PAPER = {"LA": "1", "EP": "10", "VB": "8", "KL": "150", "FV": "4", "LR": "", "TA
 RUNS, TEMPERATURES = 10, 200
 NOTE = (
     "As in the paper, an average over nine regimes and both likelihoods for each data set, relative to LA, and the "
-    "average of these. Which hyperparameters they are is not stated: here the length scales are those of figure 3 "
-    "relative to the distance of its two points, with the median distance of the data for that. Time of one process "
-    "with one thread, the best of several solves from a cold start. MCMC is annealing, by which the paper finds its "
-    f"evidences: {RUNS} runs from the prior, with a sweep of elliptical slices at each of {TEMPERATURES} temperatures. "
-    "The paper does not say how many it has."
+    "average of these. The paper does not state the hyperparameters. Here the ratio of length scale and distance is "
+    "that of figure 3, with the median distance of the data in place of the distance of two points. Times are of one "
+    "process with one thread, the best of several solves from a cold start. MCMC is annealing, which the paper uses "
+    f"for its evidences: {RUNS} runs from the prior, with a sweep of elliptical slice sampling at each of "
+    f"{TEMPERATURES} temperatures. The paper does not state its numbers of runs and temperatures."
 )
 
 

@@ -31,12 +31,12 @@ TITLES = {
 }
 NOTES = {
     "usps357": (
-        "Digits 3 and 5 are split as in the paper; which 7s are for training is a random draw of as many, because the "
-        "paper's partition of them could not be had."
+        "Digits 3 and 5 are split as in the paper; the training images of digit 7 are a random draw of the same "
+        "number, because the paper's partition is not available."
     ),
     "usps10": (
-        "Digits 3 and 5 are split as in the paper; of the others, random draws of as many are for training, because "
-        "the paper's partition of them could not be had."
+        "Digits 3 and 5 are split as in the paper; the training images of other digits are random draws of the same "
+        "numbers, because the paper's partition is not available."
     ),
 }  # fmt: skip
 

@@ -139,7 +139,7 @@ def differences(name: str, folder: str, size: int, chunk: int, chunks: int) -> A
 
 
 class Figure1(Experiment):
-    title = "Figure 1: tilted moments, less those of a product rule in c + 1 dimensions (QF10)"
+    title = "Figure 1: tilted moments, minus the moments by a product rule in c + 1 dimensions (QF10)"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         sizes = {"glass": 4, "usps357": 40} if quick else {"glass": 0, "usps357": 0}
@@ -165,9 +165,9 @@ class Figure1(Experiment):
                 lines.append("Not computed.")
             texts.append("\n".join(lines))
         texts.append(
-            "The paper shows its differences in a picture only, and says: quadratures are well calibrated, their "
-            "differences are small with enough nodes, and inner EP matches means and covariances and has a small bias "
-            "in the normaliser. The average of means and of covariances is not in the table: it is the same for all "
+            "The paper shows the differences in a picture, and states: quadratures are well calibrated, their "
+            "differences are small with enough nodes, and inner EP matches means and covariances, with a small bias "
+            "of the normaliser. The average of means and of covariances is not in the table: it is the same for all "
             "rules, because a label does not change the sum of the means or of the covariances over classes."
         )
         return record, "\n\n".join(texts)

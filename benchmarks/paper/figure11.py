@@ -48,8 +48,8 @@ class TenDigits(ScoreExperiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         note = (
-            f"{data.NOTES['usps10']} The number is that of the points to learn from, a random subset; in the paper "
-            "there are 4649."
+            f"{data.NOTES['usps10']} The number is the number of training points, a random subset. The paper has 4649 "
+            "training points."
         )
         return scores.report(found, self.order, STATEMENTS, {name.split(".")[0]: note for name in found})
 

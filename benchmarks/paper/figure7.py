@@ -112,11 +112,11 @@ class Figure7(Experiment):
             lines += ["", f"Largest at the edge of the grid, and perhaps larger outside: {which}."]
         notes = (
             f"{PAPER}\n\n{NOTES['usps357']} Inputs are the pixels as they are, from −1 to 1, and not standardised: the "
-            "evidence is then about what the paper's contours say. Test density is the log predictive density of the "
-            "held-out labels. Stars in the picture are the largest values of the grid, the first of them where several "
-            "are equal. The peaks are those of the grid, which is no finer than that. Evidences of LA are of another "
-            "likelihood than the others'; VB's are lower bounds. Points of the grid that did not converge are left "
-            "out, and so are rows that were not computed."
+            "evidence then nearly agrees with the paper's contours. Test density is the log predictive density of the "
+            "held-out labels. Stars in the picture mark the largest value on the grid; in a tie, the first. Peaks are "
+            "points of the grid. Evidences of LA are of another likelihood than those of other methods. Evidences of "
+            "VB are lower bounds. Points of the grid that did not converge are left out, and rows that were not "
+            "computed."
         )
         return record, "\n".join([*lines, "", notes])
 

@@ -150,14 +150,14 @@ class Figure8(Experiment):
         if left_out := [f"{damping}" for damping in DAMPING if dampings and damping not in dampings]:
             lines += ["", f"Nothing was computed with δ = {', '.join(left_out)}, which the quick form leaves out."]
         notes = (
-            f"{PAPER}\n\n{NOTES['usps357']} Its inputs are the pixels as they are, from −1 to 1 (see figure 7); those "
-            "of Glass are standardised, and a random half is for training. log σ² = 8, log ℓ = 2.5. “IEP of the paper” "
-            "damps ν and π alone and leaves the level of all classes together to the iteration, which is slow in it; "
-            "“IEP” is this package's, which solves for that level in each iteration. The common level is what drifts. "
-            "Both have the same fixed point. Converged values are those of the accelerated iteration of the same "
-            "method; mlpd is the mean log predictive density of the held-out labels. A dash means that an iteration "
-            "failed before, that there were no more, or that there is nothing to compare with; columns of nothing but "
-            "dashes are left out."
+            f"{PAPER}\n\n{NOTES['usps357']} Inputs of USPS are pixels from −1 to 1, not standardised (see figure 7). "
+            "Inputs of Glass are standardised, and a random half is for training. log σ² = 8, log ℓ = 2.5. “IEP of "
+            "the paper” damps only ν and π. Its iteration changes the common level of all classes slowly, so this "
+            "level drifts. “IEP” is the method of this package, which solves for the common level in each iteration. "
+            "Both have the same fixed point. Converged values are from the accelerated iteration of the same method. "
+            "mlpd is the mean log predictive density of held-out labels. A dash means that an earlier iteration "
+            "failed, that the iteration had ended, or that no other value exists for a comparison. Columns that "
+            "contain only dashes are left out."
         )
         return record, "\n".join([*lines, "", notes])
 

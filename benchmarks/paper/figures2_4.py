@@ -108,7 +108,7 @@ def _predicted(x: Array, model: pm.Model, gp: pm.gp.Latent, fits: Mapping[str, A
 
 
 def _boundary(fit: Any, gp: pm.gp.Latent) -> Array:
-    """The input (1,) where class 2 has probability 0.47 and class 3 most of the rest."""
+    """Input (1,) at which class 2 has probability 0.47 and class 3 most of the remaining probability."""
     x = np.linspace(1.5, 4.0, 501)
     p = fit.predict(gp, x[:, None])["p"].values
     far = np.abs(p[:, 1] - PAPER["x_j"]["EP"]) + (p[:, 0] > p[:, 2])
@@ -148,7 +148,10 @@ class Figures2to4(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         record: dict[str, Any] = {"sets": {name: _at_positions(cell) for name, cell in found.items()}}
-        lines = ["The paper's points are not published, so that ours are other draws from the same distributions.", ""]
+        lines = [
+            "The paper's points are not published. The points here are other draws from the same distributions.",
+            "",
+        ]
         own = record["sets"].get(_PICTURED)
         lines += [f"## The points of the picture (seed {PICTURE})", "", *(_one(own) if own else ["Not computed."]), ""]
         record["all"], text = _all(record["sets"])
@@ -181,7 +184,7 @@ def _at_positions(cell: Arrays) -> dict[str, Any]:
 
 def _one(own: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"| position | its class | probability of | {' | '.join(f'{m} (paper)' for m in METHODS)} |",
+        f"| position | class of the label | probability of | {' | '.join(f'{m} (paper)' for m in METHODS)} |",
         "| --- " * 6 + "|",
     ]
     for name, label in CLASS_OF.items():
@@ -202,7 +205,7 @@ def _all(drawn: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     bad = [name for name, own in drawn.items() if not _trusted(own)]
     lines = [f"## {len(drawn)} sets of points", ""]
     if bad:
-        lines += [f"Chains or fits not to be trusted (r-hat, effective size, convergence): {', '.join(bad)}.", ""]
+        lines += [f"Unreliable chains or fits (r-hat, effective size, convergence): {', '.join(bad)}.", ""]
     if not drawn:
         return {}, [*lines, "Not computed."]
     lines += ["| probability | method | median | smallest | largest | paper |", "| --- " * 6 + "|"]

@@ -44,10 +44,11 @@ SHOWN = 2000  # draws of the latent values for contours
 R_HAT, ESS = 1.01, 400  # limits beyond which the report names a chain
 
 PAPER = (
-    "The paper (section 5.3): EP is the most accurate; IEP underestimates probabilities of training points a little "
-    "and does well on test points; VB and LA underestimate those of test points; LA-TKP clearly improves LA. As there, "
-    "LA and LA-TKP are compared with MCMC for the softmax, which is their model, and the others with MCMC for the "
-    "multinomial probit; last, LA with the latter too. The paper prints no figures."
+    "The paper (section 5.3): EP is the most accurate; IEP slightly underestimates probabilities of training points "
+    "and is accurate at test points; VB and LA underestimate probabilities of test points; LA-TKP clearly improves "
+    "LA. As in the paper, LA and LA-TKP are compared with MCMC for the softmax, which is their model, and other "
+    "methods with MCMC for the multinomial probit. LA is also compared with MCMC for the multinomial probit. The "
+    "paper prints no numbers."
 )
 
 
@@ -97,7 +98,7 @@ def sample(
     points, prior = points_and_prior(data, size)
     logging.getLogger("pymc").setLevel(logging.ERROR)  # show the progress of cells only
     with warnings.catch_warnings():
-        # about copies of models with Gaussian processes, and problems that the table shows
+        # PyMC warns about copies of models with Gaussian processes, and about problems that the table shows.
         warnings.simplefilter("ignore")
         with pm.Model():
             kernel = np.exp(LOG_VARIANCE) * pm.gp.cov.ExpQuad(points.X.shape[1], ls=np.exp(LOG_LENGTHSCALE))
@@ -202,13 +203,13 @@ class Figures5And6(Experiment):
             f"MCMC, {short}: {q['chains']} chains of {q['draws']} draws; of the probabilities of labels r-hat is at "
             f"most {q['r_hat']:.3f}, the effective size at least {q['ess']:.0f}, their Monte Carlo error "
             f"{q['error']:.4f} on average and {q['largest_error']:.4f} at most; {q['diverging']} divergences"
-            + ("." if q["good"] else ". THESE CHAINS ARE TOO SHORT: do not trust what is compared with them.")
+            + ("." if q["good"] else ". THESE CHAINS ARE TOO SHORT: do not trust comparisons with them.")
             for short, q in record["chains"].items()
         ] or ["There are no chains."]
         notes = (
             f"{PAPER}\n\n{NOTES['usps357']} Inputs are the pixels as they are, from −1 to 1 (see figure 7). For LA-TKP "
-            "each point takes as long as three fits. In figure 6 the point is the one of digit 5 whose label MCMC "
-            "finds least probable."
+            "each point takes as long as three fits. Figure 6 shows the image of digit 5 whose label has the lowest "
+            "probability by MCMC."
         )
         return record, "\n".join([*lines, "", *(f"{line}\n" for line in chains), notes])
 

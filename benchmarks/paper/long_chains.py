@@ -26,7 +26,7 @@ CHAINS = {
 SPREAD = 1.0  # standard deviation of the log hyperparameters of starts
 SHARES = (0.125, 0.25, 0.5, 1.0)  # first fractions of a chain for which r-hat is computed
 SHOWN = 1000  # draws of a chain in the picture
-SHORT = 0.15  # with smaller length scales, points that differ in one input are distinguished
+SHORT = 0.15  # Length scale below which points that differ in one input have nearly independent latent values.
 
 
 class LongChains(Experiment):
@@ -78,8 +78,8 @@ class LongChains(Experiment):
             both = density(np.mean([x["p"] for x in chains], axis=(0, 1)), chains[0]["y"])
             record[name]["mlpd"] = both
             lines += ["", f"All chains together: {both:.3f}.", ""]
-        lines.append(f"Fold 0. Chains start at hyperparameters whose logarithms are spread by {SPREAD:g} around those "
-                     "that all fits start from.")  # fmt: skip
+        lines.append("Fold 0. Chains start at random hyperparameters. Their logarithms have a standard deviation of "
+                     f"{SPREAD:g} around the initial values of fits.")  # fmt: skip
         return record, "\n".join(lines)
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:

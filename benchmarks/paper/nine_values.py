@@ -40,7 +40,7 @@ IEP_OF_THE_PAPER = "IEP of the paper"
 PAPER = (
     "The paper (section 5.4): LA was the fastest, EP and VB took about three times as long, and MCMC more than a "
     "hundred times; LA-TKP takes c + 1 times the processor time of LA for each point that it predicts; EP took fewer "
-    "outer iterations than IEP. It does not say which nine values it had."
+    "outer iterations than IEP. It does not state its nine values."
 )
 
 
@@ -163,9 +163,9 @@ class NineValues(Experiment):
                 f"| {cell['LA-TKP, a point'] / unit:.2f} |"
             )
         notes = (
-            f"{PAPER}\n\n{NOTES['usps357']} Pixels are as they are. All begin from nothing, and have one thread. MCMC "
-            f"is one chain of Gibbs sampling, {SWEEPS} sweeps after {BURN}, of which the median over latent values "
-            "says how many make an effective draw. A † is a solve that did not converge."
+            f"{PAPER}\n\n{NOTES['usps357']} Pixels are not standardised. All methods start cold, with one thread. MCMC "
+            f"is one chain of Gibbs sampling, with {SWEEPS} sweeps after {BURN}. The number of sweeps for an effective "
+            "draw is the median over latent values. A † marks a solve that did not converge."
         )
         return record, "\n".join([*lines, "", notes, *(f"\n{each}" for each in self.tables(found).values())])
 

@@ -20,12 +20,13 @@ SEED = 1  # seed of the intervals, so that reports are reproducible
 INTERVAL = (0.025, 0.975)
 R_HAT, ESS = 1.05, 100.0  # chains beyond one of these limits are called bad
 READING = (
-    "mlpd is the mean log predictive density of the held-out labels, accuracy the share of them that has the largest "
-    "probability; “− EP” are differences to EP on the same points. In brackets are 95 % intervals. Those of the mlpd "
-    "and its differences are from the Bayesian bootstrap; those of an accuracy from a Beta posterior of right and "
-    "wrong with a uniform prior; those of its differences from a Dirichlet posterior of worse, same and better with a "
-    "uniform prior, as in the paper, and of no width where all points are the same. Differences are in bold where the "
-    "interval leaves out 0, but never with bad chains, which have a †."
+    "mlpd is the mean log predictive density of the held-out labels, accuracy the share of labels with the largest "
+    "probability. Columns “− EP” are differences from EP on the same points. Brackets contain 95 % intervals. "
+    "Intervals of the mlpd and its differences are from the Bayesian bootstrap. Intervals of an accuracy are from a "
+    "Beta posterior of right and wrong predictions with a uniform prior. Intervals of differences of accuracies are "
+    "from a Dirichlet posterior of worse, equal and better predictions with a uniform prior, as in the paper; if all "
+    "points are equal, they have no width. A difference is bold if its interval excludes 0, except with bad chains, "
+    "which have a †."
 )
 
 
@@ -154,7 +155,7 @@ def report(
         lines += _markdown(methods, figures)
     lines += [
         "## The paper's statements", "",
-        "Differences of the first method to the second, on the data sets that the statement is about.", "",
+        "Differences of the first method from the second, on the data sets of the statement.", "",
         "| paper | score | difference | ours |", "| --- | --- | --- | --- |",
     ]  # fmt: skip
     for statement in statements:

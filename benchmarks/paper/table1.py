@@ -219,7 +219,7 @@ def _rest(methods: Mapping[str, Arrays]) -> list[str]:
     worst = max(left.values())
     changes = ", ".join(f"{key} {value:.0e}" for key, value in left.items())
     same = "the same to the digits shown" if worst < 5e-5 else "not the same to the digits shown"
-    lines = [f"Iterated on to convergence, the largest changes are {changes}: {same}."]
+    lines = [f"With further iterations until convergence, the largest changes are {changes}: {same}."]
     if failed := [method for method, x in methods.items() if not x["converged"]]:
         lines.append(f"Did not converge: {', '.join(failed)}.")
     return lines

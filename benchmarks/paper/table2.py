@@ -58,10 +58,10 @@ OURS = {
     "LA, probit": "one matrix of size n (c − 1)",
     GIBBS: "a sweep: products of one matrix with c vectors",
 }
-CLASSES, POINTS = 3, 600  # one of them is fixed while the other grows
+CLASSES, POINTS = 3, 600  # Numbers of classes and of points while the other number grows.
 MOST_CLASSES = {"QEP": 5, "LA, probit": 5}
 MOST_POINTS = {"LA, probit": 800}
-LARGE = 800  # slopes use these and larger sizes, if there are two: below, terms linear in n are noticeable
+LARGE = 800  # Smallest n for the slope, if two such sizes were timed: at smaller n, terms linear in n are noticeable.
 LARGE_CLASSES = 6
 SMALL = 400  # with fewer points, factorisations do not dominate the time of an iteration
 
@@ -240,20 +240,20 @@ class Table2(Experiment):
                 f"| {floors[max(floors)]:.3g} (n = {max(floors)[0]:.0f}) | |"
             )
             if max(points, default=0) < SMALL:
-                lines += ["", f"**All n are below {SMALL}: too small for these times to mean anything.**"]
+                lines += ["", f"**All n are below {SMALL}: times of such small problems are not meaningful.**"]
         notes = (
-            "One thread, and its CPU time; the problems are drawn from the model, with one covariance for all classes; "
-            f"c = {CLASSES} where n grows, and n = {fixed:.0f} where c does. F(n, c) is the time of c + 1 Cholesky "
-            "factorisations and inverses of LAPACK of the same size in the same process, the least that EP with all "
-            "couplings needs. “Over F” is an iteration's time divided by F, at each n or c of the header in turn; the "
-            "list is shorter where a method was not timed at the largest. As c grows, a cost of (c + 1) n³ keeps its "
-            "ratio, one of c n³ rises as c / (c + 1), and one that does not depend on c falls as 1 / (c + 1). A pure "
-            "n³ has the slope 3; slopes below are usual at these sizes: factorisations get more efficient as they "
-            "grow. Our IEP and QIEP factorise c + 1 matrices and not "
-            "c, because they solve for the level that all classes have in common, which is what makes the plain "
-            "iteration drift (figure 8); they invert c of them. VB's one factorisation is in its first iteration, for "
-            "a whole fit; each one after that solves for a Newton step by products with matrices, whose number varies, "
-            "which are n² each. Times of an iteration after the first are those of up to four less that of one."
+            "One thread, and its CPU time; the problems are drawn from the model, with one covariance for all "
+            f"classes; c = {CLASSES} where n grows, and n = {fixed:.0f} where c does. F(n, c) is the time of c + 1 "
+            "Cholesky factorisations and inverses of LAPACK of the same size in the same process, the least that EP "
+            "with all couplings needs. “Over F” is the time of an iteration divided by F, at each n or c of the "
+            "header. The list is shorter if a method was not timed at the largest sizes. As c grows, a cost of (c + "
+            "1) n³ keeps its ratio, one of c n³ rises as c / (c + 1), and one that does not depend on c falls as 1 / "
+            "(c + 1). A pure n³ has the slope 3; slopes below are usual at these sizes: factorisations get more "
+            "efficient as they grow. Our IEP and QIEP factorise c + 1 matrices and not c, because they solve for the "
+            "level that all classes have in common, which is what makes the plain iteration drift (figure 8); they "
+            "invert c of them. VB's one factorisation is in its first iteration, for a whole fit; each one after that "
+            "solves for a Newton step by products with matrices, whose number varies, which are n² each. Times of an "
+            "iteration after the first are those of up to four less that of one."
         )
         return record, "\n".join([*lines, "", notes])
 

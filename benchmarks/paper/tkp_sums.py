@@ -49,7 +49,7 @@ def ratios(folder: str, name: str, number: int, size: list[int] | None = None) -
 
 
 class TkpSums(Experiment):
-    title = "LA-TKP with and without a division by its sum"
+    title = "LA-TKP with and without division by its sum over classes"
 
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
         names = [name for name, file in data.CROSS_VALIDATED.items() if (Path(folder) / file).exists()]

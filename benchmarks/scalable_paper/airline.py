@@ -11,8 +11,8 @@ class Airline(Batched):
     epochs = 20
     quick_method = "vi-step"
     note = (
-        "The paper has 2 127 068 flights of 2008, which could not be had; these are 251 006 flights from New York in "
-        "2017, of the same eight attributes and three classes, 10 000 of them held out."
+        "The paper has 2 127 068 flights of 2008, which are not available. The data here are 251 006 flights from New "
+        "York in 2017, with the same eight attributes and three classes; 10 000 rows are held out."
     )
 
 

@@ -80,7 +80,7 @@ def batch_model(
     """
     few = split.X[:5]
     with pm.Model() as model:
-        # as data, because columns of a few rows may be equal, and the graph could then not distinguish them
+        # Inputs are `pm.Data`: columns of a few rows may be equal, and a graph of constants could not distinguish them.
         inputs = pm.Data("X", few)
         c = split.classes
         sets = 1 if shared else c
@@ -304,9 +304,10 @@ class Batched(Experiment):
             lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {megabytes:.0f} "
                          f"| {error:.4f} | {score:.4f} | {floored:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
         rate = f"rate {self.rate:g}{', falling to 0' if self.falls else ''}"
-        lines += ["", f"{self.note} M = {INDUCING} for each class, or as many as rows, and batches of {BATCH}, where "
-                  f"no others are named; Adam, {rate}. Seconds of the processor, compiling included, predictions "
-                  f"not. Label noise of {EPSILON:g} is in the probabilities alone, except with the step."]  # fmt: skip
+        lines += ["", f"{self.note} By default, each class has M = {INDUCING} inducing inputs (at most the number of "
+                      f"rows), and batches have {BATCH} rows; Adam, {rate}. Processor seconds include compilation and "
+                      f"exclude predictions. Label noise of {EPSILON:g} is in the probabilities alone, except with the "
+                      "step likelihood."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:

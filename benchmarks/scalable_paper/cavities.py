@@ -70,7 +70,7 @@ def fitted(
 
 
 class Cavities(Experiment):
-    title = "Cavities of stochastic EP as printed and ours, on a part of MNIST"
+    title = "Cavities of stochastic EP as printed and by function, on a part of MNIST"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         size: dict[str, Any] = {"points": 3000, "held_out": 2000, "inducing": 100, "epochs": [5, 20]}

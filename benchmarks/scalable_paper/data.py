@@ -26,9 +26,9 @@ TITLES = {
 }
 FOLDS = 20
 NOTE = (
-    "Folds are those of the first author's repository, which have the sizes of the paper's and are in all likelihood "
-    "the same; inputs are standardised by the points to learn from. Vowel has the columns of that repository: the "
-    "number of the speaker, and nine of the ten features; with its ten features it is the same rows in the same folds."
+    "Folds are from the first author's repository. They have the sizes of the paper's folds, and are probably the "
+    "same. Inputs are standardised by the training points. Vowel has the columns of that repository: the number of "
+    "the speaker, and nine of the ten features. Vowel with ten features has the same rows in the same folds."
 )
 _OTHER_INPUTS = {"vowel-features": "vowel"}
 """Data sets with the rows and folds of another data set."""
@@ -52,7 +52,7 @@ def _ten_features(folder: str, stored: Array) -> Array:
     X, labels = read_table(Path(folder) / "vowel.csv")
     X = X[labels.astype(int) <= 6]
     if X.shape != stored.shape or not np.array_equal(np.delete(X, 1, axis=1), stored[:, 1:]):
-        raise ValueError(f"vowel.csv has not the rows of {FILE}, in their order.")
+        raise ValueError(f"vowel.csv does not have the rows of {FILE} in the same order.")
     return X
 
 

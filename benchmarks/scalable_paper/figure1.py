@@ -83,8 +83,8 @@ class Figure1(Experiment):
             lines.append(f"| {TITLES[update]} | {each['loss'].size} | {each['at'][-1]:.1f} "
                          f"| {float(each['objective']):.2f} | {texts} |")  # fmt: skip
         points = {int(each["points"]) for each in found.values()}
-        lines += ["", f"{', '.join(map(str, points))} points, a fifth of them inducing inputs of each class; priors "
-                  "are flat. Times are of one processor, from before the graphs are made."]  # fmt: skip
+        lines += ["", f"{', '.join(map(str, points))} points. A fifth of the points are inducing inputs of each class, "
+                      "and priors are flat. Times are of one processor, including the making of graphs."]  # fmt: skip
         return record, "\n".join(lines)
 
     def drawn_tables(self, pictured: Mapping[str, Arrays]) -> Mapping[str, Table]:

@@ -75,8 +75,8 @@ class Figure4(Experiment):
                 lines.append(f"| {METHODS[method].title} | {inducing} | {len(runs)} | {score.min():.3f}, "
                              f"{score[-1]:.3f} | {error[-1]:.3f} | {at[-1]:.1f} | {texts} |")  # fmt: skip
         points = sorted({int(run["points"]) for run in found.values()})
-        lines += ["", f"{', '.join(map(str, points))} points to learn from. Time of one processor from before the "
-                  "graphs are made, without that of predictions."]  # fmt: skip
+        lines += ["", f"{', '.join(map(str, points))} training points. Times are of one processor, including the "
+                      "making of graphs and excluding predictions."]  # fmt: skip
         return record, "\n".join(lines)
 
     def tables(self, found: Mapping[str, Arrays]) -> Mapping[str, Table]:

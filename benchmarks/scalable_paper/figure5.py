@@ -24,7 +24,7 @@ SHOWN = ("ep-sites", "sep-step", "vi-step")
 """EP, SEP and VI of the paper. EP has the product of probits instead of the step."""
 LINEAR = "logistic"
 EPOCHS = {"mnist": 4, "flights": 2}
-"""Number of epochs, where the paper has up to 10⁵ seconds."""
+"""Number of epochs. The paper's runs last up to 10⁵ seconds."""
 NAMES = {"mnist": "MNIST", "flights": "flights"}
 SCORED = 10
 """Number of steps after which held-out rows are scored."""

@@ -18,7 +18,7 @@ EPOCHS = {MNIST: 6, AIRLINE: 4}
 
 
 class KeptBack(Batched):
-    title = "Settings of MNIST and flights, by training rows that are kept back"
+    title = "Settings for MNIST and flights, scored on training rows that are held out"
     source = "few drawn"
     rows = 1000
     epochs = 1

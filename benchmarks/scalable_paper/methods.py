@@ -70,8 +70,12 @@ BEYOND = {
     "vi-joint": Method("VI, L-BFGS of all from the prior", as_they_are, {}, fit=joint_fit),
     "vi-whitened": Method("VI, the same, whitened", as_they_are, {"whitened": True}, fit=joint_fit),
     "vi-gpflow": Method("VI, the same, from GPflow's start", as_they_are, {"begin": GPFLOW}, fit=joint_fit),
-    "ep-kept-back": PAPERS["ep"]._replace(title="EP, the best for a fifth of the rows", kept_back=0.2, every=5),
-    "vi-kept-back": PAPERS["vi"]._replace(title="VI, the best for a fifth of the rows", kept_back=0.2, every=10),
+    "ep-kept-back": PAPERS["ep"]._replace(
+        title="EP, best iteration by a held-out fifth of the rows", kept_back=0.2, every=5
+    ),
+    "vi-kept-back": PAPERS["vi"]._replace(
+        title="VI, best iteration by a held-out fifth of the rows", kept_back=0.2, every=10
+    ),
     "full": Method("nested EP, all rows", probit_model, _FULL, sparse=False),
     "full-priors": Method("nested EP, all rows, weak priors", partial(probit_model, spread=WEAK), _FULL, sparse=False),
 }

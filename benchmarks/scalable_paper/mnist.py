@@ -19,7 +19,7 @@ class MNIST(Batched):
     falls = True
     quick_method = "exact"  # one covariance: graphs of ten covariances would take most of the time
     printed: ClassVar = {"sep": "0.0208, 0.0725", "vi": "0.0202, 0.0686"}
-    note = "Pixels from 0 to 1, 60 000 images to learn from and 10 000 held out, or fewer as the table says."
+    note = "Pixels from 0 to 1, 60 000 training images and 10 000 held-out images, or fewer as in the table."
 
     def settings(self, name: str, rows: int) -> dict[str, Any]:
         # at the full rate, the first steps of hyperparameters would undo the progress of the first epoch

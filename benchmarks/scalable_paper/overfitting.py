@@ -25,7 +25,7 @@ ITERATIONS = {"gfitc": 1000}
 def follow(
     data: str, name: str, percent: int, method: str, number: int, iterations: int, size: list[int] | None
 ) -> Arrays:
-    """Objective at each iteration, and scores at some."""
+    """Return the objective at each iteration, and scores at some iterations."""
     split = fold(name, data, number)
     split = split if size is None else subset(split, *size)
     first = inducing_rows(split.X, split.classes, sizes(split.y.size, [percent])[percent], number)
@@ -69,7 +69,7 @@ class Overfitting(Experiment):
                     lines.append(f"| {by}, {what} | {folds} | {texts} |" + " |" * (len(shown) - len(values)))
         lines.append(
             f"\n{NOTE} By iteration: the objective, the average negative log likelihood of held-out points, and their "
-            "errors, averages over folds. Bounds of VI cannot be set beside log Z_q."
+            "errors, averages over folds. Bounds of VI are not comparable with log Z_q."
         )
         return record, "\n".join(lines)
 

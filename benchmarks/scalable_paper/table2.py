@@ -98,11 +98,11 @@ class Table2(Experiment):
                 texts = ["" if seconds is None else f"{seconds:g}" for seconds in printed_times]
                 lines.append(f"| paper: time, all eight sets | | {' | '.join(texts)} |")
         notes = (
-            f"{NOTE} Average negative log likelihood of held-out points ± standard error over folds; where there is "
-            "one fold, over its points, marked by a star: that says nothing of other folds. In brackets: the paper's, "
-            "and where there are more folds how many combined standard errors ours is above it. "
-            f"{ITERATIONS} iterations; label noise {EPSILON} in VI, and in the probabilities of all methods of the "
-            "step likelihood. Times are averages over what was run, graphs of the model included."
+            f"{NOTE} Average negative log likelihood of held-out points ± standard error over folds; with a single "
+            "fold, marked by a star, the standard error is over its points and does not describe other folds. "
+            "Brackets contain the paper's value and, with several folds, the difference from it in combined standard "
+            f"errors. {ITERATIONS} iterations; label noise {EPSILON} in VI, and in the probabilities of all methods of "
+            "the step likelihood. Times are averages over all runs, and include the making of graphs."
         )
         warned = sorted({f"{key}: {text}" for key, x in found.items() if (text := str(x["warnings"]))})
         record["warnings"] = warned

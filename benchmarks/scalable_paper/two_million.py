@@ -14,8 +14,8 @@ class TwoMillion(Batched):
     quick_method = "ep-sites"
     warmup = 0  # an epoch is half of all steps
     note = (
-        "Eight columns, two of them of no use, and three classes; 10 000 more rows are held out. The truth is the "
-        "model, with the latent values that labels were drawn with."
+        "Eight columns, two of them irrelevant, and three classes; 10 000 further rows are held out. “The truth” is "
+        "the model with the latent values of the draw."
     )
 
 

@@ -69,7 +69,7 @@ def fit_digits(
 
 
 class Digits(Experiment):
-    title = "USPS, ten digits: inducing inputs beside all points"
+    title = "USPS, ten digits: inducing inputs compared with all points"
 
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
         shared = {"folder": folder, "size": [60, 20] if quick else [POINTS, POINTS]}
@@ -108,7 +108,7 @@ class Digits(Experiment):
             forms = ".1f", ".2f", ".1f", ".4f", ".4f", ".0f", ".0f"
             lines.append(f"| {name} | {' | '.join(map(format, row.values(), forms))} |")
         lines += ["", "One covariance for all classes, squared exponential with one length scale. Inducing inputs are "
-                  "shared and stay; their evidence is that of the model with them."]  # fmt: skip
+                      "shared and fixed. Their evidences are of the model with the FITC prior."]  # fmt: skip
         return record, "\n".join(lines)
 
 

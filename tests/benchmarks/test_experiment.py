@@ -177,7 +177,7 @@ def test_pattern_without_matching_piece_is_refused(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["benchmarks.scalable_paper", *given])
     with pytest.raises(SystemExit):
         run_paper("scalable_paper", ["figure1"], "a paper")
-    assert "no piece fits 'nonesuch'. They are inner." in capsys.readouterr().err
+    assert "no piece matches 'nonesuch'. The pieces are inner." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,7 @@ from benchmarks.paper.nine_values import EXPERIMENT, IEP_OF_THE_PAPER, MOST, ite
     ("evidence", "expected"),
     [
         ([-5.0, -3.0, -2.005, -2.0], 2),
-        ([-5.0, -2.0, -3.0, -2.0], 3),  # the evidence left the tolerance again
+        ([-5.0, -2.0, -3.0, -2.0], 3),  # The third evidence is outside of the tolerance again.
         ([-2.0, -2.0], 0),
         ([-5.0, -3.0], None),
         ([-2.0, np.nan], None),

@@ -34,7 +34,7 @@ def test_active_rows_of_the_scatter_lie_near_boundaries() -> None:
     assert found["x"].shape == (120, 2)
     assert len(set(found["active"])) == 50
     np.testing.assert_allclose(found["p"].sum(axis=0), 1.0, atol=2e-3)
-    labels = found["p"].argmax(axis=0)  # over the grid, rows of which share the second input
+    labels = found["p"].argmax(axis=0)  # Class at each point of the grid; a row has one value of the second input.
     assert labels[4, 4] == 2  # the class in the middle
     assert found["axis"][4] == pytest.approx(0.0, abs=1e-12)
     runs = {"figure 5(a)": found, f"{FIGURE_5A} 0": {"error": np.full(len(COUNTS), 0.1), "radius": np.ones(3)}}
