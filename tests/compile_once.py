@@ -1,4 +1,4 @@
-"""Of all processes that run tests, experiments and pages at once, one compiles a kernel and the others wait.
+"""Only one of the processes that run tests, experiments and pages compiles a kernel; all other processes wait.
 
 Without this, two processes would each compile most kernels in a first run.
 """

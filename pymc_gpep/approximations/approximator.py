@@ -1,4 +1,4 @@
-"""Base classes of all approximations, and of EP: options and `solve`."""
+"""Base classes of all approximations and of EP, with their options and the method `solve`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -52,16 +52,16 @@ class Approximator(ABC):
     schemes: ClassVar[tuple[str, ...]]
     """Names of the schemes of the fallback sequence, in order."""
     looseness: ClassVar[float] = 1.0
-    """Factor on the tolerance during a search for a maximum; its square if evidences only weigh points. It is above 1
+    """Factor on the tolerance in a search for a maximum, squared for evidences that only weight points. It is above 1
     if the error of the evidence is of second order in the tolerance."""
     bounds: ClassVar[bool] = False
     """Whether the evidence is a lower bound, which may be far below the log marginal likelihood."""
     matches_moments: ClassVar[bool] = False
     """Whether the posterior has (approximately) the mean and covariance of each row's tilted distribution."""
     whole_factors: ClassVar[str] = ""
-    """Text for messages, if the likelihood of a point is a single factor of several numbers; else empty."""
+    """Text for messages if the likelihood of a point is one factor that depends on several numbers; else empty."""
     algebra: ClassVar[Algebra] = Algebra.MATRIX
-    """Ability of a prior that the solver needs."""
+    """Feature that a prior must have for the solver."""
     inverts_prior: ClassVar[bool] = False
     """Whether the solver needs the inverse of the prior covariance."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
@@ -75,7 +75,7 @@ class Approximator(ABC):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Return whether a likelihood has the local computations and derivatives that the solver needs."""
+        """Return whether a likelihood has the local computations and derivatives that the solver uses."""
         follows = cls.follows_parameters or not likelihood.has_parameters
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
@@ -86,7 +86,7 @@ class Approximator(ABC):
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:
-        """Return the default likelihood: the first in the registry that can be approximated."""
+        """Return the default likelihood: the first supported likelihood in the registry."""
         return next(likelihood for likelihood in LIKELIHOODS if cls.approximates(likelihood))
 
     @property
@@ -95,7 +95,7 @@ class Approximator(ABC):
         """Form of the sites of the approximation."""
 
     def loosened(self, factor: float) -> Self:
-        """Return the same approximation with a multiple of the tolerance."""
+        """Return this approximation with `factor` times its tolerance."""
         return self if factor == 1.0 else replace(self, tolerance=factor * self.tolerance)
 
     @property
@@ -134,7 +134,7 @@ class Approximator(ABC):
         return np.zeros(self.start_size(n_functions, n_points))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Combine starts (s, size) of near problems with weights (s,), which sum to 1 and may be negative.
+        """Combine the starts (s, size) of similar problems with weights (s,), which sum to 1 and may be negative.
 
         If the combination is invalid, return the start with index `nearest`.
         """
@@ -160,9 +160,9 @@ class Approximator(ABC):
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
-            Observations: classes, counted from 0.
+            Observations. Classes are counted from 0.
         start : array, optional
-            `Solution.start` of a near problem. The default is a cold start.
+            `Solution.start` of a similar problem. The default is a cold start.
         likelihood : Likelihood, optional
             The default is `first_likelihood`.
         parameters : array (p, n), optional
@@ -202,7 +202,7 @@ class Approximator(ABC):
         )
 
     def convergence(self, outcome: Outcome) -> Convergence:
-        """Return the record of how a solver's iteration ended."""
+        """Return the status, number of iterations and residuals of a solver's iteration."""
         return Convergence(outcome.status, outcome.history, self.tolerance, self.schemes[outcome.rung])
 
     def solve_near(
@@ -270,16 +270,16 @@ class Approximator(ABC):
         return likelihood
 
     def response(self, solution: Solution) -> Posterior:
-        """Return a Gaussian whose covariance is the linear response of posterior means to forces on latent values.
+        """Return a Gaussian whose covariance is the derivative of the posterior means with respect to h.
 
-        Its means are the means of the solution. For EP with all couplings, and for Laplace, it is the posterior. An
-        approximation overrides this method if its means respond by another covariance. Leave-one-out uses the response
-        for the means of cavities.
+        Its means are the means of the solution. A term Σ h_i f_i is added to the log density, and h is then set to 0.
+        For EP with all couplings, and for Laplace, this Gaussian is the posterior. Other approximations override this
+        method. Leave-one-out uses the derivative for the means of cavities.
         """
         return solution.posterior
 
     def from_outliers(self, solution: Solution) -> tuple[NDArray[np.intp], Array]:
-        """Return the rows that are outliers, and a start in which only they have sites; empty without outliers."""
+        """Return the outlier rows, and a start in which only the outliers have sites; empty without outliers."""
         return np.empty(0, np.intp), np.empty(0)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -301,9 +301,9 @@ class Approximator(ABC):
         )
 
 
-# Multiple of the tolerance for solves that only rank points far from a maximum. They use only the first scheme.
+# Factor on the tolerance of solves that only rank points far from a maximum. These solves use only the first scheme.
 _RANKS = 1e4
-# Largest fall of a combined log √α below its neighbours. A value above them could be inadmissible.
+# Largest fall of a combined log √α below the values of its neighbours. A value above them may give an invalid site.
 _FAR = 1.0
 
 
@@ -325,7 +325,7 @@ class AcceleratedEP(Approximator):
     damping : float
         Fraction of the full update in a plain step, in (0, 1].
     ladder : bool
-        Whether to continue with plain and smaller steps if the residual no longer falls (fallback sequence).
+        Whether to continue with plain and then smaller steps if the residual no longer decreases (fallback sequence).
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())

@@ -199,7 +199,7 @@ class EP(AcceleratedEP):
         return np.flatnonzero(taken), np.where(taken, [precision, location], 0.0).ravel()
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Return one factor for each point."""
+        """Return a list with a factor for each point."""
         posterior = solution.posterior
         size = solution.mean.size
         covariance = posterior.covariance_among(np.arange(size)).reshape(size, size)

@@ -117,7 +117,7 @@ class Convergence:
         return cls(int(table.attrs["status"]), history, tolerance, table.attrs["scheme"])
 
     def __str__(self) -> str:
-        """Return one sentence on the convergence."""
+        """Return a sentence on the convergence."""
         last = f" (residual {self.residual[-1]:.1e}, tolerance {self.tolerance:.0e})" if self.iterations else ""
         iterations = "1 iteration" if self.iterations == 1 else f"{self.iterations} iterations"
         return f"{MESSAGES[self.status]} after {iterations} of {self.scheme}{last}"

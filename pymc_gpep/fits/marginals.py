@@ -43,18 +43,18 @@ from pymc_gpep.reading import GPClassifier
 
 _MOST_SKEWED = 0.99  # Largest absolute skewness of a marginal. The limit of skew normal distributions is 0.9953.
 _HALVINGS = 60  # Number of bisections in the search of a quantile.
-_RANGE = 12.0  # Half width of the range of that search, in standard deviations.
+_RANGE = 12.0  # Half width of the range in which a quantile is searched, in standard deviations.
 _MOST_VALUES = 3000  # Largest number of latent values with the term of second order, a sum over all pairs.
 _COLUMNS = 64  # Number of entries of variables in a block. A block's covariances with all rows are in memory.
 # Largest number of covariances between entries and latent values, summed over the nodes with skewness.
 _COVARIANCES = 30_000_000
-_MOST_COVARIANCES = 2_000_000_000  # Largest number of such covariances at one node. Above it marginals are normal.
+_MOST_COVARIANCES = 2_000_000_000  # Largest number at one node. With more, marginals are normal.
 _END = 4.5  # Normal quantile of the outermost levels of quantiles.
 _NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
 _FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Change of a variance, and skewness, above which a marginal is far from normal.
 _GRID = 61  # Distances from the mean at which rows are averaged given an entry.
-_MOST_AVERAGES = 600_000  # Largest number of such averages.
+_MOST_AVERAGES = 600_000  # Largest number of averages of rows given an entry.
 _MOST_UNEVEN = 2.0  # Largest mean square of the ratio of a corrected density to the density before.
 _COST_OF_PRIOR = 30.0  # Cost of the average of a prior, in averages of rows.
 _SAME = 1.0 - 1e-9  # Squared correlation above which an entry is a multiple of an effect.

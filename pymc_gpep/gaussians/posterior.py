@@ -228,7 +228,7 @@ class Posterior:
     # Standard normals z with f = m + J z.
 
     def rooted(self, roots: Array) -> Self:
-        """Return the same posterior with other factors (1 or c, n, q) of the prior covariance."""
+        """Return this posterior with other factors (1 or c, n, q) of the prior covariance."""
         prior = self.prior.rooted(roots)
         if not self.prior.by_weights:
             return type(self)(prior, self.algebra_class, self.sites_class, self.precision, self.weights)

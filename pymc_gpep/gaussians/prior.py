@@ -96,7 +96,7 @@ class DensePrior(PriorForm):
         _ = self.roots
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the array of a solver, and the form of prior made from it; see `NormalsPrior`."""
+        """Return the array for a solver, and the form of prior that the solver makes of it; see `NormalsPrior`."""
         return self.array, type(self)
 
     @property
@@ -181,7 +181,7 @@ class DensePrior(PriorForm):
         return roots
 
     def rooted(self, roots: Array) -> "DensePrior":
-        """Return the same prior with other factors J (1 or c, n, q), J Jᵀ = K, of any shape, singular or not."""
+        """Return this prior with other factors J (1 or c, n, q) of K = J Jᵀ; K may be singular, and q is any number."""
         other = DensePrior(self.k, self.mean)
         other.roots = roots
         return other
@@ -229,7 +229,7 @@ class DensePrior(PriorForm):
         """
         residual = f - self.mean
         means, variances = np.empty(new_mean.shape), np.empty(new_mean.shape)
-        # There is one matrix for all functions, or one for each. If covariances of functions are equal, both occur.
+        # Leading axes have length 1 or c: functions with equal covariances may share a matrix, or each have a copy.
         distinct = max(len(self.k), len(k_cross))
         for i in range(distinct):
             own = slice(None) if distinct == 1 else slice(i, i + 1)
@@ -241,12 +241,12 @@ class DensePrior(PriorForm):
 
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # Contents of the matrix: Cholesky factor of A, its inverse, or A⁻¹.
-_CERTAIN = 1e-3  # If the share 1 − kept of a variance is larger, the variance has only rounding errors.
-_FEW_ROWS = 4  # If the ratio of all rows to rows below that share is smaller, all of A⁻¹ is computed.
+_CERTAIN = 1e-3  # Value of 1 − kept above which the variance (1 − kept) / π is accurate.
+_FEW_ROWS = 4  # All of A⁻¹ is computed if more than one in this many rows are below that value.
 
 
 class DenseFunctionPosterior(FunctionPosterior):
-    """Posterior of a single function, by A = I + π^½ K π^½.
+    """Posterior of a single function, computed from A = I + π^½ K π^½.
 
     One matrix contains the Cholesky factor of A in its lower triangle, then the inverse of the factor, and then A⁻¹.
     Each is computed on demand: a sweep of EP rarely needs A⁻¹.

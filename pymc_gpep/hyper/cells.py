@@ -41,7 +41,7 @@ from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
-_ITERATIONS = 50  # Largest number of iterations of a search in these coordinates.
+_ITERATIONS = 50  # Largest number of iterations of a search in the coordinates of a Cholesky factor.
 _SMALLEST = 1e-10  # Smallest 1 − z² of a partial correlation z.
 _BY_ROW = 2000  # Number of matrix entries whose cost equals the averages of one row without a formula.
 

@@ -158,7 +158,7 @@ class Surrogate:
         return (1.0 - _PAIRS) * full + share * _blocks(0.5 * (each * others).sum(axis=-1), rate * others, second)
 
     def _fit(self, length: float) -> tuple[float, float, float, Array]:
-        """Return log marginal likelihood at the best amplitude, length scale, amplitude and Cholesky factor."""
+        """Return log marginal likelihood, length scale, amplitude and Cholesky factor, at the best amplitude."""
         root = _root(self._covariance(self._x, self._x, length)[np.ix_(self._known, self._known)])
         white = solve_triangular(root, self._data, lower=True, check_finite=False)
         amplitude = float(np.sqrt(max(white @ white / len(white), 1e-12)))

@@ -53,7 +53,7 @@ class CellDensity(Protocol):
 
 
 class DensityPoints(NamedTuple):
-    """Points with their normal densities, and with the columns of their densities p."""
+    """Points, each with a normal density of its latent value and the arguments `columns` of its density p."""
 
     density: CellDensity
     mean: Array

@@ -93,7 +93,7 @@ def _sums(rows: PooledRows, values: Array) -> Array:
 
 
 def _one_of_each(rows: PooledRows, y: object, parameters: object, constant: object) -> Factors:
-    """Return one factor for each group."""
+    """Return a list with a factor for each group."""
     g = rows.n_groups
     return Factors(np.arange(g), np.ones(g), y, parameters, constant)
 

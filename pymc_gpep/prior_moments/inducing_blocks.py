@@ -131,12 +131,12 @@ class MomentFunctions:
 
     @cached_property
     def inducing_slopes(self) -> Any:
-        """Function of (hyperparameters, numbers, z, derivatives in the result of `inducing`) for derivatives."""
+        """Derivatives as a function of (hyperparameters, numbers, z, derivatives in the result of `inducing`)."""
         return self._slopes([self._z], [self._inducing])
 
     @cached_property
     def block_slopes(self) -> Any:
-        """Function of (hyperparameters, numbers, z, x, derivatives in the results of `block`) for derivatives."""
+        """Derivatives as a function of (hyperparameters, numbers, z, x, derivatives in the results of `block`)."""
         return self._slopes([self._z, self._x], self._block)
 
 

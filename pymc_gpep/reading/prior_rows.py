@@ -433,7 +433,7 @@ def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
 
 
 def _bases(model: pm.Model, found: Sequence[_Prior]) -> list[tuple[Array, Array]]:
-    """Return mean and deviation of the base for each prior: median and spread at the initial point."""
+    """Return mean and standard deviation of the base of each prior: its median and spread at the initial point."""
     outputs: list[Variable] = []
     for each in found:
         steps = np.r_[-_STEPS[::-1], 0.0, _STEPS].reshape(-1, *[1] * each.variable.ndim)

@@ -36,7 +36,7 @@ _NUMBERS = 4_000_000  # Largest size of a block with as many rows as columns: 32
 _CACHED = 400_000  # Size of a block that stays in the cache for several passes: 3 MB.
 _MOST_ENTRIES = 40  # Largest number of entries of a row for which loops over entries are faster than matrix products.
 _SHARE = 0.25  # Largest share of nonzero entries in a row of the sparse form.
-_WORTH = 0.25  # Smallest share of rows with few entries for which these are apart from full rows.
+_WORTH = 0.25  # Smallest share of sparse rows at which they are stored separately from full rows.
 
 
 class Coefficients(ABC):
@@ -323,7 +323,7 @@ def coefficients(j: Array) -> Coefficients:
 
 
 def _entries(j: Array, there: NDArray[np.bool_], most: int) -> Entries:
-    """Return rows (n, q) by their entries. `there` shows the entries, and a row has `most` of them at most."""
+    """Return rows (n, q) as sparse entries. `there` is the mask of entries, of which each row has at most `most`."""
     rows, columns = np.nonzero(there)
     place = np.arange(rows.size) - np.searchsorted(rows, np.arange(len(j)))[rows]
     cells, values = np.zeros((len(j), max(most, 1)), dtype=np.int64), np.zeros((len(j), max(most, 1)))

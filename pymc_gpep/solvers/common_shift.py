@@ -157,7 +157,7 @@ class CommonSites(Protocol):
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
     ) -> tuple[Array, ...]:
-        """Return the averages updated with weight β by a batch, from g after the move, Σ t (B, c) and means (B, c)."""
+        """Return averages updated with weight β by a batch: by g after the move, Σ t (B, c) and means (B, c)."""
 
 
 class SameFeatures:

@@ -289,7 +289,7 @@ def sites_at_mode(
 
 _LOOSE = 10.0  # Difference of weights and slopes (prior standard deviations) above which sites use slopes.
 _NEAR = 1.0  # Residual below which several steps use the same curvature.
-_FASTER = 0.3  # Largest ratio of the residuals after and before such a step.
+_FASTER = 0.3  # Largest ratio of the residuals after and before a step with an earlier curvature.
 _NEGLIGIBLE = 1e-2  # Largest fall of the log posterior that counts as rounding.
 _NEARER = 0.5  # Ratio of consecutive residuals above which the steps end.
 MARGIN = 0.1

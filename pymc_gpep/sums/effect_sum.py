@@ -1,7 +1,7 @@
 """Sums of effects at the rows of the data: f = m + J z with independent standard normals z.
 
-In the graph each integrated variable is replaced by its recipe, a function of standard normals. A Gaussian process
-among the terms is represented by its covariance, so that the evidence needs no factor of the covariance.
+In the graph, each integrated variable is replaced by its recipe, a function of standard normals. A Gaussian process
+among the terms is represented by its covariance, so the evidence needs no factor of the covariance.
 """
 
 from abc import abstractmethod
@@ -45,7 +45,7 @@ _WIDE = 100.0  # Prior standard deviation whose square makes a dense matrix inac
 
 @dataclass(frozen=True, eq=False)
 class _Alone(GPModel):
-    """A process of a sum as a prior, with the hyperparameters of the sum."""
+    """Prior that consists of one process of a sum, with the hyperparameters of the sum."""
 
     whole: LatentPrior
 
@@ -80,9 +80,9 @@ class EffectSum(LatentPrior):
         Gaussian processes as terms of the latent functions.
     seen : dict of TensorVariable to Recipe
         Recipes that replace entries of `recipes` in the argument. They leave out a shift that is common to all
-        functions of a point and that the likelihood ignores. Without the shift the functions are independent.
+        functions of a point, because the likelihood ignores it. Without the shift the functions are independent.
     alone : tuple of LatentGP
-        The processes, if latent functions are processes and all other effects are in their means; else empty.
+        The processes if latent functions are processes and all other effects are in their means; else empty.
     everywhere : TensorVariable or None
         Argument at all rows of the data, if some rows have no response.
     fitted : array (n,) or None
@@ -92,7 +92,7 @@ class EffectSum(LatentPrior):
     shared : bool
         Whether several latent functions depend on one standard normal, so that they are dependent a priori.
     many : int
-        Smallest number of points for which rows of coefficients are preferred to a dense covariance matrix.
+        Smallest number of points at which rows of coefficients are preferred to a dense covariance matrix.
     """
 
     model: pm.Model
@@ -195,7 +195,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def places(self) -> dict[TensorVariable, slice]:
-        """Slice of the standard normals of each recipe's variable, and of each process, among all standard normals."""
+        """Slice of each integrated variable, and of each process, in the vector of standard normals."""
         variables = [*self.recipes, *(latent.f for latent in self.processes)]
         ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
         return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
@@ -217,7 +217,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def _flat_rows(self) -> BoundForm:
-        """Return the form `RowPrior` with the positions of flat priors."""
+        """Return a maker of `RowPrior` with the positions of flat priors."""
         return BoundForm(RowPrior, RowStructure(flat=self.flat))
 
     def by_normals(
@@ -230,8 +230,8 @@ class EffectSum(LatentPrior):
     ) -> list[TensorVariable]:
         """Return expressions with integrated variables replaced by functions of standard normals z (q,).
 
-        If `seen`, expressions may differ by a shift that the likelihood ignores. A process in `moved` has these centred
-        values, at new inputs, in place of its standard normals.
+        If `seen`, expressions may differ by a shift that the likelihood ignores. A process in `moved` is replaced by
+        the given centred values at new inputs, instead of standard normals.
         """
         values, free = [], {}
         for latent, shape in zip(self.processes, self.sizes, strict=True):
@@ -247,7 +247,7 @@ class EffectSum(LatentPrior):
     def _process_by_normals(
         self, latent: LatentGP, shape: tuple[int, ...], z: TensorVariable
     ) -> tuple[TensorVariable, TensorVariable | None]:
-        """Return centred values of a process by the standard normals z, and its standard normals, if it has any."""
+        """Return centred values of a process as a function of z, and the standard normals of the process, if any."""
         own = z[self.places[latent.f]].reshape(shape)
         return own @ cholesky(latent.cov).T, own  # rows are outputs: (L z)ᵀ = zᵀ Lᵀ
 
@@ -299,7 +299,7 @@ class EffectSum(LatentPrior):
     def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
         """Return the argument's values at points as (c, n).
 
-        If `batched`, its first axis is of directions, and becomes the last.
+        If `batched`, the first axis contains directions, and becomes the last axis.
         """
         wanted = 1 + self.by_class
         own = values.ndim - batched
@@ -314,7 +314,7 @@ class EffectSum(LatentPrior):
     def by_function(self, values: NDArray[Any], n_points: int, batched: bool = False) -> NDArray[Any]:
         """Return the argument's values at points as (c, n).
 
-        If `batched`, there is a first axis of directions, (s, c, n).
+        If `batched`, the first axis contains directions, and the result is (s, c, n).
         """
         first, own = np.shape(values)[:batched], np.shape(values)[batched:]
         shape = (n_points, self.n_functions)[: 1 + self.by_class]
@@ -370,7 +370,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def plain_map(self) -> AffineMap:
-        """The argument as a function of the recipes' standard normals, with processes at their means."""
+        """Argument as a function of the recipes' standard normals, with each process equal to its mean."""
 
         def by(z: TensorVariable, g: Any) -> list[TensorVariable]:
             return self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
@@ -417,11 +417,11 @@ class EffectSum(LatentPrior):
         return None if parts is None else (BoundForm(RowPrior, RowStructure(parts.rows, self.flat)), parts.root[None])
 
     def parts(self, argument: TensorVariable, data: Mapping[Variable, Variable]) -> PartsMap | None:
-        """Return an argument as rows of parts with these data; None if a dense covariance is preferred."""
+        """Return the argument with these data as rows of parts; None if a dense covariance is preferred."""
         return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return coefficients of fitted rows by parts; None if `parts` returns None, or parts have many entries."""
+        """Return coefficients of fitted rows by parts; None if `parts` is None or parts have many entries."""
         found = self.parts(self.argument, data)
         return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 
@@ -460,7 +460,7 @@ class EffectSum(LatentPrior):
         return MovedProcess(moments.where, moments)
 
     def without_effects(self, latent: LatentGP) -> GPModel:
-        """Return one process of the sum as a prior, with mean 0."""
+        """Return the prior of one process of the sum, with mean 0."""
         own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
         return _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self)
 

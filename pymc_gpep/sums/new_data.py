@@ -46,9 +46,9 @@ def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | No
 
 
 def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> TensorVariable | None:
-    """Return one number for each level: a random combination of all entries that the data select for this level.
+    """Return a number for each level: a random combination of all entries that the data select for this level.
 
-    If two levels have equal numbers, all their entries are equal. None if data are used other than as an index.
+    Levels with equal numbers have equal entries. The result is None if data are also used other than as an index.
     """
     if _read_otherwise(variable, outputs):
         return None
@@ -67,7 +67,7 @@ def selected_by(variable: Variable, outputs: Sequence[TensorVariable]) -> list[T
 
 
 def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[Variable, int]]:
-    """Return the indices that the model computes from values of data, each with its number of levels."""
+    """Return the indices that the model computes from values of data, and the number of levels of each index."""
     found = []
     for source, axis, index in _gathers(outputs):
         shapes = {v for v in ancestors([index]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
@@ -109,8 +109,8 @@ def outside_levels(
                 moved = graph_replace([index], {**data, **there}, strict=False)
                 (values,) = evaluate(moved, dict(zip(there.values(), given.values(), strict=True)))
             except (ValueError, IndexError, AssertionError):
-                continue  # Further data are missing, or the index depends on a hyperparameter.
-            # If fitted rows have negative indices, a negative index counts from the last level.
+                continue  # The index cannot be computed: it needs further data, or depends on a hyperparameter.
+            # If fitted rows have negative indices, negative indices count from the last level.
             wrong = (values >= count) | ((values < 0) & (np.min(fitted, initial=0) >= 0))
             if wrong.any():
                 raise ValueError(
@@ -144,7 +144,7 @@ def refuse_labels(model: pm.Model, variable: Variable, outputs: Sequence[TensorV
 
 
 def _gathers(outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int, Variable]]:
-    """Return arrays, axes along which entries are selected, and the indices."""
+    """Return the arrays from which entries are selected, the axes, and the indices."""
     found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
@@ -222,7 +222,7 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
     name : str
         Name of the data that are the index of levels.
     mean : array (L,)
-        Means of one number for each level, for at least two levels.
+        Means of the number of each level, for at least two levels.
     rows : Entries
         Coefficients (L, q) of these numbers.
 
@@ -310,7 +310,7 @@ def _repeated_rows(values: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def repeated(rows: Any, count: int) -> Any:
-    """Return a single new row repeated `count` times. Several rows, and rows of the model, are returned unchanged."""
+    """Return a single new row, repeated `count` times. Several rows and rows of the model do not change."""
     if len(rows) != 1 or count < 2 or isinstance(rows, RowsOfData):
         return rows
     if not isinstance(rows, NewData):
@@ -321,7 +321,7 @@ def repeated(rows: Any, count: int) -> Any:
 
 
 def by_name(data: Any, model: pm.Model) -> Mapping[str, ArrayLike]:
-    """Return data of a model by name, from a mapping or a data frame. Further columns of the frame are ignored.
+    """Return data of a model by name, from a mapping or a data frame. Other columns of the frame are ignored.
 
     Raises
     ------
@@ -368,7 +368,7 @@ class DataBehind:
     n_rows : int
         Number of fitted rows.
     every : bool
-        Whether all arrays have one entry for each new row. By default only arrays with `n_rows` rows have that.
+        Whether all arrays have one entry for each new row. By default this holds only for arrays with `n_rows` rows.
     free : bool
         Whether new data may differ from the fit in the length of every axis.
     """
@@ -483,7 +483,7 @@ class DataBehind:
         return {self._n_rows, *(len(each) for each in self.fitted.values() if each.ndim), *coords, *static}
 
     def free_length(self, m: int) -> int:
-        """Return the least number of rows ≥ m that differs from all lengths in the fit, so that shapes do not match."""
+        """Return the smallest number ≥ m that is not the length of an axis in the fit, so that fixed axes fail."""
         return next(length for length in range(m, m + len(self._lengths) + 1) if length not in self._lengths)
 
     def symbols(self, names: Sequence[str]) -> dict[str, TensorVariable]:
@@ -497,7 +497,7 @@ class DataBehind:
         }
 
     def replaced(self, there: Mapping[str, TensorVariable]) -> dict[Variable, Variable]:
-        """Return the data of the model → their replacements, which are the symbols in `there` if they exist."""
+        """Return a map from the data of the model to the symbols in `there`, else to their values in the fit."""
         return {**self._data, **{self.known[name]: v for name, v in there.items() if name in self.known}}
 
     def apart(

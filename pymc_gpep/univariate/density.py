@@ -210,7 +210,7 @@ def _cut_graph(
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
         return made
-    # If hyperparameters and data are arrays over rows, a cut at them has fewer parameters.
+    # Cut the graph at hyperparameters and data over rows instead, if the density then has fewer parameters.
     try:
         deeper = cut_with(rows)
     except RowsMixedError:

@@ -179,7 +179,7 @@ def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moment
     with pytest.warns(UserWarning, match="1 of 2 new rows depend on levels of 'u' without data|y_mean is NaN"):
         found = fit.predict(data={"group": [0, 3]}, **({} if binary else {"quantiles": [0.1, 0.5, 0.9]}))
     assert np.isnan(found["mean"].values).tolist() == [False, True]
-    # level and effect are independent here
+    # Level and effect are independent in this posterior.
     a = stats.norm.rvs(*fit.effects("a")["a"].values, 100_000, random_state=1)
     eta = a + stats.cauchy.rvs(0, 0.8, 100_000, random_state=2)
     if binary:

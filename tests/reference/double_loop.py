@@ -48,7 +48,7 @@ __all__ = ["DoubleLoop", "double_loop"]
 
 Array = NDArray[np.float64]
 
-_LARGEST_SHARE = 1.0 - 1e-6  # of p that alpha may take
+_LARGEST_SHARE = 1.0 - 1e-6  # largest ratio alpha / p
 
 
 class DoubleLoop(NamedTuple):
@@ -173,7 +173,7 @@ def double_loop(
             alpha, beta, state = np.maximum(alpha + step * d_alpha, 0.0), beta + step * d_beta, new
         # the integrals of exp(l g - p g^2 / 2) complete the bound
         energies.append(state.value + float(np.sum(0.5 * location**2 / p + 0.5 * np.log(2.0 * np.pi / p))))
-        # where a constraint is slack the concave term is that of the tilted variance
+        # If the constraint alpha ≥ 0 is active, the variance is at least the tilted variance.
         z = np.where(alpha > 0.0, state.variance, np.maximum(state.variance, state.tilted_variance))
         p, location = 1.0 / z, state.mean / z
     if residual > tolerance:

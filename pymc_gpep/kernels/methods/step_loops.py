@@ -159,7 +159,7 @@ def add_lower(matrix, part, total):
 
 @kernel
 def at_sites(values, functions, found):
-    """Write values (B, c) of the functions (B, d) of the sites into `found` (B, d)."""
+    """Write `values` (B, c) of the functions that the sites belong to, `functions` (B, d), into `found` (B, d)."""
     for b in range(functions.shape[0]):
         for i in range(functions.shape[1]):
             found[b, i] = values[b, functions[b, i]]

@@ -1,4 +1,4 @@
-"""Inner EP: scalar sites for the factors Φ(g_j) of a point's augmented tilted distribution, and resulting sites of f.
+"""Inner EP: scalar sites for the factors Φ(g_j) of a point's tilted distribution, and the resulting sites of f.
 
 The factors depend on g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki,
 Jylänki and Vehtari 2013, appendix A) runs the algorithm in the c + 1 dimensions of (f, u). Here the same algorithm runs
@@ -6,8 +6,8 @@ in the c − 1 dimensions of g. Each rank-one update is along a coordinate axis,
 
 With inducing inputs (`noisy_inner_ep_update`) class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus
 has noise of variance s_k = 1 + r_k around x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u.
-Each noise term belongs to one factor, or to u. In units of √s_j a factor is Φ. Precision and location of its site in
-these units are α_j and β_j, and the sites are found as without noise.
+Each noise term belongs to one factor, or to u. In units of √s_j the factor is Φ. In these units, its site has precision
+α_j and location β_j, and is computed as without noise.
 """
 
 import math
@@ -17,13 +17,13 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 
-# Largest change of a converged site by another sweep, in units of its marginal.
+# Largest change of a site in one sweep that counts as converged, in units of its marginal.
 _UNSETTLED = 1e-6
 
 
 @kernel
 def label_differences(mean, cov, y, m, s):
-    """Write moments of f_y − f_j, j ≠ y, from moments of f (c,), (c, c), to `m` (c − 1) and `s` (c − 1, c − 1)."""
+    """Write moments of f_y − f_j, j ≠ y, to `m` (c − 1), `s` (c − 1, c − 1), given moments (c,), (c, c) of f."""
     others = m.shape[0]
     for j in range(others):
         a = j + (j >= y)
@@ -58,7 +58,7 @@ def matched_site(cavity_mean, cavity_variance):
 
 @kernel
 def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
-    """Write moments of g under q(f, u), from moments of f_i under q, to `m` (c − 1) and `s` (c − 1, c − 1).
+    """Write the moments of g under q(f, u) to `m` (c − 1) and `s` (c − 1, c − 1), given the moments of f under q.
 
     `noise_precision` is the precision of u, 1 for unit noise. Given f and the sites, u has the precision 1ᵀπ, the sum
     of the noise precision and 1ᵀα. The mean of u is then (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
@@ -75,7 +75,7 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
         weighted_mean += alpha[j] * m[j]
     shift = (location - weighted_mean) / total
     variance = 1.0 / total
-    # s is still Cov(f_y − f_j, f_y − f_k). The mean of u given f subtracts the α-weighted average of differences.
+    # Here s is Cov(f_y − f_j, f_y − f_k). The mean of u given f subtracts the α-weighted average of differences.
     projected = work
     for j in range(others):
         projected[j] = 0.0
@@ -130,7 +130,7 @@ def inner_sweep(m, s, alpha, beta, work):
 
 @kernel
 def site_terms(m, s, alpha, beta):
-    """Return Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j: the terms of the evidence of a point's sites."""
+    """Return the evidence terms of a point's sites, Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j."""
     total = 0.0
     for j in range(m.shape[0]):
         v = s[j, j]
@@ -146,7 +146,7 @@ def site_terms(m, s, alpha, beta):
 def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
     """Update the sites of one point until they converge, with the moments `m` and `s` of g.
 
-    Return the change of the log normaliser. From sites of 0 it is the log normaliser itself.
+    Return the change of the log normaliser. If the sites are 0 at the start, the change is the log normaliser.
     """
     total = 0.0
     for _ in range(max_sweeps):
@@ -159,7 +159,7 @@ def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
 
 @inlined_kernel
 def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale, work):
-    """Write new sites of one point from the moments of its g, which are overwritten; see `inner_ep_update`."""
+    """Write new sites of one point, given the moments of its g, which are overwritten; see `inner_ep_update`."""
     terms = site_terms(m, s, alpha, beta)
     for j in range(m.shape[0]):
         scale[j] = s[j, j]
@@ -176,7 +176,7 @@ def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, 
 
 @kernel
 def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Compute one outer update of all sites from the marginals of their posterior.
+    """Compute one outer update of all sites, given the posterior marginals of f.
 
     `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites are written to `new_alpha`,
     `new_beta`, and the marginal variances of g to `scale` (n, c − 1). Return the evidence terms of the old sites, and
@@ -236,11 +236,11 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
 
 @kernel
 def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_mean, of_cov):
-    """Write moments of N(f | mean, cov) p(y | f) by inner EP from zero sites, and slopes of its log normaliser.
+    """Write moments of N(f | mean, cov) p(y | f), and derivatives of its log normaliser, by inner EP from zero sites.
 
-    The log normaliser of EP is stationary in its sites. So its derivatives are the derivatives of a Gaussian integral
-    with the final sites. Let m, S be the moments of g, and H = (S + diag(α)⁻¹)⁻¹. Then ∂ log Z / ∂m = γ and
-    ∂ log Z / ∂S = (γγᵀ − H) / 2. Both are accumulated site by site, as sums of outer products.
+    The log normaliser of EP is stationary in its sites. So its derivatives are those of a Gaussian integral with the
+    final sites. Let m, S be the moments of g, and H = (S + diag(α)⁻¹)⁻¹. Then ∂ log Z / ∂m = γ and ∂ log Z / ∂S = (γγᵀ
+    − H) / 2. Both are accumulated site by site, as sums of outer products.
 
     Parameters
     ----------
@@ -326,9 +326,9 @@ def tilted_moments(mean, cov, y, max_sweeps, tolerance, new_mean, new_cov, of_me
 
 @kernel
 def noisy_inner_ep_update(mean, cov, y, rest, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """Compute an update like `inner_ep_update`, with noise of variance 1 + `rest` (c, n) in place of 1.
+    """Compute the update of `inner_ep_update` for utility noise of variance 1 + `rest` (c, n) in place of 1.
 
-    `mean` (c, n) and `cov` (n, c, c) are moments of the x. Sites and their marginal variances are in units of √s_j.
+    `mean` (c, n) and `cov` (n, c, c) are moments of x. Sites and their marginal variances are in units of √s_j.
     """
     n, others = alpha.shape
     m = np.empty(others)
