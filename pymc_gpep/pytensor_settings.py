@@ -48,7 +48,7 @@ def without_c_compiler() -> Iterator[None]:
 def without_traces() -> Any:
     """Make variables without a stack trace of the code that made them; a context manager.
 
-    The traces take a quarter of the time. Without them messages of PyTensor name no line, so it is only used for graphs
-    of the package.
+    The traces take a quarter of the time. Without traces, messages of PyTensor name no line of code, so only graphs of
+    the package are made without traces.
     """
     return _changed("traceback__limit", 0)

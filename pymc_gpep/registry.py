@@ -208,7 +208,7 @@ class Registry[T](Collection[T]):
             fits = (isinstance(entry, type) or not self._classes) and is_of(entry, self._of)
             kind = f"{'a subclass' if self._classes else 'an instance'} of {_source(self._of)}"
         if not fits:
-            raise TypeError(f"register({self.table!r}, ...) takes {kind}, but {entry!r} is not one.")
+            raise TypeError(f"register({self.table!r}, ...) needs {kind}, but received {entry!r}.")
         self._check_own(entry)
         if isinstance(entry, tuple):
             return  # Its name is composed of names that were checked.
@@ -234,8 +234,8 @@ class Registry[T](Collection[T]):
                 f'{_source(entry)} inherits the name {name!r} from {base.__name__}. Add `{self._named} = "my_{name}"`.'
             )
         raise ValueError(
-            f"The {self.table} {_source(entry)} has the name {name!r}, which is that of the {table} {_source(other)}. "
-            "Give it a name of its own."
+            f"The {self.table} {_source(entry)} has the name {name!r}, which is also the name of the {table} "
+            f"{_source(other)}. Give it a name of its own."
         )
 
     def _all(self, final: bool = True) -> tuple[T, ...]:

@@ -197,7 +197,7 @@ def test_messages_list_registered_methods():
     with log_log_model(), pytest.raises(KeyError, match=r"cautious_ep.*Did you mean 'cautious_ep'"):
         pm.fit(method="cautios_ep")
     problem = [[1.0]], [[0.0]], [0]
-    with pytest.raises(ValueError, match=r"Methods that fit it: .*'cautious_ep'"):
+    with pytest.raises(ValueError, match=r"which these methods support: .*'cautious_ep'"):
         gpep.methods.nested_ep(*problem, "probit")
     gpep.register("likelihood", LogLog())
     with pytest.raises(ValueError, match="Did you mean 'log_log'"):
@@ -222,7 +222,7 @@ def test_second_entry_with_a_name_is_refused():
     with pytest.raises(ValueError, match="Write 'mine'"):
         gpep.register("approximation", Other)
     Other.name = "ivm"
-    with pytest.raises(ValueError, match=r"'ivm', which is that of the method pymc_gpep\.\S*\.IVM"):
+    with pytest.raises(ValueError, match=r"'ivm', which is also the name of the method pymc_gpep\.\S*\.IVM"):
         gpep.register("approximation", Other)
 
 
@@ -257,8 +257,8 @@ def test_class_that_is_defined_again_replaces_the_first():
     ("table", "entry", "error", "message"),
     [
         ("likelihoods", LogLog(), ValueError, "Did you mean 'likelihood'"),
-        ("likelihood", LogLog, TypeError, r"takes an instance of .*\.Likelihood, but"),
-        ("approximation", CautiousEP(), TypeError, r"takes a subclass of .*\.Approximator, but"),
+        ("likelihood", LogLog, TypeError, r"needs an instance of .*\.Likelihood, but"),
+        ("approximation", CautiousEP(), TypeError, r"needs a subclass of .*\.Approximator, but"),
         ("approximation", "CautiousEP", ValueError, "'CautiousEP' is not a path"),
     ],
 )
@@ -420,11 +420,11 @@ class Untyped(EP):
         ("hyper", type("Mine", (HyperMethod,), {"name": "mine"}), "Mine has no `integrate`. Add it"),
         ("approximation", NoNeeds, "NoNeeds has no `needs`. Add it"),
         ("likelihood", object.__new__(type("Bare", (LogLog,), {"name": None})), "`Bare` has no `name`"),
-        ("method", type("Mine", (), {"name": "mine"}), "takes a subclass of .*FurtherMethod, but"),
+        ("method", type("Mine", (), {"name": "mine"}), "needs a subclass of .*FurtherMethod, but"),
         ("approximation", Undecorated, "sets `damping`.*@dataclass.*above the class.* `damping: float = 0.3`"),
         ("approximation", Untyped, "sets `damping`.* `damping: float = 0.3`"),
-        ("sampler", print, "takes a subclass of .*BlockedStep, but <built-in function print> is not one"),
-        ("plot", 3, "takes a class or function, but 3 is not one"),
+        ("sampler", print, "needs a subclass of .*BlockedStep, but received <built-in function print>"),
+        ("plot", 3, "needs a class or function, but received 3"),
         ("computation", Computation("probit", np.tanh), "'probit' is <ufunc 'tanh'>, but must be .* NamedTuple"),
         ("computation", Computation("probit", ScalarDensity), "must be an instance of a NamedTuple"),
     ],

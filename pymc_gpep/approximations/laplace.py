@@ -331,8 +331,8 @@ class LaplaceProbit(NewtonApproximation):
         size = n_functions * n_points
         if size > self.max_size:
             return (
-                f"A dense Laplace approximation of {n_functions} latent functions at {n_points} points is slow: they "
-                f"are {size} latent values. Use nested_ep, which is made for so many, or allow it with max_size={size} "
+                f"A dense Laplace approximation of {n_functions} latent functions at {n_points} points is slow: it "
+                f"factorises a matrix of {size} rows. Use method='nested_ep', or allow the matrix with max_size={size} "
                 f"(now {self.max_size})."
             )
         return ""

@@ -208,10 +208,10 @@ def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likeli
     """Return a message with the likelihoods that a method supports, and the methods for this likelihood."""
     theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
     effects = likelihood.effects
-    kept = f" Or keep effects whose priors are not normal at their maximum: hyperparameters={effects}." * bool(effects)
+    kept = f" Or keep the effects with non-normal priors at their maximum: hyperparameters={effects}." * bool(effects)
     return (
-        f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. Methods that "
-        f"fit it: {', '.join(map(repr, names))}.{kept}{likelihood.refused}"
+        f"method {method!r} supports these likelihoods: {theirs}. The likelihood of the model is {likelihood.name}, "
+        f"which these methods support: {', '.join(map(repr, names))}.{kept}{likelihood.refused}"
     )
 
 
@@ -231,7 +231,7 @@ def with_options[A: _Options](
         elsewhere = [name for name in unknown if name in others]
         advice = did_you_mean([name for name in unknown if name not in elsewhere], [*known, *others])
         if elsewhere:
-            ways = ["'sparse_ep' works by inducing inputs and by batches"]
+            ways = ["'sparse_ep' uses inducing inputs or batches"]
             ways += [f"{other.name!r} by {other.by}" for other in FURTHER_METHODS]
             advice += f" Other methods take {', '.join(elsewhere)}: {', '.join(ways)}."
         raise TypeError(f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.{advice}")

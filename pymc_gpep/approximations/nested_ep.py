@@ -152,7 +152,7 @@ class CoupledSitePosterior(SitePosterior):
         return self.algebra.gradient(self.weights)
 
 
-# Largest variance. Its square does not overflow; sites of 0 would look like a fixed point.
+# Largest prior variance whose square does not overflow. Beyond it, sites of 0 would look like a fixed point.
 _BEYOND_REASON = 1e150
 
 
@@ -475,9 +475,9 @@ class NoisyNestedEP(AcceleratedEP):
         size = n_functions * n_points
         if size > self.max_size:
             return (
-                f"{self.name} with label noise is slow for {n_functions} latent functions at {n_points} points: they "
-                f'are {size} latent values. Use method="sparse_ep", which takes inducing inputs and '
-                f"epsilon as a number, or allow it with max_size={size} (now {self.max_size})."
+                f"{self.name} with label noise is slow for {n_functions} latent functions at {n_points} points: it "
+                f'factorises a matrix of {size} rows. Use method="sparse_ep" with inducing inputs and epsilon as a '
+                f"number, or allow the matrix with max_size={size} (now {self.max_size})."
             )
         return ""
 

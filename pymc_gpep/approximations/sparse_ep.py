@@ -32,7 +32,7 @@ class Number(Enum):
     """Approximate log marginal likelihood of the model with the FITC prior."""
     BOUND = "lower bound {:.4f} of the log evidence"
     """Lower bound of the log marginal likelihood of the model, or of the model with the FITC prior."""
-    OBJECTIVE = "objective {:.4f} (no evidence, and not to be compared with one)"
+    OBJECTIVE = "objective {:.4f} (not a log evidence: do not compare models by it)"
     """Objective that has no other meaning than to be maximised."""
 
     def text(self, value: float) -> str:

@@ -66,7 +66,7 @@ def prior_base(prior: Prior) -> Base:
 
 
 def posterior_base(posterior: Posterior, prior: Sampled | None = None) -> Base:
-    """Return an approximate posterior as base; it need not have converged.
+    """Return an approximate posterior as base, also from an approximation that did not converge.
 
     Sites are scaled to be 1 at the mean, which avoids large terms that cancel.
 
@@ -350,9 +350,9 @@ def _warn_unless_reliable(result: AnnealedEvidence) -> None:
     if result.effective_runs < min(_FEW, len(result.log_weights) / 2):
         found = "a few runs have nearly all the weight"
     elif apart > _APART * np.hypot(result.standard_error, result.thermodynamic_error):
-        found = "its two estimates differ by more than their errors allow, so the runs lag behind the temperatures"
+        found = "its two estimates differ by more than their errors allow, so the runs do not follow the temperatures"
     if found:
-        other = "" if result.start == "prior" else ", or another start (this one may be too narrow)"
+        other = "" if result.start == "prior" else f", or another start, since {result.start!r} may be too narrow"
         warn(f"{result} is not reliable: {found}. Use more temperatures or sweeps{other}.")
 
 
@@ -363,7 +363,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
     if np.ndim(given) == 0:
         number = int(np.asarray(given))
         if number != given or number < 2:
-            raise ValueError(f"temperatures must be at least 2, the start and the posterior, but is {given!r}.")
+            raise ValueError(f"temperatures must be at least 2 (start and posterior), but is {given!r}.")
         even = np.linspace(0.0, 1.0, number)
         # The log ratio changes most near the prior, so steps near it are smaller.
         return even**4 if start == "prior" else even
@@ -390,7 +390,7 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
             values[name] = np.broadcast_to(np.asarray(value, dtype=by_name[name].dtype), tuple(shape)).copy()
         except ValueError:
             raise ValueError(
-                f"point gives {name!r} the shape {np.shape(value)}, but it has the shape {tuple(map(int, shape))}."
+                f"point[{name!r}] must have shape {tuple(map(int, shape))}, but has shape {np.shape(value)}."
             ) from None
     with np.errstate(all="ignore"):
         point = initial_point(model, values)
@@ -414,7 +414,7 @@ def _prior(latent_model: LatentModel, point: PointType) -> Sampled:
     """Return the prior of the sampled variables; raise an error if it does not exist."""
     prior = latent_model.prior_function()(point)
     at = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
-    nowhere = f"The latent values have no prior at the hyperparameters, unconstrained {at}"
+    nowhere = f"The prior of the latent values is undefined at the unconstrained hyperparameters {at}"
     if not np.isfinite(prior.function_mean).all():
         raise ValueError(f"{nowhere}: the prior mean is not finite. Check the mean function and these values.")
     try:
@@ -435,5 +435,5 @@ def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: st
     solution = method.solve(array, prior.function_mean, labels, likelihood=likelihood, prior_type=prior_type)
     base = posterior_base(solution.posterior, prior) if np.isfinite(solution.mean).all() else None
     if base is None or not np.isfinite(base.log_normaliser):
-        raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")
+        raise ValueError(f"start={start!r} has no posterior: {solution.convergence}. Use start='prior'.")
     return base

@@ -53,10 +53,10 @@ def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups
         return ""
     rows = rows if groups is None else np.flatnonzero(np.isin(groups.of, rows))
     return (
-        f"EP converged to one of several modes, with a log evidence of {solution.evidence:.2f}. From a start "
-        f"with the sites of outliers ({few_of(rows)}) it converges to another mode, with "
-        f"{other.evidence:.2f}. The fit has only the moments of the first mode: use several chains of pm.sample, or "
-        "a prior that excludes a mode."
+        f"EP converged to one of several modes, with a log evidence of {solution.evidence:.2f}. If it starts with the "
+        f"sites of outliers ({few_of(rows)}), it converges to another mode, with a log evidence of "
+        f"{other.evidence:.2f}. The fit has only the moments of the first mode. Use several chains of pm.sample, or a "
+        "prior that excludes a mode."
     )
 
 
@@ -84,8 +84,8 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
         ):
             return (
                 f"The signs of {names[i]!r} and {names[j]!r} are exchangeable: their product does not change if both "
-                "do, and their prior means are 0. The posterior has a mirror image, and the fit is one of two modes. "
-                "Give one of them a positive mean, or write it as an exponential, pm.math.exp(z)."
+                "signs change, and their prior means are 0. The posterior has two modes, and the fit is one of them. "
+                f"Give {names[i]!r} a positive mean, or write it as an exponential, pm.math.exp(z)."
             )
     return ""
 
@@ -128,10 +128,9 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
         return ""
     doubt = " Or its bound is far below the evidence: try method='ep' or 'nested_ep'."
     return (
-        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and {constant:.2f} for class "
-        f"frequencies alone. {reason or _OF_A_SIZE} If that does not help, the "
-        "inputs do not predict the labels with this covariance function."
-        f"{doubt if approximator.bounds else ''}"
+        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and that of the class "
+        f"frequencies alone is {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the inputs do not predict "
+        f"the labels with this covariance function.{doubt if approximator.bounds else ''}"
     )
 
 
@@ -159,7 +158,7 @@ def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Arra
     if (sd := float(np.exp(prior.log_sd))) < _QUIET:
         return (
             f"The latent functions have a prior standard deviation of {sd:.2g}, and the noise of the likelihood has "
-            f"about 1, so labels are noise. Allow a larger magnitude{_prior_of(_listed(owners, magnitudes))}."
+            f"about 1: labels are mostly noise. Allow a larger magnitude{_prior_of(_listed(owners, magnitudes))}."
         )
     return ""
 

@@ -70,14 +70,14 @@ class CorrectedEvidence:
         return self.converged and self.error <= _RELIABLE
 
     def __str__(self) -> str:
-        """Return one sentence on the corrected evidence."""
+        """Return a sentence on the corrected evidence."""
         start = (
-            f"{self.method}: log evidence {self.evidence:.3f} ± {self.error:.3f}, {self.correction:+.3f} from its own"
+            f"{self.method}: log evidence {self.evidence:.3f} ± {self.error:.3f}, corrected by {self.correction:+.3f}"
         )
         if not self.converged:
-            return f"{start}, but this is useless: the approximation has not converged."
+            return f"{start}, which is not meaningful: the approximation did not converge."
         if not self.reliable:
-            return f"{start}; the next order is not small, so neither is reliable: anneal or sample."
+            return f"{start}; the next order is not small: use gpep.diagnostics.annealed_evidence or pm.sample."
         return f"{start}."
 
 

@@ -201,13 +201,13 @@ class ImportanceCheck:
     def about_draws(self) -> str:
         """Sentence on the quality of the weighted draws."""
         start = (
-            f"{self.method}: weighted draws, worth {self.effective_size:.0f} of {len(self.log_weights)} (Pareto k "
-            f"{self.pareto_k:.2f}), {self.draws_verdict}: "
+            f"{self.method}: weighted draws, effective size {self.effective_size:.0f} of {len(self.log_weights)} "
+            f"(Pareto k {self.pareto_k:.2f}), {self.draws_verdict}: "
         )
         if not self.usable:
             return (
-                f"{start}they do not represent the exact posterior of {self.mean_shift.size} latent values together, "
-                "so their evidence and means are unreliable."
+                f"{start}they do not represent the exact joint posterior of {self.mean_shift.size} latent values, so "
+                "their evidence and means are unreliable."
             )
         moved = float(np.sqrt((self.mean_shift**2).mean()))
         return (
@@ -223,12 +223,12 @@ class ImportanceCheck:
         known = sizes > 0
         start = f"The fit, {self.fit_verdict}: "
         if not known.any():
-            return f"{start}weights on blocks of points are unusable; use a sampler."
+            return f"{start}importance weights of blocks of points are unusable; use a sampler."
         chance = float(np.sqrt((self.points["standard_error"] ** 2).mean()))
         return (
-            f"{start}by weights on blocks of {np.median(sizes[known]):.0f} points, usable at {known.sum()} of "
-            f"{len(sizes)}, the probabilities of the labels are {self.probability_shift:.3f} off (root mean square, of "
-            f"which {chance:.3f} can be chance)" + ("; use a sampler." if self.fit_verdict == "unknown" else ".")
+            f"{start}by importance weights of blocks of {np.median(sizes[known]):.0f} points, usable at {known.sum()} "
+            f"of {len(sizes)}, the probabilities of the labels are {self.probability_shift:.3f} off (root mean square, "
+            f"of which {chance:.3f} can be chance)" + ("; use a sampler." if self.fit_verdict == "unknown" else ".")
         )
 
 

@@ -202,11 +202,11 @@ def _class_of_results() -> Any:
 
         def _header(self) -> str:
             if self.groups is not None:
-                return f"Computed from the sites of {self.method} outside of each of {self.n_data_points} groups."
-            again = f", {self.n_refitted} of which were left out by fitting again" if self.n_refitted else ""
+                return f"Computed from the sites of {self.method} outside each of {self.n_data_points} groups."
+            again = f", and from fits without each of {self.n_refitted} of them" if self.n_refitted else ""
             rough = (
-                f" {self.n_rough} of them have p_loo_i above {ROUGH}, where cavities of {self.method} are off by some "
-                f"tenths or more: loo(refit_above={ROUGH})."
+                f" {self.n_rough} observations have p_loo_i above {ROUGH}, where cavities of {self.method} have errors "
+                f"of some tenths or more. Refit without each of them: loo(refit_above={ROUGH})."
             ) * bool(self.n_rough)
             return f"Computed from the cavities of {self.method} at {self.n_data_points} observations{again}.{rough}"
 

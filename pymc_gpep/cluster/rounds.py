@@ -379,7 +379,7 @@ class Rounds:
             except LostPartsError as error:
                 lost = tuple(sorted({*lost, *error.parts}))
                 time.sleep(0.1 * attempt)
-        raise RuntimeError(f"Workers were lost {_TRIES} times. Look at their memory, and at their logs.")
+        raise RuntimeError(f"Workers were lost {_TRIES} times. Check their memory and their logs.")
 
 
 class _Act:

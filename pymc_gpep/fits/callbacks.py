@@ -129,10 +129,10 @@ class Checkpoint(Callback):
 
     def begin(self, method: str, batches: bool) -> None:
         if not batches:
-            advice = "Give batch_size, or leave it out" if method in STREAMING_METHODS else "Leave the Checkpoint out"
+            advice = "Give batch_size, or leave" if method in STREAMING_METHODS else "Leave"
             raise TypeError(
-                f"callbacks has a Checkpoint, which is for fits by batches. {advice}: a fit of all rows is saved with "
-                "fit.to_datatree() when it has ended."
+                f"callbacks has a Checkpoint, which is for fits by batches. {advice} the Checkpoint out. Save a "
+                "fit of all rows with fit.to_datatree() when it has ended."
             )
 
     def __call__(self, fit: Fit, losses: Array, iteration: int) -> None:
@@ -293,7 +293,7 @@ class EarlyStopping(Callback):
         """Score the fit, if enough iterations have passed."""
         if not isinstance(fit, Fit):
             raise TypeError(
-                f"EarlyStopping scores fits by methods of pymc_gpep, but this method gives a {type(fit).__name__}."
+                f"EarlyStopping scores fits by methods of pymc_gpep, but this method returns a {type(fit).__name__}."
             )
         if not self._iteration:
             self._check(fit)
@@ -333,7 +333,7 @@ class EarlyStopping(Callback):
         try:
             self._predict(fit, slice(0, 1))
         except (TypeError, ValueError) as error:
-            error.add_note("Raised for the rows of an EarlyStopping: Xnew is its X.")
+            error.add_note("The error concerns the rows of EarlyStopping: Xnew is its argument X.")
             raise
 
     @staticmethod
@@ -357,4 +357,4 @@ class EarlyStopping(Callback):
         self._scores[self._iteration] = {"mlpd": density} | {name: float(each.mean()) for name, each in others.items()}
         if density > self._highest or self._best is None:
             self._highest, self._since = density, 0
-            self._best = self._iteration, fit.kept(f"Kept, since it predicts {len(self._y)} held-out rows best")
+            self._best = self._iteration, fit.kept(f"Fit with the best score of {len(self._y)} held-out rows")

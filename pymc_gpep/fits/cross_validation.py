@@ -288,8 +288,8 @@ def _groups_left_out(
     if improper.any():
         names = few_of(map(repr, chosen.labels[improper].tolist()))
         warn(
-            f"elpd_i is NaN for the groups {names}: without rows of their latent values coefficients with a flat "
-            "prior are open. Give these coefficients a density, such as pm.Normal('b', 0, s)."
+            f"elpd_i is NaN for the groups {names}: without the rows of these groups, coefficients with a flat prior "
+            "are undetermined. Give these coefficients a density, such as pm.Normal('b', 0, s)."
         )
     without, within, error, pareto_k = found
     log_weights = np.log(weights)[:, None]

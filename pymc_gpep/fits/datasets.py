@@ -52,8 +52,8 @@ def check_dims(classifier: GPClassifier) -> None:
 
 def _refused(name: str, dim: str) -> StructureError:
     return StructureError(
-        f"{name!r} has the dim {dim!r}, which is a name in results of a fit. Rename the dim where the model is "
-        f"made, in coords= and dims=: {dim + '_label'!r}, say."
+        f"{name!r} has the dim {dim!r}, which is a reserved name in the results of a fit. Rename the dim in coords= "
+        f"and dims= of the model, for example to {dim + '_label'!r}."
     )
 
 
@@ -101,8 +101,8 @@ def plain_dims(
 
 def _refused_variable(name: str) -> StructureError:
     return StructureError(
-        f"The model has a variable {name!r}, which is a name in results of a fit. Rename the variable: "
-        f"{name + '_of_y'!r}, say."
+        f"The model has a variable {name!r}, which is a reserved name in the results of a fit. Rename the variable, "
+        f"for example to {name + '_of_y'!r}."
     )
 
 

@@ -290,8 +290,8 @@ class Fitted(SingleGroupApproximation):
     def _tails(self) -> str:
         """Sentences that name the scales without mean or variance; empty without such scales."""
         return " ".join(
-            f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and effects that grow "
-            "with it. Its prior is flat, and the data hardly limit large values."
+            f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and the effects that "
+            "scale with it. The prior is flat, and the data hardly limit large values."
             for tail in self.hyper_posterior.tails
         )
 

@@ -50,7 +50,7 @@ from pymc_gpep.univariate.prior_factor import PriorFactor
 
 # Largest relative difference of a density or covariance that can be due to rounding on another machine.
 _REFIT_TOLERANCE = 1e-6
-_OTHER = "The model is not the one that was fitted"
+_OTHER = "The model differs from the fitted model"
 
 
 @one_blas_thread()
@@ -288,19 +288,19 @@ def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any],
     """Check that likelihood, labels (if stored), log prior density at θ and names of classes equal the fitted model."""
     classifier = space.classifier
     if (own := classifier.likelihood_model.name) != (was := attrs["kind_of_likelihood"]):
-        raise ValueError(f"{_OTHER}: its likelihood is {own}, and was {was}.")
+        raise ValueError(f"{_OTHER}: its likelihood is {own}, not {was}.")
     if labels is not None:
         observed = evaluate([classifier.labels])[0][classifier.seen]
         if observed.shape != labels.shape or (differ := np.count_nonzero(observed != labels)):
             what = (
                 f"{differ} labels differ" if observed.shape == labels.shape else f"the model has {len(observed)} points"
             )
-            raise ValueError(f"{_OTHER} to {len(labels)} points: {what}.")
+            raise ValueError(f"{_OTHER}, which has {len(labels)} points: {what}.")
     prior, stored = space.log_prior(theta), float(attrs["log_prior"])
     if np.isfinite(stored) and not _close(prior, stored):
         raise ValueError(
             "The priors of the hyperparameters differ from the fitted model: their log density at the maximum is "
-            f"{prior:.6g}, and was {stored:.6g} in the file. Load the fit with the model that was fitted."
+            f"{prior:.6g}, but {stored:.6g} in the file. Load the fit with the fitted model."
         )
     if (own := named_classes(classifier)) != (was := attrs["classes"]):
         raise ValueError(f"{_OTHER}: its classes are {own}, not {was}.")
@@ -353,7 +353,7 @@ def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
     tolerance = fit.log_posterior.approximator.tolerance
     if fit.solution.converged and not _close(fit.log_evidence, evidence, tolerance):
         raise ValueError(
-            f"{_OTHER}: with the hyperparameters of the fit its log evidence is {fit.log_evidence:.6g}, and was "
+            f"{_OTHER}: with the hyperparameters of the fit its log evidence is {fit.log_evidence:.6g}, not "
             f"{evidence:.6g}. Compare inputs, covariance function and mean function."
         )
 

@@ -30,9 +30,9 @@ def recover_latent(
     """Draw latent values for each draw of the hyperparameters from a marginal model.
 
     Latent values are drawn from the Gaussian approximation at these hyperparameters. The result has the form of draws
-    of the original model with its present data. Latent values and dependent Deterministics have the names, dims and
-    coords of the model. `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` accept the result with the
-    original model.
+    of the original model, with the current data of the model. Latent values and Deterministics that depend on them have
+    the names, dims and coords of the model. `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` accept the
+    result with the original model.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class _LatentValues:
         self.rng = rng
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
-        # The graph starts from f itself: from rotated values it would factorise the prior covariance for each draw.
+        # The graph starts from f: with rotated values it would factorise the prior covariance for each draw.
         latents = [*classifier.prior.held, *classifier.prior.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -142,12 +142,12 @@ class _LatentValues:
             k, mean, labels, self._start, likelihood=likelihood, prior_type=self._type
         )
         if not solution.convergence.converged:
-            raise ValueError(f"{self.approximator.name} {solution.convergence}. Was it sampled from this model?")
+            raise ValueError(f"{self.approximator.name} {solution.convergence}. Are the draws from this model?")
         self._start = solution.start
         return solution
 
     def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
-        """Return one draw of each variable, by name."""
+        """Return a draw of each variable, by name."""
         posterior = self._solve(hyperparameters).posterior
         point = self._unconstrain(dict(zip(self._names, hyperparameters, strict=True)))
         if self._roots is None:

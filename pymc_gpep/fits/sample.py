@@ -284,8 +284,8 @@ def sample(
     prior = fit.classifier.prior
     if Xnew is not None and ((prior.implicit and prior.effects) or fit.classifier.parts):
         raise TypeError(
-            "For this model sample draws effects by name, but not latent functions at new inputs. Leave Xnew out, or "
-            "use fit.predict(Xnew, data={...})."
+            "For this model, fit.sample draws effects by name, but not latent functions at new inputs. Leave Xnew "
+            "out, or use fit.predict(Xnew, data={...})."
         )
     check_switches(log_likelihood=log_likelihood)
     outside = Xnew is not None or (fit.rows is not None and not fit.classifier.prior.implicit)

@@ -1,4 +1,4 @@
-"""Prior by rows J of coefficients of q standard normals z, and its algebra: K = J Jᵀ.
+"""Prior f = m + J z with rows J of coefficients of q standard normals z, and its algebra: K = J Jᵀ.
 
 Matrices have the size of z. With Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ,
 
@@ -9,8 +9,8 @@ Matrices have the size of z. With Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ,
 The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights b = ν −
 Π(m + J z̄) are computed from z̄, since the sum J Jᵀ b has cancellation if the prior is wide.
 
-Some entries of z may have a flat prior, the density 1, in place of N(0, 1). Let E = I, but 0 for flat entries. Then Λ
-is E + JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.
+Some entries of z may have a flat prior, the density 1. Let E be the identity with 0 for these entries. Then Λ is E +
+JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.
 
 For c functions J is (cn, q), sorted by function and then by row. Π has a block for each point. Functions may depend on
 the same entries of z. The time for n rows is O(c² n q²) in matrix products, or O(c² n k²) if rows have k entries. For a
@@ -47,7 +47,7 @@ type Indices = NDArray[np.int64]
 # Smallest ratio of posterior variance to cavity variance under a flat prior. Averages of likelihoods are accurate for
 # cavities up to this width.
 _WIDE_CAVITY = 1e-8
-# Smallest pivot of Λ relative to its diagonal. If a pivot is smaller, the data do not determine a flat coefficient.
+# Smallest pivot of Λ relative to its diagonal. A smaller pivot means that the data do not determine a flat coefficient.
 OPEN = 1e-13
 
 
@@ -78,14 +78,14 @@ def factor_beside_prior(total: Array, flat: Indices | None = None) -> Array | No
 
 
 class RowAlgebra(PosteriorAlgebra):
-    """Algebra by Λ = E + JᵀΠJ, see `pymc_gpep.gaussians.row_prior`.
+    """Algebra that uses Λ = E + JᵀΠJ, see `pymc_gpep.gaussians.row_prior`.
 
     The posterior of z is N(z̄, Λ⁻¹) for any Π.
 
     Parameters
     ----------
     prior : PriorForm
-        A prior whose `rows` are J, (cn, q).
+        Prior with the rows J (cn, q) as its attribute `rows`.
     n_functions : int
     team : Team
     """
@@ -171,7 +171,7 @@ class RowAlgebra(PosteriorAlgebra):
         return np.stack([self._left(own, self._solved(self._rows.sums(own.ravel()))) for own in force])
 
     def covariance_at(self, left: Coefficients, variance: Array) -> Array:  # type: ignore[override]  # rows T
-        """See `PosteriorAlgebra`: the covariance of T z + e, a sum, with covariances (m, c, c) of e."""
+        """See `PosteriorAlgebra`: the covariance of T z + e, with covariances `variance` (m, c, c) of e."""
         return np.asarray(left.covariances(self._root) + variance)
 
     def covariance_among(self, points: NDArray[np.intp]) -> Array:
@@ -206,7 +206,7 @@ class RowAlgebra(PosteriorAlgebra):
 
 
 class CoupledRows(RowAlgebra):
-    """Algebra by Λ with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
+    """Algebra that uses Λ with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Log determinants include Σ_i log 1ᵀπ_i."""
 
     kind: ClassVar[type[Sites]] = CoupledSites
 
@@ -218,19 +218,19 @@ class CoupledRows(RowAlgebra):
 
 
 class BlockRows(RowAlgebra):
-    """Algebra by Λ with any symmetric Π_i (n, c, c) for which the posterior is proper."""
+    """Algebra that uses Λ with any symmetric Π_i (n, c, c) for which the posterior is proper."""
 
     kind: ClassVar[type[Sites]] = SignedSites
 
 
 class IndependentRows(RowAlgebra):
-    """Algebra by Λ with Π_i = diag(π_i), for π (c, n) of any sign for which the posterior is proper."""
+    """Algebra that uses Λ with Π_i = diag(π_i). π (c, n) may be negative as long as the posterior is proper."""
 
     kind: ClassVar[type[Sites]] = IndependentSites
 
 
 class PriorByRows(PriorForm):
-    """f = m + J z by rows of coefficients J, where z has far fewer entries than there are rows.
+    """Prior f = m + J z with rows of coefficients J, where z has far fewer entries than the number of rows.
 
     z has one leading axis, (1, q), and no axis of functions.
     """
@@ -285,7 +285,7 @@ class PriorByRows(PriorForm):
         """Raise a ValueError if coefficients have a flat prior."""
         if self.flat.size:
             raise ValueError(
-                f"{self.flat.size} coefficients have a flat prior, without draws and moments. Give them a pm.Normal."
+                f"{self.flat.size} coefficients have a flat prior, without draws and moments. Use pm.Normal instead."
             )
 
     @property
@@ -316,7 +316,7 @@ class PriorByRows(PriorForm):
 
     @property
     def own(self) -> Array:
-        """Array (c, 1) of 1: a single normal of variance 1 represents a row."""
+        """Array (c, 1) of ones: the variance of the single normal that represents a row."""
         return np.ones((len(self.mean), 1))
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -400,7 +400,7 @@ class PriorByRows(PriorForm):
 
 @dataclass(frozen=True, repr=False)
 class RowStructure:
-    """Parts of a prior by rows that depend on data alone.
+    """Parts of a prior with rows J that depend on data alone.
 
     Attributes
     ----------
@@ -415,7 +415,7 @@ class RowStructure:
 
     @property
     def lacks(self) -> frozenset[Algebra]:
-        """Algebras of rows that are unavailable with flat coefficients."""
+        """Algebras that are not available with flat coefficients."""
         return frozenset({Algebra.VARIANCES} if self.flat else ())
 
     def __repr__(self) -> str:
@@ -536,5 +536,5 @@ class RowPrior(PriorByRows):
         return self.at(np.arange(self.shape[1]))
 
     def rooted(self, roots: Array) -> "RowPrior":
-        """Return the same prior with other coefficients (c, n, q)."""
+        """Return this prior with other coefficients (c, n, q)."""
         return RowPrior(roots, self.mean, self._apart)

@@ -1,7 +1,7 @@
-"""Graphs of the same structure: rewritten once, with arrays replaced by variables, or stacked.
+"""Graphs of the same structure. They are rewritten once, with arrays replaced by variables, or stacked.
 
-Rewriting a graph takes nine tenths of the time to make its function. Models of one kind have graphs of one structure,
-for any data. Examples are folds of a cross-validation, and fits of one model by several methods.
+Rewriting a graph takes nine tenths of the time to make its function. Models that differ only in data have graphs of one
+structure. Examples are folds of a cross-validation, and fits of one model by several methods.
 
 Constants are in double precision, and are copies of the user's arrays. PyMC accepts arrays of any type, and PyTensor
 computes in the smallest type that represents their values. So a covariance of single-precision inputs with length scale
@@ -47,7 +47,7 @@ from pymc_gpep.noted_inputs import renew_note
 
 # Largest number of stored graphs, and largest size of the constants of a graph in bytes.
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000
-_NO_REWRITES = SequentialGraphRewriter()  # A mode without rewrites still has the rewrites of its linker.
+_NO_REWRITES = SequentialGraphRewriter()  # A mode without rewrites, except for those of its linker.
 
 
 class _Structure(NamedTuple):
@@ -58,7 +58,7 @@ class _Structure(NamedTuple):
     leaves: list[Variable]
     """Inputs, then shared variables, in the order of a traversal."""
     ops: list[Op]
-    """Operations with an attribute `stands_for`, in the order of a traversal. Equal operations may replace them."""
+    """Operations with `stands_for`, in the order of a traversal. Operations with equal values may replace them."""
 
 
 class _Rewritten(NamedTuple):
@@ -76,8 +76,8 @@ _one_at_a_time = Lock()
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
     """Return a function of a graph. The rewritten form of an earlier graph with the same structure is reused.
 
-    An operation may have an attribute `stands_for`: a value with everything that rewriting depends on, types excepted.
-    Operations with equal values are interchangeable.
+    An operation may have an attribute `stands_for`, a value that determines, with the types, how the operation is
+    rewritten. Operations with equal values are interchangeable.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _structure(inputs: Sequence[Variable], outputs: Sequence[Variable], how: tup
 
 
 def _holds_arrays(op: HasInnerGraph) -> bool:
-    """Return whether an inner graph holds an array, which its owner may change in place."""
+    """Return whether an inner graph contains an array, which other code may change in place."""
     for each in ancestors(op.inner_outputs):
         if isinstance(each, Constant) and any(array.ndim for array in _arrays(each.data)):
             return True
@@ -203,8 +203,8 @@ def _arrays(data: Any) -> list[Any]:
 def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
     """Return a hashable value that distinguishes constants.
 
-    It contains copies of arrays, which the caller may change in place. PyTensor's signatures do not copy arrays, and
-    are equal for sparse matrices that differ by a millionth.
+    The value contains copies of arrays, since the caller may change them in place. PyTensor's signatures do not copy
+    arrays. They are also equal for sparse matrices that differ by a millionth.
     """
     if not arrays:
         return constant.signature()
@@ -244,15 +244,15 @@ def _moved(
     return [now.get(each, each) for each in graph.outputs]
 
 
-# Largest integer, and largest number of entries of an array, that stay constants of a graph.
+# Largest integer, and largest size of an array, that remain constants of a graph.
 _LARGEST = 16
 
 
 def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
     """Replace constant arrays of a graph, and lengths of axes, by shared variables with the same values.
 
-    A function with constant arrays cannot be reused for other data, and takes longer to make than a fit. With shared
-    variables it can be reused for the next data set, such as a fold or a bootstrap sample. The number of rows may
+    A function with constant arrays cannot be reused for other data, and making it takes longer than a fit. With shared
+    variables the function can be reused for other data, such as a fold or a bootstrap sample. The number of rows may
     differ, since long axes have no static length. Sparse matrices stay constants.
     """
     now: dict[Any, Any] = {}
@@ -285,12 +285,12 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
 
 def _lengths(node: Apply) -> slice:
-    """Return the slice of the inputs of an operation that are lengths of axes, or may be shared integers."""
+    """Return the slice of an operation's inputs that are lengths of axes. These inputs may be shared integers."""
     op = node.op
     if isinstance(op, Alloc | SpecifyShape):
         return slice(1, None)  # The first input is the array.
     if isinstance(op, Eye):
-        return slice(2)  # The third input is the number of the diagonal.
+        return slice(2)  # The third input is the index of the diagonal.
     if isinstance(op, MakeVector) and op.dtype == "int64":
         return slice(None)
     return slice(0)
@@ -298,7 +298,7 @@ def _lengths(node: Apply) -> slice:
 
 @lru_cache(1000)
 def _without_lengths(kind: Any) -> Any:
-    """Return the type with long axes of unknown length."""
+    """Return a type without static lengths of long axes."""
     if not isinstance(kind, TensorType):
         return kind
     return kind.clone(shape=tuple(None if s is not None and s > _LARGEST else s for s in kind.shape))
@@ -370,7 +370,7 @@ def differences(
 
     if not all(alike(outputs) for outputs in zip(*graphs, strict=True)):
         return None
-    # A variable with counterparts may not depend on a variable in `along`, and no equal variable may depend on it.
+    # A variable with counterparts may not depend on `along`, and no variable equal in all graphs may depend on it.
     for first in found:
         below = set(ancestors([first]))
         if along & below or any(first in ancestors([each]) for each in same):
@@ -422,13 +422,13 @@ _FIRST_NUMBERS = (Alloc, Reshape, SpecifyShape, Subtensor, AdvancedSubtensor)
 _DISTANCE_TO_INTEGER = 1e-6
 _ONLY_WHOLE = CheckAndRaise(
     ValueError,
-    "Inputs must be whole numbers where the covariance looks something up by them: give Xnew, or inducing inputs, as "
-    "those of the model are.",
+    "Inputs that the covariance function uses as an index must be whole numbers. Give Xnew, or inducing inputs, the "
+    "form of the inputs of the model.",
 )
 
 
 def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Variable]) -> list[TensorVariable]:
-    """Return the same expressions with numeric data and constants in double precision.
+    """Return expressions with numeric data and constants in double precision.
 
     Indices, shapes and bitwise operations do not change.
 
@@ -444,7 +444,7 @@ def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Vari
 def _promoted_graph(
     outputs: Sequence[Variable], stop: Collection[Variable], made: dict[Variable, Variable]
 ) -> list[Variable]:
-    """Return the same expressions with the variables in `made` replaced. New replacements are added to `made`."""
+    """Return expressions with the variables in `made` replaced. New replacements are added to `made`."""
 
     def new(variable: Variable) -> Variable:
         if variable not in made:
@@ -473,7 +473,7 @@ def _remade(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
 def reduced(op: CAReduce, values: Variable) -> TensorVariable:
     """Return a reduction, such as a sum, for an input of a new type.
 
-    PyTensor fixes the output type of the operation itself.
+    The operation has a fixed output type in PyTensor, so a new operation is needed.
     """
     free = op.clone()
     free.dtype = free.acc_dtype = None
@@ -506,7 +506,7 @@ def _numbers(node: Apply) -> list[bool]:
 
 
 def _promoted(variable: Variable) -> Variable:
-    """Return a leaf in double precision. Scalar integers do not change, since they are counts or exponents."""
+    """Return a leaf in double precision. Scalar integers, which are counts or exponents, do not change."""
     if not isinstance(variable, TensorVariable | SharedVariable | Constant) or not hasattr(variable.type, "dtype"):
         return variable
     low = variable.type.dtype in ("float16", "float32")

@@ -1,14 +1,14 @@
 """PyTensor graphs evaluated in plain Python, one operation after the other, or compiled by a backend.
 
 A graph of a model has hundreds of operations on a few numbers. With PyTensor's checks, each operation takes ten times
-as long as in NumPy. Here static shapes are not checked again, and no operation writes into an existing array. Each
-operation reads its arrays once, so rewrites join operations. For example, a sum of matrix products becomes a single
+as long as in NumPy. Interpreted graphs skip the checks of static shapes, and no operation writes into an existing
+array. Rewrites join operations, so that each array is read once. For example, a sum of matrix products becomes a single
 product.
 
-Machine code for a graph takes ten seconds or more to compile, for each model and shape. For a step of a fit batch by
-batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
-matrices thousands of times. Machine code would save a few milliseconds of each evaluation. Functions that a sampler of
-PyMC calls thousands of times are compiled, as in PyMC.
+Machine code for a graph takes ten seconds or more to compile, for each model and shape. For a step of a fit by batches
+it takes minutes. A fit evaluates a few n × n arrays some dozens of times, or products of large matrices thousands of
+times. Machine code would save a few milliseconds per evaluation. Functions that a sampler of PyMC calls thousands of
+times are compiled, as in PyMC.
 """
 
 import math
@@ -55,12 +55,12 @@ from pymc_gpep.pytensor_settings import one_thread_at_a_time, without_c_compiler
 
 
 class Ufunc(Op):
-    """An elementwise operation as a call of one NumPy function, or as a sum or product of several operands.
+    """Elementwise operation that calls one NumPy function, or that sums or multiplies several operands.
 
     Parameters
     ----------
     elemwise : Elemwise
-        An elementwise operation that NumPy has as a function, and that does not work in place.
+        Elementwise operation with a NumPy function. It must not work in place.
     """
 
     __props__ = ("elemwise",)
@@ -121,7 +121,7 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
     op = node.op
     if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
         return None
-    # If an operand has double precision, NumPy converts all operands to it, as PyTensor does.
+    # If one operand has double precision, NumPy converts all operands to double precision, as PyTensor does.
     types = {each.dtype for each in node.inputs}
     truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Sub)
     cast = isinstance(op.scalar_op, Cast)
@@ -185,7 +185,7 @@ _MOST_OPERANDS = 31  # Largest number of operands that NumPy's functions accept.
 def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
     """Replace a clip by minimum and maximum, which are vectorised. PyTensor's `Clip` calls Python for each number.
 
-    An infinite bound, for example of distances, has no operation.
+    For an infinite bound no operation is added.
     """
     if not isinstance(node.op.scalar_op, Clip):
         return None
@@ -251,7 +251,7 @@ def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
 def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
     """Combine the operands of a sum or product that are smaller than the result before its other operands.
 
-    No operation has more arrays than NumPy's functions accept.
+    Each operation has at most as many operands as NumPy's functions accept.
     """
     if not isinstance(node.op.scalar_op, Add | Mul) or len(node.inputs) < 3:
         return None
@@ -266,7 +266,7 @@ def _small_operands_first(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _of_all(op: Any, operands: Sequence[Variable]) -> Variable:
-    """Return a sum or product of operands, in groups as large as NumPy's functions accept."""
+    """Return a sum or product of all operands, computed in groups of at most `_MOST_OPERANDS`."""
     while len(operands) > 1:
         operands = [
             op(*few) if len(few) > 1 else few[0]
@@ -312,11 +312,11 @@ _OF_ASSUMPTIONS = (
 
 INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
-    # Keep the rewrites that make graphs stable and small, so that values equal the values of compiled graphs up to
-    # rounding. Leave out fusion, which saves no time here, and in-place operations, which create an array and copy it.
-    # Leave out rewrites by assumptions: they are slow, and models have few products of diagonal or orthogonal matrices.
-    # Leave out the search for sums that are simpler when multiplied out: it takes half of the rewriting and rarely
-    # succeeds.
+    # Keep the rewrites that make graphs stable and small, so that interpreted and compiled graphs have equal values up
+    # to rounding. Leave out fusion, which saves no time here. Leave out in-place operations, which create an array and
+    # copy it. Leave out rewrites by assumptions: they are slow, and models have few products of diagonal or orthogonal
+    # matrices. Leave out the search for sums that are simpler when multiplied out: it takes half of the rewriting and
+    # rarely succeeds.
     RewriteDatabaseQuery(
         include=["fast_run", "py_only"], exclude=[*_OF_OTHER_CODE, *_OF_ASSUMPTIONS, *_MULTIPLIED_OUT]
     ),
@@ -324,14 +324,14 @@ INTERPRETED = Mode(
 
 
 # The C library returns the memory of freed arrays to the system if they are larger than a threshold. The threshold
-# grows with the largest freed array. The system clears returned pages at each evaluation, which takes 10 to 20 % of a
-# fit of a few hundred rows. So allocate and free the largest array that raises the threshold, 32 MB. It is never
-# written, so it takes no memory.
+# grows with the largest freed array. The system clears returned pages at each evaluation, which takes 10 to 20 % of the
+# time of a fit of a few hundred rows. So raise the threshold to its limit: allocate and free an array of 32 MB. The
+# array is never written, so it occupies no memory.
 np.empty(2**25 - 2**13, dtype=np.uint8)
 
 
 class GraphFunction:
-    """A function of a model's graph, as a class that can be pickled.
+    """Function of a model's graph that can be pickled.
 
     Overflow at extreme hyperparameters does not raise NumPy's warnings, as in compiled code.
     """
@@ -347,7 +347,7 @@ class GraphFunction:
             return GraphFunction(self._function.copy(), settled=self._settled)
 
     def settled(self) -> "GraphFunction":
-        """Return the same function, which computes operations on data alone only once.
+        """Return this function with the operations on data alone computed only once.
 
         Shared variables of the graph must keep their values.
         """
@@ -365,7 +365,7 @@ class GraphFunction:
 def _settle(function: Any) -> None:
     """Run operations of an interpreted function that do not depend on its arguments, and remove them from calls.
 
-    Operations that compute a returned array stay, since a caller may change this array.
+    Operations whose result is returned stay in the calls, since a caller may change the returned array.
     """
     vm, maker = function.vm, function.maker
     if not isinstance(vm, Loop):
@@ -412,7 +412,7 @@ def graph_function(
         Whether random variables are drawn at each call, unless they are arguments.
     further : function, optional
         Function of the sequence `outputs` that returns further outputs, such as derivatives. It is not called if a
-        graph of the same structure was rewritten before.
+        graph of the same structure is already rewritten.
     **kwargs
         Arguments of `pytensor.function`. Without a `mode` the graph is interpreted.
 
@@ -490,11 +490,11 @@ def refuse_draws(function: Any) -> None:
         if not isinstance(output.type, RandomType)
     ]
     if drawn:
-        names = ", ".join(repr(each.name) for each in drawn if each.name) or "one without a name"
+        names = ", ".join(repr(each.name) for each in drawn if each.name) or "a variable without a name"
         raise StructureError(
             f"A random variable would be drawn anew at each evaluation: {names}. Inputs, labels and numbers in the "
-            "model must be data, constants or made of hyperparameters. Declare each distribution as a variable of the "
-            "model with a name, pm.Normal('name', ...), and inputs as pm.Data."
+            "model must be data, constants or functions of hyperparameters. Declare each distribution as a named "
+            "variable of the model, pm.Normal('name', ...), and inputs as pm.Data."
         )
 
 
@@ -502,7 +502,7 @@ _initial: WeakKeyDictionary[pm.Model, dict[Any, tuple[list[Any], list[Variable]]
 
 
 def _initial_values(model: pm.Model, rvs: Sequence[TensorVariable], strategies: Mapping[Any, Any]) -> list[Variable]:
-    """Return graphs of PyMC's initial values. They are cached for each model, since making them is slow."""
+    """Return graphs of PyMC's initial values. The graphs are slow to make, so they are cached for each model."""
     made_of = [*strategies.keys(), *strategies.values(), *model.rvs_to_transforms.values()]
     kept = _initial.setdefault(model, {})
     before, values = kept.get(tuple(rvs), ([], []))
@@ -560,7 +560,7 @@ EVALUATION_TOLERANCE = 1e-8
 
 
 class AtPoint:
-    """A function whose first arguments are the values of a point with these names, as a class that can be pickled."""
+    """Function of a point that can be pickled. Its first arguments are the values of the point with these names."""
 
     def __init__(self, function: GraphFunction, names: Sequence[str]) -> None:
         self._function, self._names = function, names
@@ -601,7 +601,7 @@ class ModelFunctions:
 
     def known(self, outputs: Sequence[Variable], replaced: Mapping[Variable, Variable] | None = None) -> list[Any]:
         """Return expressions in terms of value variables, with the data and the variables `replaced` replaced."""
-        # Replace random variables first: replacing data first would copy the random variables that depend on them.
+        # Replace random variables first: replacing data first would copy the random variables that depend on the data.
         found = self.model.replace_rvs_by_values(list(outputs)) if outputs else []
         others = {**self._data, **(replaced or {})}
         return graph_replace(found, others, strict=False) if found and others else found
@@ -619,7 +619,7 @@ class ModelFunctions:
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point, where a coefficient is 0 only if it is always 0."""
+        """Return a random point near the initial point. A coefficient that is 0 at this point is 0 at all points."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 
@@ -660,7 +660,7 @@ def check_installed(compile_kwargs: dict[str, Any]) -> None:
     """
     if runs_in_jax(compile_kwargs) and find_spec("jax") is None:
         raise ModuleNotFoundError(
-            'The backend "jax" needs JAX, which is not installed: pip install jax. Or leave it out: then graphs are '
+            "backend='jax' needs JAX, which is not installed: pip install jax. Without backend=, graphs are "
             "interpreted."
         )
 

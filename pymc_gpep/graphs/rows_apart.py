@@ -56,8 +56,8 @@ _OF_DATA = (
     "a column of its own, such as pm.Data('{0}_lag', ...)."
 )
 _OF_PROCESSES = (
-    "Give the prior of {0!r} the inputs of all rows, the n fitted ones and the new ones, and select the values of rows "
-    "by an index: ({0} - {0}[:n].mean())[pm.Data('row', np.arange(n))]."
+    "Give the prior of {0!r} the inputs of all rows, the n fitted rows and the new rows, and select the values of "
+    "rows by an index: ({0} - {0}[:n].mean())[pm.Data('row', np.arange(n))]."
 )
 
 
@@ -223,8 +223,8 @@ def dependent_rows(
     name = next((str(v.name) for v in of if v.name in processes), str(of[0].name))
     advice = _OF_PROCESSES if name in processes else _OF_DATA
     return ValueError(
-        f"{what} at a row depend on other rows of {listing(of)}{_operation(why)}, so that they are not known at a new "
-        f"row alone. {advice.format(name)}"
+        f"{what} at a row depend on other rows of {listing(of)}{_operation(why)}, so they cannot be computed from a "
+        f"new row alone. {advice.format(name)}"
     )
 
 
@@ -241,7 +241,7 @@ def at_point(
 
 
 class _RowData:
-    """Points of a walk that only reads the graph: data over rows stand for themselves."""
+    """Points of a walk that only reads the graph: data over rows are not replaced."""
 
     def __init__(self, rows: Collection[Variable]) -> None:
         self._rows = set(rows)

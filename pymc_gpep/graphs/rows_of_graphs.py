@@ -69,7 +69,7 @@ class MixedRowsError(CannotSplitError):
     """
 
     def __init__(self, source: Variable, number: Variable) -> None:
-        super().__init__(f"takes a number from {named(source)} that is of all points together")
+        super().__init__(f"uses a number that is computed from all points of {named(source)}")
         self.source, self.number = source, number
 
 
@@ -122,11 +122,11 @@ class Walk:
             raise CannotSplitError("has one point only")
         if variable.owner is None:
             if roles[0] is None or any(roles[1:]):
-                raise CannotSplitError(f"has the points of {named(variable)} along an axis that is not the first")
+                raise CannotSplitError(f"uses {named(variable)}, whose points are not along the first axis")
             return self._points(variable, roles[0])
         made = through(variable.owner.op, variable.owner, roles, self)
         if made is None:
-            raise CannotSplitError(f"goes through {_operation(variable.owner.op)}")
+            raise CannotSplitError(f"uses the operation {_operation(variable.owner.op)}, which the package cannot read")
         return made
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:

@@ -155,7 +155,7 @@ class Sharpness:
 
     @property
     def unbounded(self) -> bool:
-        """Whether the log posterior rose and sharpened over many steps, to a standard deviation near rounding."""
+        """Whether the log posterior rose over many steps, and its width fell to the size of rounding errors."""
         if len(self._looks) <= _WINDOWS or self._looks[-1][0] > _POINT:
             return False
         sharpness, heights = np.transpose(self._looks[-1 - _WINDOWS :])
@@ -170,10 +170,10 @@ _POINT = 1e-8  # Standard deviation, relative to the distance from the start, th
 FLAT = 1e-8
 """Largest relative change of the log posterior that counts as zero."""
 
-STUCK = "no step along the slope leads higher"
+STUCK = "no step along the gradient increases the log posterior"
 """Message of a search that cannot continue."""
 
-UNBOUNDED = "the log posterior has no bound, as far as the search went"
+UNBOUNDED = "the log posterior had no upper bound as far as the search went"
 """Message of a search that ends because of its `Sharpness`."""
 
 type Curve = Callable[[Evaluation], Curvature | None]
@@ -427,7 +427,7 @@ _LAST, _DIGITS = 2, 1e-13  # Number of accurate steps at the end; expected gain 
 _CLOSE = 1e-3  # Expected gain for each parameter below which a search that cannot continue has converged.
 _ROUNDING = 1e-10  # Relative rounding error of the log posterior.
 _FEW = 30  # Largest number of parameters for second derivatives by differences in a stuck search.
-_PART = 0.1  # Step of these differences, in standard deviations.
+_PART = 0.1  # Step of the differences for second derivatives, in standard deviations.
 _CURVED = 1e-6  # Smallest eigenvalue, relative to the diagonal, that counts as curvature.
 _NEIGHBOURS = 3  # Number of solutions from which a start is predicted.
 _SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero, before and after curvatures are estimated.

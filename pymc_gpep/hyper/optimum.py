@@ -315,7 +315,7 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         bad = np.flatnonzero(~np.isfinite(best.gradient))
         of = ", ".join(dict.fromkeys(names[i] if i < len(names) else "the inducing inputs" for i in bad))
         beside = log_posterior(theta + _BESIDE, best.start)
-        everywhere = "" if np.isfinite(beside.gradient).all() else ", nor beside them, so that no other start helps"
+        everywhere = "" if np.isfinite(beside.gradient).all() else ", nor near them, so another start does not help"
         raise ValueError(
             f"{name} cannot start: the log posterior is {best.log_posterior} {at}, but its derivatives with respect to "
             f"{of} are not finite there{everywhere}. A covariance function, a mean or a prior takes the root, a power "
@@ -330,11 +330,11 @@ def refuse(log_posterior: LogPosterior, best: Evaluation) -> NoReturn:
         advice = "The prior density is 0 there. Give a start within the support of the priors: initval=... or start=..."
     if best.status == NOT_POSITIVE_DEFINITE:
         advice = too_wide(log_posterior, theta) or (
-            "Check the covariance function, and the matrices that Gaussian variables are given."
+            "Check the covariance function, and the covariance matrices of Gaussian variables."
         )
     if best.status == OUT_OF_ITERATIONS:
         another = "; or give another start=..." if size else "."
-        advice = f"Raise max_iterations, or a tolerance that rounding does not allow{another}"
+        advice = f"Increase max_iterations, or increase tolerance if rounding prevents it{another}"
     if best.status == IMPROPER:
         effects = log_posterior.classifier.likelihood_model.effects
         advice = f"Sample the model, pm.sample(), or keep effects at their maximum: hyperparameters={effects}."
@@ -353,7 +353,7 @@ _SADDLE = "having left a stationary point that is not a maximum"
 _AGAIN = "having started again at a higher node of the integral over hyperparameters"
 _BORDER = " ran to "  # Part of the message of `looked_at`, by which a border is recognised.
 _AT_A_BORDER = "at a border that is absent in the coordinates of the integral"
-_UNDEFINED = "having left the start, at which nothing can be computed"
+_UNDEFINED = "having replaced the start, at which the log posterior is undefined"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
@@ -495,17 +495,17 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
     names = " and ".join(dict.fromkeys(repr(owner) for owner, rises in zip(space.owners, steep, strict=True) if rises))
     if unbounded:
         return (
-            f"{UNBOUNDED}: it rises and narrows in {names}. Give scales of these, and scales of noise, priors that "
-            "keep them away from 0, such as pm.InverseGamma"
+            f"{UNBOUNDED}: it rises and narrows in {names}. Give their scales, and scales of noise, priors with little "
+            "mass near 0, such as pm.InverseGamma"
         )
     if units is None:
         return f"the log posterior still has a slope of {slope.max():.2g} in {names}"
-    return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step leads higher"
+    return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step increases it"
 
 
 _TINY_LOG_SPREAD = -6.0  # Logarithm of a standard deviation too small for data.
 _NEARER = 0.5  # Step towards a smaller logarithm of a standard deviation, at which the log posterior is compared.
-_FALLS = 1e-3  # Smallest fall over this step that shows a maximum.
+_FALLS = 1e-3  # Smallest fall of the log posterior over the step `_NEARER` that shows a maximum.
 
 
 def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluation) -> str:

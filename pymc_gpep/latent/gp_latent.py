@@ -100,8 +100,8 @@ def refuse_common_variables(latents: Sequence[LatentGP]) -> None:
     """Raise a StructureError if two priors have the same free variable."""
     if len({latent.free for latent in latents}) < len(latents):
         raise StructureError(
-            f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
-            "not independent. Give each its own."
+            f"The priors of {listing(latent.f for latent in latents)} use the same free variable, so they are not "
+            "independent. Give each prior a free variable of its own."
         )
 
 
@@ -216,11 +216,11 @@ def instead_of_likelihood(variable: Variable) -> str:
     """Return advice for replacing an observed variable; empty without a similar likelihood."""
     match distribution(variable):
         case "DirichletMultinomial":
-            return f"Where votes are more spread out add pm.Normal for each row and class to f. {A_ROW_FOR_EACH_VOTE}"
+            return f"If the votes are overdispersed, add a pm.Normal for each row and class to f. {A_ROW_FOR_EACH_VOTE}"
         case "Dirichlet":
             return (
-                "Probabilities of classes can be given as votes in these proportions, and the more votes the surer: "
-                f"votes = np.rint(10 * p).astype(int). {A_ROW_FOR_EACH_VOTE} {_SUCH_LABELS}"
+                "Write class probabilities p as votes in these proportions: votes = np.rint(10 * p).astype(int). More "
+                f"votes mean more certainty. {A_ROW_FOR_EACH_VOTE} {_SUCH_LABELS}"
             )
         case "MultivariateNormal" | "MvStudentT":
             return (
@@ -230,8 +230,8 @@ def instead_of_likelihood(variable: Variable) -> str:
             )
         case _ if variable.type.dtype.startswith("int"):
             return (
-                "Counts are pm.Poisson(mu=pm.math.exp(f + offset)); where they are more spread out than that, "
-                "pm.NegativeBinomial(mu=pm.math.exp(f + offset), alpha=alpha); where they have more zeros, add "
+                "Counts are pm.Poisson(mu=pm.math.exp(f + offset)). If they are overdispersed, use "
+                "pm.NegativeBinomial(mu=pm.math.exp(f + offset), alpha=alpha). If they have more zeros, add "
                 "pm.gp.cov.WhiteNoise(s) to the covariance function."
             )
     return ""
@@ -364,9 +364,9 @@ def _functions_of_classes(
         )
     if codes.size == n and len(codes) < n:
         raise StructureError(
-            f"The argument of {name} is one latent function of {n} points, of which each class has some. Functions of "
-            "classes must be independent, one for each class at the same inputs: gp.prior(..., X=X, n_outputs="
-            f"{codes.shape[1]}). {as_it_is(model)}"
+            f"The argument of {name} is one latent function, whose {n} points are divided among the classes. Each "
+            f"class needs an independent function at the same inputs: gp.prior(..., X=X, n_outputs={codes.shape[1]}). "
+            f"{as_it_is(model)}"
         )
     for k, column in enumerate((codes // n).T):
         if len(set(column)) > 1:
@@ -374,7 +374,7 @@ def _functions_of_classes(
                 f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class "
                 "one function, at all points."
             )
-    raise NotProcessesAloneError(f"The argument of {name} has other points than the priors of its latent values.")
+    raise NotProcessesAloneError(f"The argument of {name} and its priors of latent values have different points.")
 
 
 def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:

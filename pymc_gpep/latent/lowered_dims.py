@@ -225,8 +225,8 @@ def _transform(transform: Transform | None, dims: tuple[str, ...], name: str) ->
     if transform.name in _BY_NAME:
         return _BY_NAME[transform.name]
     raise StructureError(
-        f"{name!r} has a transform of pymc.dims that ordinary variables have not, {type(transform).__name__}. Make it "
-        "without pymc.dims, and take pmd.as_xtensor of it."
+        f"{name!r} has the transform {type(transform).__name__} of pymc.dims, which ordinary variables do not support. "
+        "Declare the variable without pymc.dims, and convert it by pmd.as_xtensor(x, dims=...)."
     )
 
 

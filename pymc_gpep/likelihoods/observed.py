@@ -36,7 +36,7 @@ def refuse_others(keywords: Collection[str], written: str, advice: str = "") -> 
         raise TypeError(f"{written} has no argument {', '.join(map(repr, others))}.{advice and ' '}{advice}")
 
 
-_WHOLE = "Code the classes as 0 ... c−1; a label in doubt needs a row for each vote, np.repeat(X, ..., axis=0)."
+_WHOLE = "Code the classes as 0 ... c−1. For several votes on a row, repeat the row: np.repeat(X, ..., axis=0)."
 
 
 def known_shape(x: TensorVariable) -> tuple[int | None, ...]:

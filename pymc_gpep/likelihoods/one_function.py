@@ -40,7 +40,7 @@ class OneFunction(Likelihood, ABC):
         if n_functions != 1:
             raise ValueError(
                 f"A {self.name} likelihood has one latent function, gp.prior(...) without n_outputs, and a prior mean "
-                f"(1, n), but there are {n_functions}."
+                f"(1, n), but the model has {n_functions}."
             )
 
     def checked_shape(self, observed: ArrayLike, n_functions: int, n_points: int, name: str) -> NDArray[Any]:
@@ -178,7 +178,7 @@ class TwoClasses(OneFunction, ABC):
             raise ValueError(f"{classes}, but are of type {given.dtype}.")
         if not np.isin(given, (0, 1)).all():
             how = recoding(given, 2)
-            advice = f"Write {how}" if how else "Write (labels == one) for one class against the others"
+            advice = f"Write {how}" if how else "Write (labels == k) for class k against all other classes"
             raise ValueError(
                 f"{classes}, but among them are {some_of(given)}. {advice}; more classes need more latent functions, "
                 f"and gpep.MultinomialProbit or pm.Categorical(logit_p=...).{'' if how else without_marks(given)}"
@@ -200,8 +200,8 @@ class OneFunctionPerClass(Likelihood, ABC):
         if n_functions < 2:
             raise ValueError(
                 f"A {self.name} of c classes needs c ≥ 2 latent functions, gp.prior(..., n_outputs=c), and a prior "
-                f"mean (c, n), but there is {n_functions}. Two classes by one function are pm.Bernoulli(logit_p=f) or "
-                "gpep.Probit."
+                f"mean (c, n), but the model has {n_functions}. Two classes by one function are "
+                "pm.Bernoulli(logit_p=f) or gpep.Probit."
             )
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:

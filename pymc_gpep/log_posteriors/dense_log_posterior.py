@@ -144,7 +144,7 @@ class DenseLogPosterior(LogPosterior):
 
     def _prior_at_new_rows(self, gps: Gps, response: str | None = None) -> PriorAtNewRows:
         if (gps, response) not in self._at_new_rows:
-            own = self.classifier.part(response, "What is asked for")
+            own = self.classifier.part(response, "The prediction")
             self._at_new_rows[gps, response] = own.prior.at_new_rows(gps, self.space.data)
         return self._at_new_rows[gps, response]
 

@@ -499,7 +499,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     def heading(self, trace: Trace, solution: SparseSolution, converged: bool) -> str:
         chosen = f"{self.approximator.chosen}{self.count(self.anchors(trace.best.theta))}"
-        widened = f", {solution.floored} sites match a mean alone" if solution.floored else ""
+        widened = f", {solution.floored} sites have precision 0" if solution.floored else ""
         number = solution.number.text(solution.evidence)
         return f"{self.name} ({chosen}): {number}, {self.state(converged)}{widened}."
 

@@ -174,6 +174,6 @@ class _EffectsAlone(SumVariables):
         for name in names:
             if not values.isdisjoint(affinity.behind(self._prior.model[name])):
                 raise ValueError(
-                    f"{name!r} has values of a Gaussian process at rows. A fit by inducing inputs has no joint "
-                    "posterior of these. fit.predict(Xnew, data={...}) returns the whole latent function."
+                    f"{name!r} depends on values of a Gaussian process at rows. A fit by inducing inputs has no joint "
+                    "posterior of these values. fit.predict(Xnew, data={...}) returns the whole latent function."
                 )

@@ -158,7 +158,7 @@ class _Columns:
                     continue
                 places = [place.get(column.tobytes(), []) for column in _values(leaf).T]
                 if not all(places):
-                    raise CannotSplitError(f"depends on {named(leaf)} besides {named(base)}")
+                    raise CannotSplitError(f"depends on {named(leaf)} in addition to {named(base)}")
                 if not all(len(where) == 1 for where in places):
                     raise CannotSplitError(
                         f"depends on columns of {named(base)} that are equal at all points, so that the reader cannot "
@@ -358,7 +358,7 @@ class MovedSum:
             wide = array.reshape(len(array), -1).T if array.ndim else array[None, None]
             places = [self._places.get(column.tobytes(), []) for column in wide]
             if array.ndim > 2 or not all(places):
-                raise CannotSplitError(f"has {named(leaf)} besides the inputs")
+                raise CannotSplitError(f"depends on {named(leaf)} in addition to the inputs")
             if any(len(where) > 1 for where in places):
                 raise CannotSplitError("depends on a column of the inputs that equals another column at all points")
             columns = [number for (number,) in places]

@@ -327,7 +327,7 @@ class ProcessValues(SampledValues):
         for latent in self._latents:
             if latent.rotated and latent.free in behind:
                 raise StructureError(
-                    f"{latent.free.name!r} is used besides {latent.f.name!r}. Use the latent values themselves."
+                    f"The model uses {latent.free.name!r} and {latent.f.name!r}. Use {latent.f.name!r} alone."
                 )
         return found
 

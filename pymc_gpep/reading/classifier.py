@@ -217,7 +217,7 @@ class GPClassifier:
             given = "the model has several" if response is None else f"the model has no {response!r}"
             meant = did_you_mean([response], [each.response for each in self.each])
             raise ValueError(
-                f"{asks} needs one observed variable, and {given}. Name one: response=... of {names}.{meant}"
+                f"{asks} needs one observed variable, and {given}. Give response=..., one of {names}.{meant}"
             )
         (own,) = found
         if not self.parts:
@@ -287,9 +287,9 @@ class GPClassifier:
         if self.parts:
             names = " and ".join(repr(each.response) for each in self.each)
             raise StructureError(
-                f"This works on a single observed variable, and the model has {names}. Methods on all rows "
-                'together fit several: "ep", "laplace", "kl" and similar methods. To fit one variable and keep the '
-                f"rest as terms of the log density, name it: likelihood={self.each[0].response!r}."
+                f"The call supports a single observed variable, but the model has {names}. Methods on all rows "
+                'together fit several variables: "ep", "laplace", "kl" and similar methods. To fit one variable and '
+                f"keep the rest as terms of the log density, name it: likelihood={self.each[0].response!r}."
             )
 
     @property
@@ -423,7 +423,7 @@ class LikelihoodAtNewRows:
         given = dict(new or {})
         if unknown := [name for name in given if name not in behind.known and name not in others]:
             has = [*others, *behind.known]
-            depends = f"the data {_listing(has)}" if has else "no data besides latent values"
+            depends = f"the data {_listing(has)}" if has else "no data except through latent values"
             advice = did_you_mean(unknown, has) if has else " Declare the covariates of the rows as pm.Data."
             raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.{advice}")
         given = {name: value for name, value in given.items() if name in behind.known}
@@ -434,7 +434,7 @@ class LikelihoodAtNewRows:
         for name, (outside, count) in behind.outside(x).items():
             raise ValueError(
                 f"data[{name!r}] has {x.by_row[name][outside][0]}, but parameters of the likelihood of {self._name!r} "
-                f"have levels 0 to {count - 1}, and no value for another level. Predict rows of these levels."
+                f"have values for the levels 0 to {count - 1} only. Predict rows of these levels."
             )
         self._rows = behind.free_length(n_points) if given else None
         self._values, there = x.values(self._rows or n_points), behind.symbols(x.names)
@@ -500,8 +500,8 @@ class LikelihoodAtNewRows:
         if self._missing:
             return f"{what} and depend on data. Give these data at Xnew: data={{{self._missing[0]!r}: ...}}."
         return (
-            f"{what}, and not only through data. Declare the arrays that differ as pm.Data, such as "
-            "exposure = pm.Data('exposure', ...), and give their values at Xnew: data={'exposure': ...}."
+            f"{what}, and depend on arrays that are not data. Declare these arrays as pm.Data, such as exposure = "
+            "pm.Data('exposure', ...), and give their values at Xnew: data={'exposure': ...}."
         )
 
 

@@ -105,7 +105,7 @@ class Gaussians:
                 )
             if reading.parameters is not None and self.keep(
                 Affinity(self.sources).reached([reading.parameters]),
-                f"a parameter of {quoted(observed)} besides its argument depends on it",
+                f"a parameter of {quoted(observed)} other than its argument depends on it",
             ):
                 continue
             try:
@@ -186,7 +186,7 @@ class Gaussians:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
-        """Make the variables with the fewest entries hyperparameters, so that an operation is affine in the rest.
+        """Make the variables with the fewest entries hyperparameters. An operation is then affine in other variables.
 
         If two sides of the operation have the same number of entries, the first is chosen, and the choice is ambiguous.
         For an ambiguous choice, return a description and the name of each variable.

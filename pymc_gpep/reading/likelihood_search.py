@@ -1,4 +1,4 @@
-"""Search for likelihoods among the observed variables. Arrays and several variables are read as rows."""
+"""Search for likelihoods among the observed variables. Arrays and several observed variables are read as rows."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -84,7 +84,7 @@ def with_rows(model: pm.Model) -> pm.Model:
     if not made:
         return model
     given = variables_of(model)
-    # A variable that depends on an observed array gets the rows reshaped to the array.
+    # For a variable that depends on an observed array, the rows are reshaped to the array.
     arrays = {
         rv: own if own.ndim == rv.ndim else own.reshape(model.rvs_to_values[rv].shape) for rv, (own, _) in made.items()
     }
@@ -96,7 +96,7 @@ def with_rows(model: pm.Model) -> pm.Model:
 
 
 def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """Return observed values with one axis of rows. PyMC's cast to integers stays."""
+    """Return observed values with one axis of rows, with PyMC's cast to integers."""
     if is_elementwise(value, Cast):
         return cast(TensorVariable, value.owner.op(_rows_of_values(rv, value.owner.inputs[0])))
     core = range(value.ndim - getattr(rv.owner.op, "ndim_supp", 0), value.ndim)
@@ -104,7 +104,7 @@ def _rows_of_values(rv: TensorVariable, value: TensorVariable) -> TensorVariable
 
 
 def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> TensorVariable | None:
-    """Return an observed variable with one axis of rows and readable links; None if it has these already."""
+    """Return an observed variable with one axis of rows and readable links; None if it needs no change."""
     support = getattr(rv.owner.op, "ndim_supp", 0)
     if rv.ndim < support + (support > 0) or (rv.ndim == 0 and any(getattr(rv.owner.op, "ndims_params", ()))):
         return None
@@ -133,7 +133,7 @@ def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None
 
 
 class _Parameters:
-    """Rewriter for parameters of observed variables: one axis of rows, and links after selections of rows.
+    """Rewriter that gives parameters of observed variables one axis of rows, with links after selections of rows.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class _Parameters:
         if own >= 0 and not variable.type.broadcastable[own]:
             known = known_shape(variable)[own]
             if None not in (known, self._shape[axis]) and known != self._shape[axis]:
-                raise _NotMadeError  # PyMC would broadcast observed values to the shape of the parameter.
+                raise _NotMadeError  # PyMC would broadcast the observed values to the shape of the parameter.
         return self._value.shape[axis] if self._shape[axis] is None else self._shape[axis]
 
     def sized(self, made: TensorVariable, support: int) -> TensorVariable:
@@ -380,7 +380,7 @@ def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> Tens
     made: dict[Variable, Variable] = {**random, **data}
     for node in io_toposort([*made], [array]):
         inputs = [made.get(each, each) for each in node.inputs]
-        sized = isinstance(node.op, RNGConsumerOp)  # Its length is that of the fit, which is not used.
+        sized = isinstance(node.op, RNGConsumerOp)  # The size is the length in the fit, which is not used.
         new = node.clone_with_new_inputs(inputs, strict=False) if sized else node.op.make_node(*inputs)
         made |= zip(node.outputs, new.outputs, strict=True)
     return cast(TensorVariable, made[array])
@@ -410,7 +410,7 @@ def _labels_at(
 
 
 class FoundLikelihood(NamedTuple):
-    """An observed variable with the likelihood that reads it."""
+    """Observed variable, and the likelihood that reads it."""
 
     likelihood: Likelihood
     variable: TensorVariable
@@ -418,7 +418,7 @@ class FoundLikelihood(NamedTuple):
 
 
 def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
-    """Return the likelihoods that can be read, or only that of the variable `name`; `gaussian` may be integrated out.
+    """Return the readable likelihoods, or that of the variable `name`; `gaussian` may be integrated out.
 
     Raises
     ------
@@ -499,9 +499,9 @@ def _other_readings(
 def _first_reading(
     rv: TensorVariable, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
 ) -> FoundLikelihood | None:
-    """Return the first likelihood that reads a random variable; None without such a likelihood."""
+    """Return the first likelihood that can read a random variable; None if no likelihood can."""
     for likelihood in LIKELIHOODS:
-        # PyMC also adds axes to the parameters of a variable with more axes.
+        # If the variable has more axes than its parameters, PyMC adds axes to the parameters.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
@@ -512,7 +512,7 @@ def _first_reading(
 def _by_argument(
     rv: TensorVariable, reading: Reading, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
 ) -> FoundLikelihood | None:
-    """Return a reading by the log density if the argument alone determines all parameters, as in N(f, exp f)."""
+    """Return a reading of the log density if all parameters are functions of the argument, as in N(f, exp f)."""
     affinity = Affinity(frozenset(latents))
     if reading.parameters is None or not affinity.reached([reading.parameters]):
         return None
@@ -525,7 +525,7 @@ def _by_argument(
 def read_response(
     likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
 ) -> Reading | None:
-    """Return a likelihood's reading of the rows with a response; None if the likelihood is of another distribution."""
+    """Return a likelihood's reading of the rows with a response; None for a distribution that it cannot read."""
     return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
 
 
@@ -608,8 +608,8 @@ def _log_normals(model: pm.Model, refused: Sequence[TensorVariable]) -> list[str
     """Return advice to write log-normal variables, on which a refused response depends, as exponentials of normals."""
     behind = set(ancestors(refused))
     return [
-        f"{rv.name!r} is not Gaussian, and its logarithm is: add mu + tau * z with z = pm.Normal('z', shape=...) "
-        "within the exponential."
+        f"{rv.name!r} is not Gaussian, but its logarithm is. Write the variable as pm.math.exp(mu + tau * z) with z = "
+        "pm.Normal('z', shape=...)."
         for rv in model.free_RVs
         if rv in behind and isinstance(rv.owner.op, LogNormalRV)
     ]
@@ -662,7 +662,7 @@ class StackedResponses:
         return self.together(readings) if any(readings) else None
 
     def together(self, readings: Sequence[Reading | None]) -> Reading:
-        """Return one joint reading, from the readings of several variables."""
+        """Return a joint reading of several variables, given the reading of each variable."""
         told = [each for each in zip(readings, self.found, self.sizes, strict=True) if each[0] is not None]
         made = [parameters_at_points(reading, n) for reading, _, n in told if reading is not None]
         arguments = [

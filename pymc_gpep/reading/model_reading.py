@@ -73,7 +73,7 @@ def read_classifier(
         Name of the observed variable to read. Other observed variables are then ordinary terms of the model. By default
         all observed variables that share Gaussian variables are read together, each with one latent function.
     hyperparameters : str or sequence of str, optional
-        Names of Gaussian variables that are not integrated out.
+        Names of Gaussian variables that stay hyperparameters instead of being integrated out.
     means : bool
         Whether Gaussian variables in the means of Gaussian processes are integrated out, if latent functions are
         processes alone. In sums with other effects they are always integrated out.
@@ -311,7 +311,7 @@ def _settled_alone(
     found: Sequence[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> Gaussians | None:
-    """Return the Gaussian variables that a single predictor for each variable integrates out; None if unreadable."""
+    """Return the Gaussian variables that single predictors of all variables integrate out; None if unreadable."""
     if not found:
         return None
     alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
@@ -324,7 +324,7 @@ def _settled_alone(
 
 
 def _few_more(several: Gaussians, alone: Gaussians) -> bool:
-    """Return whether several predictors integrate out only few entries more than a single predictor does."""
+    """Return whether several predictors integrate out only few more entries than a single predictor."""
     more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
     return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
 
@@ -348,7 +348,7 @@ def _classifier(
     _check_apart(prior, rv, reading)
     own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
-    # At this point only the number of parameters is available.
+    # The values of parameters are not known yet, only their number.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
     check_labels(likelihood_model, rv, labels, prior.n_functions, n)
@@ -390,8 +390,8 @@ def _read_prior(
 ) -> tuple[LatentPrior, Reading, Dims]:
     """Return the prior of the latent functions, the reading of the likelihood, and dims.
 
-    If latent functions are Gaussian processes without other terms, the prior is made of processes, for predictions at
-    new inputs.
+    If latent functions are Gaussian processes without other terms, the prior consists of processes, which can be
+    predicted at new inputs.
     """
     try:
         assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
@@ -434,7 +434,7 @@ def _read_sum(
     rv: TensorVariable,
     missing: MissingResponses | None,
 ) -> tuple[LatentSum, Reading, Dims]:
-    """Return the same as `_read_prior`, for latent functions that are sums."""
+    """Return the values of `_read_prior` for latent functions that are sums."""
     reading = gaussians.settle(lambda sources: read_response(likelihood_model, rv, frozenset(sources), missing), [rv])
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
     found = read_sum(model, gaussians, reading.argument, [rv], by_class, sees_common)
@@ -503,7 +503,7 @@ def read_sum(
 
 
 class _Numbers:
-    """Coefficients of a sum near the initial point, which show the normals that each function depends on.
+    """Coefficients of a sum near the initial point, which show the standard normals that each function depends on.
 
     Parameters
     ----------
@@ -516,7 +516,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # Fields need no roots of matrices, and have as many numbers.
+        if not by_class:  # Fields need no matrix roots, and have the same number of entries.
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
@@ -528,7 +528,7 @@ class _Numbers:
         rng = np.random.default_rng(SEED)
         self._noise = rng.standard_normal(part.n_plain)
         begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
-        # At the point, a coefficient is 0 only if it is always 0.
+        # A coefficient that is 0 at this point is 0 at all points.
         self._point = self._affine.functions.nearby(rng)
         (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
@@ -537,7 +537,7 @@ class _Numbers:
         self._check_finite([argument for argument, *_ in begun])
 
     def slopes(self) -> Iterator[Array]:
-        """Yield coefficients (s, c, n) of blocks of normals, in order, to save memory."""
+        """Yield coefficients (s, c, n) of consecutive blocks of normals. Blocks save memory."""
         q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
         for start in range(0, q, step):
             units = np.zeros((min(step, q - start), q))
@@ -602,12 +602,12 @@ class _Numbers:
         return np.concatenate([*plain, *of_processes])
 
     def shared(self) -> list[TensorVariable]:
-        """Return the variables that contribute to several functions by one normal."""
+        """Return the variables with a standard normal that contributes to several functions."""
         several = self._taken.sum(axis=1) > 1
         return [variable for variable, own in self.part.places.items() if several[own].any()]
 
     def differs_by_common(self, other: "_Numbers") -> bool:
-        """Return whether functions by other recipes differ only by a shift common to all functions of a point."""
+        """Return whether functions differ from those of `other` only by a shift common to all functions of a point."""
         largest = unequal = 0.0
         for ours, theirs in zip(self.slopes(), other.slopes(), strict=True):
             apart = ours - theirs
@@ -651,7 +651,7 @@ def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> No
     values = {latent.free: latent.f for latent in prior.processes}
     if found := [values.get(free, free) for free in prior.integrated if free in behind]:
         raise StructureError(
-            f"A parameter of {rv.name!r} besides its argument depends on {listing(found)}. It may depend on "
+            f"A parameter of {rv.name!r} other than its argument depends on {listing(found)}. It may depend on "
             f"hyperparameters only. {as_it_is(prior.model)}"
         )
 

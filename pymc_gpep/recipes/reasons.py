@@ -78,8 +78,8 @@ def _of_transform(variable: TensorVariable, model: pm.Model) -> str:
     if isinstance(variable.owner.op, ZeroSumNormalRV):
         return f"{describe(variable)} needs the transform that PyMC gives it: leave `default_transform` out."
     return (
-        f"{describe(variable)} is not Gaussian by its transform, {type(transform).__name__}, and stays a "
-        "hyperparameter: leave the transform out where it is not needed."
+        f"{describe(variable)} is not Gaussian because of its transform, {type(transform).__name__}, and stays a "
+        "hyperparameter. Leave the transform out if the model does not need it."
     )
 
 
@@ -87,12 +87,12 @@ def _of_areas(variable: TensorVariable) -> str:
     name = variable.name
     if is_random(parameters(variable)[1]):
         return (
-            f"{describe(variable)} has a sigma that is not constant, of which PyMC's density lacks a power, for any "
-            f"sampler as well: write sigma * pm.ICAR({name!r}, W)."
+            f"{describe(variable)} has a sigma that is not constant. PyMC's density lacks a power of sigma, which "
+            f"samplers ignore as well: write sigma * pm.ICAR({name!r}, W)."
         )
     if not is_connected(neighbours(variable)):
         return (
-            f"{describe(variable)} has areas that no way through neighbours connects, and no proper density: give each "
+            f"{describe(variable)} has areas in several unconnected parts, so its density is not proper. Give each "
             "connected part a pm.ICAR of its own, and an area without neighbours a pm.Normal."
         )
     return ""
@@ -102,7 +102,7 @@ def _of_series(variable: TensorVariable) -> str:
     walk = isinstance(variable.owner.op, RandomWalkRV)
     start, innovations = parameters(variable)[:2] if walk else (parameters(variable)[2], None)
     if innovations is not None and not is_read(innovations):
-        part, mend = f"innovations by {distribution(innovations)}", "a pm.GaussianRandomWalk has normal ones"
+        part, mend = f"innovations by {distribution(innovations)}", "pm.GaussianRandomWalk has normal innovations"
     else:
         part, mend = f"a start by {distribution(start)}", "give it init_dist=pm.Normal.dist(...)"
     return f"{describe(variable)} has {part}, is not Gaussian, and stays a hyperparameter: {mend}."

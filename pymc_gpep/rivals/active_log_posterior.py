@@ -378,9 +378,9 @@ class ActiveLogPosterior(BlockLogPosterior):
         if not theta.size:
             return f"Nothing to learn; {sites}."
         if len(trace.losses) == 1 and trace.converged:
-            return f"{self.learns} stay where they began; {sites}."
+            return f"{self.learns} stay at their initial values; {sites}."
         again = np.array_equal(theta, trace.first.theta)
-        back = "; no choice was better than the first, where they began" if again else ""
+        back = "; no other choice of active rows improved on the initial hyperparameters" if again else ""
         return f"{self.learns} {trace.outcome}{back}; {sites}."
 
 
@@ -450,7 +450,7 @@ _FLAT = 1e-6
 _HOW = {
     "nothing": "There is nothing to optimise.",
     "held": "Hyperparameters were not to be learned.",
-    "settled": "Rounds no longer move hyperparameters.",
+    "settled": "Further rounds do not change the hyperparameters.",
     "lost": "With rows chosen anew the bound was not finite; the best round before is kept.",
     "rounds": "The limit of {rounds} rounds was reached, rounds={rounds}.",
     "iterations": "The limit of n={iterations} iterations was reached.",

@@ -43,8 +43,8 @@ class Hierarchy:
         others = [*model.potentials, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]
         if others:
             raise StructureError(
-                f"The model has terms besides the likelihood and the priors of the hyperparameters, {listing(others)}. "
-                "Draws from these priors would ignore such terms. Choose another hyper."
+                "The model has terms in addition to the likelihood and the priors of the hyperparameters: "
+                f"{listing(others)}. Draws from the priors would ignore these terms. Choose another hyper."
             )
         rvs = classifier.hyperparameters
         direct = set(

@@ -287,15 +287,16 @@ class IVM(FurtherMethod):
         if self.sites == SEPARATE and (self.criterion not in OF_FUNCTIONS or self.liquid > 1):
             raise ValueError(
                 f"sites={SEPARATE!r} goes with criterion={' or '.join(map(repr, OF_FUNCTIONS))} and liquid=1, but "
-                f"criterion is {self.criterion!r} and liquid is {self.liquid}: take sites='independent' for these."
+                f"criterion is {self.criterion!r} and liquid is {self.liquid}. Use sites='independent' with these "
+                "options."
             )
         if self.weights is not None:
             object.__setattr__(self, "weights", tuple(self.weights))  # netCDF returns a list
             _ = self._reweighting
         if self.rows is not None and self.rows <= self.active:
             raise ValueError(
-                f"rows must be more than active, by as many as are to stand for all other rows, but is {self.rows} "
-                f"with active={self.active}."
+                f"rows must be larger than active={self.active}, but is {self.rows}. The further rows are a sample of "
+                "all other rows."
             )
 
     @property

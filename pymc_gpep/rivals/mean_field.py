@@ -557,9 +557,9 @@ class MeanField(HyperMethod):
                 if (self._bounded and not rises) or len(bounds) == self.steps:
                     break
         seen = len(bounds) > _PATIENCE
-        known = "the bound still rises" if seen else "it cannot be seen whether the bound still rises"
+        known = "the bound still rises" if seen else "it is unknown whether the bound still rises"
         after = f"after {self.steps} step{'' if self.steps == 1 else 's'}"
-        still = f"{after} {known}: give it more" if rises else ""
+        still = f"{after} {known}: increase steps" if rises else ""
         return self._posterior(log_posterior, step, still, random_seed, progressbar)
 
     def _posterior(

@@ -172,8 +172,8 @@ class PseudoMarginal(EllipticalSlice):
             if len(self.vars) < len(self.latent_model.value_vars):
                 left = [v.name for v in self.latent_model.value_vars if v not in self.vars]
                 raise ValueError(
-                    f"vars leaves out {', '.join(map(repr, left))}. In a marginal model this step has to move all "
-                    "hyperparameters: another would sample from the approximation."
+                    f"vars leaves out {', '.join(map(repr, left))}. In a marginal model this step must update all "
+                    "hyperparameters: other steps would sample from the approximation."
                 )
         self.latent = self._initial_latent
         if isinstance(self.processes, GPClassifier) and self.site_model is not None:

@@ -111,8 +111,8 @@ class ScaledMetropolis(LatentStep):
         if self.hyperparameters:
             names = ", ".join(repr(processes.model.values_to_rvs[v].name) for v in self.hyperparameters)
             raise ValueError(
-                f"vars names {names}, but ScaledMetropolis moves latent values only. Leave out the hyperparameters: "
-                "pm.sample gives them to NUTS, or to the step methods of yours that stand beside this one."
+                f"vars names {names}, but ScaledMetropolis updates latent values only. Leave out the hyperparameters: "
+                "pm.sample assigns NUTS to them, or another step method in step=[...]."
             )
         self._log_likelihood = self.latent_model.likelihood(slope=False)
         self.updates = updates

@@ -88,7 +88,7 @@ class SiteModel:
 
     @cached_property
     def _parabolas(self) -> tuple[Array, Array, Array]:
-        """Inverse axes, log π and ν at the centre, and coefficients (2d, ·) of u and u²."""
+        """Inverse of the axes; log π and ν at the centre; and their coefficients (2d, ·) in u and u²."""
         middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
         return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
 
@@ -119,7 +119,7 @@ def fit_sites(
 
     sites = solved(centre)
     if sites is None:
-        raise ValueError(f"{approximator.name} does not converge at the mode of its hyperparameters; guide by another.")
+        raise ValueError(f"{approximator.name} does not converge at its hyperparameters' mode. Give another guide=....")
     middle = _coordinates(sites)
     slopes, bends = np.zeros((2, centre.size, *middle.shape))
     for j, axis in enumerate(axes.T):

@@ -95,7 +95,7 @@ class InducingModel(pm.Model):
         if dim not in self.coords:
             self.add_coord(dim, values)
         elif self.coords[dim] is None or len(self.coords[dim]) != len(values):
-            raise ValueError(f"The model has a dim {dim!r} of its own, which is needed here. Give it another name.")
+            raise ValueError(f"The model already has a dim {dim!r}, which gpep.inducing_model uses. Rename that dim.")
 
     def _places(self) -> list[int]:
         """Return the index of each function along the model's axis of functions."""

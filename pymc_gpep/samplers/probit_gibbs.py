@@ -241,13 +241,13 @@ class ProbitGibbs(LatentStep):
         if not classifier.likelihood_model.offers(Utilities):
             fitting = ", ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(
-                f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
-                f"{fitting} only: other likelihoods lack its utilities. Use NUTS for this model, or change it."
+                f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for {fitting} "
+                "only. Use NUTS for this model, or change its likelihood."
             )
         if hyper == "centred" and not classifier.prior.samples_values:
             raise ValueError(
-                "hyper='centred' fixes latent values, but sums of effects have no density. Use "
-                "'whitened' or 'collapsed'."
+                "hyper='centred' uses the prior density of the latent values, which a sum of effects does not have. "
+                "Use 'whitened' or 'collapsed'."
             )
         super().__init__(vars, classifier, rng, compile_kwargs)
         parameters = classifier.model.replace_rvs_by_values([classifier.parameters])

@@ -36,8 +36,8 @@ def sampled_model(model: pm.Model | None) -> pm.Model:
     model = pm.modelcontext(model)
     if lower_dims(model) is not model:
         raise StructureError(
-            "Step methods of pymc_gpep move models of ordinary variables, and this one is by pymc.dims. Sample the "
-            "same model without it: with gpep.samplers.lower_dims(model): pm.sample(step=...)."
+            "Step methods of pymc_gpep do not support variables of pymc.dims. Sample the same model with ordinary "
+            "variables: with gpep.samplers.lower_dims(model): pm.sample(step=...)."
         )
     return model
 
@@ -184,12 +184,12 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model
     known = {*value_of, *value_of.values()}
     if unknown := [v for v in left if v not in known]:
         raise ValueError(
-            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are not free variables of this model. "
-            f"It has {', '.join(repr(rv.name) for rv in (*known_names, *value_of))} of its own."
+            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are not free variables of this model. Its "
+            f"free variables are {', '.join(repr(rv.name) for rv in (*known_names, *value_of))}."
         )
     if wanted:
         raise ValueError(
-            f"vars leaves out latent values, {', '.join(repr(f.name) for f in wanted)}. They are moved together: give "
-            "all of them, or no vars at all."
+            f"vars leaves out latent values, {', '.join(repr(f.name) for f in wanted)}. They are updated together: "
+            "name all latent values, or leave vars out."
         )
     return chosen

@@ -64,7 +64,7 @@ relevance_ : Series
 """
 """Attributes of all estimators, for their docstrings."""
 _SOME = 200  # Number of rows in a first fit, whose result is the start of a fit of many rows.
-_AGAIN = 300  # Largest number of rows for which the search has two starts: with few rows there may be several maxima.
+_AGAIN = 300  # Largest number of rows for two starts of the search: few rows may have several maxima.
 
 
 class GaussianProcessEstimator(BaseEstimator, ABC):
@@ -162,14 +162,14 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
         """Return the method, with options that the user did not set."""
-        choice = MethodChoice(self.method, {}, None, "it was asked for.")
+        choice = MethodChoice(self.method, {}, None, "the parameter method names it.")
         if self.method == AUTO:
             choice = choose_method(read_classifier(model), given, self.max_dense_rows)
             by_inducing = "inducing" in {**choice.options, **given}
             if choice.method in METHODS and rows > self.max_dense_rows and not by_inducing:
                 raise ValueError(
-                    f"There are {rows} rows, and max_dense_rows is {self.max_dense_rows}. Inducing inputs do not fit "
-                    "the model, so that all rows are fitted together. Raise max_dense_rows, or fit fewer."
+                    f"There are {rows} rows, and max_dense_rows is {self.max_dense_rows}. Methods with inducing inputs "
+                    "do not support the model, so all rows are fitted together. Increase max_dense_rows."
                 )
         starts = {"starts": 2} if choice.method in METHODS and rows <= _AGAIN else {}
         return choice._replace(options={**starts, **choice.options})

@@ -417,7 +417,7 @@ class BatchLogPosterior(BlockLogPosterior):
 
     def heading(self, trace: Trace, solution: "BatchSolution", converged: bool) -> str:
         steps, per_epoch = len(trace.losses), trace.per_epoch
-        number = f"{self.approximator.objective} {solution.objective:.4f}" if steps else "nothing done yet"
+        number = f"{self.approximator.objective} {solution.objective:.4f}" if steps else "no steps yet"
         held_back = float(self.steps.floored[-per_epoch:].mean()) if steps else 0.0
         floored = f", {100 * held_back:.2g} % of points with a limited site" if held_back else ""
         evidence = ", which fit.log_evidence computes" if self.has_evidence else ""
@@ -429,7 +429,7 @@ class BatchLogPosterior(BlockLogPosterior):
         settings, steps = self.steps.settings, len(trace.losses)
         epochs, warmup = steps / trace.per_epoch, int(settings["warmup"] or 0)
         stayed = bool(self.space.size) and epochs <= warmup and settings["warmup"] is not None
-        still = f" Hyperparameters have not moved yet (warmup={warmup} epochs)." if stayed else ""
+        still = f" Hyperparameters have their initial values (warmup={warmup} epochs)." if stayed else ""
         over = f" {OVER_FITTED}" if self.of_ep and settings["learn_inducing"] and epochs > warmup else ""
         return (
             f"{trace.outcome} after {steps} step{'' if steps == 1 else 's'} of {settings['batch_size']} rows, "

@@ -134,7 +134,7 @@ class NewLevels:
         both = (first >= 0) & (second >= 0)
         if (first[both] != second[both]).any():
             raise ValueError(
-                f"data[{a!r}] names a new level, and data[{b!r}] numbers the same levels in another order."
+                f"data[{a!r}] has a new level, and data[{b!r}] numbers the levels in another order. Use one order."
             )
         return bool(both.any())
 
@@ -344,7 +344,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         self._new = (
             f"data of the model at new rows, data={{...}} with {', '.join(self._known)}."
             if self._known
-            else "data={...} once the covariates of the rows are declared as pm.Data: here they depend on no data."
+            else "data={...}, after the covariates of the rows are declared as pm.Data: the model has no such data."
         )
         self._made: dict[tuple[str, ...], tuple[AffineMap, list[PriorAtNewRows]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
@@ -359,7 +359,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         if name is None and self._fixed is not None:
             return self.behind.fitted[XNEW]
         if name is None:
-            raise ValueError(f"Latent functions that are sums have no inputs. They take {self._new}")
+            raise ValueError(f"Latent functions that are sums have no inputs. Give {self._new}")
         return np.asarray(self.behind.fitted[name], dtype=np.float64)
 
     @cached_property
@@ -395,7 +395,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
                 inputs = new_inputs(x, self.behind.fitted[XNEW].shape[1])
             else:
                 advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._processes)
-                raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
+                raise TypeError(f"Xnew is not an argument of latent functions that are sums. Give {self._new}{advice}")
         if not given and inputs is None and any(map(self.behind.each_row, self._known)):
             wanted = ", ".join(f"{name!r}: ..." for name in self._known if self.behind.each_row(name))
             raise TypeError(f"predict needs the data of the new rows: fit.predict(data={{{wanted}}}).")
@@ -541,7 +541,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         try:
             new = self._evaluated(affine, point, x.values(extra), extra, [extra] * len(processes))
             if any(len(inputs) != extra for inputs in new.inputs):
-                raise ValueError("A process has a different number of rows.")
+                raise ValueError("A process and the data have different numbers of rows.")
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
         known = new.roots.copy()  # The coefficients of placeholders become 0 below.

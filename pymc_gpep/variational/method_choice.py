@@ -103,7 +103,7 @@ def choose_method(
     held, there = _SPARE * least_memory(DensePrior, c, n, n, learned=True), available_memory()
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
     few_enough = f"{told} are few enough for matrices of all rows."
-    why = f"{told} are many for matrices of all rows"
+    why = f"{told} are too many for matrices of all rows"
     if instead := _not_by_inducing(classifier, given):
         options = likelihood.options if dense else {}
         if likelihood.offers(PredictorsNodes) and n > _QUADRATURES:
@@ -114,7 +114,7 @@ def choose_method(
             if given.get("inducing") is not None or not (few and held <= there):
                 chosen = {} if given.get("inducing") is not None else {"inducing": size}
                 why = "inducing asks for inducing inputs" if given.get("inducing") is not None else why
-                return MethodChoice(dense, {**options, **chosen}, None, f"{why}. Each row has few numbers in common.")
+                return MethodChoice(dense, {**options, **chosen}, None, f"{why}. Rows depend on few numbers.")
             return MethodChoice(dense, options, None, few_enough)
         return MethodChoice(dense or SparseEP.name, options, None, f"no method with inducing inputs {instead}.")
     asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
@@ -134,14 +134,14 @@ def choose_method(
     values = size + (by_inducing(classifier).prior.n_normals if classifier.prior.effects else 0)
     if stay and c * float(n) * values**2 <= _SWEPT:
         options = {"inducing": size, "shared_inducing": True} if inducing is None else {}
-        return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
+        return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all rows.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
     # See `takes_all` in the plan of batches.
     whole = (
         inducing is None and not given.get("learn_inducing") and not classifier.prior.effects and one_batch(n, batch)
     )
-    takes = "all of them are inducing inputs, and are taken together" if whole else f"a step takes {batch} of them"
+    takes = "all rows are inducing inputs, and each step uses all rows" if whole else f"a step uses {batch} rows"
     return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: {takes}.", whole)
 
 

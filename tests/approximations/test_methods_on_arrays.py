@@ -47,7 +47,7 @@ def test_method_name_serves_several_likelihoods():
         ("binomial", {"parameters": np.full((1, N), 5.0)}, ValueError, "more successes than trials in row 9"),
         ("ordered_probit", {"parameters": np.empty((0, N))}, ValueError, "cutpoints in rising order"),
         ("poison", {}, ValueError, "Did you mean 'poisson'"),
-        ("softmax", {}, ValueError, "method 'ep' approximates a probit, .* likelihood, but the model has a softmax"),
+        ("softmax", {}, ValueError, "method 'ep' supports these likelihoods: probit, .* of the model is softmax"),
         ("poisson", {"parameters": OFFSET, "dampin": 0.5}, TypeError, "Did you mean 'damping'"),
     ],
 )

@@ -175,7 +175,7 @@ def test_step_likelihood_with_tiny_or_huge_prior_variance_is_solved(scale):
 
 def test_too_many_latent_values_and_corrections_with_label_noise_raise_errors():
     k, mean, y = line(12, 3, 4.0)
-    with pytest.raises(ValueError, match=r'36 latent values. Use method="sparse_ep", .* max_size=36 \(now 35\)'):
+    with pytest.raises(ValueError, match=r'36 rows. Use method="sparse_ep" with .* max_size=36 \(now 35\)'):
         NoisyNestedEP(max_size=35).solve(k, mean, y, likelihood=noisy(12, 0.1))
     solution = NoisyNestedEP().solve(k, mean, y, likelihood=noisy(12, 0.1))
     with pytest.raises(TypeError, match="nested_ep with label noise has no correction"):

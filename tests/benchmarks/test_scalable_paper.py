@@ -242,7 +242,7 @@ def test_held_out_rows_are_not_used_in_training():
     found = {name: run(name, Split(X, y, X, y), inducing, 10).fit for name in ("ep", "ep-kept-back")}
     assert found["ep"].log_posterior.blocks().rows.n_rows == 40
     assert found["ep-kept-back"].log_posterior.blocks().rows.n_rows == 32
-    assert "predicts 8 held-out rows best" in found["ep-kept-back"].message
+    assert "the best score of 8 held-out rows" in found["ep-kept-back"].message
 
 
 def test_scores_of_batches_match_direct_computation():

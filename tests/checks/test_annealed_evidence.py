@@ -115,7 +115,7 @@ def test_text_contains_the_evidence_and_the_settings(bernoulli):
 
 @pytest.mark.parametrize(
     ("start", "options", "advice"),
-    [("prior", {"temperatures": 2}, r"sweeps\.$"), ("vb", {}, r"or another start \(this one may be too narrow\)")],
+    [("prior", {"temperatures": 2}, r"sweeps\.$"), ("vb", {}, r"or another start, since 'vb' may be too narrow")],
 )
 def test_few_effective_runs_cause_a_warning(start, options, advice):
     model, _ = models.probit()
@@ -148,16 +148,16 @@ def test_annealing_shows_progress(bernoulli, capsys):
         ({"runs": 1}, "runs must be at least 2"),
         ({"sweeps": 0}, "sweeps must be at least 1"),
         ({"temperatures": 1}, "temperatures must be at least 2"),
-        ({"temperatures": 2.5}, "temperatures must be at least 2, the start and the posterior, but is 2.5"),
+        ({"temperatures": 2.5}, "temperatures must be at least 2 .*, but is 2.5"),
         ({"temperatures": [0, 0.5, 0.9]}, "temperatures must increase from 0 to 1"),
         ({"temperatures": [0, 0.5, 0.5, 1]}, "temperatures must increase from 0 to 1"),
         ({"point": {"ls": 1.0}}, "point names ls, but the hyperparameters of the model are: eta"),
-        ({"point": {"eta": [1.0, 2.0]}}, r"point gives 'eta' the shape \(2,\), but it has the shape \(\)"),
+        ({"point": {"eta": [1.0, 2.0]}}, r"point\['eta'\] must have shape \(\), but has shape \(2,\)"),
         ({"point": {"eta": -1.0}}, "point has 'eta' at -1.0, which is outside its support"),
-        ({"point": {"eta": 1e200}}, "The latent values have no prior"),
+        ({"point": {"eta": 1e200}}, "The prior of the latent values is undefined"),
         (
             {"start": "nested_ep"},
-            "'nested_ep' approximates a multinomial_probit, .* likelihood, but the model has a logit",
+            "'nested_ep' supports these likelihoods: multinomial_probit, .* of the model is logit",
         ),
     ],
 )
@@ -167,9 +167,7 @@ def test_unsupported_models_are_refused_with_reasons(bernoulli, options, message
 
 
 def test_approximation_of_another_likelihood_is_refused():
-    with pytest.raises(
-        ValueError, match=r"approximates a multinomial_probit, .* likelihood, but the model has a softmax"
-    ):
+    with pytest.raises(ValueError, match=r"supports these likelihoods: multinomial_probit, .* of the model is softmax"):
         estimate(small.classifier("softmax"), start="nested_ep")
 
 

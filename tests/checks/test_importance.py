@@ -164,7 +164,7 @@ def test_verdicts_differ_for_an_easy_and_a_hard_posterior():
     assert not hard.usable
     assert hard.draws_verdict == "do not use"
     assert hard.effective_size < 100
-    assert "do not represent the exact posterior of 9 latent values together" in repr(hard)
+    assert "do not represent the exact joint posterior of 9 latent values" in repr(hard)
     assert hard.fit_verdict == "unknown"
     assert hard.about_fit.endswith("use a sampler.")
 
@@ -224,7 +224,7 @@ def test_sites_over_several_points_cannot_be_replaced(shared, monkeypatch):
     check = shared.fit.importance(100, random_seed=1)
     assert check.known == 0.0
     assert check.fit_verdict == "unknown"
-    assert check.about_fit == "The fit, unknown: weights on blocks of points are unusable; use a sampler."
+    assert check.about_fit == "The fit, unknown: importance weights of blocks of points are unusable; use a sampler."
 
 
 def probabilities(likelihood, y, f):

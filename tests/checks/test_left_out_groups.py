@@ -126,7 +126,7 @@ def test_groups_are_given_by_data_or_arrays(fit):
     assert by_name.elpd == pytest.approx(float(by_name.elpd_i.sum()))
     assert (by_name.p_loo_i > 0).all()
     assert (by_name.error_i < 0.05).all()
-    assert "outside of each of 8 groups" in str(by_name)
+    assert "outside each of 8 groups" in str(by_name)
 
 
 def test_group_densities_match_fits_without_the_group(fit):

@@ -78,7 +78,7 @@ def test_best_fit_equals_the_fit_of_its_iteration(way):
     _, held, _, found = way
     assert_allclose(mean_log_density(held.best), held.scores.mlpd.max(), rtol=1e-9)
     assert held.best is not found
-    assert "predicts 15 held-out rows best" in held.best.message
+    assert "the best score of 15 held-out rows" in held.best.message
 
 
 def test_best_fit_can_be_saved(way):
@@ -155,7 +155,7 @@ def test_gp_argument_allows_scores_of_computed_latent_values():
 
 @pytest.mark.variation
 def test_methods_without_iterations_have_no_scores():
-    with models.fixed()[0], pytest.raises(TypeError, match=r"fits by methods of pymc_gpep, but this method gives a"):
+    with models.fixed()[0], pytest.raises(TypeError, match=r"fits by methods of pymc_gpep, but this method returns a"):
         pm.fit(2, method="advi", callbacks=[gpep.EarlyStopping(X, Y)], progressbar=False)
 
 

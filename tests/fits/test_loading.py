@@ -40,7 +40,7 @@ def test_loading_with_another_model_is_refused(method, options):
     gpep.from_datatree(tree, model)
     with pytest.raises(ValueError, match="the prior covariance of its inputs differs"):
         gpep.from_datatree(tree, model_with(pm.gp.cov.Matern52))
-    with pytest.raises(ValueError, match="its likelihood is logit, and was probit"):
+    with pytest.raises(ValueError, match="its likelihood is logit, not probit"):
         gpep.from_datatree(tree, model_with(pm.gp.cov.ExpQuad, logit))
 
 

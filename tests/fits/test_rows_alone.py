@@ -198,7 +198,7 @@ def test_inputs_minus_their_mean_are_predicted_with_a_constant_as_advised(effect
     if effects:
         with pytest.raises(ValueError, match=r"Inputs of processes at a row depend on other .*'X'.* X_train\.mean\(\)"):
             fit.predict(gp, data={"X": NEW[:, None]}, progressbar=False)
-    with pytest.raises(gpep.StructureError, match="a number from 'X' that is of all points together"):
+    with pytest.raises(gpep.StructureError, match="a number that is computed from all points of 'X'"):
         fit.predict(data={"X": NEW[:, None]}, progressbar=False)
     fit, _ = fitted(lambda x: x - X.mean())
     k = kernel(np.concatenate([X, NEW]), np.concatenate([X, NEW])) + effects

@@ -274,7 +274,7 @@ def test_loaded_fit_has_the_names_of_all_variables(joint):
     new = {"where": [1]}
     mean = restored.predict(response="visits", data=new)["visits_mean"]
     assert_allclose(mean, fit.predict(response="visits", data=new)["visits_mean"], atol=1e-9)
-    with pytest.raises(ValueError, match="likelihood is poisson, and was poisson and weibull"):
+    with pytest.raises(ValueError, match="likelihood is poisson, not poisson and weibull"):
         gpep.from_datatree(tree, whole_of_frailty())
 
 
@@ -347,7 +347,7 @@ def test_methods_are_compared_at_new_rows_of_the_named_variable(joint):
     found = fit.predict(response="visits", data=held_out["data"], observed=held_out["ynew"])
     assert table.loc["ep", "mlpd"] == pytest.approx(found["log_density"].mean().item())
     assert table["mlpd"].values == pytest.approx(table.loc["ep", "mlpd"], abs=0.1)
-    with pytest.raises(ValueError, match=r"response=... of 'visits', 'time'"):
+    with pytest.raises(ValueError, match=r"response=..., one of 'visits', 'time'"):
         gpep.compare_methods(fits, "ep", model=model, **held_out)
 
 
@@ -367,7 +367,7 @@ def test_inducing_inputs_are_refused_for_several_variables():
         pm.Bernoulli("y", logit_p=f, observed=COUNTS > 0)
         pm.Bernoulli("z", logit_p=f, observed=X > 0)
     for options in ({"method": "sparse_ep", "inducing": 5}, {"method": "ivm", "active": 5}):
-        with pytest.raises(StructureError, match="a single observed variable, and the model has 'y' and 'z'"), model:
+        with pytest.raises(StructureError, match="a single observed variable, but the model has 'y' and 'z'"), model:
             pm.fit(**options, progressbar=False)
 
 

@@ -72,7 +72,7 @@ def test_errors_for_models_without_data_advise_pm_data():
         pm.Bernoulli("y", logit_p=u[GROUP] * X, observed=Y)
         fit = pm.fit(method="laplace", progressbar=False)
     declare = "the covariates of the rows (are declared )?as pm.Data"
-    with pytest.raises(TypeError, match=f"are sums have no Xnew. They take .* {declare}"):
+    with pytest.raises(TypeError, match=f"not an argument of latent functions that are sums. Give .* {declare}"):
         fit.predict(X[:3, None], progressbar=False)
     with pytest.raises(ValueError, match=f"data names 'z', .* depends on no data .* Declare {declare}"):
         fit.predict(data={"z": 1.0}, progressbar=False)

@@ -174,10 +174,13 @@ def test_inputs_and_data_can_be_given_together():
 @pytest.mark.parametrize(
     ("declare", "why"),
     [
-        (lambda: HOURS * pm.Normal("b"), r"their sum has a constant of shape \(30,\) besides the inputs"),
-        (lambda: pm.Normal("u", shape=J)[GROUP], r"their sum has a constant of shape \(30,\) besides the inputs"),
+        (lambda: HOURS * pm.Normal("b"), r"sum depends on a constant of shape \(30,\) in addition to the inputs"),
+        (
+            lambda: pm.Normal("u", shape=J)[GROUP],
+            r"sum depends on a constant of shape \(30,\) in addition to the inputs",
+        ),
         (lambda: pm.Normal("u", shape=N), "'u', a random variable with a value for each point"),
-        (lambda: pm.Normal("b") * pt.as_tensor(XY).mean(), "of all points together"),
+        (lambda: pm.Normal("b") * pt.as_tensor(XY).mean(), "is computed from all points"),
     ],
     ids=["another array", "groups as an array", "an effect of each row", "a mean over rows"],
 )

@@ -57,7 +57,7 @@ def test_first_solve_that_fails_is_repeated(needs):
 
 
 def test_start_without_a_slope_raises_value_error():
-    with pytest.raises(ValueError, match=r"parabola cannot start: it .*Raise max_iterations"):
+    with pytest.raises(ValueError, match=r"parabola cannot start: it .*Increase max_iterations"):
         maximise(Parabola(9), np.zeros(2), 20)
 
 

@@ -135,12 +135,12 @@ def test_failing_start_is_replaced(search):
         found = maximise(MadeUp(without_zero), np.zeros(2), 100)
     else:
         found = alternate_updates(MadeUp(without_zero), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
-    assert "having left the start, at which nothing can be computed" in found.outcome
+    assert "having replaced the start, at which the log posterior is undefined" in found.outcome
     assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
 
 
 @pytest.mark.parametrize("search", ["L-BFGS", "sweeps"])
-@pytest.mark.parametrize(("only_here", "says"), [(False, "nor beside them, so that no other start helps"), (True, "")])
+@pytest.mark.parametrize(("only_here", "says"), [(False, "nor near them, so another start does not help"), (True, "")])
 def test_error_names_a_slope_that_is_not_finite(search, only_here, says):
     def rooted(a, b):
         return -(a**2) - b**2, (-2 * a, np.nan if b == 0.0 or not only_here else -2 * b)
@@ -153,13 +153,13 @@ def test_error_names_a_slope_that_is_not_finite(search, only_here, says):
     with pytest.raises(ValueError, match="its derivatives with respect to theta are not finite there") as error:
         begin()
     assert says in str(error.value)
-    assert ("nor beside" in str(error.value)) != only_here
+    assert ("nor near them" in str(error.value)) != only_here
     assert "sqrt(squared + 1e-12)" in str(error.value)
 
 
 def test_error_names_the_reason_if_all_points_fail():
     made_up = MadeUp(lambda a: (np.nan, (np.nan,)))
-    with pytest.raises(ValueError, match="Check the covariance function, and the matrices"):
+    with pytest.raises(ValueError, match="Check the covariance function, and the covariance matrices"):
         maximise(made_up, np.zeros(1), 20)
 
 

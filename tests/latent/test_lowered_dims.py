@@ -158,7 +158,7 @@ def test_dims_only_features_are_refused_with_their_name():
 
     with pm.Model(coords=COORDS) as strange:
         pmd.Normal("u", 0, 1, dims="group", transform=Doubled())
-    with pytest.raises(gpep.StructureError, match=r"'u' has a transform of pymc\.dims"):
+    with pytest.raises(gpep.StructureError, match=r"'u' has the transform .* of pymc\.dims"):
         gpep.samplers.lower_dims(strange)
     with pm.Model(coords=COORDS) as strange:
         pmd.ZeroSumNormal("z", 1, core_dims="term", dims=("term", "group"))

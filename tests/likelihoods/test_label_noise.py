@@ -173,7 +173,7 @@ def test_error_of_other_methods_names_methods_with_label_noise():
     for each in (STEPS, PROBITS):
         likelihood = read_classifier(model_of(each)[0]).likelihood_model
         assert type(approximator(None, likelihood, {})) is NoisyNestedEP
-        with pytest.raises(ValueError, match=r"'vb' approximates .* Methods that fit it: 'nested_ep'"):
+        with pytest.raises(ValueError, match=r"'vb' supports .* which these methods support: 'nested_ep'"):
             approximator("vb", likelihood, {})
 
 

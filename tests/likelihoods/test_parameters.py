@@ -149,7 +149,7 @@ def test_arguments_that_differ_between_rows_without_data_are_refused():
         fit = pm.fit(method="laplace", progressbar=False)
     with pytest.raises(ValueError, match=r"differ between points.*pm\.Data"):
         fit.predict(gp, X)
-    with pytest.raises(ValueError, match="data names 'y', but 'y' depends on no data besides latent values"):
+    with pytest.raises(ValueError, match="data names 'y', but 'y' depends on no data except through latent values"):
         fit.predict(gp, X, data={"y": 1.0})
 
 

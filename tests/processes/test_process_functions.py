@@ -190,10 +190,10 @@ class Refused:
 
 
 REFUSED = {
-    "Inverse": (Refused.Inverse(2), "it goes through MatrixInverse"),
-    "Normalised": (Refused.Normalised(2), "it takes a number from 'X' that is of all points together"),
-    "Numeric": (Refused.Numeric(2), r"it has the points of a constant of shape \(7, 7\) along an axis"),
-    "Weights": (Refused.Weights(2), r"it depends on a constant of shape \(7,\) besides 'X'"),
+    "Inverse": (Refused.Inverse(2), "it uses the operation MatrixInverse"),
+    "Normalised": (Refused.Normalised(2), "it uses a number that is computed from all points of 'X'"),
+    "Numeric": (Refused.Numeric(2), r"it uses a constant of shape \(7, 7\), whose points are not along the first axis"),
+    "Weights": (Refused.Weights(2), r"it depends on a constant of shape \(7,\) in addition to 'X'"),
 }
 
 
@@ -430,7 +430,7 @@ def test_inputs_computed_from_all_rows_are_the_inputs_of_gp():
         gp.prior("f", X=inputs / inputs.std(axis=0))
     processes = read_processes(model)
     with pytest.raises(
-        StructureError, match=r"a number from 'X' that is of all .* in the form that its prior\(X=...\)"
+        StructureError, match=r"a number that is computed from all points of 'X'.* in the form that its prior\(X=...\)"
     ):
         process_functions(processes, None)
     (functions,) = process_functions(processes, {processes.latents[0]: gp})

@@ -191,7 +191,7 @@ VARIABLES = {
     ),
     "transform": Advice(
         fitted(lambda: counts(pm.Normal("u", 0, 1, shape=8, transform=ORDERED, initval=np.arange(8.0))[GROUP])),
-        "leave the transform out",
+        "Leave the transform out",
         fitted(lambda: counts(pm.Normal("u", 0, 1, shape=8)[GROUP])),
     ),
     "scale of ICAR": Advice(
@@ -201,12 +201,12 @@ VARIABLES = {
     ),
     "two parts of ICAR": Advice(
         fitted(lambda: counts(pm.ICAR("u", TWO_PARTS)[GROUP])),
-        "give each connected part a pm.ICAR of its own",
+        "Give each connected part a pm.ICAR of its own",
         fitted(lambda: counts(_two_areas()[GROUP])),
     ),
     "innovations of a walk": Advice(
         fitted(lambda: counts(_walk(heavy=True)[GROUP])),
-        r"a pm\.GaussianRandomWalk has normal ones",
+        r"pm\.GaussianRandomWalk has normal innovations",
         fitted(lambda: counts(_walk(heavy=False)[GROUP])),
     ),
     "product": Advice(
@@ -216,7 +216,7 @@ VARIABLES = {
     ),
     "log-normal rates": Advice(
         fitted(lambda: _rates(log_normal=True)),
-        r"'lam' is not Gaussian, and its logarithm is: add mu \+ tau \* z with z = pm\.Normal\('z', shape",
+        r"'lam' is not Gaussian, but its logarithm is\. .* pm\.math\.exp\(mu \+ tau \* z\) with z = pm\.Normal\('z'",
         fitted(lambda: _rates(log_normal=False)),
     ),
 }

@@ -26,7 +26,9 @@ ONE = Y % 2  # labels of two classes
 COUNTS = np.tile([1, 2, 2], (N, 1))
 W = np.diag(np.ones(N - 1), 1) + np.diag(np.ones(N - 1), -1)
 CUTPOINTS = np.array([-1.0, 1.0])
-OPERATIONS = re.compile(r"goes through|\b(Blockwise|Second|Alloc|Dot|Einsum|DimShuffle|Elemwise|Subtensor|CAReduce)\b")
+OPERATIONS = re.compile(
+    r"uses the operation|\b(Blockwise|Second|Alloc|Dot|Einsum|DimShuffle|Elemwise|Subtensor|CAReduce)\b"
+)
 
 
 def process(eta=1.0, mean=None, cov=None):
@@ -116,7 +118,7 @@ def _reference(outputs=2, below=True):
 ARGUMENTS = {
     "over inputs and classes": Refused(
         _grid_of_inputs_and_classes,
-        ["one latent function of 18 points", "n_outputs=3"],
+        ["one latent function, whose 18 points", "n_outputs=3"],
         lambda: softmax(several().T),
         same=False,
     ),

@@ -437,11 +437,11 @@ W_OF_TWO = np.kron(np.eye(2), [[0, 1], [1, 0]]).astype(int)
 REFUSED = {
     "an ordered normal": (
         lambda s: pm.Normal("v", 0, 1, shape=3, transform=ordered, initval=[-1, 0, 1]),
-        "'v' (Normal) is not Gaussian by its transform, Ordered",
+        "'v' (Normal) is not Gaussian because of its transform, Ordered",
     ),
     "a normal that sums to zero by a transform": (
         lambda s: pm.Normal("v", 0, 1, shape=3, transform=ZeroSumTransform([-1])),
-        "'v' (Normal) is not Gaussian by its transform, ZeroSumTransform",
+        "'v' (Normal) is not Gaussian because of its transform, ZeroSumTransform",
     ),
     "a zero sum without its transform": (
         lambda s: pm.ZeroSumNormal("v", shape=3, default_transform=None),

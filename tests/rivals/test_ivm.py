@@ -73,5 +73,5 @@ def test_invalid_options_are_refused(options, message):
 
 def test_unsupported_sites_are_refused():
     case = next(case for case in CASES if case.c == 1)
-    with pytest.raises(ValueError, match="no 'utility' sites by which they could be chosen; there is sites='indep"):
+    with pytest.raises(ValueError, match="cannot be chosen by 'utility' sites; use sites='indep"):
         IVM(sites="utility").named(case.likelihood)

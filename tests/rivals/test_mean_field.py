@@ -408,7 +408,7 @@ def test_message_names_too_few_effective_draws():
     found = fitted(posterior, draws=100, steps=1, weights="printed")
     assert not found.converged
     assert "too few: give it more draws, or take hyper='importance'" in found.message
-    assert "after 1 step it cannot be seen whether the bound still rises: give it more" in found.message
+    assert "after 1 step it is unknown whether the bound still rises: increase steps" in found.message
     assert np.isnan(found.log_evidence)
 
 
@@ -428,7 +428,7 @@ def test_invalid_options_and_models_raise_value_error():
         pm.fit(method="vb", hyper="mean_field", progressbar=False)
     with model:
         pm.Potential("more", -model["phi"].sum())
-    with pytest.raises(gpep.StructureError, match=r"terms besides the likelihood and the priors .*more"):
+    with pytest.raises(gpep.StructureError, match=r"terms in addition to the likelihood and the priors .*more"):
         fitted(DenseLogPosterior(read_classifier(model), VariationalBayes()))
     X, y = inputs(1)
     with pm.Model() as improper:

@@ -278,7 +278,7 @@ def test_invalid_options_are_refused(options, message):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["f", "eta"], "vars names 'eta', but ScaledMetropolis moves latent values only. Leave out"),
+        (["f", "eta"], "vars names 'eta', but ScaledMetropolis updates latent values only. Leave out"),
         (["eta"], "vars leaves out latent values, 'f'"),
     ],
 )

@@ -164,7 +164,7 @@ def test_unsupported_models_are_refused():
         gpep.inducing_model(model, 3, 5)
     with model:
         model.add_coord("inducing", ["a", "b"])
-    with pytest.raises(ValueError, match="The model has a dim 'inducing' of its own"):
+    with pytest.raises(ValueError, match="The model already has a dim 'inducing'"):
         gpep.inducing_model(model, gp, 5)
 
 

@@ -89,7 +89,12 @@ def test_error_names_variables_that_are_left_out():
 
 
 def test_latent_values_of_sums_cannot_be_fixed():
-    with build("mixed"), pytest.raises(ValueError, match="hyper='centred' fixes latent values, but sums of effects"):
+    with (
+        build("mixed"),
+        pytest.raises(
+            ValueError, match="hyper='centred' uses the prior density of the latent values, which a sum of effects"
+        ),
+    ):
         gpep.samplers.ProbitGibbs(hyper="centred")
 
 

@@ -295,7 +295,7 @@ def test_gaussian_cutpoints_stay_hyperparameters(form, declare):
     found, plain = read_classifier(model), read_classifier(ratings_with(lambda: np.array(expected), declare))
     assert {v.name for v in found.hyperparameters} == set(values)
     for variable, why in found.prior.kept.items():
-        assert why == "a parameter of 'y' besides its argument depends on it"
+        assert why == "a parameter of 'y' other than its argument depends on it"
         assert f"{variable.name!r} stays a hyperparameter: {why}." in found.described
     assert found.kind == plain.kind
     outputs = model.replace_rvs_by_values([found.parameters, found.prior.covariance(), found.prior.mean()])
@@ -313,7 +313,7 @@ def test_cutpoints_that_depend_on_latent_values_are_refused():
         f = gp.prior("f", X=XY)
         pm.OrderedProbit("y", eta=f, cutpoints=f[0] + np.array([-1.0, 1.0]), compute_p=False, observed=KINDS)
 
-    with pytest.raises(StructureError, match="A parameter of 'y' besides its argument depends on 'f'"):
+    with pytest.raises(StructureError, match="A parameter of 'y' other than its argument depends on 'f'"):
         read_classifier(made(declare))
 
 

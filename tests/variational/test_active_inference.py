@@ -38,7 +38,7 @@ def test_fit_with_all_rows_active_equals_the_dense_fit(make, method):
         with pytest.warns(RuntimeWarning, match="No iteration was allowed"):
             dense = pm.fit(0, method=method, progressbar=False)
     assert fit.converged
-    assert "Hyperparameters stay where they began; sites on the active rows converged" in str(fit)
+    assert "Hyperparameters stay at their initial values; sites on the active rows converged" in str(fit)
     assert_allclose(fit.active_evidence, dense.log_evidence, rtol=1e-6)
     ours, theirs = fit.predict(NEW), dense.predict(NEW)
     assert_allclose(ours.p, theirs.p, atol=1e-5)
@@ -165,7 +165,7 @@ def test_positions_of_active_rows_keep_their_dim_name(fitted):
         ({"sites": "utility"}, ValueError, "no 'utility' sites"),
         ({"score": "information"}, TypeError, "score must be True or False, but is 'information'"),
         ({"criterion": "best"}, ValueError, "criterion must be one of"),
-        ({"active": 10, "rows": 10}, ValueError, "rows must be more than active"),
+        ({"active": 10, "rows": 10}, ValueError, "rows must be larger than active"),
     ],
 )
 def test_invalid_options_raise_errors(options, error, message):
@@ -178,7 +178,7 @@ def test_rows_with_label_noise_are_refused():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=Y)
-    with model, pytest.raises(ValueError, match=r"Methods that fit it: .*'sparse_ep', 'sparse_vi'"):
+    with model, pytest.raises(ValueError, match=r"which these methods support: .*'sparse_ep', 'sparse_vi'"):
         pm.fit(method="ivm", active=5)
 
 

@@ -187,7 +187,7 @@ FITS = {
         fitted(lambda: beside(process("f", np.delete(X, 3)), np.delete(SIGNS, 3)), **SPARSE),
     ),
     "several responses": Advice(
-        fitted(several, **SPARSE), 'Methods on all rows together fit several: "ep"', fitted(several, "ep")
+        fitted(several, **SPARSE), 'Methods on all rows together fit several variables: "ep"', fitted(several, "ep")
     ),
     "a spread that vanishes": Advice(
         with_graphs_of_users(fitted(lambda: scales("open"), hyper="map")),
@@ -206,7 +206,7 @@ FITS = {
     ),
     "a density without a bound": Advice(
         with_graphs_of_users(fitted(lambda: summed(held=False), hyper="map")),
-        r"has no bound.* narrows in .*'tau'.*away from 0, such as pm\.InverseGamma",
+        r"had no upper bound.* narrows in .*'tau'.*little mass near 0, such as pm\.InverseGamma",
         fitted(lambda: summed(held=True), hyper="map"),
     ),
     "a magnitude that noise drowns": Advice(
@@ -226,7 +226,7 @@ FITS = {
         fitted(lambda: rooted(1e-12), "ep"),
     ),
     "iterations of the solver": Advice(
-        fitted(effects, "ep", max_iterations=1), "Raise max_iterations", fitted(effects, "ep", max_iterations=100)
+        fitted(effects, "ep", max_iterations=1), "Increase max_iterations", fitted(effects, "ep", max_iterations=100)
     ),
     "iterations of the search": Advice(
         fitted(effects, "laplace", n=1, hyper="map"),
@@ -340,7 +340,7 @@ def test_advised_step_methods_accept_the_model(shared):
         follow(
             Advice(
                 lambda: gpep.samplers.GuidedHMC(vars=[model["ls"]]),
-                "leaves out latent values, 'f'.*or no vars at all",
+                "leaves out latent values, 'f'.*or leave vars out",
                 lambda: gpep.samplers.GuidedHMC(),
             )
         )

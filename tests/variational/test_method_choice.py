@@ -67,7 +67,7 @@ def test_text_of_a_choice_is_short():
 
 def test_reason_for_few_rows_names_a_single_batch():
     few = choose_method(classifier(140, 3), {"batch_size": 100})
-    assert few.reason.endswith("inducing inputs: all of them are inducing inputs, and are taken together.")
+    assert few.reason.endswith("inducing inputs: all rows are inducing inputs, and each step uses all rows.")
     assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
     for rows, given in ((160, {}), (140, {"learn_inducing": True}), (140, {"inducing": 20})):
         more = choose_method(classifier(rows, 3), {"batch_size": 100, **given})

@@ -46,7 +46,7 @@ def test_options_are_passed_to_the_approximation(shared):
         direct = pm.fit(method="nested_ep", max_inner=7, progressbar=False)
         through = pm.fit(method="nested_ep", inf_kwargs={"max_inner": 7}, progressbar=False)
         with pytest.raises(
-            TypeError, match=r"nested_ep has no option inner; it has tolerance,.*besides pm.fit's own: n,"
+            TypeError, match=r"nested_ep has no option inner; it has tolerance,.*and options of pm.fit: n,"
         ):
             pm.fit(method="nested_ep", inner=7)
         with pytest.raises(TypeError, match=r"Did you mean 'max_inner' and 'progressbar'\?"):
@@ -113,7 +113,7 @@ def test_approximation_that_does_not_converge_is_reported():
     model, _ = models.shared()
     with (
         model,
-        pytest.raises(ValueError, match=r"cannot start: it ran out of iterations.*Raise max_iter"),
+        pytest.raises(ValueError, match=r"cannot start: it ran out of iterations.*Increase max_iter"),
     ):
         pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
 

@@ -87,7 +87,7 @@ def test_text_distinguishes_log_evidence_and_objective(whole, pairwise):
     assert "sparse_ep (sites='quadrature', 30 inducing inputs for all functions): log evidence" in str(whole[2])
     text = repr(pairwise[2])
     assert "sparse_ep (sites='pairwise', 5 inducing inputs for each function): objective" in text
-    assert "no evidence, and not to be compared with one" in text
+    assert "not a log evidence: do not compare models by it" in text
     assert "log evidence" not in text
     assert np.isnan(pairwise[2].log_evidence)
     assert np.isfinite(pairwise[2].objective)
@@ -314,7 +314,7 @@ def test_error_for_unsupported_sites_names_the_likelihood():
     with (
         model,
         pytest.raises(
-            ValueError, match=r"'sparse_ep'.*has a softmax\. Methods that fit it: 'laplace', 'qep', 'qiep', 'ivm'"
+            ValueError, match=r"'sparse_ep'.* is softmax, which these methods support: 'laplace', 'qep', 'qiep', 'ivm'"
         ),
     ):
         pm.fit(method="sparse_ep", gp=gp)

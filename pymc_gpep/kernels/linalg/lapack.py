@@ -31,7 +31,7 @@ def _routine(module: str, name: str, arguments: str, returns_number: bool = Fals
         versions[number] = scipy_function(module, ("d" if number is types.float64 else "s") + name, signature)
 
     def routine(like: Any, *pointers: Any) -> Any:
-        raise NotImplementedError(f"{name} is for kernels.")
+        raise NotImplementedError(f"{name} can be called from compiled code only.")
 
     @overload(routine)
     def version(like: Any, *pointers: Any) -> Any:

@@ -657,8 +657,6 @@ def selection_rule(name: str | None, likelihood: Likelihood) -> RowSiteRule:
             return rule
     known = " or ".join(f"sites={rule.name!r}" for rule in fitting)
     what = "sites" if name is None else f"{name!r} sites"
-    instead = f"there is {known}" if known else f"take another method, such as {likelihood.method!r}"
+    instead = f"use {known}" if known else f"use another method, such as {likelihood.method!r}"
     meant = did_you_mean([name], [rule.name for rule in fitting])
-    raise ValueError(
-        f"Rows of a {likelihood.name} likelihood have no {what} by which they could be chosen; {instead}.{meant}"
-    )
+    raise ValueError(f"Rows of a {likelihood.name} likelihood cannot be chosen by {what}; {instead}.{meant}")

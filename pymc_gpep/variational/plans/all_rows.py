@@ -111,8 +111,8 @@ class AllRows(Plan):
             )
         if given.classifier.prior.singular and given.approximator.inverts_prior:
             raise StructureError(
-                f"method={given.method!r} needs the inverse of the prior covariance, but with fewer effects than "
-                "rows it is singular. Take method='kl', which has a lower bound as well."
+                f"method={given.method!r} needs the inverse of the prior covariance, but with fewer effects than rows "
+                "it is singular. Use method='kl', which does not need the inverse."
             )
         grouped = by_groups(given.classifier, given.approximator)
         if self.neighbours is not None:

@@ -56,9 +56,9 @@ _COUPLED = 2000  # Largest number of latent values for coupled sites: their swee
 _MOST_HELD = 2**28  # Largest number of stored inputs (2 GB).
 _SETS = 3  # Number of axes of an array with separate inducing inputs of each function.
 _TAKES_NO = {  # Options of other plans → the reason why batches reject them.
-    "update": "with batches hyperparameters move at each step. Leave it out",
-    "client": "batches are taken in one process. Leave it out",
-    "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
+    "update": "with batches each step updates the hyperparameters. Leave it out",
+    "client": "batches are computed in one process. Leave it out",
+    "starts": "with batches steps begin at one point, the initial point of the model or start=... Leave it out",
     "max_iterations": "with batches n is the number of steps. Leave it out",
     "tolerance": "with batches n is the number of steps. Leave it out",
 }
@@ -156,8 +156,8 @@ class ByBatches(Plan):
                 raise TypeError(f"{name} is for fits of all rows at once: {_TAKES_NO[name]}{instead}.")
             listed = ", ".join([*self.names(), *known])
             raise TypeError(
-                f"{method} with batches has no option {', '.join(unknown)}; it has {listed} and likelihood, besides "
-                f"pm.fit's own.{did_you_mean(unknown, [*known, *self.names()])}"
+                f"{method} with batches has no option {', '.join(unknown)}; it has {listed} and likelihood, in "
+                f"addition to those of pm.fit.{did_you_mean(unknown, [*known, *self.names()])}"
             )
         return chosen(**plain(options))
 
@@ -325,13 +325,13 @@ class _Stepping(Search):
                 )
         except RowError as error:
             values = state.held()
-            stopped_at = now("Stopped at a row that cannot be used", lambda: values)
+            stopped_at = now("Stopped at an invalid row", lambda: values)
             error.fit = fit_of(stopped_at, stopped_at.steps)
             raise
         except (StopIteration, KeyboardInterrupt) as stopped:
             ended, interrupted = why_stopped(stopped).rstrip("."), isinstance(stopped, KeyboardInterrupt)
         except FloatingPointError as error:
-            ended, self._alarming = f"Given up ({str(error).rstrip('.')})", True
+            ended, self._alarming = f"Stopped ({str(error).rstrip('.')})", True
         values = state.held()
         trouble = lost_steps(record[0, first : steps.done]) or ran_away(self._given.space, self._first, values["theta"])
         if trouble and not self._alarming:

@@ -138,7 +138,7 @@ class Plan(ABC):
     def besides(cls) -> str:
         """Return for messages the names of options that are not options of the approximation."""
         listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
-        return f", {listed} and likelihood, besides pm.fit's own: n, start, random_seed, callbacks and progressbar"
+        return f", {listed}, likelihood, and options of pm.fit: n, start, random_seed, callbacks and progressbar"
 
     @abstractmethod
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
