@@ -147,7 +147,7 @@ def test_protocols_have_several_implementations_or_an_implementation_in_another_
     assert lonely_protocols(classes()) == set()
 
 
-def test_lonely_protocols_are_found():
+def test_protocols_with_one_implementation_are_found():
     code = "class Shape(Protocol):\n    def area(self): ...\nclass Disc:\n    def area(self): ..."
     found = {node.name: [("one", node)] for node in ast.parse(code).body}
     assert lonely_protocols(found) == {"Shape"}

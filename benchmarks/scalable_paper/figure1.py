@@ -32,7 +32,7 @@ SCHEMES = {
     "solved": "after EP converged (outer), by signed steps",
     "outer": "after EP converged (outer), by L-BFGS",
 }
-WITHIN = (10.0, 3.0, 1.0)  # nats below the best objective of both
+WITHIN = (10.0, 3.0, 1.0)  # distances (nats) from the best objective of both runs
 POINTS = 761
 
 

@@ -92,8 +92,8 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
 
 _SEEN = 1e-3  # Smallest latent value whose sign matters.
 _LITTLE = 2.0  # Gain of log evidence over class frequencies below which a fit learned nothing.
-_SHARE = 0.05  # The same limit relative to the largest possible gain, for few points.
-_SHARE_OF_ISLANDS = 0.1  # The same relative limit if points are uncorrelated, except for duplicates.
+_SHARE = 0.05  # Limit of the gain relative to the largest possible gain, for few points.
+_SHARE_OF_ISLANDS = 0.1  # Relative limit of the gain if points are uncorrelated, except for duplicates.
 _ISLANDS = 0.1  # Median correlation of nearest neighbours below which points are uncorrelated.
 _FLAT = 0.98  # Median correlation of pairs of points above which functions are constant.
 _OF_A_SIZE = "The values of length scales and magnitude do not explain this."

@@ -21,7 +21,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 _TOGETHER = 16  # Number of solves that run in parallel.
 _NEAR = 3  # Largest number of hyperparameters for which draws reuse solutions at other θ.
 _SOLVES = 1000  # Largest number of solutions computed for draws.
-_SOLVES_OF_ONE = 128  # The same limit with one hyperparameter; each further hyperparameter doubles it.
+_SOLVES_OF_ONE = 128  # Limit of solutions with one hyperparameter; each further hyperparameter doubles it.
 _WORK = 200_000_000  # Largest total size of the matrices of solutions computed for draws.
 _ENTRIES = 32_000_000  # Largest total size of solutions in memory, in numbers: 256 MB.
 

@@ -362,8 +362,8 @@ _SHOWN = 1e-4  # Gain of a step above which its curvature is used.
 
 _STEEP = 0.5  # Slope (unconstrained) above which a point with unavailable curvature is not a maximum.
 _FAR = 3.0  # Move of a log scale that counts as running away: a factor of twenty.
-_VERY_FAR = 7.0  # The same move for an unfinished search.
-_SOME_WAY = 2.0  # The same move for a search with noisy gradients.
+_VERY_FAR = 7.0  # Move of a log scale that counts as running away in an unfinished search.
+_SOME_WAY = 2.0  # Move of a log scale that counts as running away with noisy gradients.
 _FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior rises.
 _BEYOND = (1e-3, 1e-2, 1e-1)  # Lengths of steps along the slope (standard deviations) that search for a border.
 _MUCH = 0.05  # Slope per standard deviation above which messages name a hyperparameter.

@@ -463,7 +463,7 @@ def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable])
         raise StructureError(
             f"The model has several observed variables that can be read, {names}. To be fitted together each needs a "
             f"single latent function, but {listing(each.variable for each in by_class)} has several. Choose a "
-            f"variable, likelihood={next(iter(found))!r}, or take the rest out of the model. {as_it_is(model)}"
+            f"variable, likelihood={next(iter(found))!r}, or remove the other variables. {as_it_is(model)}"
         )
     return [found[rv.name] for rv in model.basic_RVs if rv.name in found]
 

@@ -314,7 +314,7 @@ def _with_vectors(model: pm.Model) -> pm.Model:
 
 
 def _vectors(rv: TensorVariable, model: pm.Model, sources: frozenset[Variable]) -> TensorVariable | None:
-    """Return the entries of a vector given earlier entries; None for other variables."""
+    """Return each entry of a normal vector as a variable given the earlier entries; None for other variables."""
     node, value = rv.owner, as_double(model.rvs_to_values[rv])
     if not isinstance(node.op, MvNormalRV | MatrixNormalRV) or _read(rv) is not None or rv.ndim > 2:
         return None

@@ -208,7 +208,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 PATIENCE = 40
 """Number of sweeps without progress before the next scheme."""
-_PATIENCE_OF_RANKS = 12  # The same for a solve that only ranks points, with a wide tolerance and one scheme.
+_PATIENCE_OF_RANKS = 12  # `PATIENCE` of a solve that only ranks points, with a wide tolerance and one scheme.
 _SHRINKAGE = 0.6  # Step length of each scheme, relative to the previous scheme.
 
 

@@ -65,7 +65,7 @@ def log_posterior(kind, k, mean, y, weights):
 @pytest.mark.parametrize(
     ("n", "c", "variance", "per_class", "with_mean"), [(10, 3, 1.0, True, True), (8, 4, 30.0, False, False)]
 )
-def test_equals_dense_reference(kind, n, c, variance, per_class, with_mean):
+def test_laplace_equals_dense_reference(kind, n, c, variance, per_class, with_mean):
     tight, error = kind.approximation(tolerance=1e-12), kind.error
     problem = random_problem(7, int(n * kind.size), c, variance=variance, per_class=per_class, with_mean=with_mean)
     dense = dense_laplace(problem.K, problem.y, problem.m, kind.likelihood)

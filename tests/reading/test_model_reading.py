@@ -497,7 +497,7 @@ def _same_free_variable():
 REFUSED = [
     (_no_probit, ["no likelihood to read", "observed variables are 'z' (MvStudentT)"]),
     (_several, ["several", "'y1', 'y2'", "likelihood="]),
-    (_several_of_the_same, ["several observed variables", "'y1', 'y2'", "take the rest out"]),
+    (_several_of_the_same, ["several observed variables", "'y1', 'y2'", "remove the other variables"]),
     (_unobserved, ["no likelihood to read", "'y' (MultinomialProbit)", "is not observed", "observed=y"]),
     (_student_t, ["(StudentT) is not Gaussian", "sigma=sigma * pt.sqrt(w)"]),
     (_student_t_centred, ["(MvStudentT) is not Gaussian", "cov=w * scale"]),

@@ -27,8 +27,8 @@ def test_ivm_with_all_rows_active_equals_the_dense_method(case):
     mean, cov = ActivePosterior(found.posterior).predict(moments)
     assert_allclose(mean, dense.mean, atol=2e-5)
     assert_allclose(cov, dense.cov, atol=2e-5)
-    # For variational Bayes this bounds the bound of its Gaussian from below. EP's evidence is close to the exact
-    # evidence.
+    # The evidence of variational Bayes is below the bound of its Gaussian. EP's evidence is close to the exact
+    # evidence, which is above the bound.
     assert found.bound > dense.evidence if case.rule.shares else found.bound < dense.evidence
 
 

@@ -128,7 +128,7 @@ def test_two_classes_equal_binary_ep(full):
     assert_allclose(found.gradient_mean, expected.gradient_mean, atol=1e-8)
 
 
-def test_tilted_moments_after_two_sweeps():
+def test_rules_of_ten_nodes_match_the_full_rule_after_two_sweeps():
     """Figure 1 of the nested EP paper on part of iris: Q10 and QD10 agree with QF10.
 
     Q5 is worse. Inner EP's log Ẑ is biased.

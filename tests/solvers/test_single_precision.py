@@ -96,7 +96,7 @@ def test_sites_that_single_precision_cannot_resolve_are_found(monkeypatch):
         ([1.0, 1.1, 1.2, 1.3], False),
     ],
 )
-def test_single_precision_ends_after_certain_residuals(residuals, usable):
+def test_residuals_determine_the_end_of_single_precision(residuals, usable):
     single = SinglePrecision(given(200), True, 1e-6)
     assert single.usable
     for residual in residuals:

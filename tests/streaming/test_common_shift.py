@@ -67,7 +67,7 @@ def test_shift_with_enough_test_functions_solves_the_dense_equation(share):
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 
-def test_means_cancel_for_shared_features():
+def test_means_of_shared_features_sum_to_zero():
     """If sites ν = t m + ρ with Σ ρ = 0, the functions m sum to zero at each point, and so do the means."""
     w, t, rho, seen_mean = sites(1, 9)
     rho -= rho.mean(axis=0)

@@ -53,7 +53,7 @@ def test_steps_in_jax_match_steps_in_numpy(build, memory):
 
 
 def test_step_has_no_callback_to_the_host():
-    """Integrals have no callback either."""
+    """The step includes integrals by quadrature."""
     problem = problem_of("stateless, quadrature")
     step, batch, state = jax_step_of(problem), problem.all_rows(), problem.state
     batch = next(problem.batches.after(0))

@@ -231,7 +231,7 @@ def test_column_of_other_objects_is_refused_with_its_row(values, message):
         gpep.columns({"a": pd.Series(column, dtype=object)})
 
 
-def test_not_a_time_in_strings_is_a_missing_value():
+def test_nat_among_strings_is_a_missing_value():
     found = gpep.columns({"a": pd.Series(["x", pd.NaT, "y"], dtype=object)}, missing="impute")
     assert found.columns[0].levels == ("x", "y", None)
 

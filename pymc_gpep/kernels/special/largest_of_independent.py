@@ -372,7 +372,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     if steepest > 1.0:
         spread = moments[1, y] / total - shift * shift
         gamma[y] = max(0.0, 1.0 - spread) / variance[y]
-    else:  # The same without cancellation.
+    else:  # Equal formula without cancellation.
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
