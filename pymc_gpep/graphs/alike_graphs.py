@@ -47,7 +47,7 @@ from pymc_gpep.noted_inputs import renew_note
 
 # Largest number of stored graphs, and largest size of the constants of a graph in bytes.
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000
-_NO_REWRITES = SequentialGraphRewriter()  # A mode without rewrites, except for those of its linker.
+_NO_REWRITES = SequentialGraphRewriter()  # A mode without rewrites, except for rewrites of its linker.
 
 
 class _Structure(NamedTuple):

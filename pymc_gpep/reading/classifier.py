@@ -216,9 +216,7 @@ class GPClassifier:
             names = ", ".join(repr(each.response) for each in self.each)
             given = "the model has several" if response is None else f"the model has no {response!r}"
             meant = did_you_mean([response], [each.response for each in self.each])
-            raise ValueError(
-                f"{asks} needs one observed variable, and {given}. Give response=..., one of {names}.{meant}"
-            )
+            raise ValueError(f"{asks} needs one observed variable, and {given}. Give response=... from {names}.{meant}")
         (own,) = found
         if not self.parts:
             return self

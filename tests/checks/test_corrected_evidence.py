@@ -172,7 +172,7 @@ def test_correction_without_convergence_is_unreliable():
     solution = NestedEP(max_iterations=2).solve(problem.K, problem.m, problem.y)
     result = corrected_evidence(NestedEP(), solution)
     assert not result.reliable
-    assert "has not converged" in str(result)
+    assert "did not converge" in str(result)
     nothing = replace(solution, mean=np.full((3, 8), np.nan), evidence=np.nan)
     assert np.isnan(corrected_evidence(NestedEP(), nothing).evidence)
 

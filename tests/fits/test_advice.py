@@ -258,7 +258,7 @@ def test_advised_response_is_predicted():
         pm.Poisson("falls", mu=pm.math.exp(level + pm.Data("x", X)), observed=COUNTS)
         pm.Poisson("visits", mu=pm.math.exp(level - X), observed=COUNTS)
         fit = pm.fit(method="laplace", progressbar=False)
-    message = r"Give response=\.\.\., one of 'falls', 'visits'"
+    message = r"Give response=\.\.\. from 'falls', 'visits'"
     follow(
         Advice(
             lambda: fit.predict(data={"x": [0.5]}), message, lambda: fit.predict(data={"x": [0.5]}, response="falls")

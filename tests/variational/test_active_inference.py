@@ -162,7 +162,7 @@ def test_positions_of_active_rows_keep_their_dim_name(fitted):
         ({"rounds": -1}, ValueError, "rounds, .*, must be at least 0"),
         ({"inducing": 5}, TypeError, "ivm has no option inducing; .* Other methods take inducing: 'sparse_ep'"),
         ({"hyper": "nuts"}, ValueError, "hyper='nuts' is only for methods that work on all latent values together"),
-        ({"sites": "utility"}, ValueError, "no 'utility' sites"),
+        ({"sites": "utility"}, ValueError, "cannot be chosen by 'utility' sites"),
         ({"score": "information"}, TypeError, "score must be True or False, but is 'information'"),
         ({"criterion": "best"}, ValueError, "criterion must be one of"),
         ({"active": 10, "rows": 10}, ValueError, "rows must be larger than active"),

@@ -71,7 +71,7 @@ def test_reason_for_few_rows_names_a_single_batch():
     assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
     for rows, given in ((160, {}), (140, {"learn_inducing": True}), (140, {"inducing": 20})):
         more = choose_method(classifier(rows, 3), {"batch_size": 100, **given})
-        assert more.reason.endswith(": a step takes 100 of them.")
+        assert more.reason.endswith(": a step uses 100 rows.")
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])
