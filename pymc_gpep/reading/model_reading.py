@@ -348,7 +348,7 @@ def _classifier(
     _check_apart(prior, rv, reading)
     own_constants([each for each in (reading.argument, reading.parameters) if each is not None])
     parameters, count = parameters_at_points(reading, n)
-    # The values of parameters are not known yet, only their number.
+    # At this point only the number of parameters is available.
     likelihood_model = likelihood_model.given(np.full((count, n), np.nan))
     labels = model.rvs_to_values[rv]
     check_labels(likelihood_model, rv, labels, prior.n_functions, n)
