@@ -84,7 +84,7 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
         ):
             return (
                 f"The signs of {names[i]!r} and {names[j]!r} are exchangeable: their product does not change if both "
-                "signs change, and their prior means are 0. The posterior has two modes, and the fit has a single mode. "
+                "signs change, and their prior means are 0. The posterior has two modes, and the fit has one mode. "
                 f"Give {names[i]!r} a positive mean, or write it as an exponential, pm.math.exp(z)."
             )
     return ""

@@ -157,7 +157,7 @@ class ByBatches(Plan):
             listed = ", ".join([*self.names(), *known])
             raise TypeError(
                 f"{method} with batches has no option {', '.join(unknown)}; it has {listed} and likelihood, in "
-                f"addition to those of pm.fit.{did_you_mean(unknown, [*known, *self.names()])}"
+                f"addition to options of pm.fit.{did_you_mean(unknown, [*known, *self.names()])}"
             )
         return chosen(**plain(options))
 
