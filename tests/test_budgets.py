@@ -35,7 +35,7 @@ BUDGETS = {
     "latent": (1411, 2),
     "processes": (1838, 3),
     "univariate": (3380, 5),
-    "sums": (3997, 5),
+    "sums": (3999, 5),
     "reading": (4067, 5),
     "prior_moments": (2524, 3),
     "evidence": (1145, 2),

@@ -514,6 +514,20 @@ def test_bounds_that_make_a_posterior_proper_are_named():
     assert "Bounds left out: b" in str(fitted(model, "laplace"))
 
 
+def test_rows_that_repeat_coefficients_with_a_reference_level_have_their_closed_form():
+    """The shape of `pt.tile` depends on the coefficients, whose values it ignores."""
+    counts = np.arange(30) % 4 + (np.arange(30) % 3 == 1)
+    with pm.Model() as model:
+        a, b = pm.Flat("a"), pm.Flat("b", shape=2)
+        pm.Poisson("y", pm.math.exp(a + pt.tile(pt.concatenate([pt.zeros(1), b]), 10)), observed=counts)
+    total = counts.reshape(10, 3).sum(axis=0)
+    digamma, trigamma = special.digamma(total), special.polygamma(1, total)
+    mean = [digamma[0] - np.log(10), *(digamma[1:] - digamma[0])]
+    found = fitted(model, "ep").summary(["a", "b"])
+    assert_allclose(found["mean"], mean, atol=1e-4)
+    assert_allclose(found["sd"], np.sqrt([trigamma[0], *(trigamma[1:] + trigamma[0])]), rtol=1e-4)
+
+
 def test_uniform_coefficient_with_a_learned_bound_stays_a_hyperparameter():
     with pm.Model() as model:
         s = pm.HalfNormal("s", 10)
