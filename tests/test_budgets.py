@@ -36,7 +36,7 @@ BUDGETS = {
     "processes": (1838, 3),
     "univariate": (3380, 5),
     "sums": (3999, 5),
-    "reading": (4067, 5),
+    "reading": (4090, 5),
     "prior_moments": (2524, 3),
     "evidence": (1145, 2),
     "log_posteriors": (2771, 3),

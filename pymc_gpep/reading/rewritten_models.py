@@ -634,7 +634,30 @@ def _length(variable: TensorVariable, axis: int) -> int:
     return length
 
 
+def with_float_bounds(model: pm.Model) -> pm.Model:
+    """Return a model whose bounds are floats if differences of small integers overflow; else the model itself.
+
+    PyMC computes 100 − (−100) in int8 for `pm.Uniform("b", -100, 100)`, so that its density is NaN.
+    """
+    new: dict[Variable, TensorVariable] = {}
+    for rv in model.free_RVs:
+        op = rv.owner.op
+        if not isinstance(op, RandomVariable) or op.ndim_supp or not rv.dtype.startswith("float"):
+            continue
+        given = op.dist_params(rv.owner)
+        small = [each.data for each in given if isinstance(each, Constant) and np.dtype(each.dtype).kind == "i"]
+        if any(np.any(np.subtract(a, b) != a.astype(float) - b) for a in small for b in small):
+            floats = [each.astype("float64") for each in given]
+            size, rng = op.size_param(rv.owner), op.rng_param(rv.owner)
+            new[rv] = op(*floats, size=size, rng=rng, return_next_rng=True)[1]
+    if not new:
+        return model
+    variables = variables_of(model)
+    same = {rv: rv for rv in model.basic_RVs if new.keys().isdisjoint(ancestors([rv]))}
+    return rebuilt(model, dict(zip(variables, graph_replace(variables, same | new, strict=False), strict=True)))
+
+
 def as_fits_read(model: pm.Model, hyperparameters: Sequence[str]) -> pm.Model:
     """Return the rewritten model that fits read; the model itself if it needs no rewriting."""
-    alone = with_predictions_drawn(model, hyperparameters)
+    alone = with_predictions_drawn(with_float_bounds(model), hyperparameters)
     return with_observed_potentials(with_latent_processes(with_starts(alone, hyperparameters)))

@@ -514,6 +514,20 @@ def test_bounds_that_make_a_posterior_proper_are_named():
     assert "Bounds left out: b" in str(fitted(model, "laplace"))
 
 
+def test_integer_bounds_whose_difference_overflows_are_floats_for_a_hyperparameter():
+    """PyMC computes 100 − (−100) in int8."""
+    found = []
+    for low, high in ((-100, 100), (-100.0, 100.0)):
+        with pm.Model() as model:
+            b, t = pm.Uniform("b", low, high), pm.TruncatedNormal("t", 0, 100, lower=low, upper=high)
+            u = pm.Normal("u", 0, 1, shape=Q)
+            pm.Poisson("y", pm.math.exp(b + t * (X - 3.0) + u[GROUP]), observed=COUNTS)
+        found.append(fitted(model, "laplace", hyperparameters=["b", "t"], hyper="map"))
+    first, second = found
+    assert first.hyperparameters["b"] == pytest.approx(float(second.hyperparameters["b"]), rel=1e-6)
+    assert first.log_evidence == pytest.approx(second.log_evidence, abs=1e-6)
+
+
 def test_rows_that_repeat_coefficients_with_a_reference_level_have_their_closed_form():
     """The shape of `pt.tile` depends on the coefficients, whose values it ignores."""
     counts = np.arange(30) % 4 + (np.arange(30) % 3 == 1)
