@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri, softmax
 from scipy.stats import qmc
 
@@ -142,8 +143,12 @@ _LOG2_POINTS = 9  # log2 of the number of points, without mirror images.
 _WIDER = 1.5  # s². Cavity variances can be three times the posterior variances.
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
+DISTANCES = 61  # Number of distances from the mean at which rows are averaged given an entry.
 _PROPER = 1e-3  # Smallest ratio of the precision of a row without its site to its precision, given an entry.
 _NARROW = 1e-12  # Smallest variance of a row given an entry, relative to its variance.
+_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # Sweeps of EP given an entry, sweeps with full steps, largest step.
+_EVERY = 3  # EP given an entry is run at one in this number of distances.
+_SHARE = 3e-3  # Largest share of a marginal at distances at which EP given the entry does not converge.
 _SEED = 20_090_401
 
 
@@ -281,3 +286,101 @@ def log_ratios(solution: Solution, along: Array, variance: float, at: Array, row
         site = precision * x**2 - 2.0 * shift * x + shift**2 * given
         found[i] = (h[0] + 0.5 * site / kept).sum()
     return found
+
+
+def marginal_log_ratios(
+    solution: Solution,
+    along: Array,
+    variance: float,
+    at: Array,
+    masses: Array,
+    rows: NDArray[np.intp],
+    others: NDArray[np.intp],
+    most: float,
+) -> tuple[Array, bool]:
+    """Return log ratios of the marginal of t to its Gaussian at distances (G,), and whether EP was run given t.
+
+    Ratios are those of `log_ratios` at some distances, with interpolation. If it is cheap, EP is run on all rows at
+    fewer distances. Its evidences given t include all terms of second order in the third cumulants.
+
+    Parameters
+    ----------
+    solution, along, variance
+        See `log_ratios`.
+    at : array (G,)
+        Increasing distances.
+    masses : array (G,)
+        Gaussian probability of t near each distance.
+    rows : array of int
+        Rows that are correlated with t.
+    others : array of int
+        Rows with a positive variance, except the row of t.
+    most : float
+        Largest number of products in one sweep of EP.
+    """
+    some = np.linspace(0, at.size - 1, DISTANCES).astype(int)
+    first = log_ratios(solution, along, variance, at[some], rows) if rows.size else np.zeros(some.size)
+    if not np.isfinite(first).all():
+        return np.full(at.size, np.nan), False
+    if not rows.size:
+        return np.zeros(at.size), False
+    few = slice(None, None, _EVERY)
+    share = softmax((first + np.log(masses[some]))[few])
+    again = _log_evidences(solution, along, variance, at[some][few], others, share, most)
+    known = np.isfinite(again)
+    refitted = bool(share[~known].sum() <= _SHARE)
+    if refitted:
+        places = some[few][known]
+        change = PchipInterpolator(places, (again - first[few])[known])
+        first = first + change(np.clip(some, places[0], places[-1]))
+    return PchipInterpolator(some, first)(np.arange(at.size)), refitted
+
+
+def _log_evidences(
+    solution: Solution, along: Array, variance: float, at: Array, rows: NDArray[np.intp], share: Array, most: float
+) -> Array:
+    """Return EP's log evidence of the rows given t (G,) up to a constant, NaN if it is expensive or does not converge.
+
+    EP starts at the sites of the solution, where the evidence is `log_ratios` of all rows. Distances with a negligible
+    share of the marginal may end without convergence.
+    """
+    root = solution.posterior.root_among(rows)[0]
+    if at.size * root.size * root.shape[1] > most:
+        return np.full(at.size, np.nan)
+    own, slope = solution.cov[rows, 0, 0], along[rows] / variance
+    w = np.linalg.lstsq(root, along[rows], rcond=_ROUNDING)[0]
+    values, vectors = np.linalg.eigh(np.eye(w.size) - np.outer(w, w) / variance)
+    root = root @ (vectors * np.sqrt(np.maximum(values, 0.0)))[:, values > _ROUNDING]
+    if not root.shape[1]:  # The averages are exact.
+        return np.full(at.size, np.nan)
+    start = solution.mean[0, rows] + at[:, None] * slope
+    cavity, wide = (each.reshape(-1)[rows] for each in solution.posterior.cavities(solution.mean, solution.cov))
+    fitted = np.stack([1.0 / own - 1.0 / wide, solution.mean[0, rows] / own - cavity / wide])  # Precisions, locations.
+    likelihood, labels = solution.likelihood.at(np.tile(rows, at.size)), np.tile(solution.labels[rows], at.size)
+    average, h = likelihood.computation(GaussianAverage), np.empty((5, labels.size))
+    added = np.zeros((2, at.size, rows.size))
+    for sweep in range(_SWEEPS):
+        precision = np.eye(root.shape[1]) + np.einsum("gi,ia,ib->gab", added[0], root, root, optimize=True)
+        cov, force = np.linalg.inv(precision), added[1] - added[0] * start
+        variances = np.maximum(np.einsum("ia,gab,ib->gi", root, cov, root, optimize=True), _NARROW * own)
+        pulled = np.einsum("gab,ib,gi->ga", cov, root, force, optimize=True)
+        mean = start + pulled @ root.T
+        tau, nu = added + fitted[:, None]
+        kept = 1.0 - tau * variances
+        far, centre = variances / kept, (mean - nu * variances) / kept
+        average.terms(centre.ravel(), far.ravel(), labels, likelihood.parameters, h)
+        h0, h1, h2 = h[:3].reshape(3, at.size, rows.size)
+        rest = 1.0 + far * h2
+        step = np.stack([-h2 / rest - tau, (h1 - centre * h2) / rest - nu])
+        size = (np.abs(step[0]) * variances + np.abs(step[1] - step[0] * mean) * np.sqrt(variances)).max(axis=1)
+        if share[~(size <= _TOLERANCE)].sum() <= _SHARE or not np.isfinite(size).any():
+            break
+        step[:, ~(size > _TOLERANCE)] = 0.0
+        added += step * (1.0 if sweep < _UNDAMPED else 0.5)
+    # Log evidence of the added sites, and of each row in its cavity without its site.
+    whole = (added[1] * start - 0.5 * added[0] * start**2).sum(axis=1)
+    sign, log_determinant = np.linalg.slogdet(precision)
+    whole += 0.5 * np.einsum("ga,gab,gb->g", pulled, precision, pulled) - 0.5 * log_determinant
+    sites = 0.5 * (nu**2 * far + 2.0 * nu * centre - tau * centre**2) / (1.0 + tau * far) - 0.5 * np.log1p(tau * far)
+    found = whole + (h0 - sites).sum(axis=1)
+    return np.where((size <= _TOLERANCE) & (sign > 0.0), found, np.nan)

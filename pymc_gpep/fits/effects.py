@@ -13,9 +13,12 @@ from pymc_gpep.fits.datasets import axes_that_fit, coords_of, dims_that_fit
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.marginals import (
     MOMENTS,
+    AffineEntries,
     Conditional,
     conditionals,
+    entries_of,
     finite_moments,
+    mixture_of,
     names_of_effects,
     sources_of_effects,
     without_moments,
@@ -49,8 +52,9 @@ def effects(
     """Return means and standard deviations of effects: variables that are affine in the integrated variables.
 
     Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
-    averages of the moments of the Gaussian posterior at each node of the hyperparameters. `summary` adds corrections
-    to moments, which matters in skewed posteriors.
+    averages of the moments of the Gaussian posterior at each node of the hyperparameters. If a marginal is far from
+    normal, for example of separated data, its moments are those of `summary`. At new rows moments are those of the
+    Gaussian posterior, as in `predict`.
 
     Parameters
     ----------
@@ -98,9 +102,14 @@ def effects(
     if not names:
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
     if Xnew is None and not data:
-        joints = list(_joints(hyper, names))
-        _warn_of_likes(classifier, joints[int(np.argmax(hyper.weights))], sources_of_effects(classifier, names))
-        found = _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
+        mixture, heaviest = mixture_of(hyper, entries_of(hyper, names), only_far=True)
+        _warn_of_likes(classifier, heaviest.joint, sources_of_effects(classifier, names))
+        shapes = [np.shape(heaviest.joint.means[name]) for name in names]
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+        mean, sd = (
+            [a.reshape(s) for a, s in zip(np.split(each, ends), shapes, strict=True)] for each in mixture.moments()
+        )
+        found = _dataset(classifier, dict(zip(names, zip(mean, sd, strict=True), strict=True)), {})
         for name, unknown in without_moments(hyper, names).items():
             found[name] = found[name].where(~unknown.reshape(found[name].shape[1:]))
         return _existing(found, finite_moments(hyper, names))
@@ -109,7 +118,12 @@ def effects(
     def there(each: Conditional) -> Mapping[str, Array]:
         return next(_at_new_rows(hyper, iter([each]), names, Xnew, data))[1]
 
-    return _existing(_averaged(hyper, names, means, variances, axes[0]), finite_moments(hyper, names, there))
+    moments: dict[str, tuple[Array, Array]] = {}
+    for name in names:
+        own = (np.array([each[name] for each in of]) for of in (means, variances))
+        centre, variance = total_variance(hyper.weights, *own)
+        moments[name] = centre, np.sqrt(variance)
+    return _existing(_dataset(classifier, moments, axes[0]), finite_moments(hyper, names, there))
 
 
 def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr.Dataset:
@@ -122,23 +136,14 @@ def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr
     return found
 
 
-def _averaged(
-    hyper: HyperPosterior,
-    names: Sequence[str],
-    means: Sequence[Mapping[str, Array]],
-    variances: Sequence[Mapping[str, Array]],
-    axes: Mapping[str, int],
-) -> xr.Dataset:
-    """Average moments of variables over the nodes. `axes` are the axes of new rows, by name."""
-    classifier = hyper.log_posterior.classifier
+def _dataset(classifier: GPClassifier, moments: Mapping[str, Sequence[Array]], axes: Mapping[str, int]) -> xr.Dataset:
+    """Return means and standard deviations by name as a Dataset. `axes` are the axes of new rows, by name."""
     found = {}
-    for name in names:
-        of_nodes = (np.array([each[name] for each in of]) for of in (means, variances))
-        mean, variance = total_variance(hyper.weights, *of_nodes)
-        dims = dims_that_fit(classifier.model, name, np.shape(mean), classifier.coords)
+    for name, own in moments.items():
+        dims = dims_that_fit(classifier.model, name, np.shape(own[0]), classifier.coords)
         if name in axes:
             dims[axes[name]] = _NEW
-        found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
+        found[name] = (("moment", *map(str, dims)), np.stack(own))
     coords = coords_of(classifier, [dim for dims, _ in found.values() for dim in dims])
     return xr.Dataset(found, coords={"moment": ["mean", "sd"], **coords})
 
@@ -174,6 +179,9 @@ def _at_new_rows(
 @one_blas_thread()
 def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
     """Return moments of linear combinations of effects, and their joint covariance.
+
+    Moments are those of `effects`. If a marginal is far from normal, `cov` has the correlations of the Gaussian
+    posterior.
 
     Parameters
     ----------
@@ -220,18 +228,30 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     axes = {name: axes_that_fit(fit.model, name, shapes[name], coords) for name in names}
     arrays = [{name: _by_labels(name, own, axes[name]) for name, own in each.items()} for each in contrasts.values()]
 
-    def of(conditional: Conditional) -> tuple[Array, Array]:
+    def of(conditional: Conditional) -> tuple[AffineEntries, Array]:
         joint = affine(conditional.point, conditional.functions)
         centres = [sum(float((w * joint.means[name]).sum()) for name, w in each.items()) for each in arrays]
-        slopes = [sum(joint.combined(name, w) for name, w in each.items()) for each in arrays]
-        return np.array(centres), joint.covariance(np.array(slopes).T)
+        slopes = np.array([sum(joint.combined(name, w) for name, w in each.items()) for each in arrays]).T
+        cov = joint.covariance(slopes)
+        return AffineEntries(joint, np.array(centres), np.maximum(cov.diagonal(), 0.0), [lambda: slopes]), cov
 
-    mean, cov = total_covariance(hyper.weights, map(of, conditionals(hyper)))
+    parts = []
+
+    def entries(conditional: Conditional) -> AffineEntries:
+        own, cov = of(conditional)
+        parts.append((own.mean, cov))
+        return own
+
+    mean, sd = mixture_of(hyper, entries, only_far=True)[0].moments()
+    _, cov = total_covariance(hyper.weights, parts)
+    before = np.sqrt(np.maximum(cov.diagonal(), 0.0))
+    scale = np.divide(sd, before, out=np.ones_like(sd), where=before > 0.0)
+    cov = cov * scale[:, None] * scale
     lacking = without_moments(hyper, names)
     unknown = [any(np.ravel(each[name])[own].any() for name, own in lacking.items() if name in each) for each in arrays]
     mean[unknown] = cov[unknown] = cov[:, unknown] = np.nan
     labels = list(contrasts)
-    for moments in finite_moments(hyper, [""], lambda each: {"": of(each)[1].diagonal()}).values():
+    for moments in finite_moments(hyper, [""], lambda each: {"": of(each)[0].variance}).values():
         mean[moments < 1] = np.nan
         cov[moments < MOMENTS] = cov[:, moments < MOMENTS] = np.nan
     sd = np.sqrt(np.maximum(cov.diagonal(), 0.0))
@@ -239,12 +259,6 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
         {"mean": ("contrast", mean), "sd": ("contrast", sd), "cov": (("contrast", "contrast_other"), cov)},
         coords={"contrast": labels, "contrast_other": labels},
     )
-
-
-def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
-    """Return the joint Gaussian of variables at each node."""
-    joint = hyper.log_posterior.space.variables.affine(names)
-    return (joint(each.point, each.functions) for each in conditionals(hyper))
 
 
 def _by_labels(

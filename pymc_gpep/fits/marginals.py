@@ -10,7 +10,7 @@ one function it is
 
     ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
 
-Marginals far from normal are computed from averages of the rows given t (Cseke and Heskes 2011).
+Marginals far from normal are computed from the rows given t: averages of rows (Cseke and Heskes 2011), or EP.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
-from scipy.interpolate import PchipInterpolator
 from scipy.sparse import csr_array
 from scipy.special import logsumexp, ndtr, owens_t, softmax
 
-from pymc_gpep.approximations.cumulants import log_ratios, second_order, third_cumulants
+from pymc_gpep.approximations.cumulants import DISTANCES, marginal_log_ratios, second_order, third_cumulants
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import Prediction
@@ -53,9 +52,10 @@ _END = 4.5  # Normal quantile of the outermost levels of quantiles.
 _NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
 _FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Change of a variance, and skewness, above which a marginal is far from normal.
-_GRID = 61  # Distances from the mean at which rows are averaged given an entry.
 _MOST_AVERAGES = 600_000  # Largest number of averages of rows given an entry.
-_MOST_UNEVEN = 2.0  # Largest mean square of the ratio of a corrected density to the density before.
+_MOST_PRODUCTS = 60_000_000  # Largest number of products in one sweep of EP given each of these entries.
+# Largest mean square of the ratio of a corrected density to the density before, for averages and for EP given an entry.
+_MOST_UNEVEN, _MOST_UNEVEN_OF_EP = 2.0, 20.0
 _COST_OF_PRIOR = 30.0  # Cost of the average of a prior, in averages of rows.
 _SAME = 1.0 - 1e-9  # Squared correlation above which an entry is a multiple of an effect.
 
@@ -314,13 +314,21 @@ class _Beyond(NamedTuple):
     """Change of the mean in standard deviations, relative change of the variance, and skewness, (3, m)."""
     quantiles: dict[int, Array]
     """Quantiles at `_PROBABILITIES` of entries far from normal, less the mean and in standard deviations, by place."""
+    far: NDArray[np.bool_]
+    """Mask of entries far from normal, (m,)."""
 
 
-def mixture_of(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]) -> tuple[SkewNormals, AffineEntries]:
-    """Return the marginals of entries, and the entries at the node with the largest weight."""
+def mixture_of(
+    hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries], *, only_far: bool = False
+) -> tuple[SkewNormals, AffineEntries]:
+    """Return the marginals of entries, and the entries at the node with the largest weight.
+
+    With `only_far`, entries that are not far from normal keep the moments of the Gaussian posterior.
+    """
     log_posterior = hyper.log_posterior
     means, variances, found = [], [], dict[int, _Beyond]()
     looked_at, chosen, heaviest = frozenset[int](), None, int(np.argmax(hyper.weights))
+    far = np.zeros(0, bool)
     for s, each in enumerate(conditionals(hyper)):
         own = of(each)
         if s == heaviest:
@@ -329,11 +337,14 @@ def mixture_of(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]
         variances.append(own.variance)
         if s == 0:
             values = each.solution.mean.size if log_posterior.joint else 0
-            if values:
+            if values and (not only_far or _corrects_moments(log_posterior, values)):
                 looked_at = _looked_at(hyper, own.joint.size, own.mean.size, values)
         if s in looked_at:
             found[s] = _beyond_gaussian(own, each, log_posterior, len(looked_at), chosen)
+            far = found[s].far if chosen is None else far
             chosen = list(found[s].quantiles)
+            if only_far and not far.any():
+                looked_at, found = frozenset(), {}
     gauss, moments, tilted = np.sqrt(variances), np.zeros((len(hyper), 3, len(means[0]))), dict[int, Array]()
     if known := list(found):
         weights = hyper.weights[known] / max(hyper.weights[known].sum(), 1e-300)
@@ -344,12 +355,18 @@ def mixture_of(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]
             return of_nodes
 
         moments = at_every_node(np.array([each.moments for each in found.values()]))
+        moments[..., ~far & only_far] = 0.0
         for place in chosen or ():
             own_quantiles = at_every_node(np.array([each.quantiles[place] for each in found.values()]))
             tilted[place] = np.array(means)[:, [place]] + gauss[:, [place]] * own_quantiles
     shift, share, skewness = moments.swapaxes(0, 1)
     mixture = SkewNormals(hyper.weights, means + gauss * shift, gauss * np.sqrt(1.0 + share), skewness, tilted)
     return mixture, there
+
+
+def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
+    """Return whether variances of this number of latent values have a correction of second order."""
+    return bool(log_posterior.approximator.matches_moments) and values <= _MOST_VALUES
 
 
 def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> frozenset[int]:
@@ -385,14 +402,14 @@ def _beyond_gaussian(
     solution, functions, m = each.solution, each.functions, own.mean.size
     weights = third_cumulants(solution)
     if weights is None or not m:
-        return _Beyond(np.zeros((3, m)), {})
+        return _Beyond(np.zeros((3, m)), {}, np.zeros(m, bool))
     by_normals = not log_posterior.classifier.prior.samples_values
     image = functions.of_normals if by_normals else lambda each: each
     c, n = solution.mean.shape
     covs = [image(own.joint.moved(slopes())).reshape(c, n, -1) for slopes in own.slopes]
     cubes = [np.einsum("iabd,ait,bit,dit->t", weights, along, along, along, optimize=True) for along in covs]
     third, added = np.concatenate(cubes), np.zeros(m)
-    exact = log_posterior.approximator.matches_moments and c * n <= _MOST_VALUES
+    exact = _corrects_moments(log_posterior, c * n)
     size = own.joint.size
     blocks = [np.eye(size, min(_COLUMNS, size - start), -start) for start in range(0, size, _COLUMNS)]
     if exact and by_normals and c == 1 and m * size**2 <= n**2:
@@ -410,7 +427,8 @@ def _beyond_gaussian(
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.nan_to_num(np.maximum(added / own.variance, -0.5))
         skewness = np.nan_to_num(third / (own.variance * (1.0 + share)) ** 1.5, posinf=0.0, neginf=0.0)
-    found = _Beyond(np.stack([np.zeros(m), share, skewness]), {})
+    far = (np.abs(share) > _FAR_SHARE) | (np.abs(skewness) > _FAR_SKEWNESS)
+    found = _Beyond(np.stack([np.zeros(m), share, skewness]), {}, far)
     if exact and c == 1 and solution.posterior.sites.pointwise:
         along = np.concatenate([along[0] for along in covs], axis=1)
         _by_averages(found, each, along, own, weights.reshape(n), nodes, chosen)
@@ -426,7 +444,7 @@ def _by_averages(
     nodes: int,
     chosen: Sequence[int] | None,
 ) -> None:
-    """Replace corrections of entries far from normal by the marginals of `log_ratios`.
+    """Replace corrections of entries far from normal by the marginals of `marginal_log_ratios`.
 
     The Gaussian of an entry t is replaced by the tilted distribution of a prior that is not normal, if t is its effect.
     Terms of second order which do not depend on t are added to the variances of other entries.
@@ -435,21 +453,22 @@ def _by_averages(
     of_rows = {int(row): (name, i) for name, (at, _) in each.factors() for i, row in enumerate(at)}
     rows_of_priors = np.array(list(of_rows), np.intp)
     variance, values = own.variance, solution.cov[:, 0, 0]
+    informative = np.flatnonzero(values > 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         shared = np.nan_to_num(along**2 / (values[:, None] * variance))
     is_effect = (shared[rows_of_priors] > _SAME).any(axis=0)
     if chosen is None:
-        far = (np.abs(found.moments[1]) > _FAR_SHARE) | (np.abs(found.moments[2]) > _FAR_SKEWNESS) | is_effect
+        np.logical_or(found.far, is_effect, out=found.far)
         costs = np.ones(len(values))
         costs[rows_of_priors] = _COST_OF_PRIOR
-        chosen = np.flatnonzero(far).tolist()
-        if nodes * _GRID * (costs @ (shared[:, chosen] > _SHARED)).sum() > _MOST_AVERAGES:
+        chosen = np.flatnonzero(found.far).tolist()
+        if nodes * DISTANCES * (costs @ (shared[:, chosen] > _SHARED)).sum() > _MOST_AVERAGES:
             return
     quantiles = each.quantiles_of_priors(_PROBABILITIES) if is_effect.any() else {}
     for place in chosen:
         sd, k = np.sqrt(variance[place]), along[:, place]
         rows = np.flatnonzero(shared[:, place] > _SHARED)
-        distances, masses = sd * _NORMAL, _NORMAL_MASSES
+        distances, masses, row = sd * _NORMAL, _NORMAL_MASSES, -1
         if is_effect[place]:
             row = int(rows_of_priors[shared[rows_of_priors, place].argmax()])
             name, i = of_rows[row]
@@ -457,19 +476,18 @@ def _by_averages(
             distances = ((quantiles[name][:, i] - solution.mean[0, row]) * variance[place] / k[row])[::order]
             masses, rows = _MASSES, rows[rows != row]
         with np.errstate(all="ignore"):
-            some = np.linspace(0, distances.size - 1, _GRID).astype(int)
-            ratios = log_ratios(solution, k, variance[place], distances[some], rows) if rows.size else np.zeros(_GRID)
+            most, others = _MOST_PRODUCTS / (nodes * len(chosen)), informative[informative != row]
+            ratios, refitted = marginal_log_ratios(solution, k, variance[place], distances, masses, rows, others, most)
             if not np.isfinite(ratios).all():
                 continue
-            ratios = PchipInterpolator(some, ratios)(np.arange(distances.size))
             tilted = masses * np.exp(ratios - ratios.max())
             tilted /= tilted.sum()
-        if tilted @ (tilted / masses) > _MOST_UNEVEN:
+        if tilted @ (tilted / masses) > (_MOST_UNEVEN_OF_EP if refitted else _MOST_UNEVEN):
             continue
         before, after = masses @ distances, tilted @ distances
         spread = np.sqrt([of @ (distances - centre) ** 2 for of, centre in ((masses, before), (tilted, after))])
         share, rest = (spread[1] / spread[0]) ** 2, 1.0
-        if not is_effect[place]:
+        if not (is_effect[place] or refitted):
             cumulants = weights * (k / sd) ** 3
             rest = max(1.0 + found.moments[1, place] - 0.5 * (cumulants.sum() ** 2 - cumulants @ cumulants), 0.5)
         found.moments[:2, place] = (after - before) / sd, share * rest - 1.0

@@ -94,8 +94,9 @@ def test_term_without_a_process_uses_new_data():
     fit = fitted(lambda: trend(pm.Data("X", XY)))
     posterior = fit.contrast({"one": {"b": [1.0, 0.0]}, "two": {"b": [0.0, 1.0]}})
     found = fit.effects("line", data={"X": NEW})["line"]
-    assert_allclose(found.sel(moment="mean"), NEW @ posterior["mean"].values, atol=1e-10)
-    expected = np.einsum("ri,ij,rj->r", NEW, posterior["cov"].values, NEW)
+    assert_allclose(found.sel(moment="mean"), NEW @ fit.mean_data["b"].values, atol=1e-10)
+    scale = fit.std_data["b"].values / posterior["sd"].values  # New rows have the moments of the Gaussian posterior.
+    expected = np.einsum("ri,ij,rj->r", NEW, posterior["cov"].values * np.outer(scale, scale), NEW)
     assert_allclose(found.sel(moment="sd") ** 2, expected, atol=1e-10)
 
 

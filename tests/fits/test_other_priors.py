@@ -209,7 +209,7 @@ def test_new_level_has_the_prior_of_the_effect(binary, sparse, monkeypatch):
     fit = fitted(PRIORS["Exponential"][0], binary)
     assert ("By a sparse precision" in str(fit)) == sparse
     found = fit.predict(data={"group": [0, 9]}, new_levels=True, **({} if binary else {"quantiles": [0.1, 0.9]}))
-    level = fit.effects("a")["a"].values
+    level = np.array([fit.mean_data["a"], fit.std_data["a"]])  # Moments of the Gaussian posterior, as in predictions.
     eta = stats.norm.rvs(*level, 200_000, random_state=1) + stats.expon.rvs(0, 0.8, 200_000, random_state=2)
     assert_allclose([found["mean"][1], found["variance"][1]], [level[0] + 0.8, level[1] ** 2 + 0.64], rtol=1e-6)
     if binary:
