@@ -356,8 +356,8 @@ def _log_evidences(
     start = solution.mean[0, rows] + at[:, None] * slope
     cavity, wide = (each.reshape(-1)[rows] for each in solution.posterior.cavities(solution.mean, solution.cov))
     fitted = np.stack([1.0 / own - 1.0 / wide, solution.mean[0, rows] / own - cavity / wide])  # Precisions, locations.
-    likelihood, labels = solution.likelihood.at(np.tile(rows, at.size)), np.tile(solution.labels[rows], at.size)
-    average, h = likelihood.computation(GaussianAverage), np.empty((5, labels.size))
+    likelihood, labels = solution.likelihood.at(rows), solution.labels[rows]
+    average, h = likelihood.computation(GaussianAverage), np.empty((at.size, 5, rows.size))
     added = np.zeros((2, at.size, rows.size))
     for sweep in range(_SWEEPS):
         precision = np.eye(root.shape[1]) + np.einsum("gi,ia,ib->gab", added[0], root, root, optimize=True)
@@ -368,8 +368,9 @@ def _log_evidences(
         tau, nu = added + fitted[:, None]
         kept = 1.0 - tau * variances
         far, centre = variances / kept, (mean - nu * variances) / kept
-        average.terms(centre.ravel(), far.ravel(), labels, likelihood.parameters, h)
-        h0, h1, h2 = h[:3].reshape(3, at.size, rows.size)
+        for own_centre, own_far, out in zip(centre, far, h, strict=True):
+            average.terms(own_centre, own_far, labels, likelihood.parameters, out)
+        h0, h1, h2 = h[:, :3].swapaxes(0, 1)
         rest = 1.0 + far * h2
         step = np.stack([-h2 / rest - tau, (h1 - centre * h2) / rest - nu])
         size = (np.abs(step[0]) * variances + np.abs(step[1] - step[0] * mean) * np.sqrt(variances)).max(axis=1)

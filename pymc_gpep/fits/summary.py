@@ -47,9 +47,9 @@ def summary(
 
     Marginals of effects may be skewed. With up to 3000 latent values, standard deviations of `"ep"`, `"nested_ep"` and
     `"qep"` include a correction of second order. `std_data` and draws do not include it. Marginals far from normal,
-    such as between the bounds of a `pm.Uniform`, are computed from all rows given the effect, by EP if that is cheap.
-    With many entries and rows, corrections are computed at the nodes with the largest weights, and averaged for the
-    other nodes. Marginals of hyperparameters describe the draws of `sample`.
+    such as between the bounds of a `pm.Uniform`, are computed from all rows given the effect, if possible by EP. With
+    many entries and rows, corrections are computed at the nodes with the largest weights, and averaged for the other
+    nodes. Marginals of hyperparameters describe the draws of `sample`.
 
     Parameters
     ----------
