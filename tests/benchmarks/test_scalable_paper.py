@@ -74,7 +74,7 @@ def test_both_forms_of_the_vowel_data_have_equal_rows(tmp_path):
     lines = [",".join(map(str, [*row, label])) for row, label in zip(features, (1, 7, 6, 2), strict=True)]
     (tmp_path / "vowel.csv").write_text("\n".join(["x1,x2,x3,label", *lines]) + "\n")
     np.testing.assert_array_equal(_ten_features(str(tmp_path), speaker), features[[0, 2, 3]])
-    with pytest.raises(ValueError, match=r"vowel\.csv has not the rows"):
+    with pytest.raises(ValueError, match=r"vowel\.csv does not have the rows"):
         _ten_features(str(tmp_path), speaker[::-1])
 
 
