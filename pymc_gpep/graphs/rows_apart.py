@@ -301,8 +301,7 @@ def _by_values(output: TensorVariable, rows: Collection[TensorVariable]) -> list
 def _operation(why: CannotSplitError) -> str:
     """Return the name of the operation that mixes rows, for a message; empty if it is unknown."""
     if not isinstance(why, MixedRowsError):
-        name = str(why).rpartition(" ")[2]
-        return f" ({_OPERATIONS[name]})" if name in _OPERATIONS else ""
+        return f" ({_OPERATIONS[why.operation]})" if why.operation in _OPERATIONS else ""
     pending = [why.number]
     while pending:
         variable = pending.pop(0)

@@ -54,7 +54,9 @@ class RowPoints(Protocol):
 
 
 class CannotSplitError(Exception):
-    """The graph cannot be rebuilt over other points. The message names the obstacle, as in "goes through Cholesky"."""
+    """The graph cannot be rebuilt over other points. The message names the obstacle, as in "has one point only"."""
+
+    operation = ""  # Name of an operation that cannot be rebuilt.
 
 
 class MixedRowsError(CannotSplitError):
@@ -126,7 +128,11 @@ class Walk:
             return self._points(variable, roles[0])
         made = through(variable.owner.op, variable.owner, roles, self)
         if made is None:
-            raise CannotSplitError(f"uses the operation {_operation(variable.owner.op)}, which the package cannot read")
+            error = CannotSplitError(
+                f"uses the operation {(name := _operation(variable.owner.op))}, which cannot be read"
+            )
+            error.operation = name
+            raise error
         return made
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:

@@ -189,7 +189,7 @@ def test_invalid_labels_are_refused(likelihood, change, message):
 
 @likelihoods
 def test_invalid_numbers_of_functions_are_refused(likelihood):
-    wrong, message = (1, "c ≥ 2") if likelihood.function_axis else (2, "has one latent function.*there are 2")
+    wrong, message = (1, "c ≥ 2") if likelihood.function_axis else (2, "has one latent function.*the model has 2")
     with pytest.raises(ValueError, match=message):
         likelihood.check(np.zeros(N, int), wrong, N)
 

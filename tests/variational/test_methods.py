@@ -89,7 +89,7 @@ def test_probabilities_match_averages_of_the_likelihood(fitted):
 
 def test_method_that_does_not_support_the_likelihood_is_refused():
     model, _ = models.softmax()
-    with model, pytest.raises(ValueError, match=r"'vb' approximates a multinomial_probit.*fit it: 'laplace'"):
+    with model, pytest.raises(ValueError, match=r"'vb' supports these likelihoods: multinomial_probit.*methods support: 'laplace'"):
         pm.fit(method="vb")
     with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*fit it: 'laplace'"):
         gpep.marginalize(model, "nested_ep")
