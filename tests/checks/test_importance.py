@@ -152,12 +152,12 @@ def test_verdicts_differ_for_an_easy_and_a_hard_posterior():
     assert easy.draws_verdict == "good"
     assert easy.effective_size > 990
     assert easy.standard_error < 0.01
-    start = f"nested_ep: weighted draws, worth {easy.effective_size:.0f} of 1000 (Pareto k {easy.pareto_k:.2f}), good: "
+    start = f"nested_ep: weighted draws, effective size {easy.effective_size:.0f} of 1000 (Pareto k {easy.pareto_k:.2f}), good: "
     assert str(easy).startswith(start)
     assert f"({easy.fitted_log_evidence:.3f} by the fit)" in easy.about_draws
     assert easy.fit_verdict == "close"
     assert easy.known == 1.0
-    assert easy.about_fit.startswith("The fit, close: by weights on blocks of 3 points, usable at 3 of 3, ")
+    assert easy.about_fit.startswith("The fit, close: by importance weights of blocks of 3 points, usable at 3 of 3, ")
 
     hard = fitted(classifier(30.0)[0], "vb").importance(random_seed=7)
     assert hard.pareto_k > 1
@@ -365,7 +365,7 @@ def test_resampled_draws_have_the_groups_and_dims_of_plain_draws(shared):
 def test_useless_resampling_causes_a_warning():
     fit = fitted(classifier(30.0)[0], "vb")
     with pytest.warns(
-        UserWarning, match=r"vb: weighted draws, worth .*, do not use: they do not represent the exact"
+        UserWarning, match=r"vb: weighted draws, effective size .*, do not use: they do not represent the exact"
     ) as seen:
         fit.sample(10, importance=True, random_seed=16)
     assert seen[0].filename == __file__

@@ -74,7 +74,7 @@ CASES = {
     "short length scales": (1, short, 3.0, False, ["'ls' is far below"]),
     "long length scales": (1, long, 3.0, False, ["'ls' is far above"]),
     "fixed length scales": (1, 1e-4, 3.0, False, ["the length scale is far below"]),
-    "a small magnitude": (1, inverse_gamma, tiny, False, ["labels are noise", "the prior of 'eta'"]),
+    "a small magnitude": (1, inverse_gamma, tiny, False, ["labels are mostly noise", "the prior of 'eta'"]),
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_serpentine_visits_all_cells_in_single_steps(shape):
         ({"ls": [], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
         ({"ls": [[1.0]], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
         ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need the new inputs Xnew"),
-        ({"ls": [1.0], "eta": [1.0]}, {"method": "ep"}, "'ep' approximates a probit, logit"),
+        ({"ls": [1.0], "eta": [1.0]}, {"method": "ep"}, "'ep' supports these likelihoods: probit, logit"),
     ],
 )
 def test_invalid_arguments_raise_errors(shared, values, options, message):

@@ -42,7 +42,7 @@ OF_SUMS = {
     ),
     "Xnew of a sum": (
         lambda fits: fits["sum"].predict(np.zeros((2, 1))),
-        r"They take data of the model at new rows, data=\{\.\.\.\} with x, of",
+        r"Give data of the model at new rows, data=\{\.\.\.\} with x, of",
         lambda fits: fits["sum"].predict(data=OTHERS),
     ),
     "arrays without names": (
@@ -133,7 +133,7 @@ OF_SUMS = {
     ),
     "a checkpoint without batches": (
         lambda fits: _sum(callbacks=[gpep.Checkpoint("state.zarr")]),
-        r"saved with fit\.to_datatree\(\)",
+        r"Save a fit of all rows with fit\.to_datatree\(\)",
         lambda fits: fits["sum"].to_datatree(),
     ),
 }

@@ -72,7 +72,7 @@ def test_groups_of_the_noise_determine_the_number_of_rows_and_unknown_groups_are
         fit.predict(data={"group": ["a"]}, progressbar=False)
     for wrong in (-1, 3):
         with pytest.raises(
-            ValueError, match=rf"'group'\] has {wrong}, but parameters of the likelihood of 'y' have levels"
+            ValueError, match=rf"'group'\] has {wrong}, but parameters of the likelihood of 'y' have values"
         ):
             fit.predict(data={"group": [0, wrong]}, progressbar=False)
 

@@ -333,7 +333,7 @@ def test_name_of_a_response_selects_it_for_the_fit():
 def test_prediction_without_a_response_name_is_refused(joint):
     _, fit = joint
     for given in ({}, {"response": "weight"}):
-        with pytest.raises(ValueError, match=r"response=\.\.\. of 'visits', 'time'"):
+        with pytest.raises(ValueError, match=r"response=\.\.\. from 'visits', 'time'"):
             fit.predict(data={"where": [0]}, **given)
     with pytest.raises(ValueError, match="each observed variable"):
         fit.loo(groups=GROUP)

@@ -136,5 +136,5 @@ def test_column_of_labels_is_treated_as_rows():
 
 def test_method_of_another_likelihood_is_refused():
     classifier = read_classifier(model_of(SPELLINGS["Probit"][1]))
-    with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*the model has a probit"):
+    with pytest.raises(ValueError, match=r"'nested_ep' supports.*: multinomial_probit.*of the model is probit"):
         approximator("nested_ep", classifier.likelihood_model, {})

@@ -63,7 +63,7 @@ def test_rounds_end_if_hyperparameters_and_rows_are_constant(rows, choices):
     optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history, held: None)
     assert whole.choices == choices
     assert optimum.converged
-    assert "no longer move" in optimum.message
+    assert "Further rounds do not change" in optimum.message
     np.testing.assert_allclose(whole.asked[1:], 1.0, atol=1e-3)
 
 

@@ -294,7 +294,7 @@ FITS = {
         "Put it into a list",
         fitted(effects, callbacks=[lambda fit, losses, i: None]),
     ),
-    "the inverse of a singular prior": Advice(fitted(effects, "fv"), "Take method='kl'", fitted(effects, "kl")),
+    "the inverse of a singular prior": Advice(fitted(effects, "fv"), "Use method='kl'", fitted(effects, "kl")),
 }
 
 
