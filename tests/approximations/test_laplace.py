@@ -1,6 +1,5 @@
 """Laplace approximations against dense implementations, and their known properties."""
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -253,7 +252,7 @@ def test_history_ends_with_the_solution(kind):
 def test_too_many_latent_values_raise_value_error():
     problem = random_problem(0, 6, 3)
     small = LaplaceProbit(max_size=17)
-    with pytest.raises(ValueError, match="matrix of 18 rows.*nested_ep.*max_size=18"):
+    with pytest.raises(ValueError, match=r"matrix of 18 rows.*nested_ep.*max_size=18"):
         small.solve(problem.K, problem.m, problem.y)
     outcome = run(small, problem.K, problem.m, problem.y)
     assert outcome.status == TOO_LARGE

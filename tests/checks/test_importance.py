@@ -152,8 +152,8 @@ def test_verdicts_differ_for_an_easy_and_a_hard_posterior():
     assert easy.draws_verdict == "good"
     assert easy.effective_size > 990
     assert easy.standard_error < 0.01
-    start = f"nested_ep: weighted draws, effective size {easy.effective_size:.0f} of 1000 (Pareto k {easy.pareto_k:.2f}), good: "
-    assert str(easy).startswith(start)
+    worth = f"effective size {easy.effective_size:.0f} of 1000 (Pareto k {easy.pareto_k:.2f})"
+    assert str(easy).startswith(f"nested_ep: weighted draws, {worth}, good: ")
     assert f"({easy.fitted_log_evidence:.3f} by the fit)" in easy.about_draws
     assert easy.fit_verdict == "close"
     assert easy.known == 1.0
