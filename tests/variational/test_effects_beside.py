@@ -131,7 +131,7 @@ def fits():
 
 
 def assert_gaussian_moments(found, exact):
-    """Compare effects with the Gaussian posterior. An exact fit corrects its own effects if they are far from normal."""
+    """Compare effects with the Gaussian posterior. An exact fit corrects effects that are far from normal."""
     for name in ("a", "b"):
         assert_allclose(found[name], np.stack([exact.mean_data[name], exact.std_data[name]]), atol=2e-4)
     assert_allclose(found["twice"], 2 * found["a"])
