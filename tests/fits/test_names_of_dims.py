@@ -27,7 +27,7 @@ def model_of(rows="row", groups="group", labels=None, observe=None):
 
 @pytest.mark.parametrize("rows", ["class", "mean", "variance", "node", "moment", "new_point", "p", "error", "y_mean"])
 def test_dim_of_rows_that_clashes_with_results_is_refused(rows):
-    with pytest.raises(StructureError, match=f"'y' has the dim '{rows}'.*'{rows}_label', say"):
+    with pytest.raises(StructureError, match=f"'y' has the dim '{rows}'.*'{rows}_label'"):
         check_dims(read_classifier(model_of(rows)))
     check_dims(read_classifier(model_of(f"{rows}_label")))
 

@@ -228,14 +228,14 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECI
     but=[
         "changes4-its classes are .*, sp., not setosa",
         "changes3-The priors of the hyperparameters differ from the fitted model",
-        "changes1-to 30 points: the model has 9 points",
+        "changes1-30 points: the model has 9 points",
     ]
 )
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"y": (models.data()[1] + 1) % 3}, "30 labels differ"),
-        ({"y": models.data()[1][:9], "X": models.data()[0][:9]}, "to 30 points: the model has 9 points"),
+        ({"y": models.data()[1][:9], "X": models.data()[0][:9]}, "30 points: the model has 9 points"),
         ({"ls": "rho"}, "has the hyperparameters ls_log__, but the model has rho_log__"),
         ({"ls": "alpha"}, "The priors of the hyperparameters differ from the fitted model"),
         ({"classes": 4}, "its classes are .*, sp., not setosa"),
