@@ -72,7 +72,7 @@ def predictions(
     k.flat[:: n + 1] += JITTER * v
     likelihood = SoftmaxLikelihood()
     options = WAYS[way] | {"liquid": min(WAYS[way]["liquid"], active)}
-    # This limit gives each function the same number of sites, whatever rows are selected.
+    # This limit gives each function the same number of sites for any selection of rows.
     ivm = IVM(active=active, pool=POOL, rows=len(DIGITS) * active + 1, criterion="information", **options)
     prior = DenseRows(k, np.zeros((classes, n)))
     solution = ivm.solve(prior, split.y, likelihood=likelihood, random_seed=seed)

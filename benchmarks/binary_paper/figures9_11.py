@@ -112,7 +112,7 @@ class Figures9To11(Experiment):
         rows = [(panel, method) for panel in PANELS for method in panel.methods if _row(panel, method) in found]
         if not rows:
             return None
-        # A computed layout of so many axes would take longer than drawing them.
+        # Margins are fixed, since matplotlib's layout of these axes takes longer than their drawing.
         figure = Figure(figsize=(13.5, 2.7 * len(rows)))
         figure.subplots_adjust(left=0.06, right=0.99, bottom=0.025, top=0.98, wspace=0.15, hspace=0.25)
         axes = figure.subplots(len(rows), len(QUANTITIES), squeeze=False, sharex=True, sharey=True)

@@ -66,8 +66,11 @@ def write(path: Path, graph: Any) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{uuid.uuid4().hex}")
-        part.write_bytes(hashlib.sha256(data).digest() + data)
-        part.replace(path)
+        try:
+            part.write_bytes(hashlib.sha256(data).digest() + data)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)  # A full disk leaves a part of the file.
         _remove_some(path.parent)
 
 
