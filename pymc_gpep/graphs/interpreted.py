@@ -358,8 +358,21 @@ class GraphFunction:
         reseed_rngs([v for v in self._function.get_shared() if isinstance(v.type, RandomType)], seed)
 
     def __call__(self, *values: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return self._function(*values)
+        try:
+            with np.errstate(all="ignore"):
+                return self._function(*values)
+        except SystemError as error:
+            # An interrupt while Numba's own C code calls Python ends as a SystemError that the interrupt caused.
+            if caused_by_an_interrupt(error):
+                raise KeyboardInterrupt from error
+            raise
+
+
+def caused_by_an_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error, a cause of it, or a cause of that cause and so on, is a KeyboardInterrupt."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _settle(function: Any) -> None:

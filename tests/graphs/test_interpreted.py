@@ -123,3 +123,17 @@ def test_functions_made_and_copied_by_several_threads_leave_settings_of_pytensor
         found = list(threads.map(make, range(12)))
     assert [getattr(pytensor.config, each) for each in settings] == before
     np.testing.assert_allclose(found, np.exp(np.repeat(np.arange(12.0)[:, None], 3, axis=1)))
+
+
+@pytest.mark.parametrize(("cause", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, SystemError)])
+def test_an_interrupt_in_numba_is_raised_as_an_interrupt(cause, raised):
+    """Numba's C code raises a SystemError with the interrupt as its cause."""
+
+    def kernel(_):
+        try:
+            raise cause
+        except cause as error:
+            raise SystemError("returned a result with an exception set") from error
+
+    with pytest.raises(raised):
+        GraphFunction(kernel)(0.0)
