@@ -170,9 +170,10 @@ class Fit(Fitted):
     effects = effects.effects
     summary = summary.summary
     sensitivity = sensitivity.sensitivity
+    draw = sample.draw
+    draw_at_maximum = sample.draw_at_maximum
     sample = sample.sample
-    draw = marginals.draw
-    draw_at_maximum = marginals.draw_at_maximum
+    _marginals_of_draws = cached_property(marginals.marginals_of_draws)
     to_datatree = saving.to_datatree
     save = saving.save
 

@@ -35,6 +35,8 @@ type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 class Fitted(SingleGroupApproximation):
     """Results of a fit that need little computation. `Fit` adds predictions, draws, checks and files."""
 
+    _marginals_of_draws: dict[str, Array]
+
     def __init__(
         self,
         log_posterior: LogPosterior,

@@ -19,26 +19,19 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 from numpy.typing import NDArray
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import csr_array
-from scipy.special import logsumexp, ndtr, owens_t, softmax
+from scipy.special import logsumexp, ndtr, ndtri, owens_t, softmax
 
 from pymc_gpep.approximations.cumulants import DISTANCES, marginal_log_ratios, second_order, third_cumulants
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.mixture import Prediction
-from pymc_gpep.graphs.affine import Affinity, NotAffineError
-from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.log_posteriors.latent_functions import LatentFunctions
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
-from pymc_gpep.reading import GPClassifier
 
 _MOST_SKEWED = 0.99  # Largest absolute skewness of a marginal. The limit of skew normal distributions is 0.9953.
 _HALVINGS = 60  # Number of bisections in the search of a quantile.
@@ -48,7 +41,7 @@ _COLUMNS = 64  # Number of entries of variables in a block. A block's covariance
 # Largest number of covariances between entries and latent values, summed over the nodes with skewness.
 _COVARIANCES = 30_000_000
 _MOST_COVARIANCES = 2_000_000_000  # Largest number at one node. With more, marginals are normal.
-_END = 4.5  # Normal quantile of the outermost levels of quantiles.
+END = 4.5  # Normal quantile of the outermost levels of quantiles.
 _NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
 _FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Change of a variance, and skewness, above which a marginal is far from normal.
@@ -175,26 +168,6 @@ def conditionals(hyper: HyperPosterior) -> Iterator[Conditional]:
     return (Conditional(hyper.log_posterior, node.theta, solution) for node, solution in hyper.solutions())
 
 
-def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Return draws (draws, ...) of all value variables and of deterministic latent values, by name."""
-    hyper = fit.hyper_posterior
-    values: dict[str, Array] = {}
-    for rows, theta, solution, own in hyper.drawn(draws, rng):
-        conditional = Conditional(hyper.log_posterior, theta, solution)
-        found = conditional.draw(rows.size, rng)
-        found |= conditional.with_quantiles_of_priors(found)
-        points = [hyper.log_posterior.point(each) for each in own]
-        found |= {name: np.array([point[name] for point in points]) for name in points[0]}
-        for name, drawn in found.items():
-            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
-    return values
-
-
-def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Return draws like `draw`, with the hyperparameters at their maximum."""
-    return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)
-
-
 _LEVELS = (np.arange(64) + 0.5) / 64.0  # Levels of the quantiles that replace a prior without moments.
 _GROWTH = 20.0  # If scales grow by e³ and a variance by more than this factor, the variable grows with the scales.
 MOMENTS = 2  # Number of moments: mean and variance.
@@ -234,7 +207,8 @@ def without_moments(hyper: HyperPosterior, names: Sequence[str]) -> dict[str, ND
     return {name: unknown for name, unknown in found.items() if unknown.any()}
 
 
-_PROBABILITIES = ndtr(np.linspace(-_END, _END, 181))  # Levels of stored quantiles.
+NORMAL_LEVELS = np.linspace(-END, END, 181)  # Levels of stored quantiles, as quantiles of a normal distribution.
+_PROBABILITIES = ndtr(NORMAL_LEVELS)
 _MASSES = np.diff(np.r_[0.0, 0.5 * (_PROBABILITIES[1:] + _PROBABILITIES[:-1]), 1.0])
 
 
@@ -254,18 +228,12 @@ class SkewNormals(NamedTuple):
 
     def quantiles(self, p: float) -> Array:
         """Return the quantiles (m,) at probability p, by bisection."""
-        size = np.cbrt(np.clip(self.skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
-        delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # δ of the skew normal distribution.
-        alpha = delta / np.sqrt(1.0 - delta**2)
-        scale = self.sd / np.sqrt(1.0 - 2.0 * delta**2 / np.pi)
-        location = self.mean - scale * delta * np.sqrt(2.0 / np.pi)
+        below = _below(self.mean, self.sd, self.skewness)
         low, high = (self.mean - _RANGE * self.sd).min(axis=0), (self.mean + _RANGE * self.sd).max(axis=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for _ in range(_HALVINGS):
-                middle = 0.5 * (low + high)
-                z = (middle - location) / scale
-                below = self.weights @ np.where(scale > 0.0, ndtr(z) - 2.0 * owens_t(z, alpha), middle >= location) < p
-                low, high = np.where(below, middle, low), np.where(below, high, middle)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            above = self.weights @ below(middle) < p
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
         found = np.asarray(0.5 * (low + high))
         masses = np.outer(self.weights, _MASSES).ravel()
         for place, own in self.tilted.items():
@@ -276,6 +244,29 @@ class SkewNormals(NamedTuple):
         """Return means and standard deviations (m,)."""
         mean = self.weights @ self.mean
         return mean, np.sqrt(self.weights @ (self.sd**2 + (self.mean - mean) ** 2))
+
+
+def _below(mean: Array, sd: Array, skewness: Array) -> Callable[[Array], Array]:
+    """Return the distribution function of skew normal distributions with these moments; a step if `sd` is 0."""
+    size = np.cbrt(np.clip(skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
+    delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # δ of the skew normal distribution.
+    alpha = delta / np.sqrt(1.0 - delta**2)
+    scale = sd / np.sqrt(1.0 - 2.0 * delta**2 / np.pi)
+    location = mean - scale * delta * np.sqrt(2.0 / np.pi)
+
+    def below(x: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = (x - location) / scale
+            return np.where(scale > 0.0, ndtr(z) - 2.0 * owens_t(z, alpha), x >= location)
+
+    return below
+
+
+def _quantiles_of_skew_normals(mean: Array, sd: Array, skewness: Array) -> Array:
+    """Return quantiles (m, k) at `_PROBABILITIES` of skew normal distributions with these moments (m,)."""
+    places = mean + sd * _NORMAL[:, None]
+    levels = ndtri(np.clip(_below(mean, sd, skewness)(places), 1e-300, 1.0 - 1e-16)).T
+    return np.array([np.interp(NORMAL_LEVELS, *each) for each in zip(levels, places.T, strict=True)])
 
 
 class AffineEntries(NamedTuple):
@@ -318,12 +309,43 @@ class _Beyond(NamedTuple):
     """Mask of entries far from normal, (m,)."""
 
 
+class _Corrections(NamedTuple):
+    """Gaussian moments of m entries at s nodes, and corrections, averaged where a node has none of its own."""
+
+    means: Array
+    """Means, (s, m)."""
+    sds: Array
+    """Standard deviations, (s, m)."""
+    moments: Array
+    """Moments of `_Beyond`, (s, 3, m)."""
+    quantiles: dict[int, Array]
+    """Quantiles (s, k) of entries far from normal, as in `_Beyond`, by place."""
+    far: NDArray[np.bool_]
+    """Mask of entries far from normal, (m,)."""
+    heaviest: AffineEntries
+    """Entries at the node with the largest weight."""
+
+
 def mixture_of(
     hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries], *, only_far: bool = False
 ) -> tuple[SkewNormals, AffineEntries]:
     """Return the marginals of entries, and the entries at the node with the largest weight.
 
     With `only_far`, entries that are not far from normal keep the moments of the Gaussian posterior.
+    """
+    found = _corrections(hyper, of, only_far=only_far)
+    means, sds, moments = found.means, found.sds, found.moments
+    moments[..., ~found.far & only_far] = 0.0
+    tilted = {place: means[:, [place]] + sds[:, [place]] * own for place, own in found.quantiles.items()}
+    shift, share, skewness = moments.swapaxes(0, 1)
+    mixture = SkewNormals(hyper.weights, means + sds * shift, sds * np.sqrt(1.0 + share), skewness, tilted)
+    return mixture, found.heaviest
+
+
+def _corrections(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries], *, only_far: bool) -> _Corrections:
+    """Return corrections of the Gaussian marginals of entries at all nodes.
+
+    With `only_far`, corrections are computed at one node if no entry is far from normal there, and are then 0.
     """
     log_posterior = hyper.log_posterior
     means, variances, found = [], [], dict[int, _Beyond]()
@@ -345,7 +367,7 @@ def mixture_of(
             chosen = list(found[s].quantiles)
             if only_far and not far.any():
                 looked_at, found = frozenset(), {}
-    gauss, moments, tilted = np.sqrt(variances), np.zeros((len(hyper), 3, len(means[0]))), dict[int, Array]()
+    moments, quantiles = np.zeros((len(hyper), 3, len(means[0]))), dict[int, Array]()
     if known := list(found):
         weights = hyper.weights[known] / max(hyper.weights[known].sum(), 1e-300)
 
@@ -355,13 +377,8 @@ def mixture_of(
             return of_nodes
 
         moments = at_every_node(np.array([each.moments for each in found.values()]))
-        moments[..., ~far & only_far] = 0.0
-        for place in chosen or ():
-            own_quantiles = at_every_node(np.array([each.quantiles[place] for each in found.values()]))
-            tilted[place] = np.array(means)[:, [place]] + gauss[:, [place]] * own_quantiles
-    shift, share, skewness = moments.swapaxes(0, 1)
-    mixture = SkewNormals(hyper.weights, means + gauss * shift, gauss * np.sqrt(1.0 + share), skewness, tilted)
-    return mixture, there
+        quantiles = {p: at_every_node(np.array([each.quantiles[p] for each in found.values()])) for p in chosen or ()}
+    return _Corrections(np.array(means), np.sqrt(variances), moments, quantiles, far, there)
 
 
 def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
@@ -496,6 +513,29 @@ def _by_averages(
         found.quantiles[place] = (after + np.sqrt(rest) * (own_quantiles - after)) / sd
 
 
+def marginals_of_draws(fit: Fitted) -> dict[str, Array]:
+    """Return quantiles (entries, k) of effects at `_PROBABILITIES`, by name; an empty dict if all are near normal.
+
+    Quantiles are less the mean of the Gaussian posterior, and in units of its standard deviation. They are averages
+    over the nodes of the hyperparameters. Effects with non-normal priors and values of processes are left out.
+    """
+    hyper, prior = fit.hyper_posterior, fit.classifier.prior
+    left_out = {latent.free for latent in prior.processes} | set(prior.implicit)
+    names = [str(rv.name) for rv in prior.integrated if rv not in left_out]
+    names = [name for name in names if name not in fit.classifier.effects_by_factors]
+    if not names or not hyper.log_posterior.joint:
+        return {}
+    found = _corrections(hyper, entries_of(hyper, names), only_far=True)
+    if not found.far.any():
+        return {}
+    shift, share, skewness = np.tensordot(hyper.weights, found.moments, 1)
+    own = _quantiles_of_skew_normals(shift, np.sqrt(1.0 + share), skewness)
+    for place, quantiles in found.quantiles.items():
+        own[place] = hyper.weights @ quantiles
+    ends = np.cumsum([np.size(found.heaviest.joint.means[name]) for name in names])[:-1]
+    return dict(zip(names, np.split(own, ends), strict=True))
+
+
 def quantiles_of(values: Array, weights: Array, p: float) -> Array:
     """Return the quantiles (k,) of weighted values (m, k), counting half of the weight of each value as below it."""
     order = np.argsort(values, axis=0, kind="stable")
@@ -523,68 +563,6 @@ def of_priors(hyper: HyperPosterior, sizes: Mapping[str, int]) -> dict[int, Arra
         if name in sizes
         for i in range(sizes[name])
     }
-
-
-def names_of_effects(classifier: GPClassifier) -> list[str]:
-    """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
-
-    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
-    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
-    depends on z only through it.
-    """
-    own = _own(classifier)
-    if not classifier.prior.singular:
-        return [str(v.name) for v in own]
-    model = classifier.model
-    affinity = Affinity(frozenset(own))
-    made: dict[TensorVariable, frozenset[Variable]] = {}
-    for variable in model.deterministics:
-        if variable not in own and (behind := _behind(affinity, variable)):
-            made[variable] = behind
-    shapes = _shapes(model, [*own, *made])
-    alike = {v: [each for each in behind if shapes[each] == shapes[v]] for v, behind in made.items()}
-    replaced = {
-        z: v for v, same in alike.items() if len(made[v]) == 1 for z in same if not _reaches_beside(model, z, v)
-    }
-    names: dict[str, None] = {}
-    for z in own:
-        names[str(replaced.get(z, z).name)] = None
-    return list(names | {str(v.name): None for v, same in alike.items() if same})
-
-
-def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
-    """Return the integrated variables on which each effect depends."""
-    affinity = Affinity(frozenset(_own(classifier)))
-    return {name: _behind(affinity, classifier.model[name]) for name in names}
-
-
-def _own(classifier: GPClassifier) -> list[TensorVariable]:
-    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
-    held = {latent.free: latent.f for latent in classifier.prior.processes}
-    return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
-
-
-def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
-    try:
-        return affinity.behind(variable)
-    except NotAffineError:
-        return frozenset()
-
-
-def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
-    """Return shapes of variables, evaluated if their types have unknown lengths."""
-    shapes = {v: v.type.shape for v in variables}
-    unknown = [v for v, shape in shapes.items() if None in shape]
-    if unknown:
-        found = ModelFunctions(model, model.free_RVs)([v.shape for v in unknown])(initial_point(model))
-        shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}
-    return shapes
-
-
-def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
-    """Return whether the model depends on `z` along a path that does not contain the variable `by`."""
-    others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
-    return z in set(ancestors(others, blockers=[by]))
 
 
 _NO_SLOPE = 1e-9  # Coefficient of an effect below which it counts as rounding.

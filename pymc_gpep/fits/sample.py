@@ -30,7 +30,7 @@ from pymc_gpep.fits import datasets
 from pymc_gpep.fits.cross_validation import loo
 from pymc_gpep.fits.datasets import plain_dims
 from pymc_gpep.fits.fitted import Fitted, Gp
-from pymc_gpep.fits.marginals import draw, draw_at_maximum
+from pymc_gpep.fits.marginals import END, NORMAL_LEVELS, AffineEntries, Conditional, entries_of
 from pymc_gpep.graphs.interpreted import graph_function
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.gp_latent import as_gps
@@ -191,6 +191,50 @@ class Recorder:
             trace.record({name: value[i] for name, value in values.items()}, in_warmup=False)
         trace.close()
         return trace
+
+
+def draw(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Return draws (draws, ...) of all value variables and of deterministic latent values, by name.
+
+    If the marginal of an effect is far from normal, draws of all effects are transformed to the marginals of `summary`.
+    The results have the ranks of the Gaussian draws, which is a Gaussian copula (Chiuchiolo and others 2023).
+    """
+    hyper, marginals = fit.hyper_posterior, fit._marginals_of_draws
+    entries = entries_of(hyper, list(marginals)) if marginals else None
+    values: dict[str, Array] = {}
+    for rows, theta, solution, own in hyper.drawn(draws, rng):
+        conditional = Conditional(hyper.log_posterior, theta, solution)
+        found = conditional.draw(rows.size, rng)
+        found |= conditional.with_quantiles_of_priors(found)
+        if entries is not None:
+            found |= _with_marginals(found, entries(conditional), marginals)
+        points = [hyper.log_posterior.point(each) for each in own]
+        found |= {name: np.array([point[name] for point in points]) for name in points[0]}
+        for name, drawn in found.items():
+            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
+    return values
+
+
+def _with_marginals(
+    values: Mapping[str, Array], own: AffineEntries, marginals: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Transform draws (draws, ...) from the Gaussian of effects at a node to `marginals`, by name."""
+    found, start = {}, 0
+    for name, quantiles in marginals.items():
+        at = slice(start, start := start + len(quantiles))
+        mean, sd = own.mean[at], np.sqrt(own.variance[at])
+        drawn = values[name].reshape(-1, len(quantiles))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.nan_to_num((drawn - mean) / sd)
+        ends = np.clip(z, -END, END)
+        moved = np.column_stack([np.interp(each, NORMAL_LEVELS, q) for each, q in zip(ends.T, quantiles, strict=True)])
+        found[name] = np.where(sd > 0.0, mean + sd * (moved + z - ends), drawn).reshape(values[name].shape)
+    return found
+
+
+def draw_at_maximum(fit: Fitted, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Return draws like `draw`, with the hyperparameters at their maximum."""
+    return Conditional(fit.log_posterior, fit.trace.best.theta, fit.solution).draw(draws, rng)
 
 
 _NEW = "new_point"

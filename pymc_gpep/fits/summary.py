@@ -15,13 +15,13 @@ from scipy.special import logsumexp, softmax
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit
+from pymc_gpep.fits.effects import names_of_effects
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.marginals import (
     SkewNormals,
     entries_of,
     finite_moments,
     mixture_of,
-    names_of_effects,
     of_priors,
     quantiles_of,
     without_moments,
