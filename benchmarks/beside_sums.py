@@ -1,7 +1,8 @@
 """Sums of effects against GPBoost and against factorisations by LAPACK and CHOLMOD: processor seconds of whole fits.
 
-python -m benchmarks.beside_sums python -m benchmarks.beside_sums --only crossed binary --size 10000 python -m
-benchmarks.beside_sums --only ratings --data FOLDER
+    python -m benchmarks.beside_sums
+    python -m benchmarks.beside_sums --only crossed binary --size 10000
+    python -m benchmarks.beside_sums --only ratings --data FOLDER
 
 Each model runs in its own process, which fits simulated data, and then a new model of new data of the same shape.
 "first" and "second" are the processor seconds of these fits. "summary", "effects" and "predict" are the times of three
