@@ -1,6 +1,7 @@
 """The same analyses with lme4, mgcv, bambi, scikit-learn and this package.
 
-python -m benchmarks.coming_from --data FOLDER python -m benchmarks.coming_from --data FOLDER --only cattle
+    python -m benchmarks.coming_from --data FOLDER
+    python -m benchmarks.coming_from --data FOLDER --only cattle
 
 FOLDER has `cbpp.csv`, `smooth.csv` and `estimates.json`, the estimates of lme4 and mgcv with their seconds on another
 machine: R is not run here. All other packages are run. Seconds are of a second run in the process. NUTS is run once,

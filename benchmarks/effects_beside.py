@@ -6,7 +6,7 @@ command prints seconds, processor seconds, sweeps or steps, peak memory of the f
 estimate by batches. Errors are root mean squared errors of the coefficients of the columns, in standard deviations of
 their posterior.
 
-python -m benchmarks.effects_beside --rows 1000000 --workers 0 1 2 --batch-size 2000
+    python -m benchmarks.effects_beside --rows 1000000 --workers 0 1 2 --batch-size 2000
 """
 
 import argparse

@@ -5,8 +5,9 @@ differences of means at new inputs in standard deviations, relative differences 
 of hyperparameters in standard deviations of their Gaussian at the maximum. `speed` fits counts, and prints processor
 seconds and peak memory. With `--neighbours` both fit a Matérn process by nearest neighbours instead of inducing inputs.
 
-python -m benchmarks.inducing_rows accuracy --rows 2000 --inducing 200 python -m benchmarks.inducing_rows speed --rows
-100000 --inducing 200 python -m benchmarks.inducing_rows speed --rows 10000 --neighbours 20
+    python -m benchmarks.inducing_rows accuracy --rows 2000 --inducing 200
+    python -m benchmarks.inducing_rows speed --rows 100000 --inducing 200
+    python -m benchmarks.inducing_rows speed --rows 10000 --neighbours 20
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Maximum likelihood of mixed models by Laplace's method, against lme4, glmmTMB, ordinal and survival.
 
-python -m benchmarks.mixed --data FOLDER python -m benchmarks.mixed --data FOLDER --only cbpp
+    python -m benchmarks.mixed --data FOLDER
+    python -m benchmarks.mixed --data FOLDER --only cbpp
 
 FOLDER has the data sets of R's packages (`cbpp.csv`, `epil.csv`, `sleepstudy.csv`, `lung.csv`, `wine.csv`,
 `VerbAgg.csv.gz`), with groups and factors numbered from 0. Its `estimates.json` has the results of R's functions by

@@ -1,6 +1,7 @@
 """Smooth terms by cubic regression splines, against mgcv.
 
-python -m benchmarks.smooth --data FOLDER python -m benchmarks.smooth --data FOLDER --only poisson
+    python -m benchmarks.smooth --data FOLDER
+    python -m benchmarks.smooth --data FOLDER --only poisson
 
 FOLDER has `smooth.csv`, four covariates with a normal, a binary and a Poisson response; `smooth_basis.json.gz`, mgcv's
 columns of each covariate; and `estimates.json` with the REML fits of its `gam`. For each response at mgcv's smoothing

@@ -1,8 +1,9 @@
 """Sums of effects by EP and Laplace's method, against long chains of NUTS for the same models.
 
-python -m benchmarks.sums --draws 1000 python -m benchmarks.sums --only binary areas python -m benchmarks.sums --draws
-2500 --chains tests/benchmarks/long_chains_of_sums.json python -m benchmarks.sums --stored
-tests/benchmarks/long_chains_of_sums.json
+    python -m benchmarks.sums --draws 1000
+    python -m benchmarks.sums --only binary areas
+    python -m benchmarks.sums --draws 2500 --chains tests/benchmarks/long_chains_of_sums.json
+    python -m benchmarks.sums --stored tests/benchmarks/long_chains_of_sums.json
 
 The table has for each model the largest error of a mean of an integrated variable in standard deviations of the chains,
 the root mean square of these errors, the range of ratios of standard deviations, and seconds after compiling. Chains

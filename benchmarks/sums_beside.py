@@ -1,7 +1,7 @@
 """Sums of effects by this package and by other approximations, against stored long chains of NUTS.
 
-python -m benchmarks.sums_beside --chains tests/benchmarks/long_chains_of_sums.json python -m benchmarks.sums_beside
---chains ... --extras PYTHON --only binary slopes
+    python -m benchmarks.sums_beside --chains tests/benchmarks/long_chains_of_sums.json
+    python -m benchmarks.sums_beside --chains ... --extras PYTHON --only binary slopes
 
 PYTHON belongs to an environment with this package and pymc-extras. The table has for each model and method the largest
 error of a mean of an integrated variable in standard deviations of the chains, the range of ratios of standard

@@ -1,7 +1,8 @@
 """Sums of effects by a sparse precision: seconds and memory against the necessary work of a sweep.
 
-python -m benchmarks.sums_by_precision python -m benchmarks.sums_by_precision --only lattice --size 200 python -m
-benchmarks.sums_by_precision --only ratings --data FOLDER
+    python -m benchmarks.sums_by_precision
+    python -m benchmarks.sums_by_precision --only lattice --size 200
+    python -m benchmarks.sums_by_precision --only ratings --data FOLDER
 
 Seconds are of a second fit at the maximum of the hyperparameters (`hyper="map"`), including graph and search, in wall
 time and processor time, and of one evaluation of the log posterior with its gradient, started at a nearby solution. The

@@ -1,6 +1,7 @@
 """Sums of effects with many rows: seconds and memory against the necessary work of a sweep.
 
-python -m benchmarks.sums_by_rows python -m benchmarks.sums_by_rows --only groups --rows 1000000
+    python -m benchmarks.sums_by_rows
+    python -m benchmarks.sums_by_rows --only groups --rows 1000000
 
 Seconds are of a second fit at the maximum of the hyperparameters (`hyper="map"`), including graph and search. The floor
 is a Gram matrix of the rows, a Cholesky factor, its inverse and the covariances of all rows, for each sweep of the

@@ -1,6 +1,6 @@
 """Samplers on sums of effects, against stored long chains: errors of means, and effective draws per second.
 
-python -m benchmarks.sums_samplers --chains tests/benchmarks/long_chains_of_sums.json --only binary slopes
+    python -m benchmarks.sums_samplers --chains tests/benchmarks/long_chains_of_sums.json --only binary slopes
 
 The table has for each model and sampler the largest error of a mean, in standard errors of both chains together; the
 smallest effective sample size of integrated variables and of hyperparameters; processor seconds with tuning and
