@@ -45,7 +45,7 @@ BUDGETS = {
     "streaming": (3003, 5),
     "samplers": (1399, 3),
     "checks": (1418, 1),
-    "fits": (5327, 6),
+    "fits": (5328, 6),
     "variational": (2454, 6),
     "comparison": (1083, 2),
     "diagnostics": (11, 1),

@@ -39,7 +39,8 @@ _RANGE = 12.0  # Half width of the range in which a quantile is searched, in sta
 _MOST_VALUES = 3000  # Largest number of latent values with the term of second order, a sum over all pairs.
 _COLUMNS = 64  # Number of entries of variables in a block. A block's covariances with all rows are in memory.
 # Largest number of covariances between entries and latent values, summed over the nodes with skewness.
-_COVARIANCES = 30_000_000
+_COVARIANCES = 10_000_000
+_COST_OF_CUMULANT = 30  # Cost of a third cumulant, in covariances.
 _MOST_COVARIANCES = 2_000_000_000  # Largest number at one node. With more, marginals are normal.
 END = 4.5  # Normal quantile of the outermost levels of quantiles.
 _NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
@@ -393,7 +394,7 @@ def _looked_at(hyper: HyperPosterior, size: int, entries: int, values: int) -> f
     """
     if not hyper.log_posterior.joint:  # Skewness needs the latent values of all rows.
         return frozenset()
-    cost = (entries + (size if values <= _MOST_VALUES else 0)) * values
+    cost = (entries + (size if values <= _MOST_VALUES else 0) + _COST_OF_CUMULANT) * values
     count = 0 if cost > _MOST_COVARIANCES else max(1, _COVARIANCES // max(cost, 1))
     return frozenset(np.argsort(-hyper.weights, kind="stable")[:count].tolist())
 
