@@ -4,7 +4,7 @@ The proof uses the operations of the graph. A derivative that looks constant pro
 `switch` and saturated links are constant almost everywhere.
 
 `Lifted` moves elementwise functions behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`. So
-readers find the argument of a link at the rows of the data. `Lifted` also merges axes of rows.
+readers find the argument of a link at the rows of the data. `Lifted` also merges several axes over rows into one axis.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ from pytensor.tensor.variable import TensorVariable
 
 
 def is_elementwise(variable: Variable, scalar_op: type) -> bool:
-    """Return whether a variable is the result of this elementwise operation, as `pytensor.scalar.basic.Add`."""
+    """Return whether a variable is the result of this elementwise operation, such as `pytensor.scalar.basic.Add`."""
     node = variable.owner
     return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
@@ -62,8 +62,8 @@ class NotAffineError(Exception):
     node : Apply
         The operation.
     sides : list of frozenset of Variable
-        Groups of sources. If there are several groups, the operation is affine in one group for fixed values of the
-        other groups. If there is a single group, it is affine only for fixed values of all its sources.
+        Groups of sources. If there are several groups, the operation is affine in the first group for fixed values of
+        the other groups. If there is a single group, fixed values of part of it may not make the operation affine.
     """
 
     def __init__(self, node: Apply, sides: Iterable[Sources]) -> None:
@@ -121,7 +121,7 @@ def _union(given: Iterable[Sources]) -> Sources:
 
 
 def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
-    """Return the sources of an operation that is jointly linear in the inputs `places` and constant otherwise."""
+    """Return the sources of an operation that is linear in its inputs `places` for fixed values of other inputs."""
     others = _union(each for i, each in enumerate(given) if i not in places)
     here = _union(given[i] for i in places)
     if others:
@@ -276,7 +276,7 @@ class Lifted:
         if isinstance(node.op, _MOVES):
             first = self(node.inputs[0])
             source = _bare(first)
-            one = all(source.type.broadcastable)  # A scalar may have further axes.
+            one = all(source.type.broadcastable)  # A single number may have axes of length 1.
             if not one and isinstance(source.owner and source.owner.op, Elemwise) and len(source.owner.outputs) == 1:
                 return self._behind(source, node, variable.ndim)
             return variable if first is node.inputs[0] else self._move(node, first)
@@ -328,16 +328,16 @@ class Lifted:
         return sum(any(not isinstance(leaf, Constant) for leaf in graph_inputs([each])) for each in node.inputs) == 1
 
     def _behind(self, source: TensorVariable, node: Apply, ndim: int) -> TensorVariable:
-        """Return the elementwise operation of `source` on operands that are moved as `node` moves `source`."""
+        """Return `node` of `source` = f(a, b) as f(node(a), node(b)), for a selection or change of shape `node`."""
         shape = self._shape_of(source)
         lengths = [source.shape[i] if length is None else length for i, length in enumerate(shape)]
         spread = [_moved(each, source, lengths, partial(self._move, node), ndim) for each in source.owner.inputs]
         return cast(TensorVariable, source.owner.op(*map(self._inside, spread)))
 
     def _move(self, node: Apply, source: TensorVariable) -> TensorVariable:
-        """Return `source` moved as `node` moves its input.
+        """Apply the selection or change of shape `node` to `source`.
 
-        Equal moves return the same variable, so that `is` compares them.
+        Equal arguments return the same variable, so that callers can compare results by `is`.
         """
         how, known = node.inputs[1:], self._moved.setdefault((node.op, source), [])
         for other, made in known:
@@ -443,7 +443,7 @@ def _moved(
     move: Callable[[TensorVariable], TensorVariable],
     ndim: int,
 ) -> TensorVariable:
-    """Return an operand of an elementwise operation after the move of its result, the variable `like`."""
+    """Apply `move`, a selection or change of shape of the result `like`, to an operand of the elementwise operation."""
     if all(operand.type.broadcastable):
         return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
     if operand.type.broadcastable == like.type.broadcastable:

@@ -1,4 +1,4 @@
-"""Graphs of the same structure. They are rewritten once, with arrays replaced by variables, or stacked.
+"""Graphs of the same structure: the rewritten form of one graph is reused for the next, or they are built as one.
 
 Rewriting a graph takes nine tenths of the time to make its function. Models that differ only in data have graphs of one
 structure. Examples are folds of a cross-validation, and fits of one model by several methods.
@@ -47,7 +47,7 @@ from pymc_gpep.noted_inputs import renew_note
 
 # Largest number of stored graphs, and largest size of the constants of a graph in bytes.
 _MOST_GRAPHS, _MOST_BYTES = 128, 200_000
-_NO_REWRITES = SequentialGraphRewriter()  # A mode without rewrites, except for rewrites of its linker.
+_NO_REWRITES = SequentialGraphRewriter()  # For a mode that applies only the rewrites that its linker requires.
 
 
 class _Structure(NamedTuple):
@@ -74,10 +74,10 @@ _one_at_a_time = Lock()
 
 
 def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs: Any, mode: Mode, *how: Any) -> Any:
-    """Return a function of a graph. The rewritten form of an earlier graph with the same structure is reused.
+    """Return the function of a graph. The rewritten form of an earlier graph with the same structure is reused.
 
-    An operation may have an attribute `stands_for`, a value that determines, with the types, how the operation is
-    rewritten. Operations with equal values are interchangeable.
+    An operation may have an attribute `stands_for`. This value and the types of the inputs determine how the operation
+    is rewritten. An operation with an equal value may replace it in a rewritten graph.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def rewritten_once(make: Callable[[], Any], inputs: Sequence[Variable], outputs:
     with _one_at_a_time:
         if (found := _kept.get(structure.key)) is not None:
             _kept.move_to_end(structure.key)
-    # Operations with `stands_for` contain data of this process, so their graphs are not stored.
+    # Operations with `stands_for` contain data of this process, so their graphs are not stored on disk.
     path = None if found is not None or structure.ops else path_of((_described(mode), how, structure.key[1:]))
     if path is not None and (stored := read(path)) is not None:
         leaves, rewritten_outputs = stored
@@ -203,8 +203,8 @@ def _arrays(data: Any) -> list[Any]:
 def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
     """Return a hashable value that distinguishes constants.
 
-    The value contains copies of arrays, since the caller may change them in place. PyTensor's signatures do not copy
-    arrays. They are also equal for sparse matrices that differ by a millionth.
+    The value contains copies of arrays, since the caller may change them in place. PyTensor's signatures contain no
+    copies, and sparse matrices that differ by a millionth have equal signatures.
     """
     if not arrays:
         return constant.signature()
@@ -214,7 +214,7 @@ def _value(constant: Constant, arrays: Sequence[Any]) -> Any:
 def _without_values(made: Any, structure: _Structure) -> _Rewritten | None:
     """Return the rewritten graph of a function, with new leaves.
 
-    None if the function has updates, or if rewriting evaluated an operation on constants that may change.
+    None if the function has updates, or if rewriting removed or merged operations with `stands_for`.
     """
     maker = made.maker
     still = [node for node in maker.fgraph.apply_nodes if hasattr(node.op, "stands_for")]
@@ -338,9 +338,9 @@ def stacked(
 def differences(
     graphs: Sequence[Sequence[TensorVariable]], along: set[Variable]
 ) -> dict[Variable, tuple[Variable, ...]] | None:
-    """Return variables of the first graph → their counterparts in the other graphs; None if the structures differ.
+    """Return variables of the first graph → their different counterparts in the other graphs, (c − 1,).
 
-    The variables `along` occur in all graphs and are replaced later.
+    None if the structures differ. The variables `along` occur in all graphs, and the caller replaces them.
     """
     found: dict[Variable, tuple[Variable, ...]] = {}
     same: set[Variable] = set()
@@ -370,7 +370,7 @@ def differences(
 
     if not all(alike(outputs) for outputs in zip(*graphs, strict=True)):
         return None
-    # A variable with counterparts may not depend on `along`, and no variable equal in all graphs may depend on it.
+    # A variable with counterparts must not depend on `along`. A variable equal in all graphs must not depend on it.
     for first in found:
         below = set(ancestors([first]))
         if along & below or any(first in ancestors([each]) for each in same):
@@ -488,7 +488,7 @@ def is_bitwise(node: Apply) -> bool:
 def whole(made: TensorVariable, dtype: str) -> TensorVariable:
     """Return numbers rounded and cast to an integer or boolean type.
 
-    The graph raises an error unless they are integers.
+    Evaluation of the graph raises an error if a number is not an integer.
     """
     if made.dtype == dtype:
         return made

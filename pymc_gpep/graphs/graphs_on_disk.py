@@ -1,8 +1,8 @@
 """Rewritten graphs on disk: a new process does not rewrite a graph whose structure an earlier process met.
 
-Rewriting takes about a second of the first fit of a process; reading takes milliseconds. The files are beside the
-compiled kernels. Their names are digests of the structure, of the code of this package, and of the versions of PyMC,
-PyTensor and NumPy. Reading a file calls only code of these packages, and graphs with other operations are not stored.
+Rewriting takes about a second of the first fit of a process; reading takes milliseconds. The folder of the files is
+next to the compiled kernels. File names are digests of the structure, this package's code, and the versions of PyMC,
+PyTensor and NumPy. Reading a file calls only code of these packages. Graphs with other operations are not stored.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ import pytensor
 
 _PACKAGE = Path(__file__).parents[1]
 _MOST_FILES = 1024  # Number of files above which a quarter is removed.
-_DIGEST = hashlib.sha256().digest_size  # Bytes at the start of a file, with the digest of the rest.
+_DIGEST = hashlib.sha256().digest_size  # Length in bytes of the digest at the start of a file.
 _TRUSTED = {"pytensor", "pymc", "pymc_gpep", "numpy", "scipy"}
 _TRUSTED_NAMES = {("builtins", "slice"), ("builtins", "complex"), ("copyreg", "_reconstructor")}
 
@@ -41,7 +41,7 @@ def path_of(structure: Hashable) -> Path | None:
     """Return the file of a structure; None if the structure has no stable description."""
     try:
         described = pickle.dumps((_versions(), pytensor.config.floatX, structure))
-    except Exception:  # Operations defined inside functions cannot be pickled, and any error may be raised.
+    except Exception:  # Operations defined inside functions cannot be pickled, and pickle may raise any error.
         return None
     return _folder() / f"{hashlib.sha256(described).hexdigest()}.graph"
 

@@ -5,9 +5,9 @@ as long as in NumPy. Interpreted graphs skip the checks of static shapes, and no
 array. Rewrites join operations, so that each array is read once. For example, a sum of matrix products becomes a single
 product.
 
-Machine code for a graph takes ten seconds or more to compile, for each model and shape. For a step of a fit by batches
-it takes minutes. A fit evaluates a few n × n arrays some dozens of times, or products of large matrices thousands of
-times. Machine code would save a few milliseconds per evaluation. Functions that a sampler of PyMC calls thousands of
+Compilation to machine code takes ten seconds or more for each model and shape, and minutes for a step of a fit by
+batches. A fit evaluates a few n × n arrays some dozens of times, or products of large matrices thousands of times.
+Machine code would save only a few milliseconds per evaluation. Functions that a sampler of PyMC calls thousands of
 times are compiled, as in PyMC.
 """
 
@@ -96,8 +96,8 @@ class Ufunc(Op):
         function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
         cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
         done = [False] if compute_map is None else compute_map[node.outputs[0]]
-        # PyTensor broadcasts an axis only if its static length is 1. So the lengths of axes of unknown length must be
-        # equal.
+        # PyTensor broadcasts an axis only if its static length is 1. Axes without a static length must have equal
+        # lengths.
         unknown = [cell for cell, each in zip(cells, node.inputs, strict=True) if None in each.type.shape]
         unknown = unknown if len(cells) > 1 else []
 
@@ -131,7 +131,7 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 
 def _has_function(op: Elemwise, operands: int) -> bool:
-    """Return whether NumPy has a function for an operation that returns a new array."""
+    """Return whether NumPy has a function for an elementwise operation with this number of operands."""
     if isinstance(op.scalar_op, Cast) or type(op.scalar_op) in _SPECIAL:
         return True
     name, most, results = op.nfunc_spec or ("", 0, 0)
@@ -280,7 +280,7 @@ def _is_constant(variable: Variable, value: float) -> bool:
 
 
 def _compares(variable: Variable, how: type, bound: float | None = None) -> bool:
-    """Return whether a variable is a comparison of this type, with this constant bound unless it is None."""
+    """Return whether a variable is a comparison of this type and, if a bound is given, with this constant."""
     return is_elementwise(variable, how) and (bound is None or _is_constant(variable.owner.inputs[1], bound))
 
 
@@ -347,9 +347,9 @@ class GraphFunction:
             return GraphFunction(self._function.copy(), settled=self._settled)
 
     def settled(self) -> "GraphFunction":
-        """Return this function with the operations on data alone computed only once.
+        """Return this function, with operations that depend only on data computed once and not at each call.
 
-        Shared variables of the graph must keep their values.
+        The values of the graph's shared variables must not change afterwards.
         """
         return GraphFunction(self._function, settled=True)
 
@@ -369,7 +369,7 @@ class GraphFunction:
 
 
 def caused_by_an_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error, a cause of it, or a cause of that cause and so on, is a KeyboardInterrupt."""
+    """Return whether an error, or any error in its chain of causes, is a KeyboardInterrupt."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -424,8 +424,8 @@ def graph_function(
     draws : bool
         Whether random variables are drawn at each call, unless they are arguments.
     further : function, optional
-        Function of the sequence `outputs` that returns further outputs, such as derivatives. It is not called if a
-        graph of the same structure is already rewritten.
+        Function without arguments that returns further outputs, such as derivatives of the sequence `outputs`. It is
+        not called if a graph of the same structure is already rewritten.
     **kwargs
         Arguments of `pytensor.function`. Without a `mode` the graph is interpreted.
 
@@ -468,7 +468,7 @@ def slopes_of(value: TensorVariable, wanted: Sequence[Variable]) -> list[TensorV
 def pulled_back(
     outputs: Sequence[TensorVariable], wanted: Sequence[Variable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return symbols for derivatives with respect to `outputs`, and the derivatives with respect to `wanted`."""
+    """Return symbols for a scalar's derivatives in `outputs`, and its derivatives in `wanted` by the chain rule."""
     bars = [each.type() for each in outputs]
     total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, outputs, strict=True)))
     return bars, slopes_of(total, wanted)
@@ -536,7 +536,7 @@ def initial_point(
     seed: int = 0,
     rvs: Sequence[TensorVariable] | None = None,
 ) -> PointType:
-    """Return the initial values that PyMC gives to value variables, by name.
+    """Return PyMC's initial value of each value variable, by its name.
 
     Parameters
     ----------
@@ -573,7 +573,7 @@ EVALUATION_TOLERANCE = 1e-8
 
 
 class AtPoint:
-    """Function of a point that can be pickled. Its first arguments are the values of the point with these names."""
+    """Function of a point that can be pickled. It passes the point's values of `names` to `function`, in order."""
 
     def __init__(self, function: GraphFunction, names: Sequence[str]) -> None:
         self._function, self._names = function, names
@@ -632,7 +632,7 @@ class ModelFunctions:
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point. A coefficient that is 0 at this point is 0 at all points."""
+        """Return a random point near the initial point. A coefficient that is 0 at it is almost surely 0 everywhere."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 

@@ -1,4 +1,4 @@
-"""Proof that the values of a row depend on the data of that row alone, from the graph or from samples."""
+"""Proof that values at a row depend only on the data of that row: from the graph, or by values at changed rows."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -29,9 +29,9 @@ _COPIES = 5
 _COMPANIONS = 200
 # Factors by which companion rows of extreme values exceed the data.
 _EXTREMES = (3.0, 1e2, 1e4)
-# Largest relative difference between equal values in single precision.
+# Largest relative difference that counts as rounding in single precision.
 _SINGLE = 1e-4
-# Largest absolute difference between equal values.
+# Largest absolute difference that counts as rounding.
 _NEAR_ZERO = 1e-13
 
 _AS_THEY_ARE = (DimShuffle, Elemwise, Reshape, SpecifyShape)
@@ -84,7 +84,7 @@ def check_rows_apart(
     rows : mapping
         Variables of the graph with data over rows → their values at the fitted rows, (n, ...).
     function : callable
-        Function of some variables of `rows` that returns a function from their values to the values of the output.
+        For a sequence of variables of `rows`, it returns a function that computes the output from their values.
     processes : collection of str
         Names of the variables in `rows` that are values of Gaussian processes.
     stop : sequence of Variable
@@ -187,7 +187,7 @@ def _confined(
 ) -> bool:
     """Return whether new values at a position of an array change entries of the output only at this position.
 
-    An array with another length along the axis than the output may change all entries.
+    True if no axis of the array has the length of the output: such an array may change all entries.
     """
     values, before = new[variable], function(new)
     length = before.shape[axis]
@@ -234,14 +234,14 @@ def at_point(
     output: TensorVariable,
     others: Mapping[TensorVariable, Any] | None = None,
 ) -> Callable[[Sequence[TensorVariable]], Callable[..., Any]]:
-    """Return `function` of `check_rows_apart` at a point, given values of other data."""
+    """Return the argument `function` of `check_rows_apart`, for the values of a point and of other data."""
     given = [*functions.values, *(others or {})]
     values = [*(point[name] for name in functions.names), *(others or {}).values()]
     return lambda rows: partial(graph_function(functions.model, [*given, *rows], output), *values)
 
 
 class _RowData:
-    """Points of a walk that only reads the graph: data over rows are not replaced."""
+    """The `RowPoints` of a walk that only reads the graph: data over rows are not replaced."""
 
     def __init__(self, rows: Collection[Variable]) -> None:
         self._rows = set(rows)
@@ -344,10 +344,10 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         except IndexError:
             return True  # The graph selects a row by its position.
         if alone is None:
-            return False  # Further data are missing, for which the prediction raises an error.
+            return False  # The graph needs other data too; a prediction without them raises an error.
         found.append(alone[:1])
     expected = np.concatenate(found)
-    # Largest absolute value of each entry of a row.
+    # Largest absolute value of each entry over the compared rows.
     size = np.abs(np.where(np.isfinite(expected), expected, 0.0)).max(axis=0)
 
     def changed(places: NDArray[np.int64], extremes: Sequence[Sequence[Any]] = ()) -> bool:
@@ -361,7 +361,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
         where = {int(place): i for i, place in enumerate(own)}
         pairs = [(i, where[int(place)]) for i, place in enumerate(places) if int(place) in where]
         if extremes and not np.isfinite(found[len(places) :]).all():
-            return False  # The product 0 × ∞ of a diagonal matrix would spread to other rows.
+            return False  # In a product with a diagonal matrix, 0 × ∞ = NaN would appear at other rows.
         here, there = (list(each) for each in zip(*pairs, strict=True))
         return not np.allclose(found[here], expected[there], rtol=0.0, atol=same * size + _NEAR_ZERO, equal_nan=True)
 
@@ -376,7 +376,7 @@ def _differs(function: Callable[..., Any], axis: int | None, rows: Sequence[NDAr
 
 
 def _extreme(values: NDArray[Any], factor: float) -> NDArray[Any]:
-    """Return a row with values beyond all rows.
+    """Return a row (...) whose entries are larger in size than the entries of all rows.
 
     Integers may be indices, so they become the largest or smallest index.
     """

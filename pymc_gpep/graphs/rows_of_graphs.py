@@ -3,8 +3,8 @@
 The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. For a block of this
 matrix, the walk goes from the result to the data. At each operation, the axes of the result over rows and over columns
 determine these axes of its inputs. The walk ends at X, which is replaced by the inputs of the rows, or of the columns.
-No intermediate array has more points than the block. A part of the graph that no operation needs over points does not
-change.
+No intermediate array has more points than the block. A part of the graph that has no axis over points does not change.
+Such a part must not be computed from data over points.
 """
 
 from collections.abc import Mapping, Sequence
@@ -148,7 +148,7 @@ class Walk:
 
 
 class Leaves:
-    """Points that record which data a walk requests, for a first walk."""
+    """A `RowPoints` that records the data that a walk requests, for a first walk."""
 
     def __init__(self) -> None:
         self.found: dict[Variable, None] = {}
@@ -187,7 +187,7 @@ def _(op: Elemwise, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | N
 
 
 def _filled(node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
-    """Return values broadcast to the shape of another variable, whose values have no effect."""
+    """Return the values of `Second(a, b)`: b broadcast to the shape of a."""
     shape_of, values = node.inputs
     made = walk(values, _where_long(values, roles))
     shape = [
@@ -282,7 +282,7 @@ def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) 
         try:
             table = walk(source, [None] * source.type.ndim)
         except MixedRowsError:
-            return None  # Each row may select among its own entries.
+            return None  # The table may have a different row of entries for each point.
         return table[tuple(whole(walk(index, _where_long(index, roles)), index.type.dtype) for index in arrays)]
     left = list(roles)
     inner: list[Role | None] = []
