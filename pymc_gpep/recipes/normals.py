@@ -38,13 +38,13 @@ type Indices = NDArray[np.int64]
 type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 
 _SPARSE = 0.1  # Largest share of nonzero entries in a precision that counts as sparse.
-_HELD = 8  # Largest number of sums that are fixed at zero.
-_SMALL = 100  # A precision with fewer rows than this may be denser.
+_HELD = 8  # Largest number of zero-sum constraints in a field.
+_SMALL = 100  # With fewer rows than this, a precision with a larger share also counts as sparse.
 
 
 @reads(FlatRV)
 def read_flat(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by the entries of the variable, each with density 1."""
+    """Return the recipe whose z are the entries of the variable, each with density 1."""
     size = prod(shape)
     return Recipe(size, (), (), lambda z, means, scales: z.reshape(shape), flat=tuple(range(size)))
 
@@ -58,7 +58,7 @@ wide_uniform = WideUniformRV()
 
 @reads(WideUniformRV)
 def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by the midpoint plus z times the width, with z between −½ and ½ of density 1."""
+    """Return the recipe midpoint + width · z, with density 1 for z from −½ to ½."""
     size = prod(shape)
 
     def make(z: TensorVariable, means: Sequence[TensorVariable], bounds: Sequence[TensorVariable]) -> TensorVariable:
@@ -70,7 +70,7 @@ def read_wide_uniform(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(MvNormalRV)
 def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by a root of the covariance, or of each covariance in a batch, times standard normals."""
+    """Return the recipe mean + R z, where R is a root of the covariance, or of each covariance in a batch."""
     mean, cov = parameters(variable)
     root = read_root(cov)
     return Recipe(
@@ -83,7 +83,7 @@ def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def _by_precision(root: Root, shape: Shape) -> Field | None:
-    """Return the field of the variable minus its mean, if the graph contains a sparse precision; else None."""
+    """Return the field x = variable - mean, if the graph contains a sparse precision; else None."""
     if root.of is not inverse_root or root.scale.ndim != 2 or not shape:
         return None
     first, second = pattern_of(root.scale)
@@ -93,7 +93,7 @@ def _by_precision(root: Root, shape: Shape) -> Field | None:
 
 
 def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries) -> Field:
-    """Return the field of the variable minus its mean, from the entries of a precision shared by the batch."""
+    """Return the field x = variable - mean, from the entries of a precision that is the same for the whole batch."""
     size = prod(shape)
     begin = np.arange(0, size, shape[-1])[:, None]
 
@@ -112,7 +112,7 @@ def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries
 
 @reads(SparseNormalRV)
 def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by a root of the inverse of the precision, with a field of this precision."""
+    """Return the recipe mean + R z, where R is a root of the inverse precision, with a field of this precision."""
     _, _, mean, entries, *places = parameters(variable)
     first, second = evaluate(places)
 
@@ -128,7 +128,7 @@ def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 
 @reads(ZeroSumNormalRV)
 def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by independent normals minus their means along the axes."""
+    """Return the recipe of independent normals minus their means along the axes whose sums are zero."""
     sigma = parameters(variable)[2]
     size, series = prod(shape), prod(shape[:-1])
     axes = range(-variable.owner.op.ndim_supp, 0)
@@ -152,7 +152,7 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
 
 
 def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
-    """Return the recipe of a zero-sum normal before the last axis is centred, by the same standard normals.
+    """Return the recipe of a zero-sum normal before its last axis is centred, with the same standard normals z.
 
     None for other variables.
     """
@@ -162,13 +162,13 @@ def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:
     return Recipe(recipe.size, recipe.means, recipe.scales, lambda z, means, scales: scales[0] * z.reshape(shape))
 
 
-_SHORT = 30  # Largest number of rows of a factor that is defined by its covariance.
-_ENTRIES = 2_000_000  # Largest number of entries in the product of the precisions.
+_SHORT = 30  # Largest number of rows of a Kronecker factor with a dense precision.
+_ENTRIES = 2_000_000  # Largest number of entries in the Kronecker product of precisions.
 
 
 @reads(KroneckerNormalRV)
 def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by roots of the factors, one along each axis. Noise has further standard normals."""
+    """Return the recipe that applies a root of each factor along one axis. Noise has further standard normals."""
     _, _, mu, sigma, *covs = parameters(variable)
     roots = [read_root(cov) for cov in covs]
     lengths = [int(each[-1]) for each in evaluate(resolve_shapes([cov.shape for cov in covs]))]
@@ -230,7 +230,7 @@ def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape
 
 @reads(MatrixNormalRV)
 def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return a recipe by normals with a root on each side. PyMC has no density for several matrices."""
+    """Return the recipe mu + R Z Cᵀ of a matrix, with roots R and C. PyMC has no density for a batch of matrices."""
     if len(shape) != 2:
         return None
     mu, row_root, column_root = parameters(variable)

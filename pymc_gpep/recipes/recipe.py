@@ -1,4 +1,4 @@
-"""Random variables as affine functions of independent standard normals: recipes, their table, and roots of covariances.
+"""Random variables as affine functions of independent standard normals: recipes, and roots of covariances.
 
 A root is any square matrix R with R Rᵀ equal to the covariance. It depends on parameters alone, so that the variable is
 the matrix product of R and standard normals.
@@ -48,7 +48,7 @@ class Field:
     make : callable
         Function like `Recipe.make`, with x in place of standard normals.
     first, second : array (m,)
-        Rows and columns of entries of Q, each on one side of the diagonal. Duplicate entries are added.
+        Rows and columns of entries of Q: (i, j) or (j, i), not both. Duplicate entries are added.
     entries : callable
         Function of the recipe's scales that returns these entries, (m,).
     columns : array (p, size)
@@ -107,7 +107,7 @@ class Field:
         m, diagonal = len(self.first), self.first == self.second
         rows = np.stack([self.first, self.first, before[self.first], before[self.first]])
         others = np.stack([self.second, before[self.second], self.second, before[self.second]])
-        # An entry off the diagonal counts twice, and so does the product of two different entries.
+        # An entry off the diagonal stands for (i, j) and (j, i). Both add if they move to the diagonal of Dᵀ Q D.
         weights = np.array([1.0, -1.0, -1.0, 1.0])[:, None] * np.where((rows == others) & ~diagonal, 2.0, 1.0)
         there = (rows >= 0) & (others >= 0)
         there[2] &= ~diagonal
@@ -173,7 +173,7 @@ class Recipe:
         return self.field or Field.plain(self.size, self.make, self.flat)
 
     def by_field(self, field: Field | None = None) -> "Recipe":
-        """Return the recipe by the vector of a field (by default its own field) in place of standard normals."""
+        """Return the recipe as a function of a field's vector (by default `as_field`), not of standard normals."""
         return replace(self, make=(field or self.as_field).make)
 
 
@@ -294,7 +294,7 @@ class Root(NamedTuple):
 def read_root(cov: TensorVariable) -> Root:
     """Return the parameter of a covariance, and the function that computes a root from it.
 
-    If the graph has the covariance as L Lᵀ, the root is L. If the graph has a precision, it is not inverted.
+    If the graph has the covariance as L Lᵀ, the root is L. If the graph inverts a precision, the root needs no inverse.
     """
     cov = as_matrix(cov)
     node = cov.owner
@@ -373,7 +373,7 @@ def _is_square(matrix: TensorVariable) -> bool:
 
 @reads(NormalRV)
 def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
-    """Return a recipe by mean + scale · z, where z has the shape of the variable."""
+    """Return the recipe mean + scale · z, where z has the shape of the variable."""
     mu, sigma = parameters(variable)
     given = sigma
     while given.owner is not None and isinstance(given.owner.op, DimShuffle):

@@ -29,7 +29,7 @@ from pymc_gpep.recipes.recipe import (
 
 @reads(RandomWalkRV)
 def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return a recipe by running sums of a start and innovations, which may have any Gaussian distribution.
+    """Return the recipe of the running sums of a start and innovations, each with any Gaussian distribution.
 
     In PyMC, time is the first axis of start and innovations. In the walk, time is the last axis.
     """
@@ -61,10 +61,10 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | None:
-    """Return the field of the start, and of the walk minus the start, for normal steps; None for other distributions.
+    """Return a field for normal steps, whose vector is the start and the walk minus the start; None for other steps.
 
-    The start is a separate part. Steps with a common scale are divided by it: a large precision of small steps would
-    cost digits of other precisions.
+    The start is a separate part. Steps with a common scale are divided by this scale: beside a large precision of small
+    steps, smaller precisions would be rounded.
     """
     start, innovations, _ = parameters(variable)
     *series, length = shape
@@ -101,7 +101,7 @@ def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | N
 
 @reads(AutoRegressiveRV)
 def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None:
-    """Return a recipe by start and innovations, multiplied by the inverse of the matrix from series to innovations."""
+    """Return the recipe A⁻¹ e, where e is the start and the innovations, and e = A · series."""
     rho, sigma, start, *_ = parameters(variable)
     op = variable.owner.op
     order, constant = op.ar_order, op.constant_term
@@ -130,7 +130,7 @@ def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None
 
 
 def _series_field(start: TensorVariable, order: int, shape: Shape) -> Field | None:
-    """Return the field of a zero-mean series with independent innovations; None for other means."""
+    """Return the field x = series / sigma for a normal start with mean 0; None for other starts and short series."""
     *series, length = shape
     if not isinstance(start.owner.op, NormalRV) or is_random(mean := parameters(start)[0]):
         return None

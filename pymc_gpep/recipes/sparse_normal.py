@@ -39,7 +39,7 @@ _ASYMMETRY = 1e-9
 
 
 class _Pattern(NamedTuple):
-    """Sparsity pattern of a precision, and the positions of its entries in the factor."""
+    """Sparsity pattern of a precision, and the position (slot) of each of its entries in the factor."""
 
     factor: FactorPattern
     slots: Indices
@@ -53,7 +53,7 @@ def _pattern(size: int, first: bytes, second: bytes) -> _Pattern:
 
 
 def _factorised(entries: Array, first: Indices, second: Indices, size: int) -> tuple[SparsePrecision | None, Indices]:
-    """Return the factorised precision with these entries, and their slots; None if it is not positive definite."""
+    """Return the factorised precision (None if it is not positive definite), and the slots of its entries."""
     pattern = _pattern(size, first.tobytes(), second.tobytes())
     total = np.bincount(pattern.slots, entries, pattern.factor.entries + 1)
     return SparsePrecision.factorised(pattern.factor, total, np.zeros((0, size)), np.zeros(0)), pattern.slots
@@ -128,7 +128,7 @@ def _numba(op: Op, node: Apply | None = None, storage_map: Any = None, **kwargs:
 
 
 class SparseNormalRV(SymbolicRandomVariable):
-    """Multivariate normal with mean (..., n), and entries (m,) of its precision at these rows and columns."""
+    """Multivariate normal with mean (..., n), and a precision given by entries (m,), their rows and their columns."""
 
     name = "sparse_normal"
     extended_signature = "[rng],[size],(n),(m),(m),(m)->[rng],(n)"
