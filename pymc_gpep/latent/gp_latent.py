@@ -10,8 +10,8 @@ Both are recognised by these expressions and not by names of variables. In a mod
 `model.copy`), the Deterministic is the expression itself.
 
 Between the priors and the likelihood only operations that move entries are allowed: transposing, stacking, indexing,
-reshaping. `read_assembly` replaces each latent value by its number and evaluates the model's operations. The resulting
-numbers show the latent function of each class. So no operation needs separate code.
+reshaping. `read_assembly` replaces each latent value by a serial number and evaluates the model's operations. The
+numbers in the argument show the latent function of each class. So no operation needs separate code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -171,7 +171,7 @@ def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVari
         return None
     factor, operand = product.owner.inputs
     free, inner = _moved_axes(operand)
-    # A matrix is transposed before and after the product. A vector becomes a column before it, and a vector after it.
+    # A matrix is transposed before and after the product. A vector becomes a column, and the product a vector again.
     if (free.ndim, inner, outer) not in ((2, (1, 0), (1, 0)), (1, (0, "x"), (0,))):
         return None
     if factor.owner is None:
@@ -250,7 +250,7 @@ class Dims(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """Latent priors in an argument of shape (points, classes), and the class of each of their outputs."""
+    """Latent priors in an argument of shape (points, classes), and for each prior the class of each output."""
 
     latents: tuple[LatentGP, ...]
     classes: tuple[tuple[int, ...], ...]
@@ -259,7 +259,7 @@ class Assembly(NamedTuple):
 
 
 def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: pm.Model) -> Assembly:
-    """Return the priors in the argument of a likelihood, and the class of each of their outputs.
+    """Return the priors in the argument of a likelihood, and for each prior the class of each output.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ def _walk(
 
 
 def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVariable, model: pm.Model) -> None:
-    """Raise an error if indices and shapes depend on values, and not only on shapes, of random variables."""
+    """Raise an error if indices or shapes depend on values of random variables; they may depend on their shapes."""
     shapes = [v for v in ancestors(how) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
     random = [v for v in ancestors(how, blockers=shapes) if v in model.basic_RVs]
     if random:
@@ -385,9 +385,9 @@ def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:
 def _check_one_function_per_class(
     functions: NDArray[np.int64], latents: Sequence[LatentGP], ends: Sequence[int], likelihood: TensorVariable
 ) -> None:
-    """Raise an error if a function feeds no class or several.
+    """Raise an error if a function is the argument of no class or of several classes.
 
-    `ends` are cumulative numbers of functions of the priors.
+    `ends` are the cumulative numbers of functions of the priors.
     """
     for function, used in enumerate(np.bincount(functions, minlength=ends[-1])):
         if used == 1:
@@ -431,7 +431,7 @@ def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
     Raises
     ------
     TypeError
-        If it has another type.
+        If an element of `gp` has another type.
     """
     if gp is None:
         return None

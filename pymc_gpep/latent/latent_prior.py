@@ -42,11 +42,11 @@ class PosteriorFunctions(Protocol):
         """Return means and variances (c, n) of the latent values."""
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """Return the covariance (c, ·, c, ·) of standard normals for `rotated` functions, else of latent values."""
+        """Return the covariance (c, ·, c, ·): of standard normals for functions in the mask, else of latent values."""
 
 
 class Joint:
-    """Joint Gaussian of several variables: mean + Σ slopes · z + noise, where z has a covariance.
+    """Joint Gaussian of several variables: mean + Σ slopes · z + noise, where z has mean 0 and covariance `cov`.
 
     Parameters
     ----------
@@ -127,11 +127,11 @@ class IntegratedVariables(ABC):
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """Return the covariance (size, size) of a flat vector. `places` has the slice of each value variable in it."""
+        """Return the posterior covariance (size, size) of value variables, each flat at its slice in `places`."""
 
     @abstractmethod
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        """Return a function for the joint posterior of variables of the model.
+        """Return a function that computes the joint posterior of these variables of the model.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class IntegratedVariables(ABC):
     def at_new_rows(
         self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
     ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
-        """Return a function for the posterior of variables at new inputs and data.
+        """Return a function that computes the posterior of these variables at new inputs and data.
 
         The function also returns the axis of the rows of each variable. Its `Joint` has variances of entries, but no
         joint covariance.
@@ -178,7 +178,7 @@ class SampledValues(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """Variables that may stand for an integrated variable → the user's variable."""
+        """Variables by which graphs may refer to an integrated variable → the user's variable."""
 
     @property
     @abstractmethod
@@ -191,7 +191,7 @@ class SampledValues(ABC):
 
     @abstractmethod
     def parts(self) -> list[TensorVariable]:
-        """Return new symbols for parts of x. The likelihood is computed from the parts without a covariance factor."""
+        """Return new symbols for parts of x. The likelihood of the parts needs no factor of the prior covariance."""
 
     @abstractmethod
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -233,7 +233,7 @@ class SampledValues(ABC):
 
 
 class RowsOfNormals(NamedTuple):
-    """Latent functions at m rows, f = m + J z + e, by the standard normals z of a model."""
+    """Latent functions at m rows, f = mean + J z + e, by the standard normals z of a model."""
 
     rows: Coefficients
     """J, (cm, q)."""
@@ -291,7 +291,7 @@ class PriorAtNewRows(ABC):
 
     @abstractmethod
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
-        """Return new rows from inputs, or from data by name. They have a length, and can be sliced.
+        """Return new rows from inputs, or from data by name, as an object with a length that can be sliced.
 
         If `new_levels`, data may have levels that are not in the model.
 
@@ -321,7 +321,7 @@ class PriorAtNewRows(ABC):
         """
 
     def of_new_levels(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array | None:
-        """Return prior covariances (c, m, s) of new levels with points (s,); None without new levels."""
+        """Return the part of the covariances (c, m, s) with points (s,) due to new levels; None without new levels."""
         return None
 
     def between(self, point: PointType, x: Any, points: NDArray[np.intp]) -> Array:
@@ -350,7 +350,7 @@ class PriorAtNewRows(ABC):
     def draws(
         self, point: PointType, x: Any, prior: PriorForm, rng: np.random.Generator, f: Array, z: Array
     ) -> Iterator[tuple[slice, Array]]:
-        """Yield draws (count, c, B) at blocks of new rows, given draws f (count, c, n) at the data and their z."""
+        """Yield draws (count, c, B) at blocks of new rows, given draws f (count, c, n) at the data, computed from z."""
         for rows in row_blocks(len(x), f.shape[1] * max(prior.size, len(f))):
             yield rows, prior.draw_at(rng, f, z, *self.at(point, x[rows], prior.by_normals))
 
@@ -417,7 +417,7 @@ class LatentPrior(ABC):
     @property
     @abstractmethod
     def predictor(self) -> tuple[TensorVariable, ...]:
-        """Argument of the likelihood, unless it consists of latent values, and means of integrated variables."""
+        """Means of integrated variables, and the argument of the likelihood unless it consists of latent values."""
 
     @property
     @abstractmethod
@@ -484,9 +484,9 @@ class LatentPrior(ABC):
     def bound(
         self, prior_type: type[PriorForm], data: Mapping[Variable, Variable]
     ) -> tuple[Any, TensorVariable] | None:
-        """Return the function that makes priors of a type in `arrays` with these data, and the array that it takes.
+        """Return a function that makes priors of a type in `arrays` with these data, and the graph of its argument.
 
-        None if no part of the prior is determined by the data.
+        None if the data determine no part of the prior.
         """
         return None
 
@@ -503,7 +503,7 @@ class LatentPrior(ABC):
         return None
 
     def supported(self) -> TensorVariable | None:
-        """Return a graph: whether the model's density of integrated variables is positive.
+        """Return a graph of a boolean: whether the model's density of integrated variables is positive.
 
         None if the density is positive for all hyperparameters with a proper covariance.
         """

@@ -56,7 +56,7 @@ def lower_dims(model: pm.Model) -> pm.Model:
     -------
     pm.Model
         The model itself if no variable is from `pymc.dims`. Otherwise a new model that shares data and coords with
-        `model`: `pm.set_data` on either changes both. Variables that are added to `model` later are missing in it.
+        `model`: `pm.set_data` on either changes both. It has no variables that are added to `model` later.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def rebuilt(
     found : dict of Variable to TensorVariable
         Named variables, observed values and graphs of initial values of the model → their replacements.
     added : dict of TensorVariable to TensorVariable, optional
-        Variables of the model → a new free variable that is declared before each.
+        Variable of the model → a new free variable that is declared before it.
     flat : collection of Variable, optional
         Variables of the model whose replacements have different axes, and so no dims.
     plain : collection of Variable, optional
@@ -175,7 +175,7 @@ def _lowered(variables: Sequence[Variable], random: Container[Variable]) -> list
 
 
 def _in_order(variable: TensorVariable, name: str) -> TensorVariable | None:
-    """Return a random variable with its axes in the declared order; None if they already are."""
+    """Return a random variable with its axes in the declared order; None if its axes are in this order."""
     node = variable.owner
     if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Clip):
         return _censored(*node.inputs)
@@ -327,7 +327,7 @@ def missing_responses(model: pm.Model) -> dict[TensorVariable, MissingResponses]
         name = rv.name.removesuffix("_unobserved")
         if name == rv.name or f"{name}_observed" not in observed or name not in model.named_vars:
             continue
-        # PyMC inserts the unobserved values by a mask. It first fixes the shape of a single value.
+        # PyMC inserts the unobserved values by a mask. A single value passes through `SpecifyShape` before.
         behind = list(ancestors([model[name]]))
         nodes = [each.owner for each in behind if each.owner]
         alike = {rv, *(node.outputs[0] for node in nodes if isinstance(node.op, SpecifyShape) and rv in node.inputs)}
@@ -349,11 +349,11 @@ def unobserved_responses(model: pm.Model) -> frozenset[TensorVariable]:
 def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> TensorVariable:
     """Return the variable of all rows, given the variable of the observed rows.
 
-    If the parameters have no rows, both variables are the same.
+    Return `observed` itself if its parameters are the same for all rows.
     """
     node = observed.owner
     op = node.op
-    # PyMC uses it for mixtures, and other distributions of several random variables.
+    # PyMC uses this operation for mixtures, and other distributions of several random variables.
     if isinstance(op, PartialObservedRV):
         inner = node.inputs[0].owner
         whole = inner.clone().outputs[inner.outputs.index(node.inputs[0])]
@@ -371,7 +371,7 @@ def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> Tens
 
 
 def _uncut(parameter: Variable, mask: NDArray[np.bool_]) -> Variable:
-    """Return a parameter before its rows were selected."""
+    """Return a parameter at all rows, given its graph, which may select the rows of the mask."""
     node = parameter.owner
     if node is None:
         return parameter
