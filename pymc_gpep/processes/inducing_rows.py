@@ -1,7 +1,7 @@
-"""Coefficients of rows by the standard normals of inducing values, and residual standard deviations, as one operation.
+"""A PyTensor operation for the coefficients of rows on inducing values, and for residual standard deviations.
 
-Values of a process at rows x are W v + r e, with the standard normals v of inducing values u = L v. The covariance of u
-is L Lᵀ. With the covariance k(x, z) and the prior variances κ at the rows,
+Values of a process at rows x are W v + r e, with independent standard normals v and e. The inducing values are u = L v,
+with covariance L Lᵀ. With the covariance k(x, z) and the prior variances κ at the rows,
 
     W = k(x, z) L⁻ᵀ,   r² = κ − Σ_j W_j².
 
@@ -45,7 +45,7 @@ _NUMBERS = 400_000  # Number of entries in a block, 3 MB. It fits into a process
 
 
 class _Numbers:
-    """Functions of no parameters that return constant scales (d,), variance and noise, as `ScaleFunctions` does."""
+    """Constant scales (d,), variance and noise variance, with the methods of `ScaleFunctions`."""
 
     def __init__(self, *given: Array) -> None:
         self._given = given
@@ -61,7 +61,7 @@ class _Numbers:
 class _Written:
     """Moments of a covariance v φ(r²) in closed form.
 
-    Leaves are its scales (d,), v, and the noise variance of a row.
+    The leaves are the scales (d,), the variance v, and the noise variance of a row.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -88,7 +88,7 @@ class _ByGraphs:
     def values(self) -> list[Any]:
         """Functions of leaves, z and x.
 
-        The first returns the covariance of inducing values, the second that with rows and variances.
+        The first returns the covariance of inducing values, the second their covariance with rows, and row variances.
         """
         return [interpreted(*part) for part in self._parts]
 
@@ -96,7 +96,7 @@ class _ByGraphs:
     def slopes(self) -> list[Any]:
         """Functions of the same inputs and of derivatives with respect to the results.
 
-        They return derivatives in leaves and z.
+        They return derivatives with respect to leaves and z.
         """
         made = []
         for inputs, graphs in self._parts:
@@ -154,7 +154,7 @@ class InducingRows(Op):
         return [*([True] for _ in node.inputs[:-1]), [False]]
 
     def blocks(self, n: int, m: int) -> Iterator[slice]:
-        """Return slices of n rows with m entries each."""
+        """Return slices of n rows, for blocks of an array with m columns."""
         step = max(1, _NUMBERS // m)
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
@@ -189,7 +189,7 @@ class InducingRows(Op):
 
 
 class _InducingRowsPullback(Op):
-    """Derivatives of `InducingRows` in leaves and inducing inputs, as a function of derivatives in (W | r)."""
+    """Derivatives with respect to leaves and inducing inputs, given derivatives with respect to (W | r)."""
 
     __props__ = ("rows",)
 

@@ -1,8 +1,8 @@
-"""Nearest neighbours of places, and the regressions of a process on its values at neighbours as an operation.
+"""Nearest neighbours of places, and a PyTensor operation for the regressions of a process on values at neighbours.
 
-If correlations decrease with the distance between inputs times the scales of the covariance, neighbours are nearest by
-this distance. Otherwise they are the places with the largest correlations. Neighbours are constant during a search over
-hyperparameters: if they changed, the log evidence would jump.
+If correlations decrease with the distance between scaled inputs, neighbours are nearest by this distance. Otherwise
+they are the places with the largest correlations. Neighbours are constant during a search over hyperparameters: if they
+changed, the log evidence would jump.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def pair_covariance(
 
 
 class NeighbourRegressions(Op):
-    """Coefficients b (p, m), residual variances d (p,) and prior variances (p,) as one flat vector, by hyperparameters.
+    """Regressions of p places on m neighbours: coefficients (p, m), residual and prior variances (p,), in one vector.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class NeighbourChoice:
     def centre(self, point: PointType, x: Array) -> Array:
         """Return an offset (d,) to subtract from places: their mean; 0 if covariances depend on more than distances.
 
-        Without it, distances of inputs with a large offset, such as metres on a map, would lose digits.
+        Distances of inputs with a large offset, such as metres on a map, would lose digits without the subtraction.
         """
         middle: Array = x.mean(axis=0)
         return middle if self.scales(point, x - middle) is not None else np.zeros_like(middle)
@@ -215,7 +215,7 @@ class NeighbourChoice:
         return np.asarray(cov), np.asarray(variance)
 
     def order(self, point: PointType, x: Array) -> NDArray[np.int64]:
-        """Return an order (p,) of places x (p, d): each next place is the furthest from all earlier places."""
+        """Return an order (p,) of places x (p, d): each place is the furthest from all earlier places."""
         scales, spread = self.scales(point, x), x.std(axis=0)
         moved = (x - x.mean(axis=0)) * (1.0 / np.where(spread > 0.0, spread, 1.0) if scales is None else scales)
         return PlaceTree(moved).maximin()
@@ -255,8 +255,8 @@ class NeighbourChoice:
     def cliques(self, point: PointType, x: Array, known: Array, sets: NeighbourSets) -> tuple[NDArray[np.int64], ...]:
         """Return for each new place (s, d) a set of places of the data (s, m + 1), and its size (s,).
 
-        A set consists of a place and its neighbours: only covariances within such sets are in the selected inverse. The
-        chosen set contains the most of the nearest places.
+        A set consists of a place and its neighbours: only covariances within such sets are in the selected inverse. No
+        other set contains more of the places nearest to the new place.
         """
         count = min(sets.cells.shape[1] + 1, len(known))
         near = self.earlier(point, x, known, count, np.full(len(x), len(known)))
@@ -271,7 +271,7 @@ class NeighbourChoice:
     def regressions(
         self, point: PointType, places: Array, jitter: float, cells: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> tuple[Array, Array]:
-        """Return b (s, m) and d (s,) of the last s places of (p, d), given indices (s, m) of their neighbours."""
+        """Return coefficients (s, m) and residual variances (s,) of the last s of p places on neighbours `cells`."""
         b, d, of = np.empty(cells.shape), np.empty(len(cells)), np.arange(len(places) - len(cells), len(places))
         variance = self._covariance(point, places, places[:1])[1] + jitter
         one, other = np.tril_indices(cells.shape[1] + 1)

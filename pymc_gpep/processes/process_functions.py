@@ -39,13 +39,13 @@ class ProcessFunctions(Protocol):
     """Inputs of the model, (n, d)."""
 
     def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
-        """Return the covariance (a, b) between distinct points, without terms of the diagonal such as noise."""
+        """Return the covariances (m, s) of points a (m, d) and b (s, d), without diagonal terms such as noise."""
 
     def variance(self, a: TensorVariable) -> TensorVariable:
-        """Return the prior variance of points, (a,)."""
+        """Return the prior variances (m,) at points a (m, d)."""
 
     def mean(self, a: TensorVariable) -> TensorVariable:
-        """Return the prior mean at points, (a,) or (outputs, a)."""
+        """Return the prior mean at points a (m, d), (m,) or (outputs, m)."""
 
 
 class OfMaker:
@@ -71,7 +71,7 @@ class OfMaker:
     def _of(self, function: Callable[..., TensorVariable], *inputs: TensorVariable) -> TensorVariable:
         """Apply a function to inputs as floats.
 
-        If it uses inputs as indices, apply it to inputs of the model's dtype.
+        If the function uses inputs as indices, apply it to inputs of the model's dtype.
         """
         try:
             return pt.as_tensor_variable(function(*inputs))
@@ -181,7 +181,7 @@ class _Columns:
 
 
 class _At:
-    """Points of a `Walk`: data at the inputs of the rows and of the columns."""
+    """The `RowPoints` of a `Walk`: data at the inputs of the rows and of the columns."""
 
     def __init__(self, columns: _Columns, inputs: Mapping[Role, TensorVariable]) -> None:
         self._columns = columns
@@ -261,7 +261,7 @@ def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent)
 
 
 def _is_in_order(noted: NotedInputs) -> bool:
-    """Return whether data with the values of all inputs have the columns in order."""
+    """Return whether a constant with the values of the noted inputs also has their order of columns."""
     if noted.columns is None:
         return not some_columns_alike(noted.array)
     return noted.columns == tuple(range(noted.array.shape[1]))
@@ -343,7 +343,7 @@ class MovedSum:
         return whole or variable in self._there
 
     def is_of(self, variable: Variable, f: TensorVariable) -> bool:
-        """Return whether a variable that a message of the walk names belongs to the values f of a process."""
+        """Return whether a variable, found by an error of the walk, is the symbol for the values f of a process."""
         return variable in ancestors([self._leaves[f]])
 
     def _columns(self, leaf: Constant) -> TensorVariable:
@@ -377,7 +377,7 @@ class MovedSum:
         return self._walk(own, [ROWS if i == axis and not one[i] else None for i in range(own.ndim)])
 
     def mean(self, latent: LatentGP, maker: pm.gp.Latent | None) -> TensorVariable:
-        """Return the mean of a process at the new inputs, by its graph or else by the mean function of its maker."""
+        """Return the mean of a process at new inputs: by its graph, or else by the mean function of `maker`."""
         try:
             return self.moved(latent.mean, latent.mean.ndim - 1)
         except CannotSplitError:
@@ -393,7 +393,7 @@ class MovedSum:
     def with_values(
         self, expression: TensorVariable, values: Mapping[TensorVariable, TensorVariable]
     ) -> TensorVariable:
-        """Replace the symbols of processes by values at new rows, which may depend on symbols of further processes."""
+        """Replace the symbols of processes by `values` at new rows, and also the symbols that these values contain."""
         there = {self.values[f]: value.astype(f.dtype) for f, value in values.items()}
         while not set(there).isdisjoint(ancestors([expression])):
             (expression,) = graph_replace([expression], there, strict=False)

@@ -78,7 +78,7 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
 
 
 def named_inputs(inputs: Variable, model: pm.Model) -> SharedVariable | None:
-    """Return the data that are the inputs of a process, apart from dtype and axes; None for computed inputs."""
+    """Return the data that are the inputs of a process, up to dtype and axes; None for computed inputs."""
     while inputs.owner is not None and (isinstance(inputs.owner.op, AS_THEY_ARE) or is_elementwise(inputs, Cast)):
         inputs = inputs.owner.inputs[0]
     return inputs if isinstance(inputs, SharedVariable) and inputs in model.data_vars else None
@@ -372,7 +372,7 @@ class GPModel(LatentPrior):
     Attributes
     ----------
     latents : tuple of LatentGP
-        The priors, each with the functions that its outputs are.
+        The priors. The attribute `classes` of a prior has the indices of its latent functions.
     kept : dict of TensorVariable to str
         Gaussian variables in means that stay hyperparameters → the reason.
     """
@@ -490,7 +490,7 @@ class GroupedProcesses(GPModel):
 
 
 def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
-    """Return the outputs of a variable that has the shape of a prior's latent values."""
+    """Return a variable with the shape of a prior's latent values as a list with one vector (n,) for each output."""
     return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
 
 
@@ -567,7 +567,7 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
 def with_functions(
     latent: LatentGP, classes: tuple[int, ...], model: pm.Model, stop: Collection[Variable] = ()
 ) -> LatentGP:
-    """Return a prior with the functions of its outputs, and a mean in the shape of its latent values.
+    """Return a prior with the indices `classes` of its latent functions, and a mean in the shape of latent values.
 
     Mean and covariance are converted to double precision, except random variables and the variables in `stop`.
     """

@@ -5,14 +5,14 @@ Covariance functions of PyMC divide inputs by length scales and then compute dis
 derivative with respect to a length scale.
 
 PyMC clips squared distances at 0, since rounding may make them negative. The derivative of a clipped number is 0.
-Between a point and itself, the derivatives of the terms of a squared distance cancel if all terms are clipped, or none.
-XLA computes the distance separately for each term, so rounding may clip only a part of them. So the derivative ignores
-the clip, which is correct at any distance.
+Between a point and itself, the terms of the derivative cancel if the clip is active in all terms, or in none. XLA
+computes the distance again for each term, so rounding may activate the clip in only a part of them. So the derivative
+here ignores the clip, which is correct at any distance.
 
 `stationary` recognises a covariance v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ in `PROFILES`, plus noise of each row.
 The variance v, the scales s (d,) and the noise variance are graphs of the hyperparameters. For such a covariance, a
-step over a batch uses closed formulas. Scales are read from the product of inputs in the distances. The profile is then
-found by comparison of values, at points with distances of all sizes and for several values of the hyperparameters.
+step over a batch uses closed formulas. Scales are read from the matrix product x xᵀ in the distances. The profile φ is
+then found by comparison of values, at points with distances of all sizes and several values of the hyperparameters.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _slope_without_clip(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace the derivative of a squared distance r² + r'² − 2 x·x' clipped at 0 by that without the clip."""
+    """Give a squared distance r² + r'² − 2 x·x' clipped at 0 the derivative of the distance without the clip."""
     if not isinstance(node.op.scalar_op, Clip):
         return None
     square, least, most = node.inputs
@@ -140,9 +140,9 @@ def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
     return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
 
 
-_SPREADS = 0.01, 0.3, 1.0, 3.0  # Spreads of the points for comparison, in length scales divided by √(2d).
+_SPREADS = 0.01, 0.3, 1.0, 3.0  # Standard deviations of the compared points, in length scales divided by √(2d).
 _POINTS = 8  # Number of points with each spread.
-# Largest relative difference of equal covariances. PyMC adds 1e-12 to squared distances before the square root.
+# Largest relative difference that counts as equal: PyMC adds 1e-12 to squared distances before the square root.
 _TOLERANCE = 3e-6
 
 
@@ -166,7 +166,7 @@ def stationary(
     x: TensorVariable,
     points: Sequence[Sequence[Array]],
 ) -> Stationary | None:
-    """Return the form of a covariance whose prior mean is 0; None if it is not recognised.
+    """Return the form of the covariance of a process with mean 0; None if the form is not recognised.
 
     Parameters
     ----------
@@ -174,8 +174,8 @@ def stationary(
     values : sequence of Variable
         Symbols of the hyperparameters.
     graphs : sequence of TensorVariable
-        Results of `moment_graphs` for inputs z (M, d) and x (B, d) with a static number of columns.
-    z, x : TensorVariable
+        Covariances (M, M) of z and (M, B) of z with x, variances (B,) and mean (1, B) at x.
+    z, x : TensorVariable, shape (M, d) and (B, d), with static d
     points : sequence of sequence of array
         Values of the hyperparameters for the comparison, each in the order of `values`.
     """
