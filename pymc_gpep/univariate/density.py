@@ -47,7 +47,7 @@ class RowGraph:
     side : TensorVariable or None
         Side of a censored observation: 1 at its upper bound, −1 at its lower bound, 0 between the bounds.
     first, second : TensorVariable or None
-        Mean of an uncensored observation, and of its square; None without formulas.
+        Mean of an uncensored observation, and mean of its square; None without formulas.
     others : list of TensorVariable
         Latent values of the second function and further functions.
     """
@@ -125,7 +125,7 @@ def row_graph(
     free = uncensored(alone)
     if free is not alone:
         found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
-    # A clipped bound is a parameter of the rows. A bound that may be infinite is not.
+    # A bound may be infinite. So the clipped bound becomes a parameter of the rows, and not the bound.
     inner = {each.name for each in ancestors(bounds(alone))}
     moments, cumulative = _moments(free), _cumulative(free, y)
     for more in (moments | cumulative, cumulative, moments):
@@ -160,8 +160,8 @@ def _cut_graph(
 ) -> _Cut:
     """Return the graphs of the quantities `found`, and the parameters of their rows as graphs of the model.
 
-    Inputs of the graphs are matched to variables of the model by name. Inputs named in `inner` are not parameters by
-    themselves.
+    Inputs of the graphs are matched to variables of the model by name. Inputs named in `inner` do not become
+    parameters, but expressions of these inputs may.
     """
     every = list(found.values())
     behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
@@ -290,7 +290,7 @@ class RowDensity:
         return compiled_rows([self.graph.y, *self.graph.rows], self._cut.parts)
 
     def _orders(self, count: int) -> list[TensorVariable]:
-        """Return inputs (latent values and columns), then results (log density and its derivatives)."""
+        """Return inputs (latent values and `columns`), then results (log density and its derivatives)."""
         cut = self._cut
         found = row_derivatives(self._of_columns, self._moved[0], count)
         if self._allowed is not None:
@@ -356,7 +356,7 @@ class RowDensity:
         return np.broadcast_to(found, f.shape[-1])
 
     def columns(self, y: Observed, parameters: Array) -> Array:
-        """Return the precomputed columns (q, n) of the log density, for observations (n,) and parameters (p, n)."""
+        """Return the parts (q, n) of the log density that only depend on observations (n,) and parameters (p, n)."""
         with self._lock:
             found = self._columns_function(np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
         return np.stack([np.broadcast_to(each, len(y)) for each in found]) if found else np.empty((0, len(y)))
@@ -379,7 +379,7 @@ class RowDensity:
         return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
 
     def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
-        """Return derivatives (p, orders, m) in parameters of the log density; for 3 orders, also of its derivatives."""
+        """Return parameter derivatives (p, orders, m) of the log density ℓ, and for 3 orders of ∂ℓ/∂f and ∂²ℓ/∂f²."""
         out = np.zeros((len(parameters), orders, f.shape[-1]))
         learned = np.flatnonzero(self.learned)
         if learned.size:
@@ -392,7 +392,7 @@ class RowDensity:
 
 
 def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
-    """Return parameters computed from constants → these as constants. PyMC tests whether a bound is a constant."""
+    """Return parameters computed from constants → constants of equal value, since PyMC tests for constant bounds."""
     nodes = {each.owner for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, RandomVariable)}
     made = [each for node in nodes for each in node.inputs if isinstance(each, TensorVariable) and each.owner]
     found = [each for each in made if all(isinstance(leaf, Constant) for leaf in graph_inputs([each]))]

@@ -374,7 +374,7 @@ class _Computations:
         out[3] = self._density.third_derivative(f, columns)
 
     def average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `GaussianAverage`. If all variances are 0, it is the log density, and the fourth derivative is NaN."""
+        """See `GaussianAverage`. For variances 0, the average is the log density, and its fourth derivative is NaN."""
         if not variance.any():
             out[4] = np.nan
             self.derivatives(mean, y, parameters, out[:4])

@@ -1,12 +1,12 @@
-"""The prior of an effect with local scales, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor: one row of EP.
+"""The prior of an effect with local scales, p(u) = ∫ N(u | m, v) p(λ) dλ, as a factor, which is one row for EP.
 
 The mean m and the variance v of an effect are functions of local variables λ. Examples are the scale of a horseshoe and
 the indicator of a spike. Continuous local variables take unconstrained values t on a lattice. A sum over the lattice is
 accurate to many digits (trapezoid rule for an analytic density). An indicator has two states. So p is a mixture of
 Gaussians. Integrals over u have formulas, and the density p, which may be infinite at 0, is never evaluated.
 
-A graph computes log p(t) + m f + ½ v f². At f = 0, its value and its derivatives in f are log p, m and v. The
-derivatives of these in hyperparameters are derivatives of log p, m and v.
+A graph computes log p(t) + m f + ½ v f². At f = 0, its value and its derivatives in f are log p, m and v. So the
+functions for derivatives in hyperparameters return the derivatives of log p, m and v.
 """
 
 from collections.abc import Collection
@@ -46,7 +46,7 @@ _LARGEST = 1e280  # Variances of components are clipped at this value.
 _END = 0.02  # The variance does not exist if rare components have more than this share of the second moment.
 _IMPOSSIBLE = -1e10  # Log density at values of density 0, for importance weights of draws.
 _PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
-_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # With long tails.
+_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # Infinite variance.
 _AROUND = np.linspace(-7.0, 7.0, 57)
 
 
@@ -184,7 +184,7 @@ class ScaleDensity(RowDensity):
         return found
 
     def nodes(self, places: Array) -> tuple[Array, Array]:
-        """Return unconstrained values (J, K) of lattice values, and the log Jacobian (K,)."""
+        """Return the unconstrained values for lattice values (J, K), in the same shape, and the log Jacobian (K,)."""
         nodes, slopes = places.copy(), np.zeros(places.shape[1])
         for j in np.flatnonzero(np.array(self.states) == ON_THE_LINE):
             nodes[j] = _UNIT * np.sinh(places[j])
@@ -192,7 +192,7 @@ class ScaleDensity(RowDensity):
         return nodes, slopes
 
     def slopes_of_components(self, parameters: Array) -> Array:
-        """Return derivatives in the parameters (p, ...) of log density, mean and variance, (p, 3, K, c)."""
+        """Return the derivatives (p, 3, K, c) of log density, mean and variance of components in p parameters."""
         own = self.components(parameters)
         unique = parameters[: len(self.learned), own.first]
         count, c = own.places.shape[1], unique.shape[1]

@@ -244,8 +244,8 @@ _LONGEST = 1100  # Largest number of doublings of a distance.
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 _FEWEST, _MOST = 32, 1024  # Smallest and largest number of quadrature nodes on each side of a mode.
 _MOST_COUNTS = 4096  # Largest number of counts of which each is a term of the sum.
-_EACH = 256.0  # If there are more counts, number of single terms on each side of the mode.
-_PANEL = 64  # Number of steps in each panel beyond these counts.
+_EACH = 256.0  # Number of counts on each side of the mode that are single terms, if there are more counts.
+_PANEL = 64  # Number of steps in each panel of counts that are not single terms.
 _PARTS = 8  # Number of blocks of counts, to save memory.
 # Largest relative change of an integral, when its nodes are doubled, that counts as converged.
 _INTEGRAL_TOLERANCE = 1e-7
@@ -259,7 +259,7 @@ _CONVERGED = 1e-6  # Largest relative change of an average that counts as conver
 _TINY = 1e-14  # Relative size of a term at an end of the range that counts as 0.
 _UNSEEN = 1e-6  # Largest share of extrapolated terms in an average.
 _STRAIGHT = 1e-5  # Largest change of slope at which a log moment counts as a straight line.
-_HUGE = 690.0  # An infinite moment beyond a log moment of this size is an overflow.
+_HUGE = 690.0  # An infinite moment counts as overflow if the preceding log moment exceeds this value.
 _ROWS = 64  # Number of rows in a block, if moments have no formulas.
 
 
@@ -269,8 +269,8 @@ def average_moments(
     """Return the mean of an observation and of its square, (2, m), averaged over normal latent values.
 
     The average is a sum over evenly spaced latent values, which converges fast. If a moment is not a number at a latent
-    value, it is extrapolated from smaller latent values. If the share of extrapolated terms is not negligible, the
-    average is NaN.
+    value, it is extrapolated from latent values nearer to the mean. If the share of extrapolated terms is not
+    negligible, the average is NaN.
 
     Parameters
     ----------
@@ -329,8 +329,8 @@ def _averaged(
 def _log_terms(z: Array, values: Array) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return log terms of sums (k, m), a mask of extrapolated terms, and a mask of infinite terms.
 
-    A log moment is extrapolated by a straight line from the last computed moments. If these lie on a straight line, the
-    extrapolation is exact, and is not in the mask.
+    A log moment is extrapolated by a straight line from the last finite log moments. If the finite log moments lie on a
+    straight line, the extrapolation is exact, and the mask leaves it out.
     """
     with np.errstate(all="ignore"):
         log = np.log(np.abs(values))
@@ -391,7 +391,7 @@ def _places(f: Array, round_off: bool) -> Array:
 
 
 def _mode(log_density: _LogDensity, places: Array, values: Array, round_off: bool) -> tuple[Array, Array]:
-    """Return the mode of an observation near the best of several places, and log p there, by golden sections."""
+    """Return the mode of an observation near the best of several places, and its log density, by golden sections."""
     at, columns, last = values.argmax(axis=0), np.arange(values.shape[1]), len(places) - 1
     low, high = (places[np.clip(at + step, 0, last), columns] for step in (-1, 1))
     best, top = places[at, columns], values[at, columns]
@@ -446,7 +446,7 @@ def _width(log_density: _LogDensity, mode: Array, top: Array) -> Array:
 def _tails(
     log_density: _LogDensity, mode: Array, top: Array, ends: tuple[Array, Array], round_off: bool
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Return ∫ p yᵏ dy (3, n) beyond the ends for a density with power tails, and a mask of infinite integrals.
+    """Return ∫ p yᵏ dy, k < 3, (3, n) beyond the ends for a density with power tails, and a mask of infinite integrals.
 
     An infinite integral is ∞. If the mean is a sum of ∞ and −∞, it is NaN.
     """

@@ -108,7 +108,7 @@ class JointRowDensity(RowDensity):
         return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
 
     def with_gradient(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return log density and gradient (1 + k, m) at latent values (k, m)."""
+        """Return the log density and its gradient, (1 + k, m), at latent values (k, m)."""
         return self._called(self._first_function, f, y, parameters)
 
     def hessian(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
@@ -276,7 +276,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
 
     @property
     def refused(self) -> str:
-        """Reason why EP does not fit the likelihood, with a remedy; empty if it does."""
+        """Reason why EP cannot fit the likelihood, with a remedy; empty if EP can fit it."""
         if self.density is None or self.joint.has_nodes:
             return ""
         names = ", ".join(map(repr, self.predictors))
@@ -345,7 +345,7 @@ class PredictorsLikelihood(UnivariateLikelihood):
         return np.clip(self._averaged(below, mean, cov)[0], 0.0, 1.0)
 
     def _averaged(self, values: Any, mean: Array, cov: Array) -> Array:
-        """Return averages (p, m) over normal latent values of functions (p, nodes · m) of latent values."""
+        """Return averages (p, m) of p functions over normal latent values. `values` evaluates them, (p, nodes · m)."""
         z, weights = _rule(mean.shape[1])
         root = covariance_root(cov)
         f = (mean + np.einsum("mij,dj->dmi", root, z)).reshape(-1, mean.shape[1]).T
@@ -374,7 +374,7 @@ SEVERAL_PREDICTORS = PredictorsLikelihood()
 
 @dataclass(frozen=True)
 class AnyPredictorsLikelihood(PredictorsLikelihood):
-    """Likelihood of one or several linear predictors, for a model in which another observed variable has several."""
+    """Likelihood of one or several linear predictors, for models where another observed variable has several."""
 
     fewest: ClassVar[int] = 1
 
@@ -411,7 +411,7 @@ class StackedPredictors(StackedLikelihood):
 
     @property
     def refused(self) -> str:
-        """Reason why EP does not fit the likelihoods, with a remedy; empty if it does."""
+        """Reason why EP cannot fit the likelihoods, with a remedy; empty if EP can fit them."""
         return next(filter(None, (part.refused for part in self.parts)), "")
 
     def check_functions(self, n_functions: int) -> None:

@@ -1,4 +1,4 @@
-"""Prior of an effect u that is not normal, as a factor p(u) / N(u | base): one row of EP.
+"""Prior of an effect u that is not normal, as a factor p(u) / N(u | base), which is one row for EP.
 
 A normal prior, the base, replaces the prior p of an effect u, and the factor of a row restores p. The base does not
 depend on hyperparameters. The base times the site of the row is the Gaussian approximation of p. So the fixed point of
@@ -55,7 +55,7 @@ _NEAR = np.arange(-9.0, 9.1, 1.5)  # Ends of cells around the cavity mean, in st
 # Ends of cells on each side of a centre, in deviations of the base.
 _STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]
 _FLAT = 0.01  # Neighbouring cells are merged if the log integrand changes by less than this at their ends.
-# If the log integrand rises at its last end, and is not this much below its maximum there, the integral is infinite.
+# The integral is infinite if the log integrand rises towards an outermost end that is less than this below the maximum.
 _NO_TAIL = 30.0
 _NO_VARIANCE = -3.01  # A power tail with at least this exponent has no variance.
 _IMPOSSIBLE = -1e10  # Log density outside the support, for importance weights of draws.
@@ -97,7 +97,7 @@ class EffectPriors(NamedTuple):
         return self.parameters[_OWN + self.centres :]
 
     def columns(self) -> Array:
-        """Return the columns (q, n) that the log density of the effects is a function of."""
+        """Return the parts (q, n) of the log density that do not depend on the values of the effects."""
         return self.density.columns(np.zeros(self.parameters.shape[1]), self.own)
 
 
@@ -145,7 +145,7 @@ def _legendre() -> tuple[Array, Array]:
 def relative_cavity(
     base_mean: Array, base: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-    """Return the cavity over its base as exp(constant + slope d − ½ precision d²) of the deviation d from its mean.
+    """Return the ratio of cavity to base as exp(constant + slope d − ½ precision d²), with d = u − cavity mean.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def relative_cavity(
     -------
     precision, slope, constant : array (n,)
     alone : array (n,)
-        Mask of effects without information in the cavity. Far tails, where rounding dominates, are dropped there.
+        Mask of effects without information in the cavity. Callers set their terms to 0, which are only rounding.
     """
     precision = (base - variance) / (variance * base)
     slope = (mean - base_mean) / base
@@ -233,7 +233,7 @@ class _Integrand(NamedTuple):
         for always in (*(prior.places - mean), low, high):
             kept |= ends == always
         kept[1:] &= np.diff(ends, axis=0) > 0.0
-        # Ends double in distance from a centre. So each sequence of ends has a member between the last two.
+        # Distances of ends from a centre double. So the end `before` places further inside has half the distance.
         fall = np.log(2.0) * _NO_VARIANCE
         before = len(ladders)
         tails = height[0] - height[before], height[-1] - height[-1 - before]
@@ -432,7 +432,7 @@ class _Computations:
         out[self._first :] = own
 
     def average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write derivatives of h. The derivative in a bound is plus or minus the tilted density at the bound."""
+        """Write derivatives of log_z in the parameters. For a bound it is plus or minus the tilted density there."""
         out[:] = 0.0
         with np.errstate(all="ignore"):
             prior = self._of(parameters)

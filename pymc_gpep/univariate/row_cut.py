@@ -4,7 +4,7 @@ The graph is read from its result back to the arrays that vary, such as latent v
 graph that does not depend on these arrays becomes an input with one number for each row.
 
 For incomplete gamma and beta functions, PyTensor's derivatives in the shapes are loops over a series for each number.
-They have no further derivatives. `row_derivatives` replaces them by finite differences.
+These loops cannot be differentiated again. `row_derivatives` replaces them by finite differences.
 
 `compiled_rows` turns a graph of elementwise operations into a sequence of NumPy calls. An average over latent values
 calls a density about thirty times with few numbers, so that PyTensor's checks would take most of the time.
@@ -45,7 +45,7 @@ _MOST = 64  # Largest number of entries that a part has in each row, such as wei
 
 
 class RowsMixedError(Exception):
-    """An operation makes a row depend on other rows, or may make it so.
+    """An operation makes a row depend on other rows, or may do so.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class RowCut:
         }
 
     def through(self, output: TensorVariable) -> TensorVariable:
-        """Return the vector that replaces a variable with one number for each row.
+        """Return the vector that replaces the variable `output`, which has one number for each row.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class RowCut:
             raise RowsMixedError(node)
         if axes:
             return axes.pop()
-        # Data with one number for each row replace a single number for all rows.
+        # Moving inputs have one number for all rows. Other inputs may have an axis with one number for each row.
         rows = [
             i
             for i in range(node.outputs[0].type.ndim)
@@ -437,7 +437,7 @@ type _Step = tuple[Callable[..., Any], list[int], int]
 
 
 def compiled_rows(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., list[Array]]:
-    """Return a function of arrays in the dtypes of the inputs. It suppresses NumPy's warnings."""
+    """Return a function that computes `outputs` from arrays in the dtypes of `inputs`, without NumPy's warnings."""
     function = interpreted(inputs, outputs)
     function.trust_input = True
     graph = function.maker.fgraph
@@ -482,9 +482,9 @@ def _call(node: Apply) -> Callable[..., Any]:
     return shuffled
 
 
-_STEP = 0.02  # Step of a latent value. If shapes depend on the latent value, it is a logarithm or a logit.
-_SIDE = 4  # Number of steps on each side.
-_PART = 1e-4  # Relative step of a parameter.
+_STEP = 0.02  # Finite-difference step of a latent value, on the scale of a logarithm or a logit.
+_SIDE = 4  # Number of finite-difference steps on each side.
+_PART = 1e-4  # Relative finite-difference step of a parameter.
 
 
 def stable(output: TensorVariable) -> TensorVariable:
@@ -494,7 +494,7 @@ def stable(output: TensorVariable) -> TensorVariable:
 
 
 def row_derivatives(value: TensorVariable, by: TensorVariable, count: int) -> list[TensorVariable]:
-    """Return `value` (n,) and its derivatives in `by` (n,), `count` graphs. Row i depends on row i of `by` alone."""
+    """Return `value` (n,) and its first count − 1 derivatives in `by` (n,). Row i depends on row i of `by` alone."""
     found = [value.astype("float64")]
     while len(found) < count and (slope := _exact(found[-1], by)) is not None:
         found.append(slope)
