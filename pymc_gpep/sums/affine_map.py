@@ -1,8 +1,8 @@
 """Expressions of a model as t + T z + Σ A g, with standard normals z, and values g of separate processes.
 
-T is a graph, or its entries are computed from values of the expressions along few directions, called probes. Three
-probes identify a value that depends on a single coefficient, among many coefficients. Probes of random subsets of
-coefficients identify values that depend on a few coefficients. Each remaining coefficient needs a separate probe.
+T is a graph, or its entries are computed from values of the expressions along few directions of z, called probes. If a
+value depends on a single entry of z, three probes find this entry and its coefficient. Probes of random subsets of z
+find the coefficients of values that depend on a few entries. Each remaining entry of z needs a separate probe.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ _ONE_BY_ONE = 64
 _PARTS = 8
 # Number of random splits. A value with four coefficients remains unidentified once in ten million times.
 _ROUNDS = 30
-# Largest share of values that may remain after a split: it is 0.12 for two coefficients, 0.59 for four, 0.79 for five.
+# Largest share of unidentified values after a split. It is 0.12 for two coefficients, 0.59 for four, 0.79 for five.
 _TOO_MANY = 0.7
 # Largest length of a last axis of which a value may use several entries.
 _SIDE_BY_SIDE = 8
@@ -361,7 +361,7 @@ def at_inputs(
 
     `axis` returns the axis of rows of an expression. `what` is the name of the expressions in messages, a plural. `gps`
     are the makers of the processes `moved`. A CannotSplitError is raised if an expression cannot be computed at x. A
-    ValueError is raised if it combines rows of a process.
+    ValueError is raised if an expression combines rows of a process.
     """
     makers = {gp.f: gp for gp in gps or () if getattr(gp, "f", None) is not None}
     sums = MovedSum(own, moved, prior.model.basic_RVs, x)

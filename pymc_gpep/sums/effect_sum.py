@@ -442,7 +442,7 @@ class EffectSum(LatentPrior):
     def variables_at_new_rows(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
     ) -> Callable[[PointType], AffineValues]:
-        """Return a function for variables at new inputs x of the processes and at new data."""
+        """Return a function that computes variables at new inputs x of the processes and at new data."""
 
     def without_means(self) -> GPModel:
         """Return the Gaussian processes of the latent functions with mean 0."""

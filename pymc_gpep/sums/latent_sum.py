@@ -82,7 +82,7 @@ class EffectsInMeans(PriorAtNewRows):
 class EffectsAtNewRows(AtNewData):
     """Variables of a model at new data, as functions of the hyperparameters.
 
-    At new inputs, a Gaussian process g = L z is k*ᵀL⁻ᵀz plus noise.
+    A Gaussian process is L z at its inputs in the model, and k*ᵀL⁻ᵀz plus noise at new inputs.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class EffectsAtNewRows(AtNewData):
     def _inputs_by(
         self, x: ArrayLike, behind: list[LatentGP], known: Mapping[str, SharedVariable], given: dict[str, Any]
     ) -> Array | None:
-        """Enter new inputs as data of the model. Return inputs that are not data; None if they are data."""
+        """Store new inputs in `given` if they are data of the model, and return None; else return them as an array."""
         if not behind:
             raise ValueError(
                 f"{self._called} depend on no Gaussian process. Give data={{...}} in place of Xnew, and declare the "

@@ -79,7 +79,7 @@ def computed_indices(variable: Variable, outputs: Sequence[TensorVariable]) -> l
 def outside_levels(
     given: Mapping[SharedVariable, NDArray[Any]], outputs: Sequence[TensorVariable], data: Mapping[Variable, Variable]
 ) -> dict[SharedVariable, tuple[NDArray[np.bool_], int]]:
-    """Return masks of new values that are out of range as an index, and the number of levels, by data.
+    """Return for each index with new values out of range: the mask of these values, and the number of levels.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bo
 
 
 def used_beside(variable: Variable, outputs: Sequence[TensorVariable], targets: Collection[Variable]) -> bool:
-    """Return whether outputs also depend on target variables other than through an index of data."""
+    """Return whether outputs depend on target variables other than by entries that the index `variable` selects."""
     pending: list[Variable] = list(outputs)
     seen: set[Variable] = set()
     while pending:
@@ -222,9 +222,9 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
     name : str
         Name of the data that are the index of levels.
     mean : array (L,)
-        Means of the number of each level, for at least two levels.
+        Prior means of the numbers `of_each_level`, for at least two levels.
     rows : Entries
-        Coefficients (L, q) of these numbers.
+        Coefficients (L, q) of standard normals in these numbers.
 
     Returns
     -------
@@ -253,7 +253,7 @@ def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
 
 
 def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorVariable, q: int) -> NDArray[np.int64]:
-    """Return (q,): 0 for standard normals of variables in `number` with an axis of length 1, else −1."""
+    """Return `owners_of` an index with one level: 0 for variables in `number` with an axis of length 1, else −1."""
     owners = np.full(q, -1)
     behind = set(ancestors([number]))
     for variable, own in places.items():
@@ -483,7 +483,7 @@ class DataBehind:
         return {self._n_rows, *(len(each) for each in self.fitted.values() if each.ndim), *coords, *static}
 
     def free_length(self, m: int) -> int:
-        """Return the smallest number ≥ m that is not the length of an axis in the fit, so that fixed axes fail."""
+        """Return the smallest number ≥ m that is not an axis length in the fit, so that fixed axes raise errors."""
         return next(length for length in range(m, m + len(self._lengths) + 1) if length not in self._lengths)
 
     def symbols(self, names: Sequence[str]) -> dict[str, TensorVariable]:

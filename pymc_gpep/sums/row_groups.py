@@ -185,7 +185,7 @@ class RowsOfGraph(Walk):
         return super()._make(variable, roles)
 
     def _of_data(self, variable: TensorVariable, roles: tuple[Role | None, ...]) -> TensorVariable:
-        """Return data at rows. A matrix over pairs of rows is replaced by its inputs, to avoid rounding errors."""
+        """Return data at rows. A matrix over pairs of rows is rebuilt from its inputs, to avoid rounding errors."""
         axes = [i for i, role in enumerate(roles) if role]
         if len(axes) > 1 and variable.owner is not None:
             try:
@@ -258,7 +258,7 @@ class RowsOfGraph(Walk):
         return cast(TensorVariable, pt.join(axis, *made))
 
     def _of_sparse(self, op: Any, matrix: Variable, other: Variable) -> TensorVariable:
-        """Return the product of a sparse matrix of data and a variable, where the matrix has one row for each row."""
+        """Return the product of a sparse matrix of data, with a matrix row for each row of the fit, and a variable."""
         value = sp.csr_matrix(self._value_of_sparse(matrix))
         if value.shape[0] != self._n:
             raise CannotSplitError(f"has {value.shape[0]} numbers for {self._n} rows")
@@ -319,13 +319,13 @@ class RowsOfGraph(Walk):
 _POINTS = 5  # Number of random points at which coefficients of rows are compared.
 _FEWEST_FINITE = 3  # Smallest number of points at which coefficients must be finite.
 _DISTANCE = 1.0  # Standard deviation of the points about the initial point, in unconstrained coordinates.
-_WASTE = 20  # Largest ratio of a table's size to the size of its factors.
-_SMALL = 1_000_000  # Size of a table up to which the ratio is ignored.
+_WASTE = 20  # Largest ratio of the number of parameters of groups to the number of parameters of rows.
+_SMALL = 1_000_000  # Number of parameters of groups up to which the ratio is ignored.
 
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:
-    """Groups of rows with equal latent values, and their points.
+    """Groups of rows with equal latent values, and the likelihood with one point for each group.
 
     Attributes
     ----------

@@ -267,7 +267,7 @@ class PartsMap:
             def by_numbers(x: TensorVariable, g: Any) -> list[TensorVariable]:
                 """Return the argument as a function of the entries of all parts, (r,)."""
                 places = zip(self._places, of_parts, pairwise(ends), strict=True)
-                # Shapes may depend on integrated variables, whose values they ignore.
+                # Shapes in the graph may depend on integrated variables, but not on their values.
                 made = {v: pt.zeros(v.type.shape, v.dtype) for v in self._prior.sources if None not in v.type.shape}
                 made |= {each: x[slice(*own)].reshape(shape).astype(each.dtype) for each, shape, own in places}
                 return graph_replace([self._linear], kept_random([self._linear]) | made, strict=False)

@@ -201,7 +201,7 @@ class NewLevels:
     def _placed(
         self, point: PointType, x: NewData, without: NewData | None = None
     ) -> tuple[NewData, NDArray[np.bool_]]:
-        """Return rows with placeholders that differ from `without`, and a mask of rows with too few levels.
+        """Return rows with placeholders other than the levels in `without`, and a mask of rows with too few levels.
 
         In a row each new level of a variable has a separate placeholder, which is not the level of any other index.
         """
@@ -297,11 +297,11 @@ class _AtRows(NamedTuple):
 
 
 class AtNewData:
-    """Expressions at new data as functions of the numbers that represent a sum."""
+    """Expressions of a sum at new data, as functions of standard normals or of coefficients in their place."""
 
     @property
     def _size(self) -> int | None:
-        """Number of numbers that replace the standard normals; None if all standard normals are used."""
+        """Number of coefficients in place of the standard normals; None if the standard normals are used."""
         return None
 
     @property
@@ -526,7 +526,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[list[PriorAtNewRows], _AtRows, Array]:
-        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) without new levels.
+        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) with 0 for new levels.
 
         The result may have additional rows at the end.
         """
@@ -608,7 +608,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
                 )
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return a function for the argument at new inputs, given centred values of all processes there."""
+        """Return a function that computes the argument at new inputs from centred values of all processes at these."""
         axis, own = self._argument.ndim - 1 - self._prior.by_class, self.behind.fitted[XNEW]
         what, outputs, moved = "Latent functions", [self._argument], self._processes
         try:
