@@ -186,7 +186,7 @@ class Gaussians:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
-        """Make the variables with the fewest entries hyperparameters. An operation is then affine in other variables.
+        """Make the side of an operation with the fewest entries hyperparameters, so that it is affine in other sides.
 
         If two sides of the operation have the same number of entries, the first is chosen, and the choice is ambiguous.
         For an ambiguous choice, return a description and the name of each variable.
@@ -299,7 +299,7 @@ def _words(error: NotAffineError) -> str:
 _EIGENVALUE_ROUNDING = 1e-6
 # Largest size of a matrix whose eigenvalues are computed for a message.
 _LARGEST = 2000
-# Relative errors of squared distances from which on a message names the inputs, and a warning is given.
+# Relative errors of squared distances above which a message names the inputs, and above which a fit warns.
 _NAMED, LOST = 1e-9, 1e-7
 _EPSILON = float(np.finfo(np.float64).eps)
 _CONSTANT = 1e-13  # Relative spread of a column below which it counts as constant.

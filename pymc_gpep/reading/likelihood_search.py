@@ -133,7 +133,7 @@ def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None
 
 
 class _Parameters:
-    """Rewriter that gives parameters of observed variables one axis of rows, with links after selections of rows.
+    """Rewriter that gives parameters of observed variables one axis of rows, with links moved behind row selections.
 
     Parameters
     ----------
@@ -372,7 +372,7 @@ def _arrays_of(variable: TensorVariable, model: pm.Model) -> list[TensorVariable
 
 
 def _with_data(array: TensorVariable, data: Mapping[Variable, Variable]) -> TensorVariable:
-    """Return a random variable with data in its parameters replaced. Random variables that it depends on do not change.
+    """Return a random variable with data in its parameters replaced. Other random variables do not change.
 
     A ValueError is raised if lengths of the data do not match each other.
     """
@@ -418,7 +418,7 @@ class FoundLikelihood(NamedTuple):
 
 
 def find_likelihoods(model: pm.Model, name: str | None, gaussian: Set[Variable]) -> list[FoundLikelihood]:
-    """Return the readable likelihoods, or that of the variable `name`; `gaussian` may be integrated out.
+    """Return all readable likelihoods, or the likelihood `name`. Variables in `gaussian` may be integrated out.
 
     Raises
     ------
@@ -482,7 +482,7 @@ def _other_readings(
     for rv in variables:
         whole = missing[rv].whole if rv in missing else rv
         several = [each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS if each.may_be(whole)]
-        # The numbers 0 and 1 are numbers of successes.
+        # Bernoulli values are read as numbers of successes.
         if any(several) and not isinstance(whole.owner.op, BernoulliRV):
             continue
         if _truncates(whole, latents | processes):  # The density is not differentiable in the Gaussian variables.
@@ -501,7 +501,7 @@ def _first_reading(
 ) -> FoundLikelihood | None:
     """Return the first likelihood that can read a random variable; None if no likelihood can."""
     for likelihood in LIKELIHOODS:
-        # If the variable has more axes than its parameters, PyMC adds axes to the parameters.
+        # PyMC may broadcast parameters to a variable with more axes than the likelihood reads.
         if rv.ndim > likelihood.observed_axes:
             continue
         if (reading := read_response(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:

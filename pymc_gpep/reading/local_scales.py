@@ -45,7 +45,7 @@ WIDTH = 4.0
 """Deviation of the base at the initial point, divided by a deviation that few components exceed."""
 # Largest number of local variables of an effect: with a density, and including indicators.
 _WITH_A_DENSITY, _AT_ALL = 2, 3
-_SHARE = 0.8  # Probability of the components that do not exceed this deviation.
+_SHARE = 0.8  # Prior probability of components whose deviations do not exceed the base's deviation / WIDTH.
 
 
 class _Scaled(NamedTuple):
@@ -115,7 +115,7 @@ def _scaled_effects(model: pm.Model, asked: Collection[str]) -> Iterator[_Scaled
 
 
 def _is_named(u: TensorVariable, best: _Scaled, model: pm.Model) -> bool:
-    """Return whether a function of an effect has a name, and depends on no other normal variable."""
+    """Return whether u has a name, unlike the best effect so far, and depends on no other normal variable."""
     if _name_of(u, model) is None or _name_of(best.effect, model) is not None:
         return False
     behind = set(ancestors([u])) - {best.normal, *best.locals}
@@ -138,7 +138,7 @@ def _elementwise(z: TensorVariable, model: pm.Model) -> list[TensorVariable]:
 
 
 def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
-    """Return the inputs of all terms of the log density that are not in a group."""
+    """Return the inputs of all terms of the log density, except terms of variables in `group`."""
     inputs = [each for rv in model.basic_RVs if rv not in group for each in rv.owner.inputs]
     return [*(each for each in inputs if not isinstance(each.type, RandomType)), *model.potentials]
 
@@ -146,7 +146,7 @@ def _terms(model: pm.Model, group: Collection[Variable]) -> list[Variable]:
 def _locals_of(
     u: TensorVariable, z: TensorVariable, model: pm.Model, asked: Collection[str], used: Collection[Variable]
 ) -> list[TensorVariable]:
-    """Return the local variables of an effect, on which nothing but the effect depends."""
+    """Return the local variables of an effect: variables on which only this effect depends."""
     shape, size = known_shape(z), int(np.prod(cast(tuple[int, ...], known_shape(z))))
     behind = set(ancestors([u]))
     group = [
@@ -339,7 +339,7 @@ def _base(density: ScaleDensity, parts: TensorVariable, model: pm.Model) -> tupl
 
 
 def _name(given: _Scaled, moved: bool, model: pm.Model) -> str:
-    """Return the name of the new effect: that of the effect, or of a Deterministic with its values."""
+    """Return the name of the new effect: the name of z, or of a Deterministic with the values of u."""
     u, z, _ = given
     if moved:
         return f"{z.name}_deviation"

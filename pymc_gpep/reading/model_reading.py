@@ -516,7 +516,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # Fields need no matrix roots, and have the same number of entries.
+        if not by_class:  # Fields need no matrix roots. Their vectors are as long as z.
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:
@@ -528,7 +528,7 @@ class _Numbers:
         rng = np.random.default_rng(SEED)
         self._noise = rng.standard_normal(part.n_plain)
         begun = [self._affine.at(start, normals, self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
-        # A coefficient that is 0 at this point is 0 at all points.
+        # A coefficient that is 0 at this random point is 0 at all points.
         self._point = self._affine.functions.nearby(rng)
         (self._centre,) = self._affine.at(self._point, np.zeros(part.n_plain), self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1

@@ -84,8 +84,8 @@ def read_with_priors(
     hyperparameters : sequence of str
         Names of variables that must be hyperparameters.
     bounds : bool
-        Whether priors with bounds become rows, and scales of single effects are integrated out. Otherwise uniform
-        effects have a flat prior without bounds, and these scales are hyperparameters.
+        Whether priors with bounds become rows, and local scales are integrated out. Otherwise uniform effects have a
+        flat prior without bounds, and local scales are hyperparameters.
     """
     if not bounds:
         return _read_effects(model, read, likelihood, hyperparameters, bounds=False)
@@ -139,7 +139,7 @@ def _read_sums(
 
 
 def _have_one_shape(model: pm.Model) -> bool:
-    """Return whether a normal vector has the shape of another free variable, or an indicator that of any variable."""
+    """Return whether a normal variable has the shape of another free vector or indicator, as with local scales."""
     every = [(rv, known_shape(rv)) for rv in model.free_RVs if rv.ndim < 2]
     others = [shape for rv, shape in every if rv.ndim or np.dtype(rv.dtype).kind != "f"]
     return any(others.count(shape) > (rv.ndim > 0) for rv, shape in every if isinstance(rv.owner.op, NormalRV))
@@ -218,7 +218,7 @@ def effects_of(read: GPClassifier, likelihood: str | None, asked: Collection[str
     prior, model = read.prior, read.model
     if not isinstance(prior, LatentSum):
         return _Effects([])
-    # With an integrated intercept, the factors of effects might be read as an exposure.
+    # With an integrated intercept, the reader may take other factors exp(effect) of a rate for an exposure.
     behind = set(ancestors([*prior.predictor, read.parameters], blockers=prior.integrated))
     found = [rv for rv in prior.hyperparameters if rv in behind and rv.name not in asked and _may_be(rv, model)]
     scales = [scale for each in prior.recipes.values() for scale in each.scales]
@@ -247,7 +247,7 @@ def effects_alone(model: pm.Model, likelihood: str | None, asked: Collection[str
 def _read_in(
     model: pm.Model, likelihood: str | None, found: list[TensorVariable], sources: Collection[Variable]
 ) -> _Effects:
-    """Return the variables in which, with the normal `sources`, the arguments of the likelihoods are affine."""
+    """Return the variables in which, together with normal `sources`, the arguments of likelihoods are affine."""
     by_class = False
     while found:
         try:
@@ -284,7 +284,7 @@ def _affine(
     arguments: Sequence[Variable],
     needed: Sequence[Variable],
 ) -> list[TensorVariable]:
-    """Return the variables in which, with `others`, arguments are affine, and on which nothing else depends."""
+    """Return the variables on which no expression in `needed` depends, and in which `arguments` are affine."""
     left = set(found)
     while left:
         affinity = Affinity(frozenset({*left, *others}))

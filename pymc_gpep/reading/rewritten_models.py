@@ -6,7 +6,7 @@ Given its start the series is Gaussian, so all later values are integrated out.
 Marginalised processes become latent values with normal noise. For `pm.gp.Marginal` and `pm.gp.MarginalKron`, PyMC
 observes a multivariate normal variable with the covariance K + D of process and noise. The rewritten model has latent
 values with the covariance K, and normal observations. For `pm.gp.MarginalApprox`, PyMC has a potential with a low-rank
-covariance AᵀA in place of K. The latent values are then Aᵀu.
+covariance AᵀA in place of K. The latent values are then Aᵀu with standard normals u.
 
 An observed `pm.AR` or `pm.GaussianRandomWalk` becomes a regression of each value on earlier values. An observed vector
 with correlated noise becomes a regression of each entry on earlier entries. For a covariance L Lᵀ the entries have the
@@ -93,7 +93,7 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
         corrected[intercept], shift = _corrected(own[intercept], means, slopes)
         graph.replace(own[intercept], corrected[intercept] + shift, import_missing=True)
     remade = rebuilt(model, dict(zip(given, graph.outputs, strict=True)) | corrected)
-    # Place them after the variables that they depend on.
+    # Place corrected intercepts after the slopes, on which they depend.
     remade.free_RVs.sort(key=set(corrected.values()).__contains__)
     return remade
 
@@ -473,7 +473,7 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
         The model itself without such a potential. Otherwise a new model with the same log density, which shares data
         and coords with `model`.
     """
-    # These likelihoods need a single observed variable.
+    # Likelihoods with several latent functions need a model with a single observed variable.
     by_class = [each for each in LIKELIHOODS if each.function_axis]
     if not model.potentials or any(each.may_be(rv) for rv in model.observed_RVs for each in by_class):
         return model
@@ -537,7 +537,7 @@ def _rows(potential: TensorVariable, sources: frozenset[Variable], stop: Collect
 def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[TensorVariable]:
     """Yield arrays whose entries add up to a potential. Factors without `sources` are moved into the sums."""
     node = value.owner
-    # A product of two vectors is an entry of a matrix product.
+    # PyTensor computes a product of two vectors as a matrix product of shape (1, 1), and removes its axes.
     while node is not None and isinstance(node.op, ViewOp | DimShuffle) and all(value.type.broadcastable):
         value = cast(TensorVariable, node.inputs[0])
         node = value.owner
@@ -566,7 +566,7 @@ def _summands(value: TensorVariable, sources: frozenset[Variable]) -> Iterator[T
         left, right = inputs
         yield left.dimshuffle(1) * right.dimshuffle(0)
     elif value.ndim == 0 and is_elementwise(value, TrueDiv):
-        # A mean divides by a length. If the length's graph is not constant, the graph has copies of variables.
+        # A mean divides by a length. The length's graph has copies of variables, so fold it to a constant.
         (folded,) = constant_fold([inputs[1]], raise_not_constant=False)
         divisor = inputs[1] if isinstance(folded, Variable) else folded
         if not sources.isdisjoint(ancestors([divisor] if isinstance(divisor, Variable) else [])):
