@@ -29,8 +29,8 @@ from pymc_gpep.sums.effects_of_rows import EffectsOfRows
 from pymc_gpep.sums.latent_sum import LatentSum, SumInForm
 from pymc_gpep.sums.sum_values import SumVariables
 
-# Standard deviation of the normal prior that replaces a flat prior, of a coefficient times the root mean square of its
-# column.
+# Standard deviation of the normal prior in place of a flat prior, for the product of a coefficient and the root mean
+# square of its column.
 _WIDE = 1024.0
 _ALL_ROWS = 'Methods on all rows together, "ep", "laplace", "kl", "nested_ep" and similar methods,'
 

@@ -71,7 +71,7 @@ class MomentFunctions:
     values : sequence of Variable
         Symbols of the hyperparameters.
     graphs : sequence of TensorVariable
-        Graphs from `moment_graphs`, in terms of the hyperparameters and of the symbols that follow.
+        Graphs from `moment_graphs`, in terms of the hyperparameters and of `numbers`, `z` and `x`.
     numbers : sequence of TensorVariable
     z, x : TensorVariable
     compile_kwargs : dict
@@ -100,7 +100,7 @@ class MomentFunctions:
     def _slopes(self, inputs: Sequence[Variable], outputs: Sequence[TensorVariable]) -> Any:
         """Return the function of further inputs and of derivatives with respect to `outputs`.
 
-        Its results are derivatives in the hyperparameters, flat, in z, and in the continuous numbers.
+        Its results are derivatives in the hyperparameters (one vector), in z, and in the continuous numbers.
         """
         bars, slopes = pulled_back(outputs, [*self._values, self._z, *_continuous(self._numbers)])
         count = len(self._values)
@@ -187,7 +187,7 @@ class OwnNumbers:
         return [list(found[k * count : (k + 1) * count]) for k in range(len(self.graphs))]
 
     def pulled(self, values: Sequence[Array], bars: Mapping[int, Sequence[Array]]) -> Array | float:
-        """Return derivatives in the hyperparameters, flat, given derivatives in the numbers of some priors."""
+        """Return derivatives in the hyperparameters, as one vector, given derivatives in the numbers of some priors."""
         if not _continuous(self.graphs[0]) or not self._values:
             return 0.0
         nothing = [0.0 * each for each in next(iter(bars.values()))]
@@ -384,7 +384,7 @@ class InducingBlocks:
         return [np.asarray(point[name]) for name in self._names]
 
     def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], Group, Array]]:
-        """Yield moment functions, values of their first inputs, the latent functions, and z of each of the q groups."""
+        """Yield for each of the q groups its moment functions, values of their first inputs, the group, and its z."""
         numbers = self._moments.numbers(values)
         for group in grouped(self._alike, len(z)):
             k = group.functions[0]
@@ -407,7 +407,7 @@ class InducingBlocks:
         return Block(np.stack(cross), np.stack(variance), mean, *map(np.stack, effects))
 
     def inducing_slopes(self, point: PointType, z: Array, bar: Array) -> tuple[Array, Array]:
-        """Return derivatives in unconstrained hyperparameters, flat, and in z, given derivatives in `inducing`."""
+        """Return derivatives in the hyperparameters (one vector) and in z, given derivatives in `inducing`."""
         values = self._values(point)
         parts = self._parts(values, z)
         return self._summed(
@@ -427,7 +427,7 @@ class InducingBlocks:
         return self._summed(values, z, found)
 
     def _summed(self, values: Sequence[Array], z: Array, found: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and in z, given derivatives of each group in these and its numbers."""
+        """Sum the groups' derivatives in hyperparameters, z and numbers to derivatives in hyperparameters and in z."""
         of_values = np.sum([slopes[0] for slopes in found], axis=0)
         of_z = np.stack([slopes[1] for slopes in found])
         of_numbers: dict[int, list[Array]] = {}
@@ -474,7 +474,7 @@ class PriorAt:
         return self._blocks.block_slopes(self.point, self.z, self._blocks.rows.inputs(rows), bars)
 
     def row_slopes(self, found: Iterable[Bars]) -> tuple[Array, ...]:
-        """Return the sums over blocks of `slopes`, and of the products W̄ Wᵀ."""
+        """Return the sums over blocks of rows of `slopes`, and of the matrix products in `found`."""
         total: tuple[Array, ...] = ()
         for rows, bars, product in found:
             own = (*self.slopes(rows, bars), product)
@@ -482,7 +482,7 @@ class PriorAt:
         return total
 
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
-        """Return derivatives in hyperparameters and in z, given these in the covariance of the inducing values."""
+        """Return derivatives in hyperparameters and in z, given derivatives in the covariance of inducing values."""
         return self._blocks.inducing_slopes(self.point, self.z, bar)
 
 

@@ -1,7 +1,7 @@
 """A sum of a nearest-neighbour Gaussian process and effects, in coordinates with a sparse precision.
 
-Coordinates of the process are its values at distinct inputs, its places. Places have an order. The prior of a value is
-its regression on values at neighbours, which are earlier places (Vecchia 1988). Rows at the same place have the same
+Coordinates of the process are its values at distinct inputs, called places. Places have an order. The prior of a value
+is its regression on values at neighbours, which are earlier places (Vecchia 1988). Rows at the same place have the same
 value.
 """
 
@@ -63,7 +63,7 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
     sets : NeighbourSets
         Neighbours of each place.
     choice : NeighbourChoice
-        Chooses neighbours at a point of the hyperparameters.
+        Object that chooses neighbours at a point of the hyperparameters.
     """
 
     neighbours: int = 0
@@ -179,7 +179,7 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
     # New data.
 
     def regressions(self, point: PointType, x: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Return b (s, m), d (s,) and coordinates of neighbours (s, m) for the process at new inputs (s, d)."""
+        """Return coefficients (s, m), residual variances (s,) and neighbours (s, m) of a process at inputs (s, d)."""
         assert self.choice is not None
         assert self.sets is not None
         places, p = np.concatenate([self.ordered, x - self.centre]), len(self.ordered)
@@ -238,7 +238,7 @@ class NeighboursAtNewRows(PrecisionAtNewRows):
     _prior: NeighbourSum
 
     def _process_at(self, point: PointType, x: NewData | RowsOfData) -> tuple[Array, Array, NDArray[np.int64]] | None:
-        """Return coefficients (m,) of a process, its new places (s, d), and the place of each row (m,); else None."""
+        """Return coefficients (m,), new places (s, d), and places of rows (m,); None if no process is at new inputs."""
         if isinstance(x, RowsOfData) or not self._moved(x.names):
             return None
         x = self._resolved(point, x)

@@ -1,11 +1,11 @@
 """Sums of effects with a sparse precision: prior, variables, and new rows.
 
-Each variable is an affine function t + T x of coordinates x. They have a sparse precision (`Field`), or are standard
-normals. Coefficients of rows, moments, draws and new rows are in terms of x.
+Each variable is an affine function t + T x of coordinates x. The coordinates have a sparse precision (`Field`), or are
+standard normals. Coefficients of rows, moments, draws and new rows are in terms of x.
 
-The sparsity pattern of T is found at one point of the hyperparameters. Later, coordinates that do not occur in a common
-row are moved together (Curtis, Powell and Reid 1974). Then the number of evaluations is about the number of
-coefficients of a row. If it is larger, slopes along a few random directions determine the few coefficients of each row.
+The sparsity pattern of T is found at one point of the hyperparameters. At other points, coordinates without a common
+row are moved together (Curtis, Powell and Reid 1974). This mostly takes as many evaluations as a row has coefficients.
+If it takes more, slopes along a few random directions determine the few coefficients of each row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ from pymc_gpep.sums.new_data import NOT_ALIKE, NewData, RowsOfData
 from pymc_gpep.sums.sum_at_new_rows import ARGUMENT, SumAtNewRows
 from pymc_gpep.sums.sum_values import SumVariables
 
-# Largest number of coefficients of a value that random directions are used for.
+# Largest number of coefficients of a value for which random directions are used.
 _MOST_COEFFICIENTS = 8
 
 

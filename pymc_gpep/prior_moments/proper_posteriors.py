@@ -1,14 +1,14 @@
 """Errors for models whose posterior is improper because the data do not determine flat coefficients.
 
-Let A (n, p) be the columns of the coefficients with a flat prior. The likelihood of a row falls to 0 on both sides of
-its latent value, on one side, or on neither side. The posterior is improper if columns of A are dependent. It is also
-improper if there is a direction δ along which no row's likelihood falls. Then aᵀδ is 0 for rows that fall on both
-sides, and has one sign for rows that fall on one side. Such binary data are called separated (Albert and Anderson
-1984). Effects with a proper prior have no influence. The direction is found by linear programmes with few rows at a
-time.
+Let A (n, p) be the columns of the coefficients with a flat prior, with rows aᵀ. The likelihood of a row may fall to 0
+for large and for small latent values, on one of these sides, or on neither side. The posterior is improper if columns
+of A are dependent. It is also improper if there is a direction δ along which no row's likelihood falls. Then aᵀδ is 0
+for rows that fall on both sides, and has one sign for rows that fall on one side. Such binary data are called separated
+(Albert and Anderson 1984). Effects with a proper prior have no influence. The direction is found by linear programmes
+with few rows at a time.
 
-Hyperparameters with a flat prior that shift prior means are also such coefficients, which a fit keeps at their maximum.
-Along such a direction the likelihood has no maximum, or no unique maximum.
+A fit keeps hyperparameters with a flat prior at their maximum. If they shift prior means, they are checked as well:
+along such a direction the likelihood has no maximum, or no unique maximum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -170,7 +170,7 @@ def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
 
 
 def _rows_of(columns: Array, labels: Any, likelihood: Likelihood) -> _Rows | None:
-    """Return rows by the direction in which their likelihood falls; None if it is unknown."""
+    """Return rows by the sides on which their likelihood falls; None if these sides are unknown."""
     c, n, p = columns.shape
     if c == 1 and (likelihood.offers(ScalarDensity) or likelihood.offers(PlainDensity)):
         left, right = (_stays(likelihood, labels, sign, n) for sign in (-1.0, 1.0))
@@ -199,7 +199,7 @@ def _stays(likelihood: Likelihood, labels: Any, sign: float, n: int) -> NDArray[
 
 
 def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
-    """Return log p(y | f) of each row (n,), or −∞ if it is not a number."""
+    """Return log p(y | f) of each row (n,), with −∞ in place of values that are not finite."""
     density: ScalarDensity | PlainDensity = (
         likelihood.computation(ScalarDensity)
         if likelihood.offers(ScalarDensity)
@@ -211,7 +211,7 @@ def _log_density(likelihood: Likelihood, f: Array, labels: Any) -> Array:
 
 
 def _null_space(rows: Array) -> Array:
-    """Return directions (p, k) that are orthogonal to all rows (m, p), apart from rounding."""
+    """Return directions (p, k) that are orthogonal to all rows (m, p) up to rounding."""
     if _are_clearly_independent(rows):
         return np.zeros((rows.shape[1], 0))
     _, values, vectors = np.linalg.svd(rows, full_matrices=len(rows) < rows.shape[1])
