@@ -144,7 +144,7 @@ _CORRELATION = 3.0  # Weight of correlations relative to logarithms of variances
 
 
 class RecentSolves:
-    """Starts and places of the last solves of each problem."""
+    """Starts of the last solves of each problem, and coordinates of their prior moments (`place_of`)."""
 
     def __init__(self) -> None:
         self._problems: OrderedDict[Hashable, Neighbours] = OrderedDict()
@@ -212,9 +212,9 @@ class Evidence(Op):
     Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of the prior, the prior mean (c, n)
     and labels. Labels are (n,), or (n, c) if each class has a number. Further inputs are a start (a vector), a factor
     on the approximation's tolerance, and parameters of the likelihood (p, n). Derivatives with respect to start and
-    factor are 0, since the fixed point does not depend on them. Without a start the solve is cold, which needs a mean
-    of static shape. With a factor other than 1, as during a search for a maximum, the prior covariance is not checked,
-    since the check takes a factorisation.
+    factor are 0, since the fixed point does not depend on them. Without a start the solve is cold, and the mean must
+    have a static shape. With a factor other than 1, as during a search for a maximum, the prior covariance is not
+    checked, since the check takes a factorisation.
 
     Outputs are the evidence, its derivatives in K and mean, the start for a solve nearby, status, iterations, and
     derivatives in the parameters. Unless the solver converged, evidence and derivatives are NaN, and the status is the
@@ -247,7 +247,7 @@ class Evidence(Op):
 
     @property
     def stands_for(self) -> tuple[Any, ...]:
-        """Return the attributes that identify the operation. The surrounding graph is equal for all methods."""
+        """Return attributes that determine the graph around the operation, which is the same for all methods."""
         return "evidence", self.remembers, getattr(self.form, "kind", self.form)
 
     def make_node(

@@ -100,8 +100,8 @@ class LatentModel:
     missing : list of MissingResponses
         Missing responses: free variables of the model on which no other term depends.
     log_prior : TensorVariable
-        Log density of all terms that do not depend on latent values, as a function of value variables. They are priors
-        of hyperparameters with the Jacobians of their transforms, and other terms of the model.
+        Log density of all terms that do not depend on latent values, as a function of value variables. These terms are
+        priors of hyperparameters, with the Jacobians of transforms, and other terms of the model.
 
     Raises
     ------
