@@ -345,13 +345,13 @@ class DenseLogPosterior(LogPosterior):
 
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
-        if start is not None and start.size != self._cold.size:  # A file of a version that did not group rows.
+        if start is not None and start.size != self._cold.size:  # The start in a file may be for ungrouped rows.
             start = None
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)
 
 
 class InducingRowsLogPosterior(DenseLogPosterior):
-    """Log posterior with a process by fixed inducing inputs: rows of coefficients, and a residual of each place.
+    """Log posterior with a process that has fixed inducing inputs, and a residual at each place.
 
     Parameters
     ----------
@@ -449,7 +449,7 @@ class NeighbourLogPosterior(DenseLogPosterior):
 
 
 def _shifts(solution: Solution) -> Array | None:
-    """Return the shift of each latent value (p, n) with the effect of a unit change of a parameter of the row.
+    """Return the shift of each latent value, (p, n), that has the effect of a unit change of a parameter of its row.
 
     The shift is 1 for the logarithm of an exposure. It is NaN for a parameter whose effect is not a shift, such as a
     scale. None is returned without parameters, or if the likelihood has no derivatives.

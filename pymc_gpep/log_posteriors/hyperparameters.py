@@ -98,9 +98,9 @@ def _name(rows: Rows) -> str:
 def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Return a graph of log priors, log Jacobians and other terms of the model, as a function of value variables.
 
-    It is minus infinity if an integrated variable has no density, for example because of a negative standard deviation.
-    Otherwise it equals `model.logp(vars=...)`. PyMC's function rewrites the whole model, and computes all constant
-    matrices of the size of the data, such as distances between inputs.
+    The value is minus infinity if an integrated variable has no density, for example because of a negative standard
+    deviation. Otherwise it equals `model.logp(vars=...)`. PyMC's function is slower: it rewrites the whole model, and
+    computes all constant matrices of the size of the data, such as distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv not in classifier.observed)]

@@ -275,7 +275,7 @@ class DenseFunctions(LatentFunctions):
     solution : Solution
     point : dict
         Values of the model's value variables.
-    elsewhere : callable
+    new_rows : callable
         Function that returns the prior at new rows of an observed variable by its name; None for the only variable.
     names : str
         Names of the latent values in the model, for messages.
@@ -509,8 +509,8 @@ def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tup
     """Return leave-one-out means (n, c) and covariances (n, c, c) of the latent values of each row.
 
     The cavity approximates the moments given the labels of the other rows: the posterior without the site of the row
-    (EP-LOO and LA-LOO, the most accurate fast methods of Vehtari, Mononen, Tolvanen, Sivula and Winther 2016). If means
-    respond to data by another covariance than the posterior covariance, the cavity mean uses that response.
+    (EP-LOO and LA-LOO, the most accurate fast methods of Vehtari, Mononen, Tolvanen, Sivula and Winther 2016). If the
+    response of means to data is not the posterior covariance, the cavity mean uses the response.
     """
     mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
     response = approximator.response(solution)
@@ -628,7 +628,7 @@ class GroupedFunctions(DenseFunctions):
         return [Factor(likelihood, labels, problem, np.zeros(problem.size, np.intp))]
 
     def _divided(self, rows: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-        """Return leave-one-out log densities (m,) of rows, and moments (m,) of marginals divided by densities."""
+        """Return leave-one-out log densities (m,) of rows, and moments (m,) of marginals divided by row densities."""
         of, (z, weights) = self._groups.of[rows], normal_rule(_NODES, 1)
         f = self.solution.mean[0, of] + np.sqrt(self.solution.cov[of, 0, 0]) * z
         of_row = self.likelihood.at(rows).log_densities(f[:, None], self.labels[rows])

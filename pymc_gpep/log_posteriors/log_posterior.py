@@ -161,7 +161,7 @@ class LogPosterior(ABC):
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
-        """Return a copy with the lower accuracy of a search; without `gradients`, with that of weights of points."""
+        """Return a copy with the low accuracy of a search; without `gradients`, with the accuracy for node weights."""
         return self
 
     def roughly(self) -> Self:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-_PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameters, a pair for each.
+_PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameters, one pair per parameter.
 _MOST_PAIRS = 50
 _SIGNIFICANT = 1e-10  # Cosine between step and change of the gradient below which a pair is rounding error.
 _COLLINEAR = 1e-10  # Smallest eigenvalue of a curvature that is scaled to a unit diagonal.
-_UNKNOWN = 1e-4  # Limit for a curvature that is estimated from the steps of a search.
+_UNKNOWN = 1e-4  # The same for a curvature that is estimated from the steps of a search.
 
 
 class Curvature(NamedTuple):

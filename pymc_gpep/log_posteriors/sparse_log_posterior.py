@@ -1,7 +1,7 @@
 """Log posterior with inducing inputs, and the base of log posteriors without a covariance matrix of all rows.
 
-The base class computes prior moments of blocks of rows. Its posterior is that of inducing values, or of the latent
-values of a few rows.
+The base class computes prior moments of blocks of rows. The posterior of inducing values, or of the latent values of a
+few rows, determines the latent functions.
 """
 
 from abc import abstractmethod
@@ -151,7 +151,7 @@ class BlockFunctions(LatentFunctions):
         z = self._prior.z
         try:
             some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
-        except ValueError:  # A file has no sites.
+        except ValueError:  # A file may not contain the rows.
             some = z[0]
         block = self._block(some)
         same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
@@ -405,7 +405,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @cached_property
     def _likelihood(self) -> Likelihood:
-        # Parameters of such likelihoods are equal at all rows. Fitted rows may outnumber the rows of the model.
+        # Likelihoods of classes have equal parameters at all rows. Fitted rows may outnumber the rows of the model.
         (parameters,) = evaluate([self.classifier.parameters])
         every_row = len(parameters), self.blocks().rows.n_rows
         return self.classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
