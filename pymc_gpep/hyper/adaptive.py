@@ -330,7 +330,7 @@ class _Known:
         z : array (m, d)
         near : array (m,)
             Index of the earlier centre from whose solution each solve starts; negative for centres of the first grid.
-            If the likelihood is log-concave, the posterior has one mode, and their solves start from predictions.
+            If the likelihood is log-concave, the posterior has one mode, and solves at these start from predictions.
         """
         loose = self.log_posterior.weighing()
         before = [self.centres[s] if s >= 0 else None for s in near]

@@ -193,8 +193,8 @@ class HyperAscent:
         Log posterior, and a cheaper approximation of it that is used while the search rises fast.
     here : Evaluation
         Evaluation of `rough` at the first point.
-    max_iterations : int callback : callable flat : float
-        Largest relative change of the log posterior that counts as zero.
+    max_iterations, callback, flat
+        As for `pymc_gpep.hyper.optimum.maximise`.
     """
 
     def __init__(

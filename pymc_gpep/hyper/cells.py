@@ -97,7 +97,7 @@ class Coordinates:
             _, z, scale = self._row(phi[row])
             slope = evaluation.gradient[row]
             entries, (own, last) = scale * z, (slope[:-1], slope[-1])
-            # ∂L_k / ∂w_m is s c_k (1 − z²) for m = k and −L_k z_m for m < k.
+            # For entries L_k = s c_k z_k: ∂L_k / ∂φ_m is s c_k (1 − z_k²) if m = k, and −L_k z_m if m < k.
             later = np.append((own * entries)[::-1].cumsum()[::-1], 0.0)[1:]
             # Number of later entries of the row.
             count = np.arange(len(z))[::-1]
@@ -228,7 +228,7 @@ def correction_at(log_posterior: LogPosterior, z: Array, nodes: Sequence[Evaluat
 
 
 def _beside(z: Array, axis: int) -> list[int]:
-    """Return the index of a place on each side along an axis, of which the distance is nearest to `_AT`."""
+    """Return the index of a place on each side of an axis: the place whose distance is nearest to `_AT`."""
     on_axis = (z != 0.0).sum(axis=1) == 1
     sides = (np.flatnonzero(on_axis & (side * z[:, axis] > 0.0)) for side in (-1.0, 1.0))
     return [int(own[np.argmin(np.abs(np.abs(z[own, axis]) - _AT))]) for own in sides if own.size]

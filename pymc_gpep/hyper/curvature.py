@@ -157,8 +157,8 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
 def scales_at(log_posterior: Any, best: Evaluation) -> Scales:
     """Return standardised coordinates about the maximum, even if the log posterior is not curved at it.
 
-    Without curvature along an axis its unit is the distance at which the log posterior has fallen by ½. Hyperparameters
-    along which it does not fall stay at the maximum. Directions without curvature get a small curvature.
+    The unit of an axis without curvature is the distance at which the log posterior has fallen by ½. Hyperparameters
+    along which the log posterior does not fall stay at the maximum. Directions without curvature get a small curvature.
 
     Raises
     ------

@@ -106,7 +106,7 @@ class HyperPosterior:
 
     @property
     def at_maximum(self) -> list[str]:
-        """Names of the hyperparameters of elements of θ that are equal at all nodes, a name for each element."""
+        """Names of hyperparameters that are equal at all nodes: one name for each such element of θ."""
         owners = self.log_posterior.space.owners
         spread = np.ptp(self.theta[:, : len(owners)], axis=0)
         return [owner for owner, width in zip(owners, spread, strict=True) if width == 0.0]

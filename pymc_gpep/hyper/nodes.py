@@ -149,7 +149,7 @@ def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Eval
     """Return standard deviations (2, d) on each side of each axis, relative to the Gaussian, and starts for nodes.
 
     A normal density with this standard deviation has the fall of the posterior at two standard deviations of the
-    Gaussian. It is 1 if the posterior cannot be computed, or does not fall.
+    Gaussian. The result is 1 if the posterior cannot be computed, or does not fall.
     """
     log_posterior = log_posterior.loosely(gradients=False)
     d = gaussian.mean.size

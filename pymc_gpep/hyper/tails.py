@@ -23,7 +23,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 _END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
 # Smallest distance in standard deviations, and smallest standard deviation that counts as no maximum.
 _LEAST, _NO_MAXIMUM = 5.0, 20.0
-# Smallest fall of the log posterior over the outer half of the distance. If it falls less, its integral is infinite.
+# Smallest fall of the log posterior over the outer half of the distance; for a smaller fall the integral is infinite.
 _FALL = 0.1
 # Fall below the maximum at which an end of the density is negligible.
 _DEEP = 12.0

@@ -86,7 +86,7 @@ def excess_of_tail(log_weights: Array) -> float:
 
 
 def _in_tail(count: int) -> int:
-    """Return the number of weights in the tail, as in the paper."""
+    """Return the number of weights in the tail, as in Vehtari et al. (2024)."""
     return int(min(0.2 * count, 3.0 * np.sqrt(count)))
 
 
