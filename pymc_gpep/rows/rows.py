@@ -93,7 +93,7 @@ class Rows(Protocol):
     def chunk(self) -> int:
         """Number of rows that storage reads together cheaply.
 
-        Several chunks fit into memory. It is n if all rows are in memory.
+        Several chunks fit into memory. The number is n if all rows are in memory.
         """
 
     def inputs(self, rows: slice) -> Array:

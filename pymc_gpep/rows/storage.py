@@ -252,7 +252,7 @@ def _damage(what: str, advice: str = "Take another copy of the file.") -> Iterat
 
 
 class ZarrArray:
-    """A `zarr.Array`, read by its shards, or by its chunks without shards."""
+    """A `zarr.Array`, read shard by shard, or chunk by chunk if it has no shards."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
