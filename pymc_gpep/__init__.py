@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
     if name in (*_MODULES, "sklearn"):  # sklearn needs scikit-learn: imported on demand
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:
-        module = sys.modules[__name__]  # Python suggests a close attribute of this module.
+        module = sys.modules[__name__]  # With `obj`, Python's message suggests a close name.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=module)
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value

@@ -44,7 +44,7 @@ def patch() -> None:
 def ensure_folder(parameter: Any) -> None:
     """Set the parameter of PyTensor's configuration to a temporary folder, if its folder cannot be written.
 
-    PyTensor makes the folder `numba` in it when its backend is imported, and raises an error where it cannot.
+    When its Numba backend is imported, PyTensor creates `numba` in the folder, and raises an error if that fails.
     """
     with suppress(OSError):
         folder = Path(parameter.val) / "numba"
@@ -110,9 +110,9 @@ def _prior(original: Any, signature: inspect.Signature) -> Any:
 def _fit(original: Any, signature: inspect.Signature) -> Any:
     """Return a `pm.fit` that also accepts the names of the approximations.
 
-    `pm.fit` accepts an `Inference` in place of a name. The wrapper creates it for methods of this package, and passes
-    all other calls on. A call without a method runs ADVI, as in PyMC; before it, a line is logged that recommends a
-    method of this package.
+    `pm.fit` accepts an `Inference` in place of a name. The wrapper creates an `Inference` for methods of this package,
+    and passes all other calls on. A call without a method logs a recommendation of a method of this package, and then
+    runs ADVI, as in PyMC.
     """
 
     def fit(*args: Any, **kwargs: Any) -> Any:

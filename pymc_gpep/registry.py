@@ -127,7 +127,7 @@ class Registry[T](Collection[T]):
     check : function of an entry, optional
         Function that raises a TypeError for an invalid entry.
     check_read : function of an entry, optional
-        Function that returns a warning about an added entry when the table is read; empty without a warning.
+        Function that returns the warning for an added entry, or an empty text. A read of the table calls it.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Registry[T](Collection[T]):
 
         def attribute(name: str) -> Any:
             if name.startswith("__") or name not in self.names:
-                own = import_module(module)  # Python suggests a close attribute of this module.
+                own = import_module(module)  # With `obj`, Python's message suggests a close name.
                 raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=own)
             return self[name]
 
