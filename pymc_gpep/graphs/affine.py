@@ -4,7 +4,7 @@ The proof uses the operations of the graph. A derivative that looks constant pro
 `switch` and saturated links are constant almost everywhere.
 
 `Lifted` moves elementwise functions behind selections and changes of shape: `exp(a)[index]` becomes `exp(a[index])`. So
-readers find the argument of a link at the rows of the data. `Lifted` also merges several axes over rows into one axis.
+the reader finds the argument of a link at the rows of the data. `Lifted` also merges several axes over rows into one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -130,7 +130,7 @@ def _linear_in(node: Apply, given: list[Sources], *places: int) -> Sources:
 
 
 def _one_factor(node: Apply, given: list[Sources]) -> Sources:
-    """Return the sources of an operation that is linear in each input; at most a single input may depend on sources."""
+    """Return the sources of a product. At most one of its factors may depend on sources."""
     sides = [each for each in given if each]
     if len(sides) < 2:
         return sides[0]
@@ -307,7 +307,7 @@ class Lifted:
         return cast(TensorVariable, op(self._move(node, cast(TensorVariable, source.owner.inputs[0]))))
 
     def _inside(self, variable: TensorVariable) -> TensorVariable:
-        """Lift an operand of a moved function. Selections are also moved inside −x and 2 x, so that readers find x."""
+        """Lift an operand of a moved function. Selections also move inside −x and 2 x, so that the reader finds x."""
         node = variable.owner
         if node is None or not isinstance(node.op, _MOVES) or not self.affine(variable):
             return self(variable)
@@ -375,7 +375,7 @@ class Lifted:
         TensorVariable
             Graph with rows in the first axis. This axis has length 1 if all rows have the same value.
         """
-        key = variable, core, len(shape)  # Each variable has one result, since readers compare results by identity.
+        key = variable, core, len(shape)  # Each variable has one result, since callers compare results by identity.
         if key not in self._rows:
             self._rows[key] = self._merged(variable, shape, core)
         return self._rows[key]

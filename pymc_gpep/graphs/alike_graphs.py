@@ -273,7 +273,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
     for node in io_toposort([], outputs):
         if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
-            if number.type.dtype == "int64" and number.data > _LARGEST:  # Derivatives contain such lengths.
+            if number.type.dtype == "int64" and number.data > _LARGEST:  # Derivatives have lengths in this form.
                 now[node.outputs[0]] = length(number.data)
             continue
         lengths = range(*_lengths(node).indices(len(node.inputs)))
@@ -379,7 +379,7 @@ def differences(
 
 
 def _stack(leaves: Sequence[TensorVariable]) -> TensorVariable:
-    """Return leaves stacked into one variable. Entries of one vector become a slice of the vector."""
+    """Return leaves stacked into one variable. Entries of one vector become a selection from the vector."""
     owners = [each.owner for each in leaves]
     if all(owner is not None and isinstance(owner.op, Subtensor) and owner.op.idx_list == (0,) for owner in owners):
         vectors, places = zip(*(owner.inputs for owner in owners), strict=True)

@@ -1,4 +1,4 @@
-"""Rewritten graphs on disk: a new process does not rewrite a graph whose structure an earlier process met.
+"""Rewritten graphs on disk: a process reads a graph that an earlier process has rewritten.
 
 Rewriting takes about a second of the first fit of a process; reading takes milliseconds. The folder of the files is
 next to the compiled kernels. File names are digests of the structure, this package's code, and the versions of PyMC,
@@ -47,7 +47,7 @@ def path_of(structure: Hashable) -> Path | None:
 
 
 def read(path: Path) -> Any:
-    """Return the graph of a file; None if it is absent or damaged."""
+    """Return the graph in a file; None if the file is absent or damaged."""
     try:
         content = path.read_bytes()
         digest, data = content[:_DIGEST], content[_DIGEST:]
@@ -70,7 +70,7 @@ def write(path: Path, graph: Any) -> None:
             part.write_bytes(hashlib.sha256(data).digest() + data)
             part.replace(path)
         finally:
-            part.unlink(missing_ok=True)  # A full disk leaves a part of the file.
+            part.unlink(missing_ok=True)  # If the disk is full, the file is incomplete.
         _remove_some(path.parent)
 
 
@@ -87,7 +87,7 @@ def _remove_some(folder: Path) -> None:
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """Return versions of all code that makes or rewrites graphs; of this package, a digest of its files."""
+    """Return versions of all code that makes or rewrites graphs; for this package, a digest of its files."""
     own = hashlib.sha256()
     for each in sorted(_PACKAGE.rglob("*.py")):
         own.update(each.read_bytes())

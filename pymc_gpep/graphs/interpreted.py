@@ -548,10 +548,6 @@ def initial_point(
     rvs : sequence of TensorVariable, optional
         Free variables whose values are returned, together with the free variables that they depend on. The default is
         all free variables.
-
-    Returns
-    -------
-    dict
     """
     rvs = model.free_RVs if rvs is None else rvs
     strategies = {**model.rvs_to_initial_values, **convert_str_to_rv_dict(model, overrides or {})}
@@ -632,7 +628,7 @@ class ModelFunctions:
         return AtPoint(graph_function(self.model, [*self.values, *inputs], known), self.names)
 
     def nearby(self, rng: np.random.Generator, distance: float = _NEARBY) -> PointType:
-        """Return a random point near the initial point. A coefficient that is 0 at it is almost surely 0 everywhere."""
+        """Return a random point near the initial point. A coefficient of 0 there is almost surely 0 everywhere."""
         start = initial_point(self.model, rvs=self._rvs)
         return {name: start[name] + distance * rng.standard_normal(np.shape(start[name])) for name in self.names}
 
@@ -659,18 +655,7 @@ def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) 
 
 
 def check_installed(compile_kwargs: dict[str, Any]) -> None:
-    """Raise an error if the compiler of a mode is not installed.
-
-    Parameters
-    ----------
-    compile_kwargs : dict
-        Keyword arguments of `pytensor.function`.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If the mode needs JAX, and JAX is not installed.
-    """
+    """Raise a ModuleNotFoundError if these arguments of `pytensor.function` need JAX, and JAX is not installed."""
     if runs_in_jax(compile_kwargs) and find_spec("jax") is None:
         raise ModuleNotFoundError(
             "backend='jax' needs JAX, which is not installed: pip install jax. Without backend=, graphs are "
