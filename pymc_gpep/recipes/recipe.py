@@ -362,7 +362,7 @@ def _is_transpose(variable: TensorVariable, of: TensorVariable) -> bool:
 
 
 def _is_square(matrix: TensorVariable) -> bool:
-    """Return whether a factor is square. A wider factor has more standard normals than rows."""
+    """Return whether a factor is square. A factor with more columns than rows needs more standard normals than rows."""
     if getattr(matrix.tag, "lower_triangular", False):
         return True
     rows, columns = matrix.type.shape[-2:]

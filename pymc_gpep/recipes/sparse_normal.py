@@ -123,7 +123,7 @@ class _Spread(Op):
 @numba_funcify.register(_Spread)
 def _numba(op: Op, node: Apply | None = None, storage_map: Any = None, **kwargs: Any) -> Callable[..., Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # PyTensor warns that Python is called: intended
+        warnings.simplefilter("ignore", UserWarning)  # The warning says that the code calls Python.
         return cast(Callable[..., Any], generate_fallback_impl(op, node, storage_map, **kwargs))
 
 
