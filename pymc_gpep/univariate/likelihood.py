@@ -117,7 +117,7 @@ class Frontier(NamedTuple):
 
 
 def affine_frontier(variable: TensorVariable, sources: Collection[Variable]) -> Frontier | None:
-    """Return the affine frontier of a random variable; None if Gaussian variables reach it by other paths."""
+    """Return the affine frontier of a random variable; None if Gaussian variables also affect it by other paths."""
     every = frozenset(sources)
     affinity = Affinity(every)
     reached = {each for each in ancestors([variable]) if not every.isdisjoint(ancestors([each]))}
@@ -414,7 +414,7 @@ def depends_on_draws(part: TensorVariable) -> bool:
 
 
 def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list[str]:
-    """Return few variables whose treatment as hyperparameters leaves one argument; empty if none suffice."""
+    """Return names of up to two variables that leave one argument if they are hyperparameters; empty if none do."""
     behind = [each for each in ancestors(variable.owner.inputs) if each in set(latents)]
     for count in range(1, min(len(behind), _MOST_KEPT + 1)):
         for kept in combinations(behind, count):

@@ -72,7 +72,7 @@ class JointRowDensity(RowDensity):
 
     @cached_property
     def _moved_density(self) -> tuple[list[TensorVariable], TensorVariable, TensorVariable]:
-        """Return inputs S (a vector for each pair) and u (for each function), ½ Σ S ∂²ℓ, and ℓ + ½ Σ S ∂²ℓ + Σ u ∂ℓ."""
+        """Return symbols S (by pair), u (by function), ½ Σ S ∂²ℓ, ℓ + ½ Σ S ∂²ℓ + Σ u ∂ℓ, for the log density ℓ."""
         spread = [pt.dvector(f"spread_{i}_{j}") for i, j in self._pairs]
         moved = [pt.dvector(f"moved_{i}") for i in range(self.k)]
         terms = [
@@ -426,7 +426,7 @@ class StackedPredictors(StackedLikelihood):
         return (*found, PredictorsNodes(self._tilted)) if self.method == "ep" else found
 
     def _at(self, y: Observed, parameters: Array) -> Iterator[tuple[NDArray[np.intp], slice, _Rows]]:
-        """Yield rows of each density, the slice of its parameters, and its density, observations and parameters.
+        """Yield rows of each likelihood, the slice of its parameters, and its density, observations and parameters.
 
         Rows may occur several times, for example at quadrature nodes.
         """

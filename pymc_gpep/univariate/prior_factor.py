@@ -158,7 +158,7 @@ def relative_cavity(
     -------
     precision, slope, constant : array (n,)
     alone : array (n,)
-        Mask of effects without information in the cavity. Callers set their terms to 0, which are only rounding.
+        Mask of effects without information in the cavity. Their terms are only rounding errors; callers set them to 0.
     """
     precision = (base - variance) / (variance * base)
     slope = (mean - base_mean) / base
@@ -432,7 +432,7 @@ class _Computations:
         out[self._first :] = own
 
     def average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write derivatives of log_z in the parameters. For a bound it is plus or minus the tilted density there."""
+        """Write derivatives of log_z in the parameters. In a bound, this is plus or minus the tilted density there."""
         out[:] = 0.0
         with np.errstate(all="ignore"):
             prior = self._of(parameters)
