@@ -357,7 +357,7 @@ def at_inputs(
     *,
     seen: bool = False,
 ) -> ByValues:
-    """Return a function for expressions at new inputs x, which replace the array `own`.
+    """Return a function that computes expressions at new inputs x, which replace the array `own`.
 
     `axis` returns the axis of rows of an expression. `what` is the name of the expressions in messages, a plural. `gps`
     are the makers of the processes `moved`. A CannotSplitError is raised if an expression cannot be computed at x. A

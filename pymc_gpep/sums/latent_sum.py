@@ -194,7 +194,7 @@ class EffectsAtNewRows(AtNewData):
         self._affine.check_apart(f"Values of {name!r}", name, axis, point, rows, others, n)
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
-        """Return a function for variables at new inputs, given standard normals and values of processes."""
+        """Return a function that computes variables at new inputs from standard normals and values of processes."""
         own, outputs = self._behind.fitted[XNEW], self._variables
         try:
             return at_inputs(self._called, self._prior, outputs, own, x, lambda v: _axis(v, len(own)), self._moved)

@@ -119,7 +119,7 @@ class ProcessTerm:
         return [each @ cov @ each.T for each in rows]
 
     def _map(self, k: int, output: int) -> TensorVariable:
-        """Return the matrix (n, points) from an output to a function."""
+        """Return the matrix (n, points) that maps an output of the process to latent function k."""
         points = self.shape[-1]
         units = np.zeros((points, *self.shape))
         units[(range(points), output, range(points)) if len(self.shape) > 1 else (range(points), range(points))] = 1.0
