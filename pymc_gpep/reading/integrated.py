@@ -186,7 +186,7 @@ class Gaussians:
             yield affinity.reached([potential]), f"the Potential {potential.name!r} depends on it"
 
     def _resolve(self, error: NotAffineError, observed: Sequence[TensorVariable]) -> list[tuple[str, str]]:
-        """Make the side of an operation with the fewest entries hyperparameters, so that it is affine in other sides.
+        """Make hyperparameters of the side with the fewest entries, so that an operation is affine in its other sides.
 
         If two sides of the operation have the same number of entries, the first is chosen, and the choice is ambiguous.
         For an ambiguous choice, return a description and the name of each variable.
