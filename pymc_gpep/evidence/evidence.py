@@ -51,8 +51,8 @@ _doubles = types.CPointer(_double)
 def signature(observed_dtype: str) -> Any:
     """Return the numba signature of the function that runs a solver, for observations of this type.
 
-    Arrays are C-ordered. The solver writes its results into the start and into the last five arrays, NaN unless it
-    converged.
+    Arrays are C-ordered. The solver writes its results into the start and into the last five arrays. Without
+    convergence the evidence and its derivatives are NaN.
     """
     observed = _ints if observed_dtype == "int64" else _doubles
     return types.void(
