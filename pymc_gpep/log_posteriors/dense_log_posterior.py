@@ -53,14 +53,14 @@ from pymc_gpep.reading import GPClassifier
 from pymc_gpep.solvers.problem import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 
-_FEW, _ROUGHER = 200, 20.0  # Number of rows from which `roughly` widens the tolerance, and its factor.
+_FEW, _ROUGHER = 200, 20.0  # Number of rows from which `roughly` widens the tolerance, and the factor.
 _SOME = 2000  # Number of rows whose prior covariance represents the effect of hyperparameters.
 _DIFFERENCE = 1e-4  # Step of finite differences of prior means, which depend linearly on the hyperparameter.
 # Largest relative difference between the slope in a parameter and a multiple of the slope in the latent value.
 _NO_SHIFT = 1e-3
 _CLEARLY = 1e-3  # Smallest difference of log evidences that is not rounding.
 
-_one_at_a_time = Lock()  # A compiled function stores the values of one evaluation.
+_one_at_a_time = Lock()  # Only one thread may call a compiled function, which stores the values of one evaluation.
 
 
 class DenseLogPosterior(LogPosterior):

@@ -1,6 +1,6 @@
 """Quasi-Newton steps to a maximum: an estimate of the inverse curvature, and a line search.
 
-The first estimate H uses given curvatures. BFGS updates it by pairs of a step s and the decrease y of the gradient over
+The first estimate H uses given curvatures. BFGS updates H by pairs of a step s and the decrease y of the gradient over
 the step. Steps H g do not depend on units of the parameters if the first estimate adapts to the units.
 """
 
@@ -16,7 +16,7 @@ _PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameter
 _MOST_PAIRS = 50
 _SIGNIFICANT = 1e-10  # Cosine between step and change of the gradient below which a pair is rounding error.
 _COLLINEAR = 1e-10  # Smallest eigenvalue of a curvature that is scaled to a unit diagonal.
-_UNKNOWN = 1e-4  # The same for a curvature that is estimated from the steps of a search.
+_UNKNOWN = 1e-4  # Smallest such eigenvalue of a curvature that is estimated from the steps of a search.
 
 
 class Curvature(NamedTuple):
