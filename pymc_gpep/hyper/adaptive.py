@@ -38,7 +38,7 @@ _ON_A_RAY = 6  # Largest number of points on a ray.
 _LONG = 0.4  # Eigenvalue of the scaled precision below which an eigenvector gets rays.
 _BATCH, _GROWTH = 8, 0.3  # Smallest number of points in a round, and number per earlier evaluation.
 _PREDICTED, _ENOUGH = 4, 32  # Smallest number of draws that test the surrogate: 4 d², at most 32.
-_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Cheap solutions (entries): limit times 3, at most 2500 / (1 + d).
+_CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # If entries are at most 200 000: limit times 3, up to 2500 / (1 + d).
 _WRONG = 4.0  # Size at which errors of the log density are clipped before their average.
 _CANDIDATES, _CHAINS = 300, 256  # Number of draws from which a round selects its points, and of chains.
 _EACH = 4  # Number of hyperparameters above which the tolerance grows with its square root.
@@ -251,7 +251,7 @@ class _Known:
     def evaluate(self, z: Array) -> Array:
         """Evaluate at points (m, d), and return log densities (m,) relative to the maximum.
 
-        They are NaN where the approximation fails.
+        Values are NaN where the approximation fails.
         """
         moved: Any = self.log_posterior
         nodes = evaluate_nodes(moved, self.scales.at(z), self._near, self._progressbar)

@@ -6,7 +6,7 @@ matrices, without an array of all pairs of rows.
 `alternate_updates` alternates one sweep of EP with one step along the gradient (Villacampa-Calvo and Hernández-Lobato
 2017, section 2.3). The gradient of the evidence is computed with fixed sites, which are natural parameters of whitened
 inducing values. The gradient is exact at any state of the iteration. A variational bound increases in the same way, by
-a step along its natural gradient in place of a sweep. It holds for any sites, so steps that lower it are rejected.
+a step along its natural gradient in place of a sweep. The bound holds for any sites; a step that lowers it is rejected.
 """
 
 import warnings

@@ -255,7 +255,7 @@ def maximise(
             )
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message, ended_by = False, "", stopped
-        best = exact = climb.highest()  # The solution is solved to the tolerance on demand.
+        best = exact = climb.highest()  # This point is solved to the full tolerance on demand.
     found = Optimum(
         exact if exact.usable else best, converged, message, tuple(climb.history), remark=remark, **climb.judgement()
     )
@@ -283,7 +283,7 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
 
 def too_wide(log_posterior: LogPosterior, x: Array) -> str:
     """Return advice if prior variances are too large for double precision; else an empty text."""
-    covariance = getattr(log_posterior, "covariance", None)  # Tests pass plain functions, which have no covariance.
+    covariance = getattr(log_posterior, "covariance", None)  # Plain functions have no covariance.
     largest = 0.0 if covariance is None else float(np.max(covariance(x)[0], initial=0.0))
     if not largest > _LARGE:
         return ""

@@ -28,7 +28,7 @@ _PAIRS_FROM, _PAIRS = 3, 0.7  # Number of axes from which pairs are used; share 
 _HELD = 200_000  # Largest number of entries of temporary arrays.
 _LARGE = 700  # Number of values and slopes above which the length scale is not selected again.
 _NUGGET = 1e-8  # Relative variance of the noise of values and slopes.
-_COMPRESSED = 12.0  # Unit c of the compression, plus 1 for each axis.
+_COMPRESSED = 12.0  # Unit c of the compression for no axes; each axis adds 1.
 _DEEPEST = 30.0  # Lowest compressed log density, in units of c.
 _MARGIN = 1.0  # Largest excess of the interpolated log density over the highest computed value.
 _STEEPEST = 0.05, 20.0  # Limits of the derivative dx / dt of a warp.
@@ -37,7 +37,7 @@ _FURTHEST = 12.0  # Warped coordinate at the end of a table.
 _PROPOSALS, _FEWEST = 2, 12  # log2 of the number of proposals for each draw, and of the smallest total number.
 _WIDER, _DEGREES = 1.1, 6.0  # Scale of proposals relative to the quadratic form; degrees of freedom.
 _WORTH = 0.1  # Effective share of weighted draws below which Markov chains continue from them.
-_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6  # Numbers: chains, burn-in steps, steps between draws, leaps a step.
+_CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6  # Numbers: chains, burn-in, steps between draws, leapfrog steps.
 
 
 class Points(NamedTuple):
