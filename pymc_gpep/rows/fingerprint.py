@@ -41,7 +41,7 @@ class FormerRows(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """Number of rows of a chunk. It has no use, since the rows cannot be read."""
+        """Number of rows of a chunk. The value is not used, since the rows cannot be read."""
         return 1
 
     def inputs(self, rows: slice) -> Array:

@@ -401,7 +401,7 @@ def _is_whole(rows: slice, step: int, n: int) -> bool:
 def _together(inputs: StoredArrays, labels: StoredArrays) -> int:
     """Return a number of rows that fills whole chunks of inputs and labels.
 
-    If it is too large, return the chunk of the inputs.
+    If this number is too large, return the chunk of the inputs.
     """
     both = lcm(inputs.chunk, labels.chunk)
     return both if both * inputs.shape[1] <= ENTRIES else inputs.chunk
