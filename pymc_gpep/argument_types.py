@@ -1,4 +1,4 @@
-"""Arguments of the wrong type or with an unknown name, refused before any work."""
+"""Checks of arguments before any computation: an error for a wrong type or an unknown name."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches

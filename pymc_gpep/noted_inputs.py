@@ -90,10 +90,10 @@ def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> l
         return []
     number_of = {column.tobytes(): number for number, column in enumerate(digits.T)}
     try:
-        with pm.Model(model=None), warnings.catch_warnings():  # drops variables that the functions declare
+        with pm.Model(model=None), warnings.catch_warnings():  # The model collects declared variables.
             warnings.simplefilter("ignore")
             made = [result for function in functions if isinstance(result := function(digits), Variable)]
-    except Exception:  # a user's function may fail for these inputs
+    except Exception:  # A user's function may fail for these inputs.
         return []
     found = []
     for leaf in _over_points(ancestors(made), n):

@@ -64,7 +64,7 @@ class RowProgress:
             return
         self._next = now + _QUIET
         if self._console is None:
-            self._bar.start()  # no effect if started or hidden
+            self._bar.start()  # No effect on a started or hidden bar.
         else:
             before, began = self._first
             left = timedelta(seconds=round((now - began) * (self._total - self._done) / (self._done - before)))

@@ -159,7 +159,7 @@ def _fit(original: Any, signature: inspect.Signature) -> Any:
         of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
         options |= {each: others.pop(each) for each in set(others) - of_fit}
         if options.get("batch_size", 0) is None:
-            del options["batch_size"]  # No batch size: the same as leaving the option out.
+            del options["batch_size"]  # `batch_size=None` means the same as no option.
         with without_traces():
             arguments["method"] = GPInference(name, arguments.get("model"), **options)
         return original(**arguments, **others)

@@ -163,7 +163,7 @@ class Registry[T](Collection[T]):
         """Add an entry; see `register`."""
         self._check(entry)
         for table in (self, *self._apart):
-            table._all(final=False)  # A path whose import fails stays registered: it may belong to the caller.
+            table._all(final=False)  # A failed path stays registered: Python may still import its module.
         self._append(entry)
 
     def _append(self, entry: T) -> None:
@@ -211,7 +211,7 @@ class Registry[T](Collection[T]):
             raise TypeError(f"register({self.table!r}, ...) needs {kind}, but received {entry!r}.")
         self._check_own(entry)
         if isinstance(entry, tuple):
-            return  # Its name is composed of names that were checked.
+            return  # The name of a tuple is composed of its members' names, which were checked.
         own = entry if hasattr(entry, "__qualname__") else type(entry)
         name = getattr(entry, self._named, None)
         if not isinstance(name, str):

@@ -10,7 +10,7 @@ import pymc as pm
 _NOT_THE_USER = (
     str(Path(__file__).parent) + os.sep,
     str(Path(pm.__file__).parent) + os.sep,
-    # Frames of decorators. The full path is not a prefix of itself here.
+    # Frames of decorators. The suffix is removed, since a prefix must be shorter than the path.
     str(Path(contextlib.__file__).with_suffix("")),
 )
 
