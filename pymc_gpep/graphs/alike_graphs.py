@@ -1,4 +1,4 @@
-"""Graphs of the same structure: the rewritten form of one graph is reused for the next, or they are built as one.
+"""Graphs of the same structure: the rewritten form of one is reused for the next, or all are built as one graph.
 
 Rewriting a graph takes nine tenths of the time to make its function. Models that differ only in data have graphs of one
 structure. Examples are folds of a cross-validation, and fits of one model by several methods.
@@ -370,7 +370,7 @@ def differences(
 
     if not all(alike(outputs) for outputs in zip(*graphs, strict=True)):
         return None
-    # A variable with counterparts must not depend on `along`. A variable equal in all graphs must not depend on it.
+    # Variables with counterparts must not depend on `along`, and equal variables not on variables with counterparts.
     for first in found:
         below = set(ancestors([first]))
         if along & below or any(first in ancestors([each]) for each in same):

@@ -468,7 +468,7 @@ def slopes_of(value: TensorVariable, wanted: Sequence[Variable]) -> list[TensorV
 def pulled_back(
     outputs: Sequence[TensorVariable], wanted: Sequence[Variable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return symbols for a scalar's derivatives in `outputs`, and its derivatives in `wanted` by the chain rule."""
+    """Return symbols for derivatives of a scalar in `outputs`, and its derivatives in `wanted` in terms of these."""
     bars = [each.type() for each in outputs]
     total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, outputs, strict=True)))
     return bars, slopes_of(total, wanted)
