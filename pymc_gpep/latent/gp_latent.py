@@ -335,7 +335,7 @@ def _walk(
 
 
 def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVariable, model: pm.Model) -> None:
-    """Raise an error if indices or shapes depend on values of random variables; they may depend on their shapes."""
+    """Raise an error if indices or shapes depend on values of random variables, and not only on their shapes."""
     shapes = [v for v in ancestors(how) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
     random = [v for v in ancestors(how, blockers=shapes) if v in model.basic_RVs]
     if random:
@@ -348,7 +348,7 @@ def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVa
 def _functions_of_classes(
     codes: NDArray[np.int64], n: int, likelihood: TensorVariable, model: pm.Model
 ) -> NDArray[np.int64]:
-    """Return the latent function of each class, from the numbers of the latent values in the argument, (n, c)."""
+    """Return the latent function of each class, from the cell number of each entry of the argument, (n, c)."""
     name = repr(likelihood.name)
     if _is_points_by_functions(codes, n):
         return codes[0] // n

@@ -151,7 +151,7 @@ class IntegratedVariables(ABC):
         Raises
         ------
         ValueError
-            If `affine` raises it, or if a variable cannot be computed at the new rows.
+            If `affine` raises a ValueError, or if a variable cannot be computed at the new rows.
         """
 
     @abstractmethod

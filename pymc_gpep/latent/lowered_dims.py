@@ -49,14 +49,14 @@ _BY_NAME = {"log": transforms.log, "logodds": transforms.logodds, "circular": tr
 def lower_dims(model: pm.Model) -> pm.Model:
     """Return a model of `pymc.dims` as a model of ordinary variables, with the same names, dims and data.
 
-    `pm.fit`, `gpep.marginalize` and most other functions call it themselves. Step methods of this package need the
-    converted model.
+    `pm.fit`, `gpep.marginalize` and most other functions call this function themselves. Step methods of this package
+    need the converted model.
 
     Returns
     -------
     pm.Model
         The model itself if no variable is from `pymc.dims`. Otherwise a new model that shares data and coords with
-        `model`: `pm.set_data` on either changes both. It has no variables that are added to `model` later.
+        `model`: `pm.set_data` on either changes both. The new model lacks variables that are added to `model` later.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def rebuilt(
     """
     lists = "free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"
     kinds = {v: kind for kind in lists for v in getattr(model, kind)} | dict(kinds or {})
-    made = pm.Model(model=None)  # Do not nest it in the current model.
+    made = pm.Model(model=None)  # The new model must not be nested in the current model.
     share_dims(made, model)
     for variable in model.named_vars.values():
         own, dims = found[variable], None if variable in flat else model.named_vars_to_dims.get(variable.name)
