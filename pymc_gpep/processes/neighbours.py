@@ -235,7 +235,7 @@ class NeighbourChoice:
     def _by_correlation(
         self, point: PointType, x: Array, known: Array, m: int, before: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the m places with the largest correlations, see `earlier`; computed block by block."""
+        """Return indices as `earlier` does, of the places with the largest correlations; computed block by block."""
         found = np.zeros((len(x), m), np.int64)
         spread = np.sqrt(self._covariance(point, known, known[:1])[1])
         step = max(1, _CORRELATIONS // len(known))
