@@ -166,7 +166,7 @@ def _is_number(variable: Variable) -> bool:
 
 
 def _affine(affinity: Affinity, sources: frozenset[Variable], variable: Variable) -> bool:
-    """Return whether a variable is affine in the sources, perhaps for a fixed value of one factor of a product."""
+    """Return whether a variable is affine in the sources, or becomes affine if one factor of a product is fixed."""
     try:
         affinity.behind(variable)
     except NotAffineError as error:

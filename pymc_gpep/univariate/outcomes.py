@@ -330,7 +330,7 @@ def _log_terms(z: Array, values: Array) -> tuple[Array, NDArray[np.bool_], NDArr
     """Return log terms of sums (k, m), a mask of extrapolated terms, and a mask of infinite terms.
 
     A log moment is extrapolated by a straight line from the last finite log moments. If the finite log moments lie on a
-    straight line, the extrapolation is exact, and the mask leaves it out.
+    straight line, the extrapolation is exact, and its terms are not in the mask.
     """
     with np.errstate(all="ignore"):
         log = np.log(np.abs(values))
