@@ -182,7 +182,7 @@ class _Taken(NamedTuple):
 
 
 def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_Taken]:
-    """Return, for each part, the values that depend on coefficients at its positions."""
+    """Return for each part, an array of positions of coefficients, the values that depend on these coefficients."""
     directions = np.zeros((len(parts), 3, q))
     for own, places in zip(directions, parts, strict=True):
         own[:, places] = probes(places.shape)
@@ -244,7 +244,7 @@ def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
 
 
 def at_common_places(entries: Entries, functions: int) -> Entries:
-    """Return coefficients (cn, k) of c functions in columns that all functions of a point share, with zeros."""
+    """Return coefficients (cn, k) of c functions at n points, with the same columns for all functions of a point."""
     q, cells = entries.q, entries.cells.reshape(functions, -1, entries.cells.shape[1])
     values = entries.values.reshape(cells.shape)
     function, row, own = np.nonzero(values)

@@ -254,7 +254,7 @@ class SumValues(SampledValues):
         prior, model = self._sum, self._sum.model
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]
-        # Standard normals replace the free variables of rotated processes.
+        # Free variables of processes with `reparameterize=True` are replaced by standard normals.
         values = [model.rvs_to_values[rv] for rv in transforms]
         found = {str(v.name): out.astype(v.dtype) for v, out in zip(values, outputs, strict=True)}
 
