@@ -304,8 +304,8 @@ class GPClassifier:
     def reasons(self) -> dict[str, str]:
         """Reasons why variables are hyperparameters, by name.
 
-        They are variables of the prior, and of parameters of the likelihood. Thresholds are left out: they are ordered
-        or have no density.
+        The variables are those of the prior, and of parameters of the likelihood. Thresholds, which are ordered or have
+        no density, are left out.
         """
         found = self.prior.reasons
         for rv in self.learned_parameters:

@@ -317,7 +317,7 @@ def why_improper(
         Values of the model's value variables.
     covariance : callable, optional
         Function that returns the prior covariance (c, n, n) of rows at this point, and a second value, which is
-        ignored. If it is given, Gaussian processes are checked.
+        ignored. If the function is given, Gaussian processes are checked.
     """
     processes = {latent.free for latent in prior.processes}
     for variable in prior.integrated:

@@ -311,7 +311,7 @@ def _settled_alone(
     found: Sequence[FoundLikelihood],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> Gaussians | None:
-    """Return the Gaussian variables that single predictors of all variables integrate out; None if unreadable."""
+    """Return the Gaussian variables that are integrated out with a predictor for each variable; None if unreadable."""
     if not found:
         return None
     alone, stack = gaussians_of(model, hyperparameters), StackedResponses(model, found, missing)
@@ -324,7 +324,7 @@ def _settled_alone(
 
 
 def _few_more(several: Gaussians, alone: Gaussians) -> bool:
-    """Return whether several predictors integrate out only few more entries than a single predictor."""
+    """Return whether with several predictors only few more entries are integrated out than with a single predictor."""
     more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
     return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
 

@@ -199,7 +199,7 @@ def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.M
     """Return a model in which a fit draws variables without observations, such as the effect of a new study.
 
     No observation or potential depends on such a variable. Given its parameters, its posterior is its prior, so that
-    draws are exact. As a hyperparameter at its maximum, it would pull its scale to 0.
+    draws are exact. As a hyperparameter, it would be maximised together with its scale, which would go to 0.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def _vectors(rv: TensorVariable, model: pm.Model, sources: frozenset[Variable]) 
 
 
 def _innovations(root: TensorVariable) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Return D L⁻¹, D, and the standard deviations, for a root L of a covariance with the diagonal D."""
+    """Return D L⁻¹, D, and the standard deviations of a covariance L Lᵀ, where D is the diagonal of its root L."""
     own = pt.diagonal(root, axis1=-2, axis2=-1)
     matrix = own[..., None] * pt.linalg.solve_triangular(root, pt.eye(root.shape[-1]), lower=True, b_ndim=2)
     found = matrix, own, pt.sqrt(pt.sum(root**2, axis=-1))
