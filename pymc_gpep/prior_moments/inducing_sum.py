@@ -357,7 +357,7 @@ class InducingVariables(SumVariables):
 
 
 class InducingEffects(EffectsAtNewRows):
-    """Variables at new data, by slopes in the common normals of an `InducingSum` and in probes of its residuals."""
+    """Variables at new data, with slopes along common normals of an `InducingSum` and along probes of its residuals."""
 
     _prior: InducingSum
 

@@ -5,7 +5,7 @@ standard normals. Coefficients of rows, moments, draws and new rows are in terms
 
 The sparsity pattern of T is found at one point of the hyperparameters. At other points, coordinates without a common
 row are moved together (Curtis, Powell and Reid 1974). This mostly takes as many evaluations as a row has coefficients.
-If it takes more, slopes along a few random directions determine the few coefficients of each row.
+If more are needed, slopes along a few random directions determine the few coefficients of each row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -202,7 +202,7 @@ class _Solved:
 
 
 class _SparseJoint(Joint):
-    """Joint Gaussian of several variables whose entries have few coefficients."""
+    """Joint Gaussian of several variables, each entry of which depends on few coordinates."""
 
     def __init__(self, means: dict[str, Array], rows: Mapping[str, Entries], numbers: Numbers) -> None:
         super().__init__(means, {}, _Solved(numbers))

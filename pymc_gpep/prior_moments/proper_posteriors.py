@@ -33,7 +33,7 @@ from pymc_gpep.recipes.recipe import Recipe, shape_of
 
 # Latent values at which a density that falls to 0 is small. The first value with a finite density is used.
 _FAR = 10.0 ** np.r_[80.0:2.0:-10.0, 2.0, 1.5]
-# A log density counts as constant if it falls by less than this from half of such a value to the value.
+# A log density counts as constant if it falls by less than this between half of a value in `_FAR` and the value.
 _FALL = 1e-3
 # Number of rows in the first linear programme, and largest number of rows added to each later programme.
 _ROWS = 500
