@@ -121,7 +121,7 @@ def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[
             labels = array(labels_, (n, c)[:observed_axes])
             found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
         except KeyboardInterrupt:
-            # Compiled code cannot raise exceptions. Interrupt again after `_MOMENT`, when it has returned.
+            # Compiled code cannot raise exceptions. Interrupt again after `_MOMENT`, when this code has returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()
             return
         except ValueError:
@@ -172,7 +172,7 @@ def place_of(prior: PriorForm, mean: Array) -> Array:
     """Return coordinates (d,) that describe prior moments by the moments of a few points.
 
     The coordinates are log variances, weighted correlations, and means in standard deviations. If a hyperparameter
-    grows by a factor e, they move by a distance of about 1.
+    grows by a factor e, the coordinates move by a distance of about 1.
     """
     chosen = np.unique(np.linspace(0, mean.shape[1] - 1, _POINTS).round().astype(int))
     matrices = prior.among(chosen, chosen)

@@ -204,7 +204,7 @@ class LatentModel:
         return MissingValues(self.values, names, function)
 
     def prior_function(self) -> Callable[[PointType], Sampled]:
-        """Return the prior of x as a function of a point."""
+        """Return a function of a point that computes the prior of x, the array that samplers move."""
         return _PriorAt(self.values, self.function(self._moments))
 
     def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable, draws: bool = False) -> AtPoint:

@@ -21,7 +21,7 @@ from pymc_gpep.reading import GPClassifier, read_classifier
 
 
 def add_others(made: pm.Model, model: pm.Model, left_out: Container[Variable]) -> None:
-    """Add coords, data and variables of `model` to the empty model `made`, which shares them, without `left_out`."""
+    """Add coords, data and variables of `model`, except `left_out`, to the empty model `made`, which shares them."""
     made.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
     for name, variable in model.named_vars.items():
         if variable in left_out:
