@@ -56,7 +56,7 @@ from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thre
 _FEW, _ROUGHER = 200, 20.0  # Number of rows from which `roughly` widens the tolerance, and the factor.
 _SOME = 2000  # Number of rows whose prior covariance represents the effect of hyperparameters.
 _DIFFERENCE = 1e-4  # Step of finite differences of prior means, which depend linearly on the hyperparameter.
-# Largest relative difference between the slope in a parameter and a multiple of the slope in the latent value.
+# A parameter shifts the latent value if its slope is a multiple of the latent value's slope, up to this error.
 _NO_SHIFT = 1e-3
 _CLEARLY = 1e-3  # Smallest difference of log evidences that is not rounding.
 
@@ -251,7 +251,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _idle(self) -> deque[GraphFunction]:
-        # A compiled function stores the values of an evaluation, so each thread takes one from this queue.
+        # A compiled function stores the values of an evaluation, so each thread takes its function from this queue.
         return deque([self._function])
 
     @cached_property

@@ -175,7 +175,7 @@ class Hyperparameters:
         return labels
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
-        """Return the model's initial point as a flat vector, with values of `start` by name of variable in place."""
+        """Return the model's initial point as a flat vector, with initial values in `start` by name of variable."""
         check_start(start)
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}

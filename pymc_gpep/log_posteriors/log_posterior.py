@@ -106,7 +106,7 @@ class LogPosterior(ABC):
 
     @classmethod
     def in_form(cls, classifier: GPClassifier) -> GPClassifier:
-        """Return the model for a file of a fit, with its prior in the form of the fit."""
+        """Return the classifier for a fit from a file, with the prior in the form that this class fits."""
         return classifier
 
     @classmethod
@@ -220,8 +220,8 @@ class LogPosterior(ABC):
         x : array
             A flat vector.
         start : array or Neighbours, optional
-            `Evaluation.start` of a near point, or several solutions. It saves iterations. If the solve from this start
-            fails, it is repeated from a cold start.
+            `Evaluation.start` of a near point, or several solutions. A start saves iterations. If the solve from this
+            start fails, it is repeated from a cold start.
         """
 
     @abstractmethod
@@ -258,7 +258,7 @@ class LogPosterior(ABC):
         """Return the prior covariance (1 or c, m, m) of the rows, or of a sample of them, and their observations."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior for a fit that ended with this solution at x; it may be another object."""
+        """Return the log posterior for a fit that ended with this solution at x, possibly another object."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:

@@ -447,7 +447,7 @@ class SparseLogPosterior(BlockLogPosterior):
         if self.classifier.n_functions > 1 and not coupled:
             return None
         prior = self.prior_at(x, gps)
-        if not solution.start.size:  # A file has no sites.
+        if not solution.start.size:  # The file of a fit contains no sites.
             labels = self.observed(gps)
             solution = self.approximator.solve(prior, labels, likelihood=self.likelihood_at(x, len(labels)))
         return self.approximator.left_out(prior, solution)
