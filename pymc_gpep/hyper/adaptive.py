@@ -54,7 +54,7 @@ _LOST = 0.02  # Share of mass at points where the approximation fails, above whi
 _FAR = 8.0  # Fall of the log density beyond which a cell of the first grid has negligible mass.
 _STEEP = 40.0  # Fall beyond which also the neighbours of a cell of the first grid have negligible mass.
 _NODES = 80  # Largest number of centres of cells that become nodes.
-_CHECKS, _ALONG, _LINE = 64, 6, 60  # Numbers of check points: in all, least per axis; surrogate values per line.
+_CHECKS, _ALONG, _LINE = 64, 6, 60  # Number of check points, and its least per axis; surrogate values per line.
 _CLEAR = 1.0  # Excess of a log density over its prediction that counts as missed mass.
 _MISSED = 0.045  # Share of missed mass above which the fit reports it.
 _WORSE = 5.0  # Ratio of tolerances: at the most uncertain points of a round to its random draws.
@@ -89,7 +89,7 @@ class Adaptive(HyperMethod):
     The first points are the maximum, and two or more on each side along each axis, until the log density has fallen.
     With up to three hyperparameters and few rows, cells then cover the region that the prior allows. Cells are split
     where the mass is, so that separate modes are found (`pymc_gpep.hyper.cells`). Cells are not used for likelihoods
-    whose averages have no formula, since they take too long.
+    whose averages have no formula, since evaluations would take too long.
 
     Otherwise a surrogate interpolates values and gradients (`pymc_gpep.hyper.surrogate`). Each round evaluates the log
     posterior at random draws of the surrogate, and at draws where the surrogate is least certain. Rounds end once the
@@ -330,7 +330,7 @@ class _Known:
         z : array (m, d)
         near : array (m,)
             Index of the earlier centre from whose solution each solve starts; negative for centres of the first grid.
-            If the likelihood is log-concave, the posterior has one mode, and solves at these start from predictions.
+            Solves of the first grid start from predictions for a log-concave likelihood: the posterior has one mode.
         """
         loose = self.log_posterior.weighing()
         before = [self.centres[s] if s >= 0 else None for s in near]

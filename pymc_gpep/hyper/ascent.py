@@ -419,9 +419,9 @@ def is_close(decrement: float, size: int) -> bool:
     return decrement < _CLOSE * size
 
 
-_GAIN = 0.1  # Gain of an iteration above which the next evaluation is rough.
+_GAIN = 0.1  # Gain of an iteration above which the next one evaluates the rough log posterior.
 _TRIALS = 2  # Largest number of rough evaluations in a line search.
-_NEWTON, _AS_PROMISED = 6, 0.3  # Number of first Newton steps; relative error of a gain at which they end.
+_NEWTON, _AS_PROMISED = 6, 0.3  # Limit on first Newton steps; relative error of a predicted gain that ends them.
 _ENOUGH = 1e-7  # Expected gain of the log posterior below which a search ends.
 _LAST, _DIGITS = 2, 1e-13  # Number of accurate steps at the end; expected gain below which they are skipped.
 _CLOSE = 1e-3  # Expected gain for each parameter below which a search that cannot continue has converged.

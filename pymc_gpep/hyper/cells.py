@@ -187,8 +187,8 @@ class MovedLogPosterior:
         return top[0]
 
 
-_MOST = 5000  # Largest number of latent values for a correction, which needs matrices of all pairs.
-_AT, _BEYOND = 1.7, 1.5  # Distance of points from the maximum (standard deviations); reach of parabolas relative to it.
+_MOST = 5000  # Largest number of latent values for a correction of the evidence, which needs matrices of all pairs.
+_AT, _BEYOND = 1.7, 1.5  # Distance of points from the maximum (standard deviations); relative reach of parabolas.
 _SHARE, _SMALL = 0.5, 0.01  # Largest term of the next order: relative to the correction, and absolute.
 _LARGEST = 2.0  # Change of the correction along an axis above which the axis is ignored.
 
@@ -256,7 +256,7 @@ _COMPRESSED = 12.0  # Unit c of the compression for no axes; each axis adds 1.
 _DEEPEST = 500.0  # Largest exponent in the inverse of the compression.
 _CONVEX = 4.0  # Largest contribution of second derivatives to the compressed log density in a cell.
 _ABOVE = 0.5  # Largest excess of a quadratic model over the largest computed log density.
-_NARROW, _DEEP = 0.05, 30.0  # Width and fall of the log density: a narrower and lower cell has no mass.
+_NARROW, _DEEP = 0.05, 30.0  # A cell of less than this half-width, with this fall of the log density, has no mass.
 _PROPOSALS = 131_072  # Number of points from which draws are resampled.
 _HEAVIEST = 16.0  # Largest weight of a proposal, in units of the mean weight in its cell.
 _MARGIN = 0.03  # Width of the border of the box, as a share of the box.

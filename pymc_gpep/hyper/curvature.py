@@ -106,9 +106,9 @@ def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: A
 def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tuple[Evaluation, ...]]:
     """Return the Hessian (d, d) of the log posterior, by central differences of its exact gradient.
 
-    Each step is about a tenth of the standard deviation of a hyperparameter given the other hyperparameters. A step of
-    another size is repeated, so that there are 2 d evaluations, and one for each repetition. Second derivatives are NaN
-    where the approximation fails. The evaluations are returned as well.
+    Each step is about a tenth of the standard deviation of a hyperparameter given the other hyperparameters. A first
+    step of another size is repeated. So there are 2 d evaluations, plus one for each repeated step. Second derivatives
+    are NaN where the approximation fails. The evaluations are returned as well.
     """
     d = centre.theta.size
     near = Neighbours((centre.theta,), (centre.start,))

@@ -108,7 +108,7 @@ class HyperMethod(ABC):
 def evaluate_nodes(
     log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
-    """Evaluate at each point (d,), from solutions of `near` and earlier points; None where the approximation fails."""
+    """Evaluate at points (d,), with starts from `near` and earlier points; None where the approximation fails."""
     with progress_bar(progressbar, within=True) as progress:
         task = progress.add_task("Integrating over hyperparameters", total=len(thetas))
         nodes = evaluated(log_posterior.weighing(), thetas, near, lambda: progress.advance(task))
@@ -121,7 +121,7 @@ def evaluated(
     near: Neighbours,
     advance: Callable[[], object] = lambda: None,
 ) -> list[Evaluation]:
-    """Evaluate at each point (d,), from solutions of `near` and earlier points; call `advance` after each point."""
+    """Evaluate at points (d,), with starts from `near` and earlier points; call `advance` after each point."""
     nodes: list[Evaluation] = []
 
     def evaluate(theta: Array) -> Evaluation:
@@ -146,7 +146,7 @@ def failures(nodes: Iterable[Evaluation | None]) -> str:
 
 
 def rough(error: float, remedy: str = "Use hyper='adaptive'") -> str:
-    """Return the text on rough marginals if the error of the log density at draws is large; else an empty text."""
+    """Return a text that marginals are rough if the error of the log density at draws is large; else an empty text."""
     if error < _ROUGH:
         return ""
     return (

@@ -206,7 +206,7 @@ class HyperPosterior:
         return np.where(spread > 0.0, spread, 1.0)
 
     def _neighbours(self) -> Neighbours | None:
-        """Return solutions at nodes, from which starts are predicted; None for a fit from a file without them."""
+        """Return solutions at nodes, from which starts are predicted; None for a fit from a file without solutions."""
         known = [node for node in self.nodes if node.start.size]
         if not known:
             return None

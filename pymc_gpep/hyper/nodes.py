@@ -70,7 +70,7 @@ def standard_normal_nodes(nodes: int, d: int, random_seed: int) -> Array:
 _REACH = 2.0  # Distance from the mode (standard deviations) at which the spread on each side is measured.
 _FEW = 8  # Largest number of hyperparameters with a design of resolution V.
 _NEGLIGIBLE = 1e-6  # Weight below which a node is dropped.
-_TAIL, _FALL = 3.5, 5.0  # Distance at which tails are checked, and smallest fall at it that is not a long tail.
+_TAIL, _FALL = 3.5, 5.0  # Distance at which tails are checked; a smaller fall at this distance shows a long tail.
 _CHECKS = 12  # Smallest number of draws at which the interpolation is checked.
 _SPREAD = 1 / 3, 3.0  # Limits of the spread, relative to the standard deviations of the Gaussian.
 
@@ -267,7 +267,7 @@ class Grid(HyperMethod):
             narrow = np.array([len({place[axis] for place in kept}) < _FEW_NODES for axis in range(d)])
             narrow &= spacing > _FINEST * self.step
             if not edge and kept and narrow.any():
-                # If the density is narrower than the Gaussian, it needs a smaller step.
+                # If the density is narrower than the Gaussian, the grid needs a smaller step.
                 spacing = np.where(narrow, 0.5 * spacing, spacing)
                 found = {_finer(place, narrow): node for place, node in found.items()}
                 kept = self._kept(found, best)
@@ -359,8 +359,8 @@ class _Cells(NamedTuple):
     def by_surrogate(self, gaussian: GaussianAtMaximum, random_seed: int) -> Array:
         """Return standardised draws (m, d) from the density that a surrogate interpolates through the nodes.
 
-        Points are drawn from small parts of the cells of nodes, and weighted. The interpolation includes the nodes at
-        the edge and is used only in these cells: otherwise it could have a spurious mode.
+        Points are drawn from small parts of the cells of nodes, and weighted. Nodes at the edge are interpolated too,
+        and the surrogate is used only in these cells, since it may have a spurious mode elsewhere.
         """
         rng = np.random.default_rng(random_seed)
         d = len(self.spacing)

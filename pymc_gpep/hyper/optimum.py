@@ -225,7 +225,7 @@ def maximise(
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS, IMPROPER):
         return Optimum(best, True, _NOTHING, (best,))  # The status of the solution describes the failure.
     if searching and best.status == OUT_OF_ITERATIONS:
-        best = rough(theta, best.start)  # The first solve needs most iterations, so it is rough.
+        best = rough(theta, best.start)  # The first solve needs most iterations, so its tolerance is wide.
     size, remark = how_many(log_posterior, theta), ""
     if searching and not np.isfinite(best.log_posterior):
         best, remark = off_start(evaluate, best, size)

@@ -224,7 +224,7 @@ class Surrogate:
         return value, slope
 
     def _moved(self, x: Array, root: Array, rng: np.random.Generator) -> Array:
-        """Return chains (m, d) after a step of Hamiltonian Monte Carlo, in units of the columns of a root."""
+        """Return chains (m, d) after a step of Hamiltonian Monte Carlo with inverse mass matrix R Rᵀ, R = `root`."""
         step = rng.uniform(0.2, 0.8) / self.d**0.25
         start = rng.standard_normal(x.shape)
         value, slope = self._density(x)
