@@ -34,7 +34,7 @@ class FormerRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> "FormerRows":
-        """Return the record of rows."""
+        """Return the record of these rows."""
         if isinstance(rows, cls):
             return rows
         return cls(rows.n_rows, rows.n_inputs, fingerprint(rows), getattr(rows, "name", ""))
