@@ -93,7 +93,7 @@ def _prior(original: Any, signature: inspect.Signature) -> Any:
     """Return a `pm.gp.Latent.prior` that copies the array of its inputs, and records it."""
 
     def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
-        # A fit evaluates the process itself when it predicts. Later changes of these arrays must not affect it.
+        # Predictions of a fit evaluate the process, and must not be affected by later changes of these arrays.
         arguments = signature.bind(self, *args, **kwargs).arguments
         if isinstance(arguments.get("X"), np.ndarray):
             arguments["X"] = arguments["X"].copy()
