@@ -443,7 +443,7 @@ def _moved(
     move: Callable[[TensorVariable], TensorVariable],
     ndim: int,
 ) -> TensorVariable:
-    """Apply `move`, a selection or change of shape of the result `like`, to an operand of the elementwise operation."""
+    """Apply `move`, a selection or change of shape of an operation's result `like`, to an operand of this operation."""
     if all(operand.type.broadcastable):
         return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
     if operand.type.broadcastable == like.type.broadcastable:
