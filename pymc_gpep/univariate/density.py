@@ -125,7 +125,7 @@ def row_graph(
     free = uncensored(alone)
     if free is not alone:
         found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
-    # A bound may be infinite. So the clipped bound becomes a parameter of the rows, and not the bound.
+    # The parameter of the rows is the clipped bound, and not the bound, which may be infinite.
     inner = {each.name for each in ancestors(bounds(alone))}
     moments, cumulative = _moments(free), _cumulative(free, y)
     for more in (moments | cumulative, cumulative, moments):
@@ -210,7 +210,7 @@ def _cut_graph(
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
         return made
-    # Cut the graph at hyperparameters and data over rows instead, if the density then has fewer parameters.
+    # A cut of the graph at hyperparameters and data over rows is preferred unless it has more parameters.
     try:
         deeper = cut_with(rows)
     except RowsMixedError:
@@ -392,7 +392,7 @@ class RowDensity:
 
 
 def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
-    """Return parameters computed from constants → constants of equal value, since PyMC tests for constant bounds."""
+    """Return parameters computed from constants → equal constants, since PyMC tests whether bounds are constants."""
     nodes = {each.owner for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, RandomVariable)}
     made = [each for node in nodes for each in node.inputs if isinstance(each, TensorVariable) and each.owner]
     found = [each for each in made if all(isinstance(leaf, Constant) for leaf in graph_inputs([each]))]
