@@ -174,7 +174,7 @@ class NewLevels:
     def _used(
         self, point: PointType, x: NewData, used: Callable[[NewData, NewData], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
-        """Return a mask (m,) of rows that use a placeholder also after its replacement by another level."""
+        """Return a mask (m,) of rows that still use a placeholder after another level has replaced it."""
         m, found = len(x), np.zeros(len(x), bool)
         for name in x.unseen_levels:
             if self.count(name) == 1:  # No other level can replace the placeholder.
@@ -348,7 +348,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         )
         self._made: dict[tuple[str, ...], tuple[AffineMap, list[PriorAtNewRows]]] = {}
         self._blocks: Blocks = blocks or [(own.stop - own.start,) for own in prior.places.values()]
-        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # Moved processes → map of the fitted rows.
+        self._of_fit: dict[tuple[TensorVariable, ...], AffineMap] = {}  # Moved processes → sum at fitted rows.
         self._levels = NewLevels(prior, self._argument, self._known, data, self._blocks)
         self._own_covariances: dict[tuple[TensorVariable, ...], AtPoint] = {}
         self._complete: set[tuple[str, ...]] = set()  # Names of data that suffice to compute new rows.
