@@ -304,8 +304,8 @@ class GPClassifier:
     def reasons(self) -> dict[str, str]:
         """Reasons why variables are hyperparameters, by name.
 
-        The variables are those of the prior, and of parameters of the likelihood. Thresholds, which are ordered or have
-        no density, are left out.
+        The variables are in the prior, and in parameters of the likelihood. Thresholds, which are ordered or have no
+        density, are left out.
         """
         found = self.prior.reasons
         for rv in self.learned_parameters:

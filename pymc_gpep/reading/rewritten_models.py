@@ -100,9 +100,9 @@ def with_bambi_intercept(model: pm.Model) -> pm.Model:
 
 def _centred_components(model: pm.Model) -> list[Any]:
     """Return the parts of a bambi model that have an intercept and centred predictors; empty for other models."""
-    if "bambi" not in sys.modules or "__obs__" not in model.coords:  # the coordinate of bambi's rows
+    if "bambi" not in sys.modules or "__obs__" not in model.coords:  # Bambi's coordinate of rows.
         return []
-    for each in gc.get_referrers(model):  # A PyMC model has no reference to its bambi model. This takes up to 0.1 s.
+    for each in gc.get_referrers(model):  # A model has no reference to its bambi model. This search takes up to 0.1 s.
         own = each if isinstance(each, dict) else getattr(each, "__dict__", {})
         parts = own.get("components")
         if own.get("model") is model and isinstance(parts, dict):
@@ -161,7 +161,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
 
 
 def _apart(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return the start of a series, and the series given its start; None unless only the start is not Gaussian."""
+    """Return the start of a series, and the series given its start; None without a recipe for its innovations."""
     op = rv.owner.op
     if isinstance(op, RandomWalkRV):
         given, place = parameters(rv), 0
