@@ -326,7 +326,7 @@ class InducingBlocks:
         self._moments = moment_functions(
             classifier, matched, data, self._columns, self.effect_rows, compile_kwargs or {}
         )
-        self._of = {  # Function → its prior, and the output of the prior.
+        self._of = {  # Latent function → its prior, and the output of the prior.
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
         }
         self._outputs = [len(latent.classes) for latent, _ in matched]

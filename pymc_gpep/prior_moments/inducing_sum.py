@@ -262,7 +262,7 @@ class _Solved:
 
 
 class _RowsJoint(Joint):
-    """Joint Gaussian of several variables, by rows of the common standard normals and a residual of each entry."""
+    """Joint Gaussian of several variables, each entry of which depends on common standard normals and a residual."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class _RowsJoint(Joint):
 
 
 class InducingVariables(SumVariables):
-    """Integrated variables as affine functions of the standard normals of an `InducingSum`."""
+    """Integrated variables as affine functions t + T z of the standard normals z of an `InducingSum`."""
 
     _prior: InducingSum
 
@@ -412,7 +412,7 @@ class InducingAtNewRows(SumAtNewRows):
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, None, None], new.mean[:, :m])
 
     def _placed(self, roots: Array) -> PlaceRows:
-        """Return rows, given slopes (m, n_common + 3)."""
+        """Return the coefficients of rows, given slopes (m, n_common + 3)."""
         found = self._prior.along_units(np.ascontiguousarray(roots.T))
         if found is None:
             raise ValueError(
