@@ -372,7 +372,7 @@ class DenseFunctions(LatentFunctions):
         return PriorSites.of(self.solution, self._response)
 
     def _following(self, found: LeftOut, of: NDArray[np.int64] | None = None) -> LeftOut:
-        """Return leave-one-out moments with sites of prior factors that are updated without each row.
+        """Return leave-one-out moments, where the sites of prior factors are updated without the left-out row.
 
         Parameters
         ----------
@@ -641,7 +641,7 @@ class GroupedFunctions(DenseFunctions):
         """Yield rows (m,) of groups with several rows, with the likelihood of the other rows of their groups.
 
         Equal rows of a group are computed once. The second result has, for each of the n rows, its position among the m
-        rows; −1 for rows of another part.
+        rows; −1 for other rows.
         """
         of, ids = self._groups.of, self.alike
         order = np.argsort(of, kind="stable")
