@@ -341,7 +341,7 @@ def one_after_another(
 
 
 def _best(searches: Sequence[_Search], ended_by: BaseException | None) -> Optimum:
-    """Return the best of several searches, with the ends of all, and as stopped if an exception ended them."""
+    """Return the best of several searches, with the ends of all, marked as stopped if an exception ended them."""
     best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
     best = best if ended_by is None else best.stopped_by(ended_by)
     return replace(best, ends=tuple(search.end for search in searches))
