@@ -118,7 +118,7 @@ class MemoryMap(NamedTuple):
         filename, mapped = array.filename, getattr(array, "_mmap", None)
         if filename is None or mapped is None:
             return None
-        first = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # where the map begins
+        first = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # The map begins here.
         offset = first + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
         return cls(str(Path(filename).resolve()), array.shape, array.dtype, int(offset))
 
