@@ -127,7 +127,7 @@ class IntegratedVariables(ABC):
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
     ) -> Array:
-        """Return the posterior covariance (size, size) of value variables, each flat at its slice in `places`."""
+        """Return the posterior covariance (size, size) of entries of value variables, at their slices `places`."""
 
     @abstractmethod
     def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
