@@ -247,7 +247,7 @@ class Evidence(Op):
 
     @property
     def stands_for(self) -> tuple[Any, ...]:
-        """Return attributes that determine the graph around the operation, which is the same for all methods."""
+        """Return the attributes on which the graph around the operation depends. It does not depend on the method."""
         return "evidence", self.remembers, getattr(self.form, "kind", self.form)
 
     def make_node(
