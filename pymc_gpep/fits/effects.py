@@ -4,12 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean, few_of
 from pymc_gpep.array_types import Array
@@ -26,11 +22,10 @@ from pymc_gpep.fits.marginals import (
     without_moments,
 )
 from pymc_gpep.fits.mixture import total_covariance, total_variance
-from pymc_gpep.graphs.affine import Affinity, NotAffineError
-from pymc_gpep.graphs.interpreted import ModelFunctions, initial_point
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.latent.latent_prior import Joint
 from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.classifier import names_of_effects, sources_of_effects
 from pymc_gpep.reading.integrated import columns_by_row
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.sums.new_data import by_name
@@ -128,68 +123,6 @@ def effects(
         centre, variance = total_variance(hyper.weights, *own)
         moments[name] = centre, np.sqrt(variance)
     return _existing(_dataset(classifier, moments, axes[0]), finite_moments(hyper, names, there))
-
-
-def names_of_effects(classifier: GPClassifier) -> list[str]:
-    """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
-
-    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
-    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
-    depends on z only through it.
-    """
-    own = _own(classifier)
-    if not classifier.prior.singular:
-        return [str(v.name) for v in own]
-    model = classifier.model
-    affinity = Affinity(frozenset(own))
-    made: dict[TensorVariable, frozenset[Variable]] = {}
-    for variable in model.deterministics:
-        if variable not in own and (behind := _behind(affinity, variable)):
-            made[variable] = behind
-    shapes = _shapes(model, [*own, *made])
-    alike = {v: [each for each in behind if shapes[each] == shapes[v]] for v, behind in made.items()}
-    replaced = {
-        z: v for v, same in alike.items() if len(made[v]) == 1 for z in same if not _reaches_beside(model, z, v)
-    }
-    names: dict[str, None] = {}
-    for z in own:
-        names[str(replaced.get(z, z).name)] = None
-    return list(names | {str(v.name): None for v, same in alike.items() if same})
-
-
-def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
-    """Return the integrated variables on which each effect depends."""
-    affinity = Affinity(frozenset(_own(classifier)))
-    return {name: _behind(affinity, classifier.model[name]) for name in names}
-
-
-def _own(classifier: GPClassifier) -> list[TensorVariable]:
-    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
-    held = {latent.free: latent.f for latent in classifier.prior.processes}
-    return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
-
-
-def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
-    try:
-        return affinity.behind(variable)
-    except NotAffineError:
-        return frozenset()
-
-
-def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
-    """Return shapes of variables, evaluated if their types have unknown lengths."""
-    shapes = {v: v.type.shape for v in variables}
-    unknown = [v for v, shape in shapes.items() if None in shape]
-    if unknown:
-        found = ModelFunctions(model, model.free_RVs)([v.shape for v in unknown])(initial_point(model))
-        shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}
-    return shapes
-
-
-def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
-    """Return whether the model depends on `z` along a path that does not contain the variable `by`."""
-    others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
-    return z in set(ancestors(others, blockers=[by]))
 
 
 def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr.Dataset:

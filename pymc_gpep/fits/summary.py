@@ -15,7 +15,6 @@ from scipy.special import logsumexp, softmax
 from pymc_gpep.argument_types import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import axes_that_fit
-from pymc_gpep.fits.effects import names_of_effects
 from pymc_gpep.fits.fitted import Fitted
 from pymc_gpep.fits.marginals import (
     SkewNormals,
@@ -28,6 +27,7 @@ from pymc_gpep.fits.marginals import (
 )
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.reading import GPClassifier
+from pymc_gpep.reading.classifier import names_of_effects
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 

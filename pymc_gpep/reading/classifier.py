@@ -20,9 +20,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import did_you_mean, rows_text
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.graphs.affine import is_elementwise
+from pymc_gpep.graphs.affine import Affinity, NotAffineError, is_elementwise
 from pymc_gpep.graphs.errors import StructureError, distribution
-from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate
+from pymc_gpep.graphs.interpreted import ModelFunctions, evaluate, initial_point
 from pymc_gpep.graphs.rows_apart import at_point, check_rows_apart
 from pymc_gpep.latent.gp_latent import LatentGP
 from pymc_gpep.latent.latent_prior import LatentPrior, known_data
@@ -567,3 +567,65 @@ def check_missing(model: pm.Model, own: Sequence[MissingResponses]) -> None:
                 f"np.where(np.isnan(x), np.nanmean(x), x), or leave {where} out. pm.sample() draws from the model as "
                 "it is."
             )
+
+
+def names_of_effects(classifier: GPClassifier) -> list[str]:
+    """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
+
+    A Deterministic is an effect if it has the shape of an integrated variable z on which it depends, such as
+    `pm.Deterministic("u", sigma * z)`. It replaces z if z is its only integrated variable, and the rest of the model
+    depends on z only through it.
+    """
+    own = _integrated(classifier)
+    if not classifier.prior.singular:
+        return [str(v.name) for v in own]
+    model = classifier.model
+    affinity = Affinity(frozenset(own))
+    made: dict[TensorVariable, frozenset[Variable]] = {}
+    for variable in model.deterministics:
+        if variable not in own and (behind := _sources(affinity, variable)):
+            made[variable] = behind
+    shapes = _shapes(model, [*own, *made])
+    alike = {v: [each for each in behind if shapes[each] == shapes[v]] for v, behind in made.items()}
+    replaced = {
+        z: v for v, same in alike.items() if len(made[v]) == 1 for z in same if not _reaches_beside(model, z, v)
+    }
+    names: dict[str, None] = {}
+    for z in own:
+        names[str(replaced.get(z, z).name)] = None
+    return list(names | {str(v.name): None for v, same in alike.items() if same})
+
+
+def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, frozenset[Variable]]:
+    """Return the integrated variables on which each effect depends."""
+    affinity = Affinity(frozenset(_integrated(classifier)))
+    return {name: _sources(affinity, classifier.model[name]) for name in names}
+
+
+def _integrated(classifier: GPClassifier) -> list[TensorVariable]:
+    """Return the integrated variables. Latent values replace the standard normals from which they are computed."""
+    held = {latent.free: latent.f for latent in classifier.prior.processes}
+    return [held.get(rv, rv) for rv in classifier.prior.integrated if rv not in classifier.prior.implicit]
+
+
+def _sources(affinity: Affinity, variable: Variable) -> frozenset[Variable]:
+    try:
+        return affinity.behind(variable)
+    except NotAffineError:
+        return frozenset()
+
+
+def _shapes(model: pm.Model, variables: list[TensorVariable]) -> Mapping[Variable, tuple[int, ...]]:
+    """Return shapes of variables, evaluated if their types have unknown lengths."""
+    shapes = {v: v.type.shape for v in variables}
+    unknown = [v for v, shape in shapes.items() if None in shape]
+    if unknown:
+        found = ModelFunctions(model, model.free_RVs)([v.shape for v in unknown])(initial_point(model))
+        shapes |= {v: tuple(np.asarray(shape).tolist()) for v, shape in zip(unknown, found, strict=True)}
+    return shapes
+
+
+def _reaches_beside(model: pm.Model, z: TensorVariable, by: TensorVariable) -> bool:
+    """Return whether the model depends on `z` along a path that does not contain the variable `by`."""
+    others = [v for v in [*model.basic_RVs, *model.potentials, *model.deterministics] if v not in (z, by)]
+    return z in set(ancestors(others, blockers=[by]))

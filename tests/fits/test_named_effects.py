@@ -8,8 +8,8 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.fits.effects import names_of_effects
 from pymc_gpep.reading import read_classifier
+from pymc_gpep.reading.classifier import names_of_effects
 from tests.sum_models import BINARY, GROUP, PLACES, J, N, X, made
 
 
