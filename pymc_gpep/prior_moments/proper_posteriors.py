@@ -103,11 +103,11 @@ def _held_coefficients(
                 unit = np.zeros(np.shape(point[name]))
                 unit[place] = 1.0
                 moved = [moments(at | {name: at[name] + unit}) for at in (here, there)]
-                pairs = list(zip(moved, begin, strict=True))
-                columns = [new.mean - old.mean for new, old in pairs]
-                still = [(new.k, old.k) for new, old in pairs]
-                still += [(new.likelihood.parameters, old.likelihood.parameters) for new, old in pairs]
-                if all(_alike(*pair) for pair in [columns, *still]):
+                columns = [new.mean - old.mean for new, old in zip(moved, begin, strict=True)]
+                still = [[each.k for each in at] for at in zip(moved, begin, strict=True)]
+                still += [[each.likelihood.parameters for each in at] for at in zip(moved, begin, strict=True)]
+                # Parameters of unequal sizes, such as a scale and a bound of 1e300, allow no common absolute tolerance.
+                if _alike(*columns) and all(np.allclose(a, b, _LINEAR, 0.0, equal_nan=True) for a, b in still):
                     found.append((_Name(repr(_entry(rv, place)), _advice(str(rv.name)), held=True), columns[0]))
     return found
 

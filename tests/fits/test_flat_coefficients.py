@@ -341,6 +341,19 @@ def test_coefficients_at_their_maximum_need_a_single_maximum(case):
         fitted(model, "laplace", hyper="map", hyperparameters=held)
 
 
+@pytest.mark.parametrize("held", [[], ["b"]])
+def test_log_scales_of_one_flat_vector_match_separate_variables(held):
+    """A normal density has parameters of unequal sizes: a scale, and bounds of ±1e300."""
+    evidence = []
+    for together in (True, False):
+        with pm.Model() as model:
+            own = pm.Flat("log_sd", shape=2) if together else [pm.Flat("log_s"), pm.Flat("log_noise")]
+            u = pm.Normal("u", 0, pm.math.exp(own[0]), shape=Q)
+            pm.Normal("y", pm.Flat("b") * X + u[GROUP], pm.math.exp(own[1]), observed=Y)
+        evidence.append(fitted(model, "laplace", hyper="map", hyperparameters=held).log_evidence)
+    assert_allclose(*evidence, atol=1e-6)
+
+
 def test_factor_with_a_flat_prior_stays_a_hyperparameter():
     with pm.Model() as model:
         theta, lam = pm.Normal("theta", shape=Q), pm.Flat("lam", shape=Q, initval=np.ones(Q))
