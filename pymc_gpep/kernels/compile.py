@@ -1,11 +1,11 @@
 """The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
-The key of numba's cache is the text of the function's file. So a kernel would be stale after a change of a kernel in
-another file that it calls. And a new docstring would cause a compilation. The key of PyTensor's cache does not depend
-on the source. Here both caches use a digest of code without docstrings and comments. The digest covers a file and all
-files of this package that it imports, directly or indirectly.
+numba's cache checks only the date and size of the function's own file. After a change in the file of a called kernel,
+cached code would be stale. An edited docstring would cause a compilation. PyTensor's cache does not check the source.
+Here both caches use a digest of code without docstrings and comments. The digest covers a file and all files of this
+package that it imports, directly or indirectly.
 
-Several processes may share the cache, a write may be interrupted, and the folders may be read-only.
+The cache is safe if several processes share it, if a write is interrupted, and if its folders are read-only.
 """
 
 import ast
@@ -60,7 +60,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 class _Notes:
-    """Digests and imports of files. They are stored on disk with a hash of each file, since parsing takes a second.
+    """Digest and imports of each source file, stored on disk with a hash of the file, since parsing takes a second.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class _Beside(InTreeCacheLocator):
 
 
 class _Places(CompileResultCacheImpl):
-    """Choice of the first writable folder; `_Beside` if no folder is writable."""
+    """Locator of the first writable folder. `_Beside` is the last candidate, for use if no folder is writable."""
 
     # numba declares an instance variable, but reads it from the class.
     _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
@@ -173,7 +173,7 @@ class _Files(IndexDataCacheFile):
         self._further = [_Files([folder], name, stamp) for folder in folders[1:] if folder != folders[0]]
 
     def load(self, key: Any) -> Any:
-        """Return compiled code; None if it is absent or damaged."""
+        """Return the compiled code of a signature; None if its file is absent or damaged."""
         try:
             found = super().load(key)
         except Exception:  # A damaged pickle can raise any error.
@@ -221,15 +221,15 @@ def kernel(
 ) -> Any:
     """Compile `function` with numba (no Python objects, threads or exceptions), cached on disk.
 
-    A call from Python releases the lock of the interpreter. With `reorders` sums may be computed in any order, which
-    takes a quarter of the time. Values that are not finite are preserved.
+    A call from Python releases the lock of the interpreter. With `reorders` LLVM may reorder sums, which then
+    take a quarter of the time. NaN and infinite values remain correct.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
     options: Any = {"error_model": "numpy", "inline": inline, "nogil": True, "fastmath": fast}
     options |= {"no_cfunc_wrapper": True}
     dispatcher: Any = numba.njit(**options)(function)
     template = dispatcher.get_call_template
-    # numba would compile a function again for each literal integer in a call.
+    # Without this type change, numba compiles a function again for each literal integer in a call.
     dispatcher.get_call_template = lambda args, kws: template([types.unliteral(each) for each in args], kws)
     dispatcher._cache = cache = _Cache(function)
     # Names on disk contain no line number, since an edited docstring moves the functions below it.
@@ -248,7 +248,7 @@ def summing_kernel(function: Callable[..., Any]) -> Any:
 def inlined_kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` only as part of its callers.
 
-    LLVM compiles called functions again for each caller, at each level. Inlining a large function with a single caller
-    saves seconds.
+    LLVM compiles a called function again for each of its callers and their callers. Inlining a large function with a
+    single caller saves seconds.
     """
     return kernel(function, inline="always")

@@ -93,7 +93,7 @@ def draw_by_sign(rng, f, labels, v):
 
 
 _NEWTON_STEPS = 6
-_FLAT = 0.1  # Slope below which a tangent is efficient, with less than 1 % rejected draws.
+_FLAT = 0.1  # Slope h′(t) below which t counts as the mode; it adds less than 1 % of rejected draws.
 _MOST_PROPOSALS = 10_000  # Largest number of proposals, which ends loops caused by rounding.
 
 
@@ -126,9 +126,9 @@ def _tangent(f, y, i, hazards):
 
 @kernel
 def _below_tangent(z, hazard, step):
-    """Return log Φ(z + step) − log Φ(z) − step · `hazard`, `hazard` = φ(z)/Φ(z); it is not positive.
+    """Return log Φ(z + step) − log Φ(z) − step · `hazard` ≤ 0, with `hazard` = φ(z)/Φ(z).
 
-    In the tail log Φ = log φ − log(φ/Φ) removes the parabola before the difference is computed.
+    In the tail, log Φ is written as log φ − log(φ/Φ). The parabolas log φ are subtracted exactly, to keep digits.
     """
     log_p, next_hazard = log_ndtr_and_hazard(z + step)
     if z < 0.0:
@@ -186,9 +186,9 @@ def utility_precisions(k, precisions, total):
     ----------
     k : ndarray, shape (1 or c, n, n)
     precisions : ndarray, shape of k
-        S_k = (K_k + I)⁻¹ into the lower triangles.
+        Their lower triangles are overwritten with S_k = (K_k + I)⁻¹.
     total : ndarray, shape (n, n)
-        The Cholesky factor of Σ_k S_k into the lower triangle; unchanged if all classes have one covariance.
+        Its lower triangle is overwritten with the Cholesky factor of Σ_k S_k; unchanged if k has one matrix.
     """
     n = k.shape[1]
     copy_into(precisions, k)
@@ -239,7 +239,7 @@ def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
     precisions, total : ndarray
         Results of `utility_precisions`.
     shifted : bool
-        Whether to draw the common shift of a point's utilities, if labels do not depend on it.
+        Whether to draw the common shift of a point's utilities. The labels must not depend on it.
     f : ndarray, shape (c, n)
         Overwritten with the draw.
     v : ndarray, shape (c, n)

@@ -1,14 +1,14 @@
 """Parts of iterations: Anderson acceleration, Newton's direction, descent on the free energy of EP.
 
-Acceleration of a fixed-point iteration x ← x + f(x) stores the last steps. A mixed step from the combination of past
-points with the smallest residual leads to the next point (Walker and Ni 2011, SIAM J. Numer. Anal. 49, type II). A
-memory is a pair of arrays, past steps `dx` and past changes of the residual `df`, (memory, dimension), used as a ring.
+Anderson acceleration of a fixed-point iteration x ← x + f(x) stores the last steps. It combines past points so that the
+residual f is smallest, and adds `mixing` times this residual (Walker and Ni 2011, SIAM J. Numer. Anal. 49, type II). A
+memory is two ring buffers (memory, dimension): past steps `dx`, and past changes of the residual `df`.
 
-Newton's direction is for the mode of latent values f ~ N(m, K), and takes only matrix products with K. W (n, c, c) is
+Newton's direction for the mode of latent values f ~ N(m, K) is computed from matrix products with K. W (n, c, c) is
 minus the second derivatives of the log likelihood at each point. The direction d solves (W + K⁻¹) d = r. It is computed
 together with K⁻¹ d, which determines the latent values even if K is singular.
 
-Descent uses matching cavities, energies and safe steps of sites, with the formulas of
+Descent on the free energy of EP needs matching cavities, energies and safe steps of sites. Their formulas are in
 `pymc_gpep.approximations.nested_ep`.
 """
 
@@ -41,7 +41,7 @@ def weighted_norm(weight, f):
 
 @kernel
 def residual_products(weight, f, df, used):
-    """Return weighted inner products of the first `used` changes of the residual, and of changes with residual `f`."""
+    """Return weighted inner products of the first `used` rows of `df` with each other, and with the residual `f`."""
     gram = np.empty((used, used))
     rhs = np.empty(used)
     for a in range(used):
@@ -54,7 +54,7 @@ def residual_products(weight, f, df, used):
 
 @kernel
 def combination(gram, rhs):
-    """Return weights of past changes that minimise the residual; `gram` is overwritten."""
+    """Return the weights of past changes that minimise the residual; `gram` of `residual_products` is overwritten."""
     used = rhs.shape[0]
     trace = 0.0
     for a in range(used):
@@ -66,7 +66,7 @@ def combination(gram, rhs):
 
 @kernel
 def combined_step(f, dx, df, gamma, mixing, step):
-    """Write the mixed step from a combination of past points into `step`."""
+    """Write the step from the combination of past points with weights `gamma` into `step`."""
     for i in range(step.shape[0]):
         step[i] = mixing * f[i]
         for a in range(gamma.shape[0]):
@@ -103,11 +103,11 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
     w : (n, c, c) array
     r : (c, n) array
     reduction : float
-        Target K-norm of the residual, relative to the K-norm of r.
+        Target of √(sᵀ K s) for the residual s, relative to its value for s = r.
     limit : int
         Limit on steps.
     d, pull, left : (c, n) arrays
-        Overwritten with the direction d, K⁻¹ d, and the residual of r.
+        Overwritten with the direction d, K⁻¹ d, and the residual r − (W + K⁻¹) d.
     """
     c, n = r.shape
     d[:] = 0.0
@@ -150,7 +150,7 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
 
 @kernel
 def _cavity_at(z, variance):
-    """Return mean and 1/a of the tilted distribution with `variance`, if the cavity mean over √(1 + 1/a) is z."""
+    """Return the tilted mean, and 1/a, of the cavity with tilted variance `variance` and cavity mean z √(1 + 1/a)."""
     _, h, _, truncated = probit_moments(z)
     rest = h + z if z > -5.0 else (1.0 - truncated) / h
     half = 1.0 - variance
@@ -161,9 +161,9 @@ def _cavity_at(z, variance):
 
 @kernel
 def matching_cavity(mean, variance):
-    """Return natural parameters (a, b) of the cavity whose tilted distribution with Φ has these moments.
+    """Return (a, b) of the cavity exp(b g − a g²/2) whose tilted distribution with Φ(g) has these moments.
 
-    If this cavity does not exist, a = 0 and b < 0: the nearest tilted distribution has less variance.
+    If this cavity does not exist, return a = 0 and b < 0. The tilted variance is then smaller than `variance`.
     """
     spread = math.sqrt(mean * mean + 4.0)
     limit = -2.0 / (mean + spread) if mean > 0.0 else 0.5 * (mean - spread)
@@ -220,7 +220,7 @@ def site_energies(sites, moments, cavities, target):
 
 @kernel
 def safe_step(sites, moments, cavities, step, trial):
-    """Take a `step` towards the sites implied by the matching cavities."""
+    """Write the sites after a step of length `step` towards the sites implied by the matching cavities into `trial`."""
     _, n, others = sites.shape
     for i in range(n):
         for j in range(others):
@@ -233,9 +233,9 @@ def safe_step(sites, moments, cavities, step, trial):
 
 @kernel
 def first_order(sites, moments, cavities, trial_moments):
-    """Return the change of the energy to first order in the marginal moments.
+    """Return the first-order change of the energy F from the marginal moments (μ, z) to `trial_moments`.
 
-    dF/dμ = (β + b) − (α + a) μ and dF/dz = ½ (1/z − α − a).
+    The derivatives are dF/dμ = (β + b) − (α + a) μ and dF/dz = ½ (1/z − α − a).
     """
     _, n, others = sites.shape
     total = 0.0

@@ -1,4 +1,4 @@
-"""Status codes of solvers. With all codes except CONVERGED, the evidence is NaN or a warning is given."""
+"""Status codes of solvers. For every code except CONVERGED, the evidence is NaN or a warning is issued."""
 
 CONVERGED = 0
 OUT_OF_ITERATIONS = 1

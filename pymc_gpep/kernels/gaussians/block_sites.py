@@ -1,12 +1,12 @@
 """Gaussian posterior of c latent functions whose sites have full c × c precisions W_i, in O((cn)³).
 
 The constant vector is in the null space of W_i, so W_i = R_i R_iᵀ with R_i (c, c − 1). With R the block diagonal of the
-R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, of a block W):
+R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, for a block W):
 
     M = W (I + K W)⁻¹ = G Gᵀ,  G = R L⁻ᵀ,  Cov f = K − K M K,  log|I + K W| = log|B|.
 
-Arrays: `k` (1 or c, n, n), `roots` (n, c, c − 1), `b` (c, n), `lower` (N, N), N = n(c − 1). Column p of point i is at
-i(c − 1) + p; G and K G are (c, n, N).
+Arrays: `k` (1 or c, n, n), `roots` (n, c, c − 1), `lower` (N, N) with N = n(c − 1), and `b` (c, n), for which the
+posterior mean is m + K b. Column p of R_i is column i(c − 1) + p of R; G and K G are (c, n, N).
 """
 
 import math
@@ -69,7 +69,7 @@ def factorise_blocks(k, roots, lower):
 
 @kernel
 def project(k, roots, lower, r, image, out):
-    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n). `image` is K r."""
+    """Write (I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n), from K r in `image` (c, n)."""
     n, c, rank = roots.shape
     inner = np.zeros(n * rank)
     for i in range(n):
@@ -112,9 +112,9 @@ def block_marginals(k, smooth, cov):
 
 @kernel
 def block_gradient(roots, lower, b, work, gradient):
-    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n); the sum over classes if it is one matrix.
+    """Write ½ (b_k b_kᵀ − M_kk) into `gradient` (c, n, n), or their sum over classes into `gradient` (1, n, n).
 
-    `work` is (n, N).
+    `work` (n, N) is scratch space.
     """
     n, c, rank = roots.shape
     gradient[:] = 0.0

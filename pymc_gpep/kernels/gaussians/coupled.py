@@ -8,9 +8,9 @@ every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are factorised.
 
 Digits are preserved, since A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
-1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is a sum over
-K. For a large K, means and differences between classes have a relative error of about ε trace(K). Mean and Cov f
-include the common part of all classes, on which the sites do not depend.
+1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is computed
+as the diagonal of K − (K B) K. For a large K, means and differences between classes have a relative error of about ε
+trace(K). Mean and Cov f include the common part of all classes, on which the sites do not depend.
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n) for the A_k⁻¹, and `p` (n, n) for the Cholesky factor of P. Only the
 lower triangles of the matrices are used. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These
@@ -102,9 +102,9 @@ def _smoother(inverse, root, out):
 
 @kernel
 def function_moments(prior, inverse, pi, b, work, mean, cov, a):
-    """Write the means K b of class a into `mean` (n,), and its term of `cov` (n, c, c) without P.
+    """Write K b of class a into `mean` (n,), and the diagonal of K − K B K into the entries (a, a) of `cov` (n, c, c).
 
-    At the end `work` (n, n) is K B.
+    On return, `work` (n, n) is K B.
     """
     n = pi.shape[0]
     multiply_symmetric(prior, b, mean)
@@ -122,7 +122,7 @@ def shared_moments(prior, work, cov, low, high):
     """Add the coupling terms K_k B_k P⁻¹ B_l K_l to `cov` (n, c, c), at the points from `low` to `high`.
 
     `work` (c or c − 1, n, n) is K_k B_k L⁻ᵀ, with P = LLᵀ. If the classes share a prior covariance, `prior` (1, n, n),
-    the last class may be omitted, since the sum over k is K B_l K.
+    the last class may be omitted. Its terms follow from Σ_k K B_k P⁻¹ B_l K = K B_l K.
     """
     c = cov.shape[1]
     last = work.shape[0]
@@ -178,10 +178,10 @@ def mirror(matrix):
 
 @kernel
 def add_implicit_gradient(b, v, gradient):
-    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n); the sum over classes if it is one matrix.
+    """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (c, n, n), or their sum over classes to `gradient` (1, n, n).
 
     The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). Let s be
-    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is its derivative in m.
+    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is the derivative in m.
     """
     c, n = b.shape
     for a in range(c):

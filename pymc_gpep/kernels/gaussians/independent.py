@@ -5,7 +5,7 @@ Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. W
     A = I + D^½ K D^½,   B = D^½ A⁻¹ D^½,
 
 Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so D^{-½} A⁻¹ D^½ = I − K B is accurate for any π. So
-is Cov f = (I − K B) K, unless π_i K_ii is large. Then π_i⁻¹ (1 − A⁻¹_ii) is accurate.
+is Cov f = (I − K B) K, unless π_i K_ii is large. Then the form π_i⁻¹ (1 − A⁻¹_ii) of the variance is accurate.
 
 Arrays: `prior` (n, n), `pi` (n,), and `inverse` (n, n), which is A⁻¹ with its lower triangle in use.
 """

@@ -6,8 +6,8 @@ values at places
     b_k = C_NN⁻¹ C_Nk,   d_k = C_kk − C_kN b_k,   Q = Σ_k v_k v_kᵀ / d_k,   v_k = e_k − Σ_j b_kj e_N(j)
 
 (Vecchia 1988; Datta, Banerjee, Finley and Gelfand 2016, equations 6 to 9). A matrix with the sparsity pattern of Q is
-an array of entries. Set k consists of place k and its neighbours, and has the pairs (0, 0), (1, 0), (1, 1), (2, 0) ….
-Pair t is the entry `slots[k, t]`.
+an array of entries. Set k is place k followed by its neighbours. Its pairs are (0, 0), (1, 0), (1, 1), (2, 0) …, where
+0 is the place. Pair t of set k is the entry `slots[k, t]` of the matrix.
 """
 
 import math
@@ -38,10 +38,10 @@ def _square(own, other):
 
 @kernel
 def maximin_order(x, starts, low, high, order):
-    """Write an order of places (n, d) in which each place has the largest distance from the earlier places.
+    """Write an order of places x (n, d), in which each place has the largest distance from all earlier places.
 
     Places are sorted by leaves of the tree of `solvers.neighbour_precision.PlaceTree`. The first place is the place
-    nearest to the mean. A new place changes only distances in boxes that are closer to it than their largest distance.
+    nearest to the mean. A new place changes distances in a box only if the box is closer than its largest distance.
     """
     n, d = x.shape
     boxes, leaves = len(low), len(starts) - 1
@@ -90,8 +90,8 @@ def maximin_order(x, starts, low, high, order):
 def nearest(x, before, known, numbers, first, starts, low, high, cells):
     """Write numbers of the nearest candidates to each place of x (s, d), by distance, into `cells` (s, m).
 
-    Neighbours of place i have numbers less than `before[i]`. Candidates are sorted by leaves of the tree, and `first`
-    is the smallest number in each box.
+    Neighbours of place i have numbers less than `before[i]`. Candidates are places `known` with `numbers`, sorted by
+    leaves of the tree. `first` is the smallest number in each box.
     """
     m = cells.shape[1]
     boxes, leaves = len(low), len(starts) - 1
@@ -129,7 +129,7 @@ def nearest(x, before, known, numbers, first, starts, low, high, cells):
 
 @kernel
 def _factorised(entries, slots, size, lower):
-    """Write the Cholesky factor of the covariance of neighbours; NaN if it is not positive definite."""
+    """Write the Cholesky factor of C_NN of one place into `lower`; NaN if C_NN is not positive definite."""
     for a in range(size):
         for c in range(a + 1):
             total = entries[slots[(a + 1) * (a + 2) // 2 + c + 1]]
@@ -140,7 +140,7 @@ def _factorised(entries, slots, size, lower):
 
 @kernel
 def regressions(entries, slots, counts, b, d):
-    """Write b (p, m) and d (p,) of a covariance by entries; 0 beyond the neighbours of a place."""
+    """Write b (p, m) and d (p,) for a covariance C, given by its entries. b is 0 beyond the neighbours of a place."""
     m = b.shape[1]
     lower = np.empty((m, m))
     for k in range(d.size):
@@ -158,7 +158,7 @@ def regressions(entries, slots, counts, b, d):
 
 @kernel
 def pull_regressions(entries, slots, counts, b, of_b, of_d, out):
-    """Add derivatives in the entries of a covariance to `out`, from derivatives in b and d."""
+    """Add derivatives with respect to the entries of C to `out`, from derivatives with respect to b and d."""
     m = b.shape[1]
     lower, u = np.empty((m, m)), np.empty(m)
     for k in range(of_d.size):
@@ -192,7 +192,7 @@ def precision_entries(slots, counts, b, d, out):
 
 @kernel
 def pull_precision(slots, counts, b, d, of_entries, of_b, of_d):
-    """Write derivatives in b and d from derivatives in the entries of Q."""
+    """Write derivatives with respect to b and d, from derivatives with respect to the entries of Q."""
     v, half = np.empty(b.shape[1] + 1), np.empty(b.shape[1] + 1)
     for k in range(d.size):
         v[0] = 1.0
@@ -215,7 +215,7 @@ def pull_precision(slots, counts, b, d, of_entries, of_b, of_d):
 
 @kernel
 def solve_forward(cells, counts, b, x):
-    """Overwrite each row x of (s, p) with (I − B)⁻¹ x, B having the rows b."""
+    """Overwrite each row x (p,) of `x` (s, p) with (I − B)⁻¹ x; row k of B has b_k in the columns of its neighbours."""
     for own in x:
         for k in range(own.size):
             for a in range(counts[k]):
@@ -224,7 +224,7 @@ def solve_forward(cells, counts, b, x):
 
 @kernel
 def solve_backward(cells, counts, b, x):
-    """Overwrite each row x of (s, p) with (I − B)⁻ᵀ x."""
+    """Overwrite each row x (p,) of `x` (s, p) with (I − B)⁻ᵀ x, see `solve_forward`."""
     for own in x:
         for k in range(own.size - 1, -1, -1):
             value = own[k]

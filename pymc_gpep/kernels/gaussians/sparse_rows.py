@@ -1,8 +1,8 @@
 """Rows of coefficients with few entries: products, and quadratic forms of small or sparse symmetric matrices.
 
-Row i has the coefficients `values[i]` (k,) in the columns `cells[i]` (k,) of q columns, in ascending order. Unused
-entries have the value 0. For a sparse matrix, the entries of row i have pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t
-has the slot `slots[i, t]` among the entries of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
+Row a_i (q,) has the coefficients `values[i]` (k,) in the columns `cells[i]` (k,), in ascending order. Unused entries
+have the value 0. For a sparse matrix, the columns of row i form pairs (0, 0), (1, 0), (1, 1), (2, 0) …. Pair t is the
+entry `slots[i, t]` of the matrix, see `pymc_gpep.kernels.linalg.sparse_factor`.
 """
 
 from pymc_gpep.kernels.compile import kernel
@@ -22,7 +22,7 @@ def entry_gram(cells, values, weights, gram):
 
 @kernel
 def entry_variances(cells, values, matrix, out):
-    """Write a_iᵀ S a_i into `out` (n,), of a symmetric S (q, q)."""
+    """Write a_iᵀ S a_i into `out` (n,), for a symmetric S = `matrix` (q, q)."""
     for i in range(cells.shape[0]):
         total = 0.0
         for a in range(cells.shape[1]):
@@ -38,7 +38,7 @@ def entry_variances(cells, values, matrix, out):
 
 @kernel
 def entry_products(cells, values, numbers, out):
-    """Write a_iᵀ v into `out` (n,), of v (q,)."""
+    """Write a_iᵀ v into `out` (n,), for v = `numbers` (q,)."""
     for i in range(cells.shape[0]):
         total = 0.0
         for a in range(cells.shape[1]):
@@ -48,7 +48,7 @@ def entry_products(cells, values, numbers, out):
 
 @kernel
 def entry_sums(cells, values, weights, out):
-    """Add Σ_i w_i a_i to `out` (q,), of w (n,)."""
+    """Add Σ_i w_i a_i to `out` (q,), for w = `weights` (n,)."""
     for i in range(cells.shape[0]):
         for a in range(cells.shape[1]):
             out[cells[i, a]] += weights[i] * values[i, a]
@@ -56,7 +56,7 @@ def entry_sums(cells, values, weights, out):
 
 @kernel
 def row_combinations(cells, values, matrix, out):
-    """Add a_iᵀ S to each row of `out` (n, p), of S (q, p)."""
+    """Add a_iᵀ S to row i of `out` (n, p), for S = `matrix` (q, p)."""
     for i in range(cells.shape[0]):
         row = out[i]
         for a in range(cells.shape[1]):
@@ -95,7 +95,7 @@ def entry_covariances(cells, values, matrix, other_cells, other_values, out):
 
 @kernel
 def add_gram(slots, weighed, values, entries):
-    """Add Σ_i c_i a_iᵀ to the entries, for rows c_i and a_i with equal columns. The sum must be symmetric."""
+    """Add Σ_i c_i a_iᵀ to `entries`, for rows c_i (`weighed`) and a_i with equal columns. The sum must be symmetric."""
     for i in range(values.shape[0]):
         t = 0
         for a in range(values.shape[1]):
@@ -106,7 +106,7 @@ def add_gram(slots, weighed, values, entries):
 
 @kernel
 def sparse_row_variances(slots, values, entries, out):
-    """Write a_iᵀ S a_i into `out` (n,)."""
+    """Write a_iᵀ S a_i into `out` (n,), for a sparse symmetric S."""
     for i in range(values.shape[0]):
         t = 0
         total = 0.0
@@ -122,7 +122,7 @@ def sparse_row_variances(slots, values, entries, out):
 
 @kernel
 def sparse_row_products(slots, values, entries, out):
-    """Add the entries of S a_i at the columns of row i to `out` (n, k)."""
+    """Add the entries of S a_i in the columns of row i to `out` (n, k), for a sparse symmetric S."""
     for i in range(values.shape[0]):
         t = 0
         for a in range(values.shape[1]):

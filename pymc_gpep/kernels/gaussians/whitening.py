@@ -1,9 +1,9 @@
 """Map from independent standard normals z to latent values f with a coupled Gaussian posterior.
 
-Let t_i be a level common to the classes. Integrated out of exp(−½ Σ_k π_ik (f_ik − t_i)²), it leaves a site of
-precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Therefore z has a vector for the levels, and two vectors for each class: w
-for a draw of the prior, and noise e. Matheron's rule computes a draw of the posterior from them. With the A_k, B_k and
-P of `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k and C Cᵀ = P,
+Let t_i be a level common to the classes. The integral of exp(−½ Σ_k π_ik (f_ik − t_i)²) over t_i is a site of precision
+Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i. Therefore z has a vector for the levels, and two vectors for each class: w for a draw
+of the prior, and noise e. Matheron's rule computes a posterior draw from z. With A_k, B_k and P of `coupled`, D_k =
+diag(π_k), L_k L_kᵀ = K_k, C Cᵀ = P and posterior means t̂ and f̂,
 
     t = t̂ + C⁻ᵀ z₀,   f_k = f̂_k + L_k w_k + K_k D_k^½ A_k⁻¹ (D_k^½ (t − t̂ − L_k w_k) − e_k).
 
@@ -64,7 +64,7 @@ def colour(k, roots, pi, inverses, p, z, f):
 
 @kernel
 def colour_transposed(k, roots, pi, inverses, p, slope, z):
-    """Write derivatives with respect to z to `z`, given derivatives `slope` (c, n) with respect to f."""
+    """Write derivatives with respect to z into `z`, given derivatives `slope` (c, n) with respect to f."""
     c, n = slope.shape
     z[0] = 0.0
     work = np.empty((2, n))

@@ -70,9 +70,9 @@ def log_probability_and_gradient(f, y, gradient):
 def log_probability_derivatives(f, y, gradient, hessian):
     """Return log p(y | f), and write its first and second derivatives with respect to f.
 
-    Between the other classes, the second derivative is the covariance of the hazards under the normalised integrand.
-    The mean slope of each hazard is added on the diagonal. Row and column y follow since a common shift of f has no
-    effect.
+    For classes other than y, the second derivative is the covariance of the hazards φ/Φ under the normalised integrand.
+    The mean slope of each hazard is added on the diagonal. Row and column y make all row sums zero, since a common
+    shift of f has no effect.
 
     Parameters
     ----------
@@ -145,11 +145,11 @@ def log_probability_third(f, y, cov, third):
 
     log p is the log of an integral, so its third derivatives are cumulants. Let C be the covariance of the differences
     x_j = f_y − f_j. Let h_j be the hazards at u + x_j, and e = h − E h. Averages E are over the normalised integrand.
-    In terms of x the sum is
+    In terms of x, component j of the sum is
 
         E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)].
 
-    It is 0 for a label outside the classes.
+    All components are 0 for a label outside the classes.
     """
     c = f.shape[0]
     third[:] = 0.0
@@ -170,7 +170,7 @@ def log_probability_third(f, y, cov, third):
     for node in range(-nodes, nodes + 1):
         u = mode + node * step
         weight = math.exp(log_integrand(u, slopes, offsets, y, hazards) - peak) / total
-        # x_y is a difference that is always 0, so sums run over all classes.
+        # The difference x_y is 0, so sums over all classes equal sums over the classes other than y.
         common = 0.0
         for k in range(c):
             slope = -hazards[k] * (u + offsets[k] + hazards[k])
@@ -196,7 +196,7 @@ def log_probability_third(f, y, cov, third):
 def bound_terms(y, f, b, prior_mean, r, w):
     """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), and write r and W for its ascent.
 
-    r = ∂ log p / ∂f − b is written into `r` (c, n), and W into `w` (n, c, c).
+    r = ∂ log p / ∂f − b is written into `r` (c, n), and W = −∇∇ log p into `w` (n, c, c).
     """
     c, n = f.shape
     point = np.empty(c)

@@ -16,7 +16,7 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 def softmax(f, y, pi, gradient):
     """Write π into `pi` and ∇ log p(y_i | f_i) = e_y − π into `gradient`; return Σ_i log p(y_i | f_i).
 
-    1 − π_y is the sum over the other classes. So it and log p are accurate for π_y near 1.
+    1 − π_y is computed as the sum over the other classes. So 1 − π_y and log p are accurate for π_y near 1.
     """
     c, n = f.shape
     value = 0.0
@@ -75,7 +75,7 @@ def along_line(f, y, direction, t):
 def curvature_slope(pi, cov, slope):
     """Write −½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = diag(π_i) − π_iπ_iᵀ.
 
-    With d = diag S and q = S π it is −½ π ∘ (d − 2q − πᵀ(d − 2q)), for each point.
+    With d = diag S and q = S π, the result for each point is −½ π ∘ (d − 2q − πᵀ(d − 2q)).
     """
     c, n = pi.shape
     for i in range(n):

@@ -93,7 +93,7 @@ def along_line(f, y, direction, t):
             votes += y[i, a]
             if y[i, a] > y[i, own]:
                 own = a
-        # Relative to the class with most votes.
+        # Σ_a y_a log π_a = N log π_own − Σ_a y_a (f_own − f_a), where `own` is the class with most votes.
         first, second = label_along_line(f, own, direction, t, i)
         slope += votes * first
         curvature += votes * second
@@ -106,7 +106,7 @@ def along_line(f, y, direction, t):
 def curvature_slope(pi, cov, slope):
     """Write −½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = N (diag(π) − ππᵀ).
 
-    It is N times the slope of one vote.
+    The result is N times the result for one vote.
     """
     c, n = pi.shape
     votes = np.zeros(n)

@@ -20,9 +20,9 @@ _char = types.CPointer(types.uint8)
 
 
 def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
-    """Return a routine for double or single precision, whose first argument is an array of this type.
+    """Return a routine for double and single precision. Its first argument is an array of the precision to use.
 
-    `arguments` are the types of its pointers: c for characters, i for integers, x for the numbers.
+    `arguments` are the types of the other arguments, pointers: c to characters, i to integers, x to real numbers.
     """
     versions = {}
     for number in (types.float64, types.float32):
@@ -96,7 +96,7 @@ def _invert_mild_block(lower, first, edge, out):
 
 @kernel
 def _solve_columns(lower, first, n, b, start, m, width):
-    """Multiply a part of the flattened array `b` by L⁻ᵀ in place.
+    """Multiply a part of the flattened array `b` by L⁻ᵀ from the right, in place.
 
     L is the block of `lower` with n rows and columns from `first` on. The part is (m, n) and begins at `start`; rows of
     `b` have the length `width`.
@@ -134,7 +134,7 @@ def _solve_columns(lower, first, n, b, start, m, width):
 
 @kernel
 def cholesky(a):
-    """Write the Cholesky factor into the lower triangle of `a`; return False if `a` is not positive definite."""
+    """Write the Cholesky factor of `a` into its lower triangle; return False if `a` is not positive definite."""
     n = a.shape[0]
     flat = a.reshape(-1)
     width = np.array([n], np.int32)

@@ -1,12 +1,11 @@
 """Sparse symmetric matrices P = L D Lᵀ: elimination, factor, solves, and the entries of P⁻¹ on the pattern of L.
 
-L has a unit diagonal. Its rows below the diagonal are stored column by column, in ascending order: column j has the
-rows `rows[starts[j]:starts[j + 1]]`. The entries of a matrix are an array, first the diagonal, then the columns. The
-position of an entry is its slot. The last slot is 0, for entries outside the pattern.
+L has a unit diagonal. The row numbers of its entries below the diagonal are stored column by column, in ascending
+order: column j has entries in the rows `rows[starts[j]:starts[j + 1]]`. The entries of a matrix are an array, first the
+diagonal, then the columns. The position of an entry is its slot. The last slot is 0, for entries outside the pattern.
 
-Column j of L has an entry in row k if P has it. It also has this entry if an earlier column has entries in rows j and
-k. The first row of a column is its parent in the elimination tree (Liu 1990). With S = P⁻¹ (Takahashi, Fagan and Chin
-1973)
+L has the entry (k, j) if P has it, and also if an earlier column of L has entries in rows j and k. The first row of
+column j is the parent of j in the elimination tree (Liu 1990). With S = P⁻¹ (Takahashi, Fagan and Chin 1973)
 
     S_ij = −Σ_k S_ik L_kj,   S_jj = 1 / d_j − Σ_k S_jk L_kj,   over the rows k of column j.
 """
@@ -54,7 +53,7 @@ def count_rows(before, columns, limit, parent, counts, seen):
 
 @kernel
 def fill_rows(before, columns, parent, starts, rows, seen, ends):
-    """Write the rows of each column."""
+    """Write the row numbers of the entries of each column of L into `rows`."""
     for j in range(parent.size):
         ends[j] = starts[j]
     for k in range(parent.size):
@@ -70,7 +69,7 @@ def fill_rows(before, columns, parent, starts, rows, seen, ends):
 
 @kernel
 def place_in_runs(parent, by_count, order):
-    """Write a postorder of a forest, given parents (−1 for a root). The last child is last in `by_count`."""
+    """Write a postorder of a forest, given parents (−1 for a root). Children are visited in the order `by_count`."""
     first, following, after = np.full((3, parent.size), -1)
     root = -1
     for j in by_count[::-1]:  # Each list of children begins with the last added child.
@@ -125,7 +124,7 @@ def _extends(starts, rows, j, dense):
 
 @kernel
 def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
-    """Subtract the lower triangle of products (count, count) at the rows from `begin` on."""
+    """Subtract the lower triangle of `products` (count, count) from the entries at the rows from `rows[begin]` on."""
     for c in range(count):
         k = rows[begin + c]
         diagonal[k] -= products[c, c]
@@ -143,7 +142,7 @@ def _subtract(starts, rows, begin, count, dense, products, diagonal, lower):
 
 @kernel
 def factorise(starts, rows, dense, diagonal, lower):
-    """Overwrite a matrix with D and L; return whether it is positive definite.
+    """Overwrite the entries of P with D and L; return whether P is positive definite.
 
     Successive columns with equal rows, apart from the columns themselves, form a run, which is eliminated in one step.
     Columns from `dense` on receive the Schur complement of the earlier columns.
@@ -256,7 +255,7 @@ def solve_upper(starts, rows, dense, lower, x):
 
 @kernel
 def write_corner(diagonal, lower, matrix):
-    """Write a dense block (m, m) from its diagonal and columns, into an upper triangle."""
+    """Write a dense block, given by its diagonal and columns, into the upper triangle of `matrix` (m, m)."""
     t = 0
     for j in range(diagonal.size):
         matrix[j, j] = diagonal[j]
@@ -267,7 +266,7 @@ def write_corner(diagonal, lower, matrix):
 
 @kernel
 def read_corner(matrix, pivots, diagonal, lower):
-    """Write diagonal, and columns divided by pivots, of a dense block in the form of `write_corner`."""
+    """Write the diagonal of `matrix` (m, m), and its columns divided by `pivots`, in the form of `write_corner`."""
     t = 0
     for j in range(diagonal.size):
         diagonal[j] = matrix[j, j]
@@ -278,7 +277,7 @@ def read_corner(matrix, pivots, diagonal, lower):
 
 @kernel
 def independent_set(starts, rows, order, within):
-    """Mark an independent set of vertices (q,) of a graph, chosen greedily in `order`."""
+    """Mark an independent set of vertices of a graph in `within` (q,), chosen greedily in `order`."""
     for j in order:
         free = True
         for t in range(starts[j], starts[j + 1]):
@@ -290,7 +289,7 @@ def independent_set(starts, rows, order, within):
 
 @kernel
 def _gather(starts, rows, begin, dense, diagonal, entries, block):
-    """Write the entries of a symmetric matrix at the rows from `begin` on, which follow a column of L, into `block`."""
+    """Write the entries of a symmetric matrix at the rows from `rows[begin]` on into `block` (count, count)."""
     count = block.shape[0]
     for c in range(count):
         k = rows[begin + c]
@@ -340,7 +339,7 @@ def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, in
 def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse):
     """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L for columns before `dense`, from the columns after it.
 
-    A run of columns J has common rows R below. With G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
+    A run of columns J has the same rows R below it. With S = (L D Lᵀ)⁻¹, G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
 
         S_RJ = −S_RR Y,   S_JJ = G⁻ᵀ G⁻¹ + Yᵀ S_RR Y.
     """

@@ -6,8 +6,8 @@ Inputs are means and variances (B, d) of the latent value of each site at B poin
 Variational methods use the average log probability of a label with noise ε, P log(1 − ε + ε/c) + (1 − P) log(ε/c). Here
 P is the probability that the observed class has the largest of the utilities u_k ~ N(m_k, v_k + noise) (equations 14 to
 17 of Villacampa-Calvo and Hernández-Lobato 2017). Without label noise this average is −∞. Girolami and Rogers (2006)
-use a separate distribution of the utilities. Then log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, so the average of log
-p(y | f) is at least log p(y | m) − ½ Σ v.
+use a separate distribution of the utilities u. Since log ∫ p(y | u) exp(fᵀu − ½ uᵀu) du is convex in f, the average of
+log p(y | f) is at least log p(y | m) − ½ Σ_k v_k.
 
 EP uses the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df of a factor t, and ρ_k = ∂ log Z / ∂m_k. It also needs
 γ_k = ρ_k² − 2 ∂ log Z / ∂v_k, which by the heat equation is −∂² log Z / ∂m_k².
@@ -46,7 +46,7 @@ _NEWTON_STEPS = 30
 _MOST_NODES = 5000  # Largest number of nodes; usually hundreds suffice.
 _STEEP = 1000.0  # Curvature κ above which a sum over pieces is faster than the trapezoid rule.
 _PIECES, _OF_PIECES = LEGENDRE
-_CLOSE = 0.02  # Largest last Newton step, in widths of the integrand.
+_CLOSE = 0.02  # Newton's method ends after a step below this fraction of the integrand's width.
 
 
 FLAT = 15.0
@@ -61,7 +61,7 @@ _SHARES /= _SHARES.sum()
 
 @kernel
 def pairs(mean, variance, noise, value, in_mean, in_variance):
-    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). Sites of f_y precede sites of the f_k."""
+    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). The first d/2 columns are for f_y, the last for f_k."""
     rows, d = mean.shape
     half = d // 2
     for b in range(rows):
@@ -116,10 +116,10 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     """Compute log probabilities that the label's utility is the largest of d independent normal utilities.
 
     Utilities are latent values plus noise. The result is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx, with a product over the
-    other classes. If κ = 1 + Σ a_k² is less than `flat`, a Gauss-Hermite rule of 16 nodes is used. With `FLAT` errors
-    are at most 5e-5, usually 1e-8. Otherwise the trapezoid rule is used, with a step for errors of exp(`log_error`):
-    see `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites them. From κ = 1000
-    on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
+    other classes. If κ = 1 + Σ a_k² is below `flat`, a Gauss-Hermite rule of 16 nodes is used. With `flat` = `FLAT`,
+    errors are at most 5e-5, usually 1e-8. Otherwise the trapezoid rule is used, with a step for errors of
+    exp(`log_error`): see `pymc_gpep.kernels.special.probit`. Newton's method begins at `modes` (B,), and overwrites
+    them. From κ = 1000 on the integral is a sum over pieces: see `pymc_gpep.kernels.special.largest_of_independent`.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
@@ -172,7 +172,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
-        narrow = steepest < 2.0  # Then moments of the label's utility are nearly the marginal moments.
+        narrow = steepest < 2.0  # Then the moments of x are near 0 and 1, and hazards give more digits.
         total = 0.0
         first = 0.0
         second = 0.0
@@ -235,7 +235,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
 
 @kernel
 def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
-    """Compute log normalisers of `whole_points` with unit noise to about ten digits, for EP that converges.
+    """Compute log normalisers of `whole_points` with unit noise to about ten digits, for EP run to convergence.
 
     `rho` and `gamma` (B, d) are the first derivatives and minus the second derivatives in the means.
     """
@@ -261,7 +261,7 @@ def mix_labels(epsilon, classes, value, in_mean, in_variance):
 
 @kernel
 def average_labels(epsilons, classes, value, in_mean, in_variance):
-    """Replace log p by p log(1 − ε + ε / c) + (1 − p) log(ε / c), with derivatives, in place; NaN if ε (B,) is 0."""
+    """Replace log p by p log(1 − ε + ε / c) + (1 − p) log(ε / c), with derivatives, in place; NaN unless 0 < ε < 1."""
     for b in range(value.shape[0]):
         epsilon = epsilons[b] if 0.0 < epsilons[b] < 1.0 else math.nan
         lowest = math.log(epsilon / classes)
@@ -274,7 +274,7 @@ def average_labels(epsilons, classes, value, in_mean, in_variance):
 
 @kernel
 def _expected_log_cdf(mean, deviation):
-    """Return E log Φ(z), and its derivatives in mean and variance, by a fixed rule of 64 nodes."""
+    """Return E log Φ(z), z ~ N(mean, deviation²), and its derivatives in mean and variance, by a rule of 64 nodes."""
     value = 0.0
     slope = 0.0
     along = 0.0
@@ -316,7 +316,7 @@ def expected_probit(mean, variance, labels, value, in_mean, in_variance):
 
 @kernel
 def expected_logit(mean, variance, labels, value, in_mean, in_variance):
-    """Compute E log σ(±f) for one function, + for label 1 and − for label 0, by the same rule."""
+    """Compute E log σ(±f) for one function, + for label 1 and − for label 0, by a rule of 64 nodes."""
     for b in range(mean.shape[0]):
         sign = 1.0 if labels[b] else -1.0
         centre, deviation = sign * mean[b, 0], math.sqrt(variance[b, 0])
@@ -372,7 +372,7 @@ def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_varianc
 
 @kernel
 def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute the bound of the average log multinomial probit without label noise; `parameters` are not read."""
+    """Compute a lower bound on the average log multinomial probit without label noise; `parameters` are not read."""
     n, c = mean.shape
     for i in range(n):
         value[i] = log_probability_and_gradient(mean[i], y[i], of_mean[i])
@@ -385,9 +385,9 @@ def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
     """Add the terms of node x to sums for moments of standardised utilities; return the weight of the node.
 
-    `log_z` is the log integrand at the mode, without a constant. The first rows of `moments` (4, c) are sums of x or λ
-    minus its value at the mode, and of its square. The other rows are sums of the truncated variance 1 − λ(λ + z), and
-    workspace.
+    `log_z` is the log integrand at the mode, without a constant. Row 0 of `moments` (4, c) sums x − mode for class y,
+    and λ minus its value at the mode for other classes. Row 1 sums the squares of these differences. Row 2 sums
+    truncated variances 1 − λ(λ + z), and row 3 is workspace.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - log_z

@@ -79,7 +79,7 @@ def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
 
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # Sweeps and tolerance of inner EP.
-_NOTHING = 40.0  # Minus the log ratio of Ẑ₀ to ε / c below which Ẑ₀ is negligible.
+_NOTHING = 40.0  # Ẑ₀ is negligible if log Ẑ₀ is below log(ε / c) by more than this number.
 _NARROW = 1e-5  # Noise of the probit for a step, relative to the largest standard deviation of differences.
 
 
@@ -174,7 +174,7 @@ def _update(step, mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, 
 
     `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
     `beta` (n, d) the inner sites, which are overwritten. If `widens` is 0, the negative part of T_ε is left out.
-    `scale` (n, D) receives the units of changes for `site_ep`, `slopes` (1, n) derivatives in ε at fixed moments.
+    `scale` (n, D) receives the units of changes for `site_ep`, `slopes` (1, n) ∂ log Ẑ / ∂ε at fixed moments.
     Return the sum of the points' terms of the evidence, and the largest change of a site in units of its marginal.
     """
     n, d = nu.shape

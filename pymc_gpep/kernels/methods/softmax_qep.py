@@ -89,7 +89,7 @@ def cavity(s, precision, location, m):
 
 @kernel
 def log_curvature(m, label, votes, log_pi):
-    """Write log π (c,) of the softmax of a point with `votes`, at differences `m` (c − 1,) to the class `label`."""
+    """Write log(`votes` · softmax) of a point into `log_pi` (c,), at differences `m` (c − 1,) to the class `label`."""
     d = m.shape[0]
     top = 0.0
     for j in range(d):

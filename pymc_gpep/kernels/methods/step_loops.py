@@ -1,7 +1,7 @@
-"""Loops of a step besides matrix products, each in one pass over an array.
+"""Loops of a training step other than matrix products, each in one pass over an array.
 
-Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
-of functions are (B, c), and numbers of sites (B, d).
+Arrays have a row for each of B rows of data. Features are w (B, M). Function k has the covariance Σ_k (M, M), and the
+products Σ_k w of all c functions are (B, c M). Values of functions are (B, c), and values of sites (B, d).
 """
 
 import math
@@ -66,7 +66,7 @@ def squared_distances(products, left, right):
 
 @kernel
 def log_squared_exponential(products, left, right, log_variance):
-    """Replace inner products by the log of variance times exp(−r² / 2); see `squared_distances`."""
+    """Replace inner products (B, M) by log(variance · exp(−r² / 2)), with the r² of `squared_distances`."""
     for b in range(products.shape[0]):
         for m in range(products.shape[1]):
             products[b, m] = log_variance - 0.5 * max(left[b] + right[m] - 2.0 * products[b, m], 0.0)
@@ -106,9 +106,9 @@ def variances(w, covariances, found):
 
 @kernel
 def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
-    """Add the terms of variances wᵀ Σ_k w and of s to derivatives in w (B, M), from derivatives (B, c) in both.
+    """Add the terms of wᵀ Σ_k w and of residual variances s to derivatives in w (B, M), from their derivatives (B, c).
 
-    The first `inducing` features are of the process; s depends only on their squares.
+    The first `inducing` features belong to the process; s depends only on their squares.
     """
     size = w.shape[1]
     for b in range(w.shape[0]):
@@ -124,7 +124,7 @@ def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
 
 @kernel
 def scaled_rows(w, weights, k, sign, scaled):
-    """Write rows of w times roots of the weights (B, c) of function k with this sign into `scaled`; else zeros."""
+    """Write rows of w times √|weight| of function k into `scaled`, if the weight (B, c) has this sign; else zeros."""
     for b in range(w.shape[0]):
         weight = sign * weights[b, k]
         root = 0.0 if weight < 0.0 else math.sqrt(weight)  # NaN stays NaN.
@@ -134,7 +134,7 @@ def scaled_rows(w, weights, k, sign, scaled):
 
 @kernel
 def precisions(s, share, found):
-    """Write I + β S to the lower triangle of `found` (M, M), which may be in single precision."""
+    """Write I + β S, β = `share`, into the lower triangle of `found` (M, M), which may be in single precision."""
     for i in range(s.shape[0]):
         for j in range(i):
             found[i, j] = share * s[i, j]
@@ -143,7 +143,7 @@ def precisions(s, share, found):
 
 @kernel
 def average(s, found, beta):
-    """Replace the share β of the lower triangle of S by the lower triangle of `found` (M, M)."""
+    """Replace the lower triangle of S (M, M) by the lower triangle of (1 − β) S + β `found`."""
     for i in range(s.shape[0]):
         for j in range(i + 1):
             s[i, j] += beta * (found[i, j] - s[i, j])
@@ -151,7 +151,7 @@ def average(s, found, beta):
 
 @kernel
 def add_lower(matrix, part, total):
-    """Add the lower triangle of a part of a matrix (M, M) to the total."""
+    """Add `part` times the lower triangle of `matrix` (M, M) to `total`."""
     for i in range(total.shape[0]):
         for j in range(i + 1):
             total[i, j] += part * matrix[i, j]
@@ -159,7 +159,7 @@ def add_lower(matrix, part, total):
 
 @kernel
 def at_sites(values, functions, found):
-    """Write `values` (B, c) of the functions that the sites belong to, `functions` (B, d), into `found` (B, d)."""
+    """Write the entry of `values` (B, c) for the function of each site, `functions` (B, d), into `found` (B, d)."""
     for b in range(functions.shape[0]):
         for i in range(functions.shape[1]):
             found[b, i] = values[b, functions[b, i]]
@@ -177,7 +177,7 @@ def by_function(values, functions, weights, found):
 
 @kernel
 def move(values, slopes, first, second, rate, of_first, of_second, least):
-    """Take an ascent step of Adam in place; `rate` includes the corrections of both moments."""
+    """Take an ascent step of Adam in place; `rate` includes the bias corrections of both moments."""
     for i in range(values.size):
         slope = -slopes[i]
         first[i] = of_first * first[i] + (1.0 - of_first) * slope
@@ -187,7 +187,7 @@ def move(values, slopes, first, second, rate, of_first, of_second, least):
 
 @kernel
 def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_variance, latent_mean, latent_variance):
-    """Write means and variances (B, d) of x without the sites t, ν, and of the latent values of the factors."""
+    """Write cavity moments (B, d), without the sites t, ν: of x, and of latent values f = prior mean + x + residual."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             keep = 1.0 - t[b, i] * variance[b, i]

@@ -7,10 +7,10 @@ The distribution is of g = μ + F t, t ~ N(0, I), with the tilted covariance I �
 Up to constants, f is the Kullback–Leibler divergence (Seeger and Jordan 2004, section 4.3 and appendix C). With x = π /
 1ᵀπ and z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ. For w_a = Fᵀ z_a, Σ = (I + M)⁻¹ and G = M Σ − Ω the derivatives are
 
-    ∂f/∂π_a = w_aᵀ G w_a,   ∂²f/∂π_a∂π_e = (w_aᵀ Σ w_e)² − 2 w_aᵀ G w_e / 1ᵀπ:
+    ∂f/∂π_a = w_aᵀ G w_a,   ∂²f/∂π_a∂π_e = (w_aᵀ Σ w_e)² − 2 w_aᵀ G w_e / 1ᵀπ.
 
-At the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π whose couplings have the
-usual sign is of this form, and all moments match at the minimum. For more classes the minimum is the best
+At the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π with negative
+couplings has this form, and all moments match at the minimum. For more classes the minimum is the best
 approximation, and f need not be convex. Newton's method in log π, with a positive definite Hessian, still descends. If
 the minimum is at π = 0 or ∞, the method stops close to it.
 """
@@ -63,7 +63,7 @@ def _excess(value):
 
 @kernel
 def _contrasts(pi, y, factor, w):
-    """Write w_a = Fᵀ z_a into the rows of `w` (c, c), up to a sign; g_y = 0."""
+    """Write w_a = Fᵀ z_a into the rows of `w` (c, c), up to a common sign; the row of F for class y is 0."""
     c = pi.shape[0]
     total = 0.0
     for a in range(c):
@@ -207,7 +207,7 @@ def project_site(factor, loss, y, log_pi):
 
 @kernel
 def _two_classes(factor, loss, log_pi):
-    """Set both π to twice the precision of the single difference. Other pairs have the same Π."""
+    """Set both π to twice the precision of the single difference. Π does not determine two separate π."""
     variance = 0.0
     lost = 0.0
     for j in range(2):

@@ -42,10 +42,10 @@ def write_precision(precision, sites, i):
 
 @kernel
 def change_to_site(precision, slope, at, sites, target, scale, i):
-    """Write the target site of point i with Λ = `precision` (d, d) and the slope `slope` (d,) at `at` (d,).
+    """Write the target site of point i: Λ is `precision` (d, d), and its log has the gradient `slope` (d,) at `at`.
 
-    `scale` contains the variances of the differences of the point; the other units are written to it. Return the
-    largest change of the sites of the point, in units of its marginal.
+    `scale[i]` begins with the variances of the differences; the units of other entries are written after them. Return
+    the largest change of the site, in units of its marginal.
     """
     write_precision(precision, target, i)
     entry = d = slope.shape[0]

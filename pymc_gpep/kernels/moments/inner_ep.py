@@ -92,7 +92,7 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
 
 @kernel
 def change_site(m, s, j, d_alpha, d_beta, work):
-    """Change precision and location of site j (appendix A, step 4). Return the change of the log normaliser."""
+    """Change site j, and the moments `m`, `s` of g (appendix A, step 4). Return the change of the log normaliser."""
     v = s[j, j]
     gained = gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
     gain_s = d_alpha / (1.0 + d_alpha * v)

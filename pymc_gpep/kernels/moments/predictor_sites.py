@@ -1,4 +1,4 @@
-"""Cavities, tilted moments and sites of rows of several predictors, with blocks of any sign.
+"""Cavities, tilted moments and sites of rows of several predictors, with precisions that may be indefinite.
 
 A site of k predictors is packed into 2 d numbers, d = k (k + 1) / 2. The first d numbers are precisions, starting with
 the diagonal. The last d numbers are locations, padded with zeros.
@@ -8,7 +8,7 @@ z belong to outer predictors, the other elements to inner predictors. R is lower
 outer and inner predictors. So outer predictors depend only on the outer elements of z.
 
 At each node of the outer elements, the inner elements have a conditional distribution. It is normal if the log density
-is quadratic in inner predictors. Otherwise there is one inner element, which has separate nodes.
+is quadratic in inner predictors. Otherwise there is one inner element, with separate nodes.
 """
 
 import math
@@ -21,7 +21,7 @@ from pymc_gpep.kernels.linalg.small_matrices import eigenvectors, from_eigenvect
 _ROUNDING = 1e-12  # Ridge of a covariance that may be singular, relative to its variances.
 _TINY = 1e-30
 _NOTHING = 1e-20  # Variance in place of 0 for a predictor without a site.
-_LEAST_REST = 1e-8  # Smallest ratio of conditional to marginal variance for which sites are not rounding errors.
+_LEAST_REST = 1e-8  # Smallest used ratio of conditional to marginal variance; below it sites would be rounding errors.
 
 
 @kernel
@@ -59,7 +59,7 @@ def pack_precision(precision, sites, i):
 
 @kernel
 def shrink_negative(precision, factor, sites):
-    """Multiply negative eigenvalues of precisions in packed sites by a factor. Return whether any is negative."""
+    """Multiply negative eigenvalues of precisions in packed sites by `factor`. Return whether there are any."""
     n, k, _ = precision.shape
     own, vectors = np.empty((k, k)), np.empty((k, k))
     found = False
@@ -96,7 +96,7 @@ def _root(cov):
 
 @kernel
 def ordered_roots(cov, order, out):
-    """Write roots R (n, k, k) of covariances that may be singular: lower triangles, with rows in an order (k,)."""
+    """Write roots R (n, k, k) of covariances that may be singular. Rows in the order `order` form a lower triangle."""
     n, k, _ = cov.shape
     for i in range(n):
         out[i] = 0.0
@@ -117,7 +117,8 @@ def ordered_roots(cov, order, out):
 def block_cavities(mean, cov, precision, weights, widest, at, wide):
     """Write means (n, k) and covariances (n, k, k) of cavities: the marginals without their sites.
 
-    Return Σ ½ bᵀVb + ½ log|V| − ½ log|Σ|, the constant for sites that are scaled to 1 at the posterior mean.
+    Return Σ_i ½ bᵀVb + ½ log|V| − ½ log|C|, with the covariances V of a cavity and C of the posterior. This is the
+    constant for sites that are scaled to 1 at the posterior mean.
 
     Parameters
     ----------
@@ -172,18 +173,18 @@ def block_cavities(mean, cov, precision, weights, widest, at, wide):
 
 @kernel
 def place_nodes(at, root, centre, scale, nodes, within, spread, inner, f, squares):
-    """Write latent values (k, m, d, e) of the nodes of rows, and ½|z|² (m, d) of their outer numbers.
+    """Write latent values `f` (k, m, d, e) at the nodes of m rows, and ½|z|² of outer elements into `squares` (m, d).
 
     Parameters
     ----------
     at, root : array (m, k), (m, k, k)
     centre, scale : array (m, o), (m, o, o)
-        Outer numbers are centre + scale · node.
+        Outer elements are centre + scale · node.
     nodes : array (d, o)
     within : array (m, d, k − o)
-        Centres of inner numbers.
+        Centres of inner elements.
     spread : array (m, d)
-        Scale of the first inner number, which is centre + spread · inner node.
+        Scale of the first inner element, which is centre + spread · inner node.
     inner : array (e,)
     f, squares : array
     """
@@ -207,7 +208,7 @@ def place_nodes(at, root, centre, scale, nodes, within, spread, inner, f, square
 
 @kernel
 def inner_moments(values, within, spread, inner, log_weights, weights, log_z, mean, cov):
-    """Write conditional moments of one inner number at outer nodes, and the weights (m, d, e) of inner nodes.
+    """Write conditional moments of one inner element at outer nodes, and the weights (m, d, e) of inner nodes.
 
     `log_z` (m, d) receives the log of the average of exp(values), `mean` (m, d, 1) and `cov` (m, d, 1, 1) the moments.
     """
@@ -244,14 +245,14 @@ def inner_moments(values, within, spread, inner, log_weights, weights, log_z, me
 
 @kernel
 def normal_moments(root, order, value, gradient, hessian, log_z, mean, cov):
-    """Write conditional moments of normal inner numbers, from a log density that is quadratic in them.
+    """Write conditional moments of normal inner elements, from a log density that is quadratic in them.
 
     Parameters
     ----------
     root : array (m, k, k)
     order : array (k,)
     value, gradient, hessian : array (m, d), (q, m, d), (q, q, m, d)
-        The log density and its derivatives in the q inner predictors, where the inner numbers are 0.
+        The log density and its derivatives in the q inner predictors, where the inner elements are 0.
     log_z, mean, cov : array (m, d), (m, d, q), (m, d, q, q)
     """
     (m, d), k, q = value.shape, root.shape[1], gradient.shape[0]
@@ -285,7 +286,7 @@ def normal_moments(root, order, value, gradient, hessian, log_z, mean, cov):
 def node_moments(log_inner, squares, log_weights, nodes, centre, scale, within, inner_cov, weights, log_z, mean, cov):
     """Write weights (m, d) of outer nodes, and log averages (m,), means (m, k) and covariances (m, k, k) of z.
 
-    `log_inner` (m, d), `within` (m, d, q) and `inner_cov` (m, d, q, q) are log averages over inner numbers and their
+    `log_inner` (m, d), `within` (m, d, q) and `inner_cov` (m, d, q, q) are log averages over inner elements and their
     conditional moments.
     """
     (d, o), q = nodes.shape, within.shape[2]
@@ -332,7 +333,7 @@ def node_moments(log_inner, squares, log_weights, nodes, centre, scale, within, 
 
 @kernel
 def _place(node, centre, scale, within, z):
-    """Write the numbers z (k,) of a node: outer numbers, and the centre of inner numbers."""
+    """Write the numbers z (k,) of a node: outer elements, and the centre of inner elements."""
     o = node.shape[0]
     for a in range(o):
         z[a] = centre[a]
@@ -354,7 +355,7 @@ def lower_roots(cov, out):
 
 @kernel
 def matched_sites(at, root, mean, cov, posterior, least, target, scale):
-    """Write the packed sites (2, n, d) that give the cavities tilted moments, and variances (n, d) of their numbers.
+    """Write packed sites (2, n, d) that change cavity moments to tilted moments, and units (n, d) of their changes.
 
     Parameters
     ----------
@@ -377,7 +378,7 @@ def matched_sites(at, root, mean, cov, posterior, least, target, scale):
             own[j, j] = 1.0 / own[j, j] - 1.0 if own[j, j] > 0.0 else np.nan
             if own[j, j] < least:
                 own[j, j] = least
-        # R⁻ᵀ P R⁻¹ is Σ_j λ_j (R⁻ᵀ v_j)(R⁻ᵀ v_j)ᵀ.
+        # The site precision of f is R⁻ᵀ (Σ_j λ_j v_j v_jᵀ) R⁻¹ = Σ_j λ_j (R⁻ᵀ v_j)(R⁻ᵀ v_j)ᵀ.
         for a in range(k):
             for e in range(k):
                 turned[a, e] = vectors[a, e]
@@ -404,7 +405,7 @@ def matched_sites(at, root, mean, cov, posterior, least, target, scale):
 
 @kernel
 def pack_sites(precision, location, posterior, target, scale):
-    """Write packed sites (2, n, d) of precisions (n, k, k) and locations (k, n), and variances (n, d) of their numbers.
+    """Write packed sites (2, n, d) of precisions (n, k, k) and locations (k, n), and units (n, d) of their changes.
 
     `posterior` (n, k, k) are posterior covariances.
     """
@@ -419,7 +420,7 @@ def pack_sites(precision, location, posterior, target, scale):
 
 @kernel
 def _settle(posterior, target, scale, i):
-    """Write the variances of the numbers of site i, and set the site to zero for predictors without variance."""
+    """Write the units of changes of site i, variances, and set the site to zero for predictors without variance."""
     k = posterior.shape[0]
     place = k
     for a in range(k):

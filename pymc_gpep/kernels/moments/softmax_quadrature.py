@@ -1,8 +1,8 @@
 """Moments of N(f | μ, S) p(y | f) for a softmax of labels or votes, by quadrature about the mode.
 
 Nodes z, which sum to zero, are centred and scaled twice: first by mode and curvature, then by mean and covariance
-(Naylor and Smith 1982, for Gauss–Hermite rules). Scales are symmetric roots, so the order of the classes has no effect
-if it has no effect on the set of nodes.
+(Naylor and Smith 1982, for Gauss–Hermite rules). Scales are symmetric roots. So if the set of nodes is invariant to
+permutations of classes, results are too.
 
 For labels (`softmax_moments`) the softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the
 g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over u is H(m) of
@@ -11,14 +11,14 @@ has c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) ex
 
 The gradient of log Z, and minus the Hessian, are averages over the tilted distribution. With w_j the softmax of q,
 
-    ∇ log Z = E[H′ w],   −∇∇ log Z = E[H′ (diag w − wwᵀ) − H″ wwᵀ] − Cov(H′ w):
+    ∇ log Z = E[H′ w],   −∇∇ log Z = E[H′ (diag w − wwᵀ) − H″ wwᵀ] − Cov(H′ w).
 
-The terms of these sums are small if the label is nearly certain. The sums are exact for any C, even if it is singular
-or zero.
+If the label is nearly certain, all terms of these averages are small, so no digits cancel. The formulas hold for any
+covariance C of the g_j, also for a singular C or C = 0.
 
-For votes (`votes_moments`), with P = I − 11ᵀ/c, f minus its average is Pμ + R z. Here R is the symmetric root of P S P,
-and z ~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π. Under the
-tilted distribution the gradient of log Z is E[g]. Minus the Hessian is E[N (diag π − ππᵀ)] − Cov(g).
+For votes (`votes_moments`), with P = I − 11ᵀ/c, f minus its average over classes is Pμ + R z. Here R is the symmetric
+root of P S P, and z ~ N(0, I). N(z) p(y | z) is log-concave, and its nodes have no component along 1. Let g = y − N π.
+The gradient of log Z is the tilted mean E[g]. Minus the Hessian is E[N (diag π − ππᵀ)] − Cov(g).
 """
 
 import math
@@ -33,7 +33,7 @@ from pymc_gpep.kernels.special.logistic_average import log_logistic_mixture, mix
 
 @kernel
 def rescale(mean, cov, factor):
-    """Multiply sums of weighted points (d,) and of their squares (d, d) by `factor`; 0 clears them."""
+    """Multiply the weighted sums of points (d,) and of their outer products (d, d) by `factor`; 0 clears them."""
     for j in range(mean.shape[0]):
         mean[j] = factor * mean[j] if factor > 0.0 else 0.0
         for i in range(j + 1):
@@ -42,7 +42,7 @@ def rescale(mean, cov, factor):
 
 @kernel
 def centre(mean, cov, total):
-    """Replace sums over points with total weight `total` by a mean and the lower triangle of a covariance."""
+    """Replace the weighted sums of `rescale`, with total weight `total`, by the mean (d,) and the covariance (d, d)."""
     for j in range(mean.shape[0]):
         mean[j] /= total
         for i in range(j + 1):
@@ -57,13 +57,13 @@ HALVINGS = 40
 CLOSE = 1e-12
 """Distance from the mode, in standard deviations, that counts as converged."""
 PASSES = 2
-_SMALL = 0.3  # Largest trace of Ω for the series.
+_SMALL = 0.3  # Trace of Ω at which both formulas of Ω have equal weight.
 _SMALLEST = 1e-300
 
 
 @kernel
 def rises(old, new, length, gain):
-    """Return whether a step of this length raises a log density enough, from `old` to `new`."""
+    """Return whether the rise of a log density from `old` to `new` is large enough for a step of this length."""
     return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
 
 
@@ -88,7 +88,7 @@ def replace(z, new):
 
 @inlined_kernel
 def place_node(nodes, i, scale, at, shift, z):
-    """Write node i, scaled, to `shift`, and z = at + shift (d,); return the change of log N(z | 0, I) by scaling."""
+    """Write the scaled node i into `shift` (d,), and z = at + shift; return log N(z | 0, I) − log N(node | 0, I)."""
     change = 0.0
     for j in range(z.shape[0]):
         moved = 0.0
@@ -104,9 +104,9 @@ def place_node(nodes, i, scale, at, shift, z):
 def move_nodes(mean, loss, total, at, work, vectors, values):
     """Move the centre `at` (d,) to the mean of weighted nodes, and compute the scale of the next nodes.
 
-    `mean` and `loss` hold sums over nodes of z − at and its squares, with weights that sum to `total`. They become mean
-    and covariance. The direction 1 is not integrated over; 1/d is added to all entries, so z has the variance 1 along
-    it. The scale is `vectors` (d, d) and `values` (d,), see `pymc_gpep.kernels.linalg.small_matrices`.
+    `mean` and `loss` are weighted sums over nodes of z − at and its outer product, with the total weight `total`. They
+    are replaced by mean and covariance. No node varies along the vector 1, so 11ᵀ/d adds the variance 1 along it. The
+    scale has the eigenvectors `vectors` (d, d) and the eigenvalues `values` (d,).
     """
     d = at.shape[0]
     centre(mean, loss, total)
@@ -125,7 +125,7 @@ def small_or_large(factor, gradient, curvature, total, loss):
     """Replace Cov t in `loss` by Ω = I − Cov t. A small Ω is computed as Fᵀ (−∇∇ log Z) F.
 
     If Ω is large, I − Cov t is more accurate, since the covariance of a rule is always positive definite. `gradient`
-    and the lower triangle of `curvature` are sums with weights that sum to `total`. They become ∇ log Z and −∇∇ log Z.
+    and the lower triangle of `curvature` are weighted sums (weight `total`), replaced by ∇ log Z and −∇∇ log Z.
     """
     d, size = factor.shape
     for j in range(d):
@@ -264,7 +264,7 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
 
 @kernel
 def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
-    """Compute tilted moments of g = μ + F t, C = F Fᵀ, t ~ N(0, I) in c dimensions; return log Z.
+    """Compute tilted moments of g = μ + F t, with C = F Fᵀ and t ~ N(0, I) (c,); return log Z.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
     gradient : array (d,)
         Overwritten with ∇ log Z: tilted means are μ + C ∇ log Z.
     loss : array (d + 1, d + 1)
-        Overwritten with the loss of covariance of t, Ω = I − Cov t = −Fᵀ (∇∇ log Z) F.
+        Overwritten with Ω = I − Cov t = −Fᵀ (∇∇ log Z) F, the reduction of the covariance of t.
     """
     d = mu.shape[0]
     rows = np.empty((4, d, d))
@@ -370,7 +370,7 @@ def _difference_root(cov, root, work, vectors, values):
 
 @kernel
 def _place_votes(z, centre, root, y, f, pi, gradient):
-    """Write f at `z`, its softmax and gradient; return log p(y | f)."""
+    """Write f at `z`, the softmax of f, and the gradient of log p(y | f); return log p(y | f) without a constant."""
     c = z.shape[0]
     for a in range(c):
         f[a] = centre[a]
@@ -429,7 +429,7 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
     mu, cov : arrays (c,), (c, c)
         Mean μ and covariance S of latent values.
     y : array of int (c,)
-        Votes, at least one vote in all.
+        Votes of each class; the sum is at least 1.
     nodes : array (m, c)
         Points z, each with the sum 0.
     log_weights : array (m,)
@@ -439,7 +439,7 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
     gradient : array (c,)
         Overwritten with ∇ log Z: tilted means are μ + S ∇ log Z.
     loss : array (c, c)
-        Overwritten with the loss of covariance of z, Ω = I − Cov z.
+        Overwritten with Ω = I − Cov z, the reduction of the covariance of z.
     """
     c = mu.shape[0]
     rows = np.empty((4, c, c))

@@ -1,9 +1,9 @@
 """Log density ℓ(g) = −κ g for g > 0, g/κ for g < 0, and its averages over a normal g, in closed form.
 
-The row of `shapes` (1, n) is κ > 0. At 0 the derivative jumps: `derivatives` are one-sided, without curvature, and
-unsuitable for Newton's method. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+The row of `shapes` (1, n) is κ > 0. At 0 the derivative jumps. So `derivatives` returns one-sided derivatives without
+curvature, unsuitable for Newton's method. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
-E exp ℓ is eᴬ + eᴮ, two normal tails: A = −κm + ½κ²v + log Φ(m/√v − κ√v). B is the same expression with −m and 1/κ.
+For g ~ N(m, v), E exp ℓ is eᴬ + eᴮ with A = −κm + ½κ²v + log Φ(m/√v − κ√v). B has −m and 1/κ in place of m and κ.
 """
 
 import math
@@ -37,7 +37,7 @@ def _tail(rate, mean, sd):
     z = mean / sd
     u = z - rate * sd
     log_p, first, second, third, fourth = log_ndtr_derivatives(u)
-    if u < 0.0:  # Exponents of log Φ(u) cancel with other exponents.
+    if u < 0.0:  # Here the term −½u² of log Φ(u) and the other terms sum to −½z².
         above = -second / first  # Equals φ/Φ + u.
         value = log_scaled_ndtr(u) - 0.5 * z * z
         slope = (above - z) / sd

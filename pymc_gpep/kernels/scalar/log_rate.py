@@ -1,8 +1,8 @@
 """Log densities ℓ(g) = w g − eᵍ and log(1 − exp(−eᵍ)) of a log rate g, and averages over a normal g.
 
-Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 for the second ℓ, which has no weight: only the occurrence of
-at least one event is observed. A time until an event has w = 1 if observed and w = 0 if censored. For a sum of times w
-is the number of times. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 for the second ℓ, the log probability of at least one event;
+it does not depend on w. A time until an event has w = 1 if observed and w = 0 if censored. For a sum of times w is the
+number of times. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
 E log(1 − exp(−eᵍ)) and its derivatives have absolute errors of about 1e-12. Under a narrow normal density the trapezoid
 rule suffices, since singularities of the logarithm are at least π/2 from the real line. Under a wide density, nodes are

@@ -89,7 +89,7 @@ def bound(mean, variance, y, parameters, out):
         sign = class_sign(y[i])
         width = math.sqrt(mean[i] * mean[i] + variance[i])
         log_p, p, other = log_logistic(width)
-        # (σ(ς) − ½) / 2ς; for small ς by its series, since the difference loses digits.
+        # λ = (σ(ς) − ½) / 2ς. A series replaces it for small ς, since the difference loses digits.
         half = (p - other) / (4.0 * width) if width > 1e-3 else 0.125 - width * width / 96.0
         out[0, i] = log_p + 0.5 * (sign * mean[i] - width)
         out[1, i] = 0.5 * sign - 2.0 * half * mean[i]

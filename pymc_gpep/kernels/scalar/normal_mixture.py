@@ -1,9 +1,9 @@
 """Averages of p(u) / N(u | base) over a normal u, for a mixture p of K normal distributions.
 
-The ratio of the cavity N(m, v) to the base has the precision r and the slope b at m. A component has the mean m + e and
-the variance s. The log integral of its product with this ratio is
+The ratio of the cavity N(m, v) to the base has the precision r and the slope b at m. A component has the weight w, the
+mean m + e and the variance s. The log integral of its product with this ratio is
 
-    log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s,
+    log w + (b − ½ r e) e + ½ (b − r e)² s / g − ½ log g,   g = 1 + r s.
 
 The product is a normal distribution with mean m + e + s (b − r e) / g and variance s / g. For g ≤ 0 the integral does
 not exist.
@@ -15,18 +15,18 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 
-_NOTHING = -37.0  # Log share of a component below which it is left out.
+_NOTHING = -37.0  # A component with a log share below this is left out.
 _ROOT_HALF = math.sqrt(0.5)
-_STEPS, _CLOSE = 12, 1e-5  # Largest number of steps between two places, and an error of levels that ends them.
-_LITTLE = 1e-7  # Weight of a component below which quantiles leave it out.
+_STEPS, _CLOSE = 12, 1e-5  # Largest number of root-finding steps, and error of a level that ends them.
+_LITTLE = 1e-7  # Quantiles leave out components with less weight.
 
 
 @kernel
 def average(components, of, cavities, bases, limits, scratch, out):
     """Write the logarithm of the average and its first four derivatives in the cavity mean to `out` (5, n).
 
-    If neither cavity nor mixture determines a variance, derivatives are 0. If the integral of a component does not
-    exist, the logarithm is NaN and derivatives are 0.
+    If the cavity equals the base and rare components have a large share of the variance, derivatives are 0. If the
+    integral of a component does not exist, the logarithm is NaN and derivatives are 0.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def average(components, of, cavities, bases, limits, scratch, out):
     cavities, bases : array (2, n)
         Means and variances.
     limits : tuple of float
-        Three limits. Values of r and b, relative to the base, that count as 0. Fall of the weights of rare components.
-        Largest share of rare components in a variance.
+        Three limits. Largest r and b, relative to the base, that count as 0. Difference from the largest log weight at
+        which a component is rare. Largest share of rare components in a variance.
     scratch : array (3, K)
     """
     nothing, rare, share_of_rare = limits
@@ -60,7 +60,7 @@ def average(components, of, cavities, bases, limits, scratch, out):
         top, heaviest = -math.inf, -math.inf
         for k in range(len(means)):
             e, gain = means[k] - mean, 1.0 + r * variances[k]
-            # The square is computed from the slope at the component, since other formulas cancel for large variances.
+            # `own` is the slope of the log ratio at the component's mean; other formulas cancel for large variances.
             own, left[k] = force - r * e, variances[k] / gain
             height = log_weights[k] - 0.5 * math.log(gain) + 0.5 * own * own * left[k]
             height += (force - 0.5 * r * e) * e
@@ -104,16 +104,16 @@ def average(components, of, cavities, bases, limits, scratch, out):
 def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
     """Write quantiles of n mixtures at `levels` (k, n) to `out` (k, n).
 
-    A binary search finds two places, and secants a quantile between these. A component of variance 0 is a step of the
-    distribution function.
+    A binary search finds two adjacent places around a quantile. Secant and bisection steps find the quantile between
+    them. A component of variance 0 is a step of the distribution function.
 
     Parameters
     ----------
     weights, means, variances : array (K, n)
     middles, widths : array (n,)
-        Mean and standard deviation of each mixture. NaN for a mean that does not exist.
+        Means and standard deviations of the mixtures; NaN for a mean that does not exist.
     ladders : tuple of array
-        Places about the narrowest component and about the mean, in units of widths: with a mean, without it, about it.
+        Three arrays of offsets (widths): from the narrowest component if the mean exists; if not; from the mean.
     """
     count = len(weights)
     w, m, s = np.empty(count), np.empty(count), np.empty(count)
@@ -157,7 +157,7 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
             start, end = places[left], places[right]
             for step in range(_STEPS):
                 share = (wanted - low) / (high - low) if high > low else 0.0
-                # Secants and halves in turn.
+                # Alternate secant and bisection steps.
                 share = min(max(share, 0.0), 1.0) if step % 2 == 0 else 0.5
                 place = start + share * (end - start)
                 if end <= start or high - low < _CLOSE * total:
@@ -174,7 +174,7 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
 
 @kernel
 def _below(at, places, below, w, m, s, size):
-    """Return the distribution function at a place, and store it. The second of two equal places is past their steps."""
+    """Return the distribution function at a place, and store it. The second of two equal places includes their step."""
     if math.isnan(below[at]):
         past = at > 0 and places[at - 1] == places[at]
         below[at] = _distribution(places[at], past, w, m, s, size)
@@ -183,7 +183,7 @@ def _below(at, places, below, w, m, s, size):
 
 @kernel
 def _distribution(place, past, w, m, s, size):
-    """Return the distribution function at a place, before or past its steps."""
+    """Return the distribution function at a place; `past` includes a step at the place."""
     total = 0.0
     for k in range(size):
         if s[k] == 0.0:

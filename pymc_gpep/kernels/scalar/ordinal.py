@@ -1,12 +1,12 @@
 """Ordered categories, p(y = k | f) = F(κ_(k+1) − f) − F(κ_k − f) with cutpoints κ_1 < ... < κ_(K−1), κ_0 = −∞, κ_K = ∞.
 
-F is Φ or the logistic function; the rows of the parameters are the cutpoints, at each point. Arrays as in
+F is Φ or the logistic function. The parameters (K − 1, n) are the cutpoints of each point. Arrays as in
 `pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower bound. Results
 are NaN for categories above K − 1, and for cutpoints that are not ascending.
 
-The average of F(a) − F(b) over a normal f is a difference of averages of F. So log averages have a closed form for both
-F. For the logistic function p = σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So averages of log
-p have a closed form, too.
+The average of F(a) − F(b) over a normal f is a difference of averages of F. So log averages follow from averages of F.
+For the logistic function p = σ(a) σ(−b) (1 − exp(b − a)), whose last factor does not depend on f. So averages of log p
+follow from averages of log σ.
 
 With stopping ratios, p(y = k | f) = F(κ_k − f) ∏_{j<k} (1 − F(κ_j − f)) with cutpoints κ_0 … κ_(K−2) in any order. The
 last category has only the product. F is symmetric, so log(1 − F(u)) = log F(−u).
@@ -26,13 +26,13 @@ from pymc_gpep.kernels.special.logistic_average import (
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives, write_derivatives
 
-_NARROW = 1e-3  # Width of an interval (standard deviations) over which a normal density is constant to rounding.
-_WIDE = 1e8  # Variance at which the variance of a logistic density is negligible.
+_NARROW = 1e-3  # Width of an interval (standard deviations) below which a series replaces the difference.
+_WIDE = 1e8  # Normal variance above which a logistic density is narrow.
 
 
 @kernel
 def _bounds(f, category, parameters, i):
-    """Return a, b and a − b at point i. a − b is the difference of cutpoints, without rounding of a and b."""
+    """Return a, b and a − b at point i. a − b is computed as a difference of cutpoints, without cancellation in f."""
     last = parameters.shape[0]
     if category < 0 or category > last:
         return math.nan, math.nan, math.nan
@@ -46,14 +46,14 @@ def _bounds(f, category, parameters, i):
 
 @kernel
 def _bounds_of_average(mean, variance, category, parameters, i):
-    """Return the result of `_bounds`; NaN also if the average does not exist."""
+    """Return the result of `_bounds`; NaN also if mean or variance is not finite, or the variance is negative."""
     usable = 0.0 <= variance < math.inf and math.isfinite(mean)
     return _bounds(mean if usable else math.nan, category, parameters, i)
 
 
 @kernel
 def _log_difference(upper, lower):
-    """Return log(eᵘ − eˡ) and its first four derivatives, from derivatives of u > l, as u + log(1 − exp(l − u))."""
+    """Return log(eᵘ − eˡ) = u + log(1 − exp(l − u)) and four derivatives, from u > l and their derivatives."""
     value, first, second, third, fourth = log_complement(
         lower[0] - upper[0], lower[1] - upper[1], lower[2] - upper[2], lower[3] - upper[3], lower[4] - upper[4]
     )
@@ -85,7 +85,7 @@ def _log_logistic_interval(a, b, width, variance, room):
     """Compute `_log_interval` for the logistic function averaged over normal variables with means a and b.
 
     As a function of f, σ(a − f) − σ(b − f) has the area a − b, the mean (a + b)/2 and the variance π²/3 + (a − b)²/12.
-    Under a much wider normal density only these moments matter.
+    If the normal density is much wider, only these three numbers are needed.
     """
     middle = 0.5 * (a + b)
     narrow = width * (math.sqrt(variance) + abs(middle)) < _NARROW * variance
@@ -138,7 +138,7 @@ def probit_parameter_derivatives(f, y, parameters, out):
 def probit_average(mean, variance, y, parameters, out):
     """Write log ∫ p(y | f) N(f | μ, D) df for F = Φ and its first four derivatives in μ into `out` (5, n).
 
-    It equals an interval of Φ whose bounds are divided by √(1 + D).
+    The integral is Φ(a/√(1 + D)) − Φ(b/√(1 + D)), with a and b at f = μ.
     """
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan

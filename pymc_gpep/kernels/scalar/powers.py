@@ -1,7 +1,7 @@
 """Powers of the probabilities of two classes, and their averages over a normal g.
 
-`average_of` averages p(1 | g)ᵃ p(0 | g)ᵇ. The powers a, b ≥ 0 are the rows of `powers` (2, n): the numbers of rows of a
-group in each class. Arrays as in `pymc_gpep.likelihoods.local_computations`.
+`average_of` averages p(1 | g)ᵃ p(0 | g)ᵇ. The powers a, b ≥ 0 are the rows of `powers` (2, n). For a group of rows,
+they are the numbers of rows in class 1 and in class 0. Arrays as in `pymc_gpep.likelihoods.local_computations`.
 
 The standard density is ℓ(g) = a log σ(g) + b log σ(−g), σ(x) = 1 / (1 + e⁻ˣ). The powers are the rows of `shapes` (2,
 n). Binomial and negative binomial counts have this form, as do logistic densities (a = b = 1) and their tail
@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import (
 
 @kernel
 def average_of(kind, mean, variance, powers, out, slopes):
-    """Write `log_unimodal_normal` of a `kind` to `out` (5, n), and slopes in a and b to `slopes` (2, n)."""
+    """Write `log_unimodal_normal` for `kind` into `out` (5, n), and its slopes in a and b into `slopes` (2, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         terms = log_unimodal_normal(kind, powers[0, i], powers[1, i], mean[i], variance[i], room)

@@ -54,7 +54,7 @@ def average_log(mean, variance, y, parameters, out):
 def bound(mean, variance, y, parameters, out):
     """Write log Φ(sm) − ½ v, a lower bound since log Φ has a curvature of at most 1, and derivatives into `out` (3, n).
 
-    It is the bound of Nickisch and Rasmussen (2008), equation 14, with the optimal quadratic function.
+    This is the bound of Nickisch and Rasmussen (2008), equation 14, with the optimal quadratic function.
     """
     for i in range(len(mean)):
         sign = class_sign(y[i])

@@ -24,7 +24,7 @@ from pymc_gpep.kernels.special.largest_of_independent import (
 _MOST_STEPS = 100
 _ACCURACY = 0.01  # Tolerance of the sum of variances D, relative to the sum.
 _ROUNDING = 1e-10  # Variance of a factor that counts as 0, relative to the largest variance.
-_FIRST = 4  # Number of first rules, whose errors decide whether the other rules are evaluated.
+_FIRST = 4  # Number of rules whose estimated error decides whether the other rules are evaluated.
 _HOPELESS = 2.0  # Largest expected error, in units of the tolerance, for which the other rules are evaluated.
 
 
@@ -94,10 +94,10 @@ def _pivoted_root(a, smallest, root):
 def split_covariance(v, variance, root, room):
     """Split v into `variance` (c,) and `root` (c, c − 1).
 
-    Then v = diag(variance) + root rootᵀ, except for the common part of the classes. The sum of the variances D_k is as
-    large as possible such that v − D is positive semi-definite on differences between classes (minimum trace factor
-    analysis, Bentler 1972). Newton steps maximise Σ D_k + μ log |v − D| + μ Σ log D_k. The weight μ falls until the sum
-    is within a hundredth of the largest sum.
+    Then v = diag(variance) + root rootᵀ on differences between classes. The sum of the variances D_k is as large as
+    possible such that v − D is positive semi-definite on differences (minimum trace factor analysis, Bentler 1972).
+    Newton steps maximise Σ D_k + μ log |v − D| + μ Σ log D_k. The weight μ falls until the sum is within a hundredth of
+    the largest sum.
 
     Parameters
     ----------
@@ -121,13 +121,13 @@ def split_covariance(v, variance, root, room):
     variance[:] = 0.0
     barrier = 0.0
     for iteration in range(_MOST_STEPS):
-        # Give the common part a variance, so that the matrix is invertible.
+        # Add a variance along the vector 1, so that the matrix is invertible.
         _rest(v, variance, rest)
         rest += common / c
         if not _inverse(rest, lower, m):
             return False
         m -= 1.0 / (common * c)
-        if iteration == 0:  # Start inside: the eigenvalues of m with unit diagonal sum to c.
+        if iteration == 0:  # This start is feasible: the eigenvalues of m with unit diagonal sum to c.
             for k in range(c):
                 variance[k] = 0.5 / (m[k, k] * c)
             barrier = np.sum(variance) / c
@@ -180,22 +180,22 @@ def average_over_factors(
     ----------
     mean : (m, c) array
     cov : (m, c, c) array
-        Both triangles are read; it may be singular.
+        Both triangles are read; the matrices may be singular.
     normals, weights : (r, q, c − 1) and (r, q) array
         r independent unbiased rules for a standard normal average, weights summing to 1.
     common : float
         Variance of the normal part of the noise of every utility.
     noise_weights, noise_means, noise_variances : (components,) array
-        Mixture of normals, the other part of the noise; weights sum to 1 and may be negative.
+        Normal mixture for the rest of the noise; weights sum to 1 and may be negative.
     tolerance : float
-        Target error. If the first four rules show that all rules will miss it, the remaining rules are left out.
+        Target error. If the first four rules predict a larger error for all rules, no more rules are evaluated.
     deviations : (r + 1,) array
-        Standard errors to report as the error, by the number of rules that were used.
+        Number of standard errors that make up the reported error, by the number of rules used.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN if the input is not finite or the covariance is not positive definite.
     errors : (m,) array
-        Overwritten with the estimated error of the least certain probability, from the spread of the r rules and the
-        distance of their sum from 1.
+        Overwritten with the estimated error of the least certain probability. It is the error from the spread of the
+        rules, plus the distance of the sum of the probabilities from 1.
     """
     m, c = mean.shape
     rules, points = weights.shape

@@ -2,11 +2,11 @@
 
 `log_largest_and_derivatives` is accurate, for the observed class y. With the standardised utility x = (u − m_y) / τ of
 class y the probability is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and d_j = (m_y − m_j) / σ_j. If no
-other utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes it with
-a few dozen nodes. Otherwise Gauss-Legendre rules are used, on pieces at most as wide as the narrowest utility that
-varies on them. The integrand is log-concave, so it is negligible outside an interval around its mode. Sums are relative
-to the integrand at the mode, for nearly full precision however small P is. `log_largest` computes the same integral
-with a relative error of about 1e-6, by one trapezoid rule with a wider step and without derivatives.
+other utility is much narrower than that of y, the trapezoid rule of `pymc_gpep.kernels.special.probit` computes P with
+a few dozen nodes. Otherwise Gauss-Legendre rules are used on pieces. A piece is at most as wide as the narrowest
+utility whose distribution function varies on it. The integrand is log-concave, so it is negligible outside an interval
+around its mode. Sums are relative to the integrand at the mode, for nearly full precision however small P is.
+`log_largest` computes P with a relative error of about 1e-6, by one trapezoid rule with a wider step.
 
 `largest_of_independent` computes all classes, with errors of 1e-13 of the largest probability. With Φ_j and φ_j the
 distribution function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules cover the
@@ -37,7 +37,7 @@ _NOTHING = 1e-9  # Value of a distribution function that counts as 0.
 _ALL = 1.0 - 2e-7  # Value of a distribution function that counts as 1.
 _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.
 _MOST_CELLS = 8  # Largest number of cells between two nodes.
-_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are looked up together.
+_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are read from a table together.
 MOST_NODES = 4000
 """Largest number of nodes of the trapezoid rule."""
 ROOM = 4 * (MOST_NODES + 16)
@@ -45,12 +45,12 @@ ROOM = 4 * (MOST_NODES + 16)
 _ROOM = np.uint64(ROOM)
 _LOWEST = math.log(_NOTHING)
 _REACH = 8.9  # Range of `cdf_and_density`.
-_HALVINGS = 6  # Number of halvings of an exponent.
+_HALVINGS = 6  # Number of halvings of an argument before the series of exp.
 
 
 @kernel
 def node_step(width):
-    """Return the distance of the nodes for utilities with these widths (c,)."""
+    """Return the distance between nodes for utilities with these widths (c,)."""
     finest = _STEP * np.min(width) / math.sqrt(1.0 + math.log(width.shape[0]))  # Width of the largest of c utilities.
     return max(finest, (_TO - FROM) * np.max(width) / MOST_NODES)
 
@@ -127,11 +127,11 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
     Parameters
     ----------
     mean, low, high : (c,) array
-        Means of the utilities, and beginnings and ends of their tables, relative to the means.
+        Means of the utilities, and start and end of their tables relative to the means.
     step : float
         Distance of the nodes.
     shapes : (c, 2) array of int
-        Cells between two nodes and entries for each, as `tabulate` wrote them for each table.
+        Numbers s and q of each table, written by `tabulate`.
     tables : (c ROOM,) array
         Tables written by `tabulate` for this step, one after another.
     probabilities : (c,) array
@@ -177,9 +177,9 @@ def largest_of_tabulated(mean, low, high, step, shapes, tables, probabilities, r
 
 @kernel
 def _entries(k, place, step, nodes, shapes):
-    """Return index of the first node in the tables, stride between powers, number of nodes, and position t in cells.
+    """Return the index of the first node in `tables`, the stride between powers, the number of nodes, and position t.
 
-    The first node is at `place` of table k.
+    The first node is at distance `place` from the start of table k, and t is its position within its cell.
     """
     cells, each = shapes[k, 0], shapes[k, 1]
     place /= step
@@ -248,9 +248,9 @@ _MOST_PIECES = 10_000  # Largest number of pieces; it ends loops if rounding hid
 def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments):
     """Add the terms of node x to the sums; return the log weight without `width`.
 
-    The rows of `moments` (6, c) are sums. For class y they are x minus the mode, its square, Σ_j h_j / σ_j minus its
-    value at the mode, and its square. For other classes they are the hazard minus its value at the mode, its square,
-    and the curvature of log Φ. The last row has the present hazards.
+    The rows of `moments` (6, c) are weighted sums. For class y they are of x − mode, its square, Σ_j h_j / σ_j minus
+    its value at the mode, its square, and 1. For other classes they are of the hazard minus its value at the mode, its
+    square, and the curvature of log Φ. Rows 4 and 5 of these classes are workspace.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - peak
@@ -281,7 +281,7 @@ def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments
 
 @kernel
 def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
-    """Return the place left or right of the mode at which the log integrand is about the lowest weight."""
+    """Return the x left or right of the mode at which the log integrand has fallen to about `LOWEST_LOG_WEIGHT`."""
     inside = 0.0
     outside = narrowest
     while log_integrand(mode + side * outside, slopes, offsets, y, hazards) - peak > LOWEST_LOG_WEIGHT:
@@ -348,13 +348,13 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
-            if x + piece == x:  # The interval is narrower than rounding, so the step is in the previous piece.
+            if x + piece == x:  # A piece narrower than rounding: the previous piece contains the step of Φ.
                 piece = abs(x) * 1e-15
             for q in range(nodes.shape[0]):
                 at = x + 0.5 * piece * (1.0 + nodes[q])
                 _add_node(at, 0.5 * piece * weights[q], slopes, offsets, y, mode, peak, at_mode, scales, moments)
             x += piece
-        if x < end or not moments[4, y] > 0.0:  # The integral at the mode is rounding.
+        if x < end or not moments[4, y] > 0.0:  # The integral is lost in rounding errors.
             moments[4, y] = np.nan
     total = moments[4, y]
     pull = 0.0
@@ -372,7 +372,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
     if steepest > 1.0:
         spread = moments[1, y] / total - shift * shift
         gamma[y] = max(0.0, 1.0 - spread) / variance[y]
-    else:  # Equal formula without cancellation.
+    else:  # An equivalent formula without cancellation.
         shift = moments[2, y] / total
         gamma[y] = max(0.0, bend - (moments[3, y] / total - shift * shift))
     return peak + math.log(total) - 0.5 * LOG_2PI
@@ -419,7 +419,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
         for j in range(c):
             if mean[j] + reach * sd[j] > x:
                 piece = min(piece, width * sd[j])
-        if x + piece == x:  # The interval is narrower than rounding, so the step is in the previous piece.
+        if x + piece == x:  # A piece narrower than rounding: the previous piece contains the step of Φ.
             break
         below = 1.0
         for j in range(c):
@@ -453,7 +453,7 @@ def probabilities_of_independent(mean, variance, nodes, weights, reach, width, p
     nodes, weights, reach, width
         Settings as in `FINE`.
     probabilities : (m, c) array
-        Overwritten. They sum to 1, with relative errors below 1e-6. They are NaN if `mean` or `variance` is not
+        Overwritten. They sum to 1; relative errors are below 1e-6. They are NaN if `mean` or `variance` is not
         finite, or if a variance is not positive.
     errors : (m,) array
         Overwritten with the distance of the sum from 1 before normalisation.

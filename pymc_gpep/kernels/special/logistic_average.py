@@ -9,9 +9,8 @@ probability of the less likely class is integrated, and that of the other class 
 narrow normal density a trapezoid rule about the mode of the integrand is used. For a wide density σ is nearly a step,
 and nodes are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
 
-The mixture (`log_logistic_mixture`) is faster. It has an absolute error, and normal tails. The same equations move each
-mean to the range with the largest H, |m| ≤ v/2 or beyond one half. Therefore H and its derivatives do not lose digits
-in a tail.
+The mixture (`log_logistic_mixture`) is faster. It has a bounded absolute error, and normal tails. The same equations
+replace m by a mean with a larger H, if |m| > v/2. Therefore H and its derivatives do not lose digits in a tail.
 """
 
 import math
@@ -47,7 +46,7 @@ def log_complement(value, first, second, third, fourth):
 
 
 _WIDE = 4.0  # Smallest variance of a normal density that counts as wide.
-_LOG_ERROR = math.log(1e-20)  # Log error of a rule; each derivative multiplies it by 2π / step, about fifteen.
+_LOG_ERROR = math.log(1e-20)  # Log error of a rule. Each derivative multiplies the error by 2π / step, about 15.
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
 _SMALLEST_LOG = -745.0  # Smallest argument whose exponential does not underflow.
 _NEGLIGIBLE = -42.0  # Exponent of a negligible node.
@@ -64,7 +63,7 @@ ROOM = (2, len(_NODES))
 
 
 def _alternating_weights(terms: int) -> np.ndarray:
-    """Return w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k to 6^−terms a_0, for moments a of a measure on [0, 1].
+    """Return w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k, error 6^−terms a_0, if a_k are the moments of a measure on [0, 1].
 
     Cohen, Rodriguez Villegas and Zagier (2000), algorithm 1.
     """
@@ -116,9 +115,9 @@ def _tilted_mode(mean, variance):
 
 @kernel
 def _trapezoid(mean, sd):
-    """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and its largest logarithm.
+    """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and its log maximum.
 
-    The range includes that of another power of σ, which shifts the integrand by up to sd².
+    The range also covers N(f) σ(f)², whose mode is larger by up to sd².
     """
     strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))  # σ has poles at ±iπ
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
@@ -176,7 +175,7 @@ def _narrow(mean, sd, weights, p):
 def _wide(mean, variance, weights):
     """Return H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f).
 
-    Beyond the range of the rule σ counts as a step, with an error of the order (m / v)².
+    For variances above `WIDEST`, σ counts as a step, with an error of the order (m / v)².
     """
     if variance >= WIDEST:
         scale = 1.0 / math.sqrt(variance)
@@ -231,7 +230,7 @@ def _unlikely(mean, variance, room):
     """Return H(mean ≤ 0) and its derivatives."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
-    # Shift the mean to m + v, m + 2v, ... until tilting by eᶠ only shifts the normal, or a rule applies.
+    # Shift the mean to m + v, m + 2v, ... by H(m) = m + v/2 + H(−m − v), until a rule applies.
     shifts = 0
     shifted = mean
     while -shifted > 0.5 * variance and shifted + variance < 0.0:
@@ -239,7 +238,7 @@ def _unlikely(mean, variance, room):
         shifts += 1
         if shifted + 0.5 * variance < _SMALLEST_LOG:
             break
-    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # Only the exponential of H is used.
+    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # exp H, the only use of H below, underflows.
         terms = (-math.inf, 1.0, 0.0, 0.0, 0.0)
     elif -shifted > 0.5 * variance:
         value, first, second, third, fourth = _wide(-shifted - variance, variance, room[0])
@@ -280,7 +279,7 @@ def _softplus_normal(mean, variance, room):
         return factor * value, factor * slope, factor * curvature
     log_p, first, _, _, _ = _unlikely(mean, variance, room)
     slope = math.exp(log_p)
-    # max(f, 0), and log(1 + exp(−|f|)) by its series on either side.
+    # log(1 + eᶠ) = max(f, 0) + log(1 + exp(−|f|)); the second term is a series on each side of 0.
     log_tail, hazard = log_ndtr_and_hazard(mean / sd)
     value = math.exp(log_tail) * (mean + sd * hazard)
     at_zero = 0.5 * math.exp(-0.5 * mean * mean / variance)
@@ -341,7 +340,7 @@ _REACH = 8.9  # End of the table, in standard deviations.
 
 @kernel
 def scale_mixture(variance, scales):
-    """Write the scales of the mixture after averaging over a normal variable with this variance."""
+    """Write the scales of the mixture averaged over a normal variable with this variance into `scales`."""
     for i in range(len(scales)):
         scales[i] = _SCALES[i] / math.sqrt(1.0 + _SCALES[i] * _SCALES[i] * variance)
 

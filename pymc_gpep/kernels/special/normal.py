@@ -34,7 +34,7 @@ def log_ndtr(z):
 
 @kernel
 def log_scaled_ndtr(z):
-    """Return log Φ(z) + ½ z² for z < 0: the logarithm of Mills' ratio, less ½ log 2π."""
+    """Return log Φ(z) + ½ z² for z < 0: the logarithm of Mills' ratio minus ½ log 2π."""
     return math.log(0.5 * _erfcx(-z * _SQRT_HALF))
 
 
@@ -49,8 +49,8 @@ def probit_moments(z):
     """Return log Φ(z), the hazard λ, λ(λ + z) and 1 − λ(λ + z), from which moments of N(x) Φ(x) follow.
 
     λ(λ + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated to x >
-    −z. In the tail, λ + z and 1 − λ(λ + z) would lose their digits. They are then computed from the continued fraction
-    of Mills' ratio, λ = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. It has no cancellation.
+    −z. In the tail, λ + z and 1 − λ(λ + z) would lose their digits. The continued fraction of Mills' ratio has no
+    cancellation. It is λ = t + k₁ with kᵢ = i / (t + kᵢ₊₁), t = −z.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:
@@ -69,8 +69,8 @@ def probit_moments(z):
 def log_ndtr_derivatives(z):
     """Return log Φ(z) and its first four derivatives.
 
-    The third and the fourth are cumulants of the excess over −z of a standard normal truncated to x > −z. In the tail
-    the excess is nearly exponential, so they follow from its raw moments without a loss of digits. Ratios of successive
+    The third and fourth derivatives are cumulants of x + z, for a standard normal x truncated to x > −z. In the tail
+    x + z is nearly exponential, so they follow from its raw moments without a loss of digits. Ratios of successive
     moments are the kᵢ of the continued fraction of `probit_moments`.
     """
     log_p, h = log_ndtr_and_hazard(z)
@@ -95,7 +95,7 @@ def log_ndtr_derivatives(z):
 
 @kernel
 def write_derivatives(out, i, slope, terms):
-    """Write F(slope · x + …) and derivatives in x to column i of `out` (4 or 5, n), from F and its derivatives."""
+    """Write F(slope · x + b) and derivatives in x into column i of `out` (4 or 5, n), from F and its derivatives."""
     value, first, second, third, fourth = terms
     square = slope * slope
     out[0, i] = value

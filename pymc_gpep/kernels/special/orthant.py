@@ -1,13 +1,13 @@
 """Probabilities that two, three and more jointly normal variables are below bounds, and that a utility is the largest.
 
-Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S). The utility of a class is the largest if
-d = c − 1 differences are below 0.
+Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) for x ~ N(0, S). The utility of a class is the largest if
+all d = c − 1 differences between another utility and it are below 0.
 
-For two variables there is a closed form by Owen's T function, a difference of larger terms. Its absolute error is
-1e-16, so small probabilities lose all digits. For small probabilities, `bivariate` integrates positive terms. Let h and
+For two variables Owen's T function gives a closed form, a difference of larger terms. Its absolute error is 1e-16, so
+small probabilities lose all digits. Then `bivariate` integrates positive terms. Let h and
 k be the bounds in units of the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of
-φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules
-integrate it on pieces that are narrower than its variation.
+φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this integrand is concave with a curvature of 1 or more.
+Gauss-Legendre rules integrate it on pieces that are narrower than its variation.
 
 For three variables (`trivariate`), Plackett's identity gives the product of a univariate and a bivariate probability,
 plus one integral. The integral is over the angle by which the first variable turns towards the second and third (Genz,
@@ -15,7 +15,7 @@ plus one integral. The integral is over the angle by which the first variable tu
 positive terms over the first variable instead.
 
 For more than four classes, rules over common factors are tried first (`pymc_gpep.kernels.special.common_factors`). If
-they do not reach the tolerance, `largest_probabilities` separates variables, in a better order (Genz and Bretz 2009,
+they do not reach the tolerance, `largest_probabilities` reorders and separates the variables (Genz and Bretz 2009,
 chapter 4). The probability is then an integral over the unit cube. Minimax exponential tilting (Botev 2017) makes the
 integrand nearly constant, and scrambled Sobol points in growing number estimate it. The estimates of the classes are
 independent, so the distance of their sum from 1 measures the error.
@@ -109,7 +109,7 @@ def _mode(h, offset, rate):
 
 @kernel
 def _end(mode, top, furthest, h, offset, rate):
-    """Return the place towards `furthest` beyond which the integrand is negligible, or `furthest`."""
+    """Return the s from `mode` to `furthest` beyond which the integrand is negligible, at most `furthest`."""
     inside, outside = mode, furthest
     for _ in range(_HALVINGS):
         middle = 0.5 * (inside + outside)
@@ -133,7 +133,7 @@ def _small(h, offset, rate):
     total = 0.0
     while s < end:
         width = min(widest, end - s)
-        # If Φ varies on this piece, the piece must be narrow.
+        # A piece on which Φ varies must be narrow.
         if offset + rate * (s if rate > 0.0 else s + width) < _FLAT:
             width = min(width, _WIDTH / max(abs(rate), _WIDTH))
         for q in range(_NODES.shape[0]):
@@ -200,10 +200,10 @@ def _bound(b, s, i):
 
 @kernel
 def trivariate(b, s, stack):
-    """Return P(x < b), with an error of 1e-10."""
+    """Return P(x < b) for three variables, with an error of 1e-10."""
     h1, h2, h3 = _bound(b, s, 0), _bound(b, s, 1), _bound(b, s, 2)
     r12, r13, r23 = _correlation(s, 0, 1), _correlation(s, 0, 2), _correlation(s, 1, 2)
-    # The pair with the largest correlation is the pair of the bivariate probability.
+    # The bivariate probability is of the two variables with the largest correlation.
     if abs(r12) >= max(abs(r13), abs(r23)):
         h1, h3, r12, r23 = h3, h1, r23, r12
     elif abs(r13) >= abs(r23):
@@ -239,9 +239,9 @@ def _small_piece(left, right, b, lower, s22, s23, s33):
 
 @kernel
 def small_trivariate(b, lower, stack):
-    """Return P(x < b) given the Cholesky factor of S, by quadrature over the first driving normal.
+    """Return P(x < b) for S = L Lᵀ, L = `lower` and x = L z, by quadrature over z₁.
 
-    Pieces end where the other two variables, given the first, reach their bounds, since the integrand may be steep.
+    Pieces end where the mean of the second or third variable given z₁ reaches its bound: the integrand may be steep.
     """
     s22 = lower[1, 1] ** 2
     s23 = lower[1, 1] * lower[2, 1]
@@ -289,12 +289,12 @@ LAST_LEVEL = 13
 _FIRST_LEVEL = 5
 _STANDARD_ERRORS = 3.0  # Number of standard errors in a reported error.
 _UNIT = 0.5**BITS
-_TABULATED = 5.0  # Range in which the table is accurate to the last two digits.
+_TABULATED = 5.0  # Range in which Φ is read from a table; beyond it, tails need more digits.
 
 
 @kernel
 def _order_and_factor(s, b, expected):
-    """Write the Cholesky factor of `s` to its lower triangle; reorder variables and `b`. Return False without a factor.
+    """Write the Cholesky factor of `s` into its lower triangle; reorder variables and `b`. Return whether it exists.
 
     The next variable is the least likely to be within its bound, given the expected values of the variables before it
     (Gibson, Glasbey and Elston 1994).
@@ -315,7 +315,7 @@ def _order_and_factor(s, b, expected):
             if bound < smallest:
                 best = j
                 smallest = bound
-        # Swap variables i and best. Columns left of i are the factor, columns right of i the matrix.
+        # Swap variables i and best. Columns before i hold the factor, columns from i on hold the matrix.
         b[i], b[best] = b[best], b[i]
         for k in range(i):
             s[i, k], s[best, k] = s[best, k], s[i, k]
@@ -336,15 +336,15 @@ def _order_and_factor(s, b, expected):
 
 @kernel
 def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
-    """Compute the shift `mu` of each driving normal variable by minimax tilting.
+    """Compute the shift `mu` of each standard normal variable by minimax tilting.
 
-    Botev's saddle point in the variables and in mu reduces to d equations if all bounds are upper bounds. Let L be unit
-    lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and λ the
-    hazard φ/Φ at t. The equations read
+    Botev's saddle point in the variables and in mu reduces to d equations, since all bounds are upper bounds. Let L be
+    unit lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and λ
+    the hazard φ/Φ at t. The equations read
 
         t − (A − I) λ(t) = bound,    mu = −(L − I)ᵀ λ,
 
-    the condition for the minimum of a convex function of λ, so damped Newton steps converge to it.
+    the condition for the minimum of a convex function of λ. So damped Newton steps converge to the minimum.
     """
     d = bound.shape[0]
     for i in range(d):
@@ -405,9 +405,9 @@ def _tilt_residual(a, bound, t, hazards, residual):
 
 @kernel
 def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
-    """Add the tilted integrand at points `first` to `last` of each sequence, shifted, to its sum.
+    """Add the tilted integrand at the shifted points `first` to `last` of each sequence to `sums` (SEQUENCES,).
 
-    The sequences are computed together, so the processor can compute independent sums in parallel.
+    All sequences are computed together, so the processor can compute independent sums in parallel.
     """
     d = bound.shape[0]
     limit, cdf, product, exponent = room
@@ -438,8 +438,8 @@ def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
 def _next_to_refine(variances, levels):
     """Return the class with the second largest variance among classes below the last level, or −1.
 
-    Since probabilities sum to 1, the least certain probability follows from the other probabilities. It needs no
-    refinement.
+    Since probabilities sum to 1, the probability with the largest variance follows from the others. So it is not
+    refined.
     """
     largest = 0
     for k in range(len(variances)):
@@ -517,7 +517,7 @@ def largest_of_three(mean, cov, probabilities):
 
 @kernel
 def largest_of_four(mean, cov, probabilities):
-    """Compute `largest_probabilities` for four classes by one or two quadratures each, without normalisation."""
+    """Compute `largest_probabilities` for four classes, by one or two quadratures a class, without normalisation."""
     s, b, expected = np.empty((3, 3)), np.empty(3), np.empty(3)
     stack = np.empty(STACK)
     for i in range(mean.shape[0]):
@@ -533,7 +533,7 @@ def largest_of_four(mean, cov, probabilities):
 
 @kernel
 def _mean_and_error(sums, n):
-    """Return mean and variance of the mean of the estimates by sequences, from their sums over n points."""
+    """Return the mean over sequences of their estimates `sums` / n, and the variance of this mean."""
     mean = 0.0
     for q in range(SEQUENCES):
         mean += sums[q] / n / SEQUENCES

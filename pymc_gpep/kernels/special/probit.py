@@ -4,14 +4,14 @@ The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors belong to the cla
 (c,) are a and d; their entry y is not read. The multinomial probit likelihood of one point is such an integral, and so
 is its average over independent latent values.
 
-On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1 + Σ a_j². The reason is |φ(t +
-iη)| = exp(η²/2) φ(t), whose integral along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t). The relative error of the
-rule with step h is then at most 2 exp(κ η²/2 − 2πη/h) (Trefethen and Weideman 2014, theorem 5.1). For the optimal η it
-is 2 exp(−2π²/(κ h²)). So the step follows from the required number of digits, for any d_j. The integrand is log-concave
+The trapezoid rule integrates it. On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1
++ Σ a_j². The reason is |φ(t + iη)| = exp(η²/2) φ(t), so |Φ(t + iη)| is at most exp(η²/2) Φ(t). With the step h, the
+relative error is then at most 2 exp(κ η²/2 − 2πη/h) (Trefethen and Weideman 2014, theorem 5.1). The best η gives
+2 exp(−2π²/(κ h²)). So the step follows from the required number of digits, for any d_j. The integrand is log-concave
 with a curvature between 1 and κ, so nodes are needed only around its mode.
 
 In E log Φ (`log_probit_normal`), −log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the
-right. With a normal density that is narrow, or far out on either side, the product is nearly a normal density. The
+right. If the normal density is narrow, or its mean is far from 0, the product is nearly a normal density. The
 trapezoid rule about its mode suffices. If the density is wide, nodes are dense about 0
 (`pymc_gpep.kernels.special.unimodal_average`).
 """
@@ -46,9 +46,9 @@ def log_integrand(x, slopes, offsets, y, hazards):
 
 @kernel
 def near_mode(slopes, offsets, y, hazards):
-    """Return a point near the mode of the integrand, relative to its width.
+    """Return a point whose distance from the mode of the integrand is small relative to the width of the integrand.
 
-    The slope of the log integrand is convex and falls (hazards do: Sampford 1953), and it is positive at 0. Therefore
+    The slope of the log integrand is convex and decreasing, as hazards are (Sampford 1953), and positive at 0. So
     Newton's method from 0 approaches the mode from the left and never passes it.
     """
     x = 0.0
@@ -58,7 +58,7 @@ def near_mode(slopes, offsets, y, hazards):
         for j in range(slopes.shape[0]):
             hazards[j] = 0.0
             if j != y:
-                # In the tail h (h + t) is 1, but the sum h + t has no digits.
+                # In the tail the hazard h at t has h (h + t) ≈ 1, but h + t would lose its digits.
                 _, hazards[j], bend, _ = probit_moments(slopes[j] * x + offsets[j])
                 slope += slopes[j] * hazards[j]
                 curvature += slopes[j] * slopes[j] * bend
@@ -77,7 +77,7 @@ def trapezoid_rule(curvature):
 
 _WIDE = 0.5  # Smallest variance of a wide normal density.
 _FAR_LEFT = -6.5  # Mean, in standard deviations, left of which the poles of the hazard do not matter.
-_FAR_RIGHT = 4.0  # Distance of the mode of N(f) Φ(−f) in standard deviations.
+_FAR_RIGHT = 4.0  # Mode of N(f | m, v) Φ(−f) above which the mean counts as far right.
 _STRIP = 2.8  # Distance from the real line within which Φ has no zeros.
 _LOG_ERROR_OF_AVERAGE = math.log(1e-14)
 _RANGE = 8.5  # A standard normal variable exceeds this with probability 1e-17.
@@ -95,7 +95,7 @@ def _tabulated() -> np.ndarray:
     log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))
     hazard = np.exp(-0.5 * _NODES**2 - log_p) * _INV_SQRT_2PI
     hazard[tail] = math.sqrt(2.0 / math.pi) / scaled[tail]
-    far = _NODES < -100.0  # If h + f cancels, the asymptotic series is exact.
+    far = _NODES < -100.0  # Here λ + f would cancel; the asymptotic series is exact.
     inverse = np.where(far, 1.0 / np.where(far, _NODES, 1.0), 0.0) ** 2
     curvature = np.where(far, 1.0 - inverse * (1.0 - inverse * (6.0 - 50.0 * inverse)), hazard * (hazard + _NODES))
     return np.stack([-log_p, hazard, curvature]) * _WEIGHTS
@@ -106,7 +106,7 @@ _VALUES, _HAZARDS, _CURVATURES = _tabulated()
 
 @kernel
 def _sum(mean, sd, first, step, nodes):
-    """Return sums by the trapezoid rule in z = (f − mean) / sd."""
+    """Return the averages of `log_probit_normal`, by the trapezoid rule in z = (f − mean) / sd."""
     value = 0.0
     slope = 0.0
     second = 0.0
@@ -158,7 +158,7 @@ def log_probit_normal(mean, variance):
     value = 0.0
     slope = 0.0
     second = 0.0
-    # Left of the mean and of 0 both factors decrease.
+    # Stop far left of both the mean and 0, where all further terms are negligible.
     left = min(mean, 0.0) - _RANGE * sd
     for k in range(len(_NODES) - 1, -1, -1):
         if _NODES[k] < left:

@@ -26,13 +26,13 @@ SEQUENCES = 8
 BLOCK = 128
 """Number of points that are computed together: their arrays fit into the nearest cache."""
 
-_FIRST = 2  # Number of first blocks of a sequence; they contain events of probability 0.001.
+_FIRST = 2  # Number of blocks of the first estimate; their points include events of probability 0.001.
 _STANDARD_ERRORS = float(stdtrit(SEQUENCES - 1, 0.995))  # Half width of a 99 % interval (Student's t).
 _ROUNDING = 5e-7
-_LARGEST = 1e30  # Largest number whose sums do not overflow in 32 bits.
+_LARGEST = 1e30  # Larger numbers are scaled down, so that their sums do not overflow in 32 bits.
 
 _CELLS = 512
-_LOGISTIC_TAIL, _NORMAL_TAIL = 21.0, 6.0  # Distances beyond which both tails have mass 1e-9.
+_LOGISTIC_TAIL, _NORMAL_TAIL = 21.0, 6.0  # Distances beyond which the tails have mass 1e-9.
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LOWEST = np.float32(-80.0)  # Smallest argument whose exponential is not subnormal.
@@ -135,7 +135,7 @@ def _tabulate(variance, table):
 
 @kernel
 def _relative_to_the_middle_one(mu, root, rank, own):
-    """Subtract the value of the most central class (not `own`), so that 32 bits represent differences."""
+    """Subtract the latent value of the most central class (not `own`), so that 32 bits suffice for differences."""
     c = mu.shape[0]
     middle = -1
     nearest = np.inf
@@ -157,7 +157,7 @@ def _relative_to_the_middle_one(mu, root, rank, own):
 
 @inlined_kernel
 def _turn(root, rank, p, single_root):
-    """Write the root to `single_root`, rotated so that the first variables change probabilities `p` (c, points) most.
+    """Write `root` into `single_root`, rotated so that the first variables change probabilities `p` (c, points) most.
 
     The directions are eigenvectors of the average of Σ_k ∇p_k ∇p_kᵀ.
     """
@@ -202,7 +202,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     Parameters
     ----------
     mu, root : (c,) and (c, rank or more) array
-        The latent values are mu + root z, z standard normal, and class `own` has an additional independent variable.
+        The latent values are mu + root z, z standard normal; an independent normal variable is added for class `own`.
         Overwritten.
     rank : int
     variance : float
@@ -260,7 +260,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
     return error
 
 
-_NEGATIVE = 1e-6  # Share of the largest variance above which a negative variance is not a rounding error.
+_NEGATIVE = 1e-6  # A variance below minus this share of the largest variance is not a rounding error.
 _EPS = np.finfo(np.float64).eps
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -299,8 +299,8 @@ def _set_apart(mean, cov, own, mu, s):
 def _condition(s, own, smallest, root):
     """Factor the covariance `s`, which is overwritten, with class `own` last.
 
-    Each column of `root` (c, rank) is for the class with the largest remaining variance among the other classes. Return
-    the rank, and the variance of class `own` given the other classes.
+    The pivot of each column of `root` (c, rank) is the class other than `own` with the largest remaining variance.
+    Return the rank, and the variance of class `own` given the other classes.
     """
     c = s.shape[0]
     for rank in range(c - 1):
@@ -321,7 +321,7 @@ def _condition(s, own, smallest, root):
 
 @kernel
 def _among_others(mu, root, rank, z, own, f):
-    """Write the softmax among the classes except `own` into `f`; return the mean of f_own less the log of their sum."""
+    """Write the softmax of the classes except `own` into `f`; return E[f_own | z] − log Σ_{k ≠ own} exp f_k."""
     c = mu.shape[0]
     top = -np.inf
     for k in range(c):
@@ -349,7 +349,7 @@ def _add(weight, below, above, f, own, sums):
 
 @kernel
 def _piece(left, right, mu, root, rank, sd, own, z, f, sums):
-    """Write the integral over z from `left` to `right` into `sums` (c,)."""
+    """Write the integrals of the class probabilities over z from `left` to `right` into `sums` (c,)."""
     sums[:] = 0.0
     half = 0.5 * (right - left)
     for node, weight in zip(_NODES, _WEIGHTS):  # noqa: B905  numba knows no strict
@@ -360,7 +360,7 @@ def _piece(left, right, mu, root, rank, sd, own, z, f, sums):
 
 @inlined_kernel
 def _quadrature(mu, root, rank, sd, own, z, f, ends, values, first, second, probabilities):
-    """Write adaptive Gauss-Legendre quadratures over one variable into `probabilities`; return an error estimate."""
+    """Write probabilities by adaptive Gauss-Legendre quadrature over one variable; return an estimate of the error."""
     width = 2.0 * _RANGE / _PANELS
     for i in range(_PANELS):
         ends[i] = (i * width - _RANGE, (i + 1) * width - _RANGE)
@@ -397,7 +397,7 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     ----------
     mean : (m, c) array
     cov : (m, c, c) array
-        Both triangles are read; it may be singular.
+        Both triangles are read; the matrices may be singular.
     normals : (sequences, blocks, c − 2, points of a block) array of 32-bit numbers
         Independently scrambled Sobol sequences, made standard normal. Not used with three classes or fewer.
     tolerance : float

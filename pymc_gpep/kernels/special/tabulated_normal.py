@@ -39,7 +39,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def _log_coefficients():
-    """Return Taylor coefficients of log Φ, orders 0 to 5, at the ends of cells, by h′ = −h (h + z)."""
+    """Return Taylor coefficients of log Φ, orders 0 to 5, at the ends of cells, by h′ = −h (h + z) for the hazard h."""
     at = np.arange(-_FURTHEST * _CELLS_OF_LOG, _FURTHEST * _CELLS_OF_LOG + 1.0) / _CELLS_OF_LOG
     values = log_ndtr(at)
     slopes = [np.exp(-0.5 * at**2 - _HALF_LOG_2PI - values)]

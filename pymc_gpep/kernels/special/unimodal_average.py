@@ -1,10 +1,10 @@
 """Averages of a function with features about 0, and of exp of a concave function, over a normal of any width.
 
 `sinh_rule` has nodes f = c sinh(jh), which are dense about 0 and extend far: it is the trapezoid rule in τ = jh. It
-integrates N(f | m, v) L(f) if L has features of width c about 0 and is smooth far from 0, relative to the distance. For
-large v the rule needs log(v) nodes, and the values of L at the nodes can be tabulated. The normal density is analytic
-and falls for |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The
-error factor exp(−2πη/h) of the rule must compensate for this growth (Trefethen and Weideman 2014, theorem 5.1).
+integrates N(f | m, v) L(f) if L has features of width c about 0 and is smooth far from 0, relative to the distance. The
+number of nodes grows as log v, and the values of L at the nodes can be tabulated. The normal density is analytic in τ
+and decays for |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The
+error factor exp(−2πη/h) of the rule must outweigh this growth (Trefethen and Weideman 2014, theorem 5.1).
 
 `log_unimodal_normal` is log E exp ℓ(g) for five kinds of ℓ:
 
@@ -17,7 +17,7 @@ error factor exp(−2πη/h) of the rule must compensate for this growth (Trefet
 All are concave. The integrand as a function of the distance t from its mode g₀ is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t −
 t²/2v). It is summed by the trapezoid rule in τ, t = shift + scale · sinh τ, whose number of nodes doubles until results
 agree. Since digits double with the nodes, the error is about the square of the last difference. Nodes are dense about
-the mode. If the normal density is so wide that they would miss the bend of ℓ, they are dense about the bend.
+the mode. Under a normal density so wide that such nodes would miss the bend of ℓ, nodes are dense about the bend.
 """
 
 import math
@@ -48,12 +48,12 @@ _AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half th
 _ZERO = 1e-12  # Largest term that counts as zero, relative to terms of the order of 1.
 _DROP = 45.0  # Fall of the log integrand from its mode to the ends of the rule.
 _LONGEST = 300  # Largest number of steps of a search.
-_POINT = 1e-10  # Largest effect of the variance on the logarithm for which the variance counts as 0.
-_WIDE = 10.0  # Variance from which cumulants of g are always used.
-_BROAD = 4.0  # Scale of the integrand from which the bend of ℓ counts as narrow.
-_SERIES = 0.1  # Largest rate for which a series replaces differences that cancel.
+_POINT = 1e-10  # A variance with a smaller effect on the logarithm counts as 0.
+_WIDE = 10.0  # Variance above which derivatives are always computed from cumulants of g.
+_BROAD = 4.0  # Scale of the integrand above which the bend of ℓ counts as narrow.
+_SERIES = 0.1  # Rate below which a series replaces differences that cancel.
 _TERMS = 9  # Number of terms of the series of eᵗ − 1 − t.
-_NOTHING = -40.0  # log(E r² / E r) below which log E exp(−r) = −E r.
+_NOTHING = -40.0  # If log(E r² / E r), r = eᵍ, is below this, log E exp(−r) is −E r to rounding.
 _STEP = 1e12  # Variance at which exp(−eᵍ) counts as a step (its transition has variance π²/6).
 _EULER = 0.5772156649015329  # Euler's constant: minus the mean of that transition.
 _RIGHT = 8.0  # Distance (standard deviations of a wide density) up to which E exp(−eᵍ) exceeds its rounding error.
@@ -83,7 +83,7 @@ def _log_logistics(g):
 def _some(g):
     """Return log(1 − exp(−r)), r = eᵍ, and four derivatives in g.
 
-    The first is r / (eʳ − 1) = 1 − r/2 + r²/12 − .... For small r this series keeps the digits of all derivatives.
+    The first derivative is r / (eʳ − 1) = 1 − r/2 + r²/12 − …. For small r the series preserves digits.
     """
     r = math.exp(g)
     if r < _SERIES:
@@ -165,7 +165,8 @@ def _rates(t, mode, rate):
 def _exponent(kind, a, b, mode, at_mode, t, v):
     """Return the log integrand relative to the mode.
 
-    `at_mode` contains ℓ and ℓ′ at the mode, then σ and whether it is reflected. For RATE the third number is the rate.
+    `at_mode` is ℓ, ℓ′ at the mode g₀. For LOGISTIC, p = min(σ(g₀), σ(−g₀)) and s = ±1, p = σ(s g₀), follow; for RATE
+    the rate.
     """
     if kind == RATE:
         return -_rates(t, mode, at_mode[2])[1] - 0.5 * t * t / v
@@ -238,8 +239,8 @@ def _distance(sign, kind, a, b, mode, at_mode, v, start):
 @kernel
 def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
     """Return τ beyond which the integrand is negligible."""
-    tau = 1.5 if shift == 0.0 else 0.0  # The integrand is needed up to distance 2 from its mode.
-    beyond = -sign * shift  # Distance of the mode.
+    tau = 1.5 if shift == 0.0 else 0.0  # Start 2 scales from the mode, since sinh 1.5 ≈ 2.
+    beyond = -sign * shift  # Distance from the centre of the nodes to the mode.
     if beyond > 0.0:
         tau = math.asinh(beyond / scale)
     for _ in range(_LONGEST):
@@ -268,7 +269,7 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
     """Write t, three derivatives of ℓ and weights of the integrand at the nodes 0…count into `room`.
 
     For RATE the derivatives are differences from the derivatives at the mode. If `first` is 0, all nodes are computed.
-    If it is 1, `room` has the nodes of half the count, which move to the even positions.
+    If `first` is 1, `room` holds count/2 + 1 nodes: they move to even positions, and only odd nodes are computed.
     """
     step = (high - low) / count
     for k in range(count // 2 if first else -1, 0, -1):
@@ -302,10 +303,10 @@ def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, r
 def _terms(pull, v, measure, count, slope, curvature, room, out):
     """Compute the log integral, relative to the mode, and four derivatives in m.
 
-    They are written to `out` (6,); the last number measures the rounding errors of cumulants. `pull` is (g₀ − m)/v, and
-    `measure` is the distance between nodes. `slope` is a term of ℓ′, and `curvature` a term of ℓ″ and ℓ‴, which `room`
-    does not contain. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on. For a wide N
-    they are computed as cumulants of g, which would cancel for a narrow N.
+    They are written to `out` (6,), followed by the scale of rounding errors of cumulants. `pull` is (g₀ − m)/v, and
+    `measure` the distance between nodes. `slope` is added to ℓ′ of `room`, and `curvature` to its ℓ″ and ℓ‴. The
+    derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on. For a wide normal density they are
+    computed as cumulants of g, which would cancel for a narrow density.
     """
     total = 0.0
     average = 0.0
@@ -373,7 +374,7 @@ def _powers(mode, count, room):
 def _none_of_wide(mean, v):
     """Return log E exp(−eᵍ), g ~ N(m, v), for large v as log(1 − E Φ((m − h)/√v)), and its derivatives in m."""
     scale = 1.0 / math.sqrt(v)
-    some = first = second = third = fourth = 0.0  # Probability of a count, and its derivatives.
+    some = first = second = third = fourth = 0.0  # Probability of some event, and its derivatives.
     for k in range(len(_NODES)):
         x = scale * (mean - _NODES[k])
         density = _WEIGHTS[k] * scale * _INV_SQRT_2PI * math.exp(-0.5 * x * x)
@@ -382,7 +383,7 @@ def _none_of_wide(mean, v):
         second -= density * x * scale
         third += density * (x * x - 1.0) * scale**2
         fourth -= density * x * (x * x - 3.0) * scale**3
-    none = some - 1.0  # Minus the probability of no count; ratios give derivatives of its log.
+    none = some - 1.0  # Minus the probability of no event; ratios are derivatives of its log.
     a, b, c, d = first / none, second / none, third / none, fourth / none
     return (
         math.log1p(-some),
@@ -395,7 +396,7 @@ def _none_of_wide(mean, v):
 
 @inlined_kernel
 def _none(mean, v):
-    """Return whether log E exp(−eᵍ) needs no search of its mode, and this logarithm with four derivatives in m."""
+    """Return whether log E exp(−eᵍ) has a formula without a mode, and its value with four derivatives in m."""
     if mean + 1.5 * v < _NOTHING:
         rate = math.exp(mean + 0.5 * v)
         return True, (-rate, -rate, -rate, -rate, -rate)
@@ -412,7 +413,7 @@ def _none(mean, v):
 def log_unimodal_normal(kind, a, b, mean, v, room):
     """Return log E exp ℓ, four derivatives in the mean, and derivatives in a and b; `room` has the shape `ROOM`.
 
-    NaN if the rules do not agree, and for powers or moments that are negative or not finite.
+    All are NaN if the rules do not agree, or if a, b or the variance is negative or an argument is not finite.
     """
     missing = math.nan
     if not (0.0 <= v < math.inf and math.isfinite(mean) and 0.0 <= a < math.inf and 0.0 <= b < math.inf):
@@ -472,8 +473,8 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
     return value, fine[1], fine[2], fine[3], fine[4], of_p, of_q
 
 
-_SMOOTH = 0.7  # Largest width of the integrand at which exp(g) is smooth on it.
-_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance of nodes (widths), and weight of a negligible node.
+_SMOOTH = 0.7  # Largest width of the integrand for which the short rule is used.
+_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance between nodes in widths, and weight of a negligible node.
 _SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
 
 
