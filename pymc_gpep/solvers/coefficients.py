@@ -32,8 +32,8 @@ class SitePrecisions(Protocol):
         ...
 
 
-_NUMBERS = 4_000_000  # Largest size of a block with as many rows as columns: 32 MB.
-_CACHED = 400_000  # Size of a block that stays in the cache for several passes: 3 MB.
+_NUMBERS = 4_000_000  # Largest number of entries of a square block: 32 MB.
+_CACHED = 400_000  # Number of entries of a block that stays in the cache for several passes: 3 MB.
 _MOST_ENTRIES = 40  # Largest number of entries of a row for which loops over entries are faster than matrix products.
 _SHARE = 0.25  # Largest share of nonzero entries in a row of the sparse form.
 _WORTH = 0.25  # Smallest share of sparse rows at which they are stored separately from full rows.
@@ -119,7 +119,7 @@ def blocks_of_rows(n: int, width: int) -> Iterator[slice]:
 
 
 class _Full(Coefficients):
-    """Coefficients as a dense array, with the last JᵀwJ: EP's sites of normal rows do not change."""
+    """Coefficients as a dense array (n, q)."""
 
     def __init__(self, j: Array) -> None:
         self._j = j
@@ -210,13 +210,13 @@ class Entries(Coefficients):
 
 
 class _Parted(Coefficients):
-    """J as a full array, except for rows with few entries: effects with factors beside the rows of data."""
+    """Coefficients as a dense array, except for rows with few entries, for example factors of single effects."""
 
     def __init__(self, sparse: NDArray[np.bool_], full: _Full, entries: Entries) -> None:
         self._rows = np.flatnonzero(~sparse), np.flatnonzero(sparse)
         self._parts = full, entries
         self._sparse, self._place = sparse, np.where(sparse, np.cumsum(sparse), np.cumsum(~sparse)) - 1
-        # Sites of full rows often stay while sites of single effects change.
+        # Last weights and JᵀwJ of the full rows: these weights often stay while weights of single effects change.
         self._last: tuple[Array, Array] | None = None
 
     def _joined(self, parts: Iterator[Array]) -> Array:
@@ -309,7 +309,7 @@ def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficient
 
 
 def coefficients(j: Array) -> Coefficients:
-    """Return coefficients from an array (n, q); rows with few entries by entries if there are many such rows."""
+    """Return coefficients from an array (n, q). If many rows have few entries, these rows are stored as entries."""
     there = j != 0.0
     counts = there.sum(axis=1)
     sparse = counts <= min(_MOST_ENTRIES, _SHARE * j.shape[1])
@@ -416,7 +416,7 @@ class FunctionRows(Coefficients):
 
 
 def rows_of_functions(j: Array) -> Coefficients:
-    """Return coefficients from an array (c, n, q); by entries if rows have few entries."""
+    """Return coefficients from an array (c, n, q). Rows with few entries are stored as entries."""
     if len(j) == 1:
         return coefficients(j[0])
     found = []

@@ -7,9 +7,9 @@ functions, and removes a fraction 1/(1 + tK) of the distance to this point in a 
 is negligible. A shift δ changes Σ_k b_k by P δ, with the matrix P of `own_features_shift`. `matrix_shift` computes δ
 for dense covariances.
 
-`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Without it, steps would move the
-common function by a small part of the distance, while batches add their full noise. The sites of a batch are computed
-at means m of its latent functions. For test functions φ(x) a fit stores
+`CommonShift` is for sweeps over all rows, and `CommonSites` for steps over batches. Without a shift, steps move
+the common function by a small part of the distance, while batches add their full noise. The sites of a batch are
+computed at means m of its latent functions. For test functions φ(x) a fit stores
 
     R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
 
@@ -64,7 +64,7 @@ class CommonShift(Protocol):
 def shared_features_shift(
     posterior: WhitenedPosterior, precision: Array, location: Array
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Return the posterior shifted by the δ = wᵀa with Σ_k μ_k = 0, and δ, for functions with shared features w.
+    """Return the posterior after the shift δ = wᵀa for which Σ_k μ_k = 0, and δ, for functions with shared features w.
 
     `precision` S (c, M, M) and `location` h (c, M) are the sums of the `posterior`.
     """
@@ -76,7 +76,7 @@ def shared_features_shift(
         return posterior, lambda block: np.zeros(block.features.w.shape[-1])
     weights = -np.linalg.solve(pull + ridge * np.eye(size), posterior.mean.sum(axis=0))
     moved = location + precision @ weights
-    # With Σ S = I − Σ the means move by a − Σ a, and ½ log |Σ| stays.
+    # With Σ S = I − Σ the means move by a − Σ a, and ½ log |Σ| does not change.
     mean = (
         posterior.mean
         + weights
@@ -89,9 +89,9 @@ def shared_features_shift(
 def own_features_shift(
     posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Return the posterior shifted by δ with Σ_k b_k = 0 at each point, and δ, for functions with unequal features.
+    """Return the posterior after the shift δ for which Σ_k b_k = 0 at each point, and δ, for unequal features.
 
-    The shift changes the b by P δ with
+    The shift changes Σ_k b_k by P δ with
 
         P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ.
 
@@ -116,7 +116,7 @@ def own_features_shift(
         z = cho_solve(cho_factor(np.eye(c * size) - gram, lower=True), pulled).reshape(c, size)
     except (LinAlgError, ValueError):
         z = np.zeros((c, size))
-    # The location changes by −R⁻¹ z. For μ = Rᵀ R h with h = Σ ν w, the quadratic form hᵀμ is the squared norm of R h.
+    # h = Σ ν w changes by −R⁻¹ z. With μ = Rᵀ R h, the quadratic form hᵀμ is the squared norm of R h.
     before = np.array([
         solve_triangular(root, mean, lower=True, trans="T")
         for root, mean in zip(posterior.root, posterior.mean, strict=True)
@@ -157,7 +157,7 @@ class CommonSites(Protocol):
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
     ) -> tuple[Array, ...]:
-        """Return averages updated with weight β by a batch: by g after the move, Σ t (B, c) and means (B, c)."""
+        """Return averages updated with weight β, from g after the move, and Σ t (B, c) and means (B, c) of a batch."""
 
 
 class SameFeatures:

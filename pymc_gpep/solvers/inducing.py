@@ -97,9 +97,9 @@ class InducingWhitening(NamedTuple):
         return Features(w, rest, block.mean)
 
     def pull_back(self, features: Features, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Block, Array]:
-        """Transform derivatives in w, s and m to derivatives in the moments of a block, and W̄ Wᵀ (q, M, M).
+        """Return derivatives in the moments of a block, from derivatives in w, s and m, and W̄ Wᵀ (q, M, M).
 
-        The argument of `pull_factor` is the sum of W̄ Wᵀ over blocks.
+        W̄ is the derivative in w. The argument of `pull_factor` is the sum of W̄ Wᵀ over blocks.
         """
         rest_bar = np.where(features.rest > 0.0, rest_bar, 0.0)
         w, of_effects = features.w[:, : self.n_inducing], w_bar[:, self.n_inducing :]
@@ -173,6 +173,6 @@ class RowFeatures:
 
 
 def row_blocks(n: int, entries: int) -> Iterator[slice]:
-    """Yield slices of n rows. A row has `entries` entries, and a slice a bounded number."""
+    """Yield slices of n rows with `entries` entries each. A slice has at most `_ENTRIES` entries, or one row."""
     size = max(1, _ENTRIES // max(entries, 1))
     return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -139,9 +139,9 @@ class PlaceTree:
 
 
 def continued(values: Array, noise: Array, cells: Indices, b: Array) -> Array:
-    """Return values (t, s) of s new places after p places with `values` (t, p): noise plus b (s, m) times neighbours.
+    """Return values (t, s) at s new places: noise plus b (s, m) times the values at neighbours.
 
-    `cells` (s, m) are the positions of neighbours among all p + s places.
+    `values` (t, p) are at p earlier places. `cells` (s, m) are positions of neighbours among all p + s places.
     """
     p, every = values.shape[1], np.concatenate([values, noise], axis=1)
     cells, b = (np.concatenate([np.zeros((p, b.shape[1]), each.dtype), each]) for each in (cells, b))

@@ -38,10 +38,10 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.solvers.prior_form import STEP_ROUNDING
 from pymc_gpep.solvers.problem import History, Problem
 
-_CLOSE = 0.1  # Largest move of latent values by a step that does not overshoot.
+_CLOSE = 0.1  # A step that moves latent values by less is taken without a line search.
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # Slope of μ + D h′(μ) below which few digits remain.
-# Ratio of tilted to cavity variance below which a narrower cavity has the same result.
+# Ratio of tilted to cavity variance below which a cavity is narrowed, with nearly the same sites.
 _MOST_KEPT = 0.2
 _SHORT = 1e-4  # Relative change of h″ and h‴ up to which a fourth-order series replaces h.
 _SLIGHT = 0.3  # Largest relative change of a step by its third-order term.
@@ -101,7 +101,7 @@ class CavityAscent:
 
     @property
     def stiffness(self) -> Array:
-        """max(W, 1), (n,). For example, the curvature of a count is its rate."""
+        """Ratio max(W, 1) of the rounding error of the gradient to the rounding error of f, (n,)."""
         return np.asarray(np.maximum(self.curvature, 1.0))
 
     def log_density(self) -> float:
@@ -206,7 +206,7 @@ def _continued(h: Array, step: Array) -> Array:
 def ascend(
     problem: Problem, b: Array, ascent: CavityAscent, history: History, *, tolerance: float
 ) -> tuple[float, int]:
-    """Maximise from the weights `b` (1, n), which are overwritten, as are `ascent` and its posterior.
+    """Maximise the log posterior from the weights `b` (1, n). `b`, `ascent` and its posterior are overwritten.
 
     Return evidence and status.
     """
@@ -362,7 +362,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         gain = max(abs(slope), float((ascent.stiffness * image**2).sum()))
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
-                # The residual covers only f, not the gradient.
+                # Here the residual measures only f. One more step reduces the error of the gradient.
                 if not problem.prior.by_weights:
                     x += step
                     evidence += log_posterior(problem, x, ascent, image) - value
@@ -425,10 +425,10 @@ _MAX_TRIALS = 60
 def step_length(along_line: Callable[[float], tuple[float, float]], start: float, curvature: float) -> float:
     """Return t > 0 at which the slope of log p(y | f + t d) − t `start` − t² `curvature` / 2 is small and positive.
 
-    On a concave function such a step raises the value. Newton's method on the slope finds it, within a bracket of a too
-    short and a too long step. If the slope falls exponentially, Newton's steps back from a far point do not become
-    shorter; then the bracket is halved. `along_line(t)` returns the first derivative of log p(y | f + t d) in t, and
-    minus the second derivative.
+    On a concave function such a step raises the value. Newton's method on the slope finds t between the longest step
+    that was too short and the shortest step that was too long. If Newton's steps do not become shorter, as for a slope
+    that falls exponentially, the bracket is halved. `along_line(t)` returns the first derivative of log p(y | f + t d)
+    in t, and minus the second derivative.
     """
     first = along_line(0.0)[0] - start
     short = 0.0

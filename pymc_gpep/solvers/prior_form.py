@@ -18,7 +18,7 @@ STEP_ROUNDING = 8.0 * EPSILON
 
 
 class FunctionPosterior(ABC):
-    """Posterior of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ Dg(π) f). Moments are NaN until they are computed.
+    """Posterior of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ diag(π) f). Moments are NaN until they are computed.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class FunctionPosterior(ABC):
 
     @abstractmethod
     def decompose(self, precision: Array) -> bool:
-        """Factorise for these precisions, as `smooth` needs. Return whether the posterior is proper."""
+        """Factorise for site precisions (n,), which suffices for `smooth`. Return whether the posterior is proper."""
 
     def invert(self) -> None:  # noqa: B027  there may be nothing to compute
         """Compute the inverse for `spread` and `kept`, at about the cost of the decomposition."""
@@ -83,7 +83,7 @@ class FunctionPosterior(ABC):
         return image[0]
 
     def moved(self, force: Array) -> Moved:
-        """Return the change of the mean by a force r (n,)."""
+        """Return the change of the mean if rᵀf is added to the log density, for r (n,)."""
         step, image = self._step(force)
         return Moved(self._prior.weights(step, (force - self.precision * image)[None]), step)
 
@@ -238,8 +238,8 @@ class SolverPrior(Prior):
     def coordinates(self, b: Array) -> Array:
         """Return the coordinates x of f = m + K b for Newton's method. By default they are the weights b (c, n).
 
-        If few variables have coefficients J, they are the coordinates (1, q), f = m + J x. For a wide prior, weights b
-        have large terms that cancel in K b; these coordinates avoid the cancellation.
+        For f = m + J x with few variables, the coordinates are these variables x (1, q). Under a wide prior, large
+        terms cancel in K b, but not in J x.
         """
         return b
 
@@ -280,7 +280,7 @@ class SolverPrior(Prior):
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """Solve (I + WK) p = r approximately, for one function if `by_weights`. Write p into `pull`, K p into `image`.
+        """Solve (I + WK) p = r approximately. Write p into `pull`, K p into `image`. It is for one function.
 
         `curvature` is W (n,) and `slope` is r (1, n). An iteration stops at the relative residual `reduction`, or after
         `limit` steps. Forms without an iteration use a factorisation.
@@ -299,7 +299,7 @@ class SolverPrior(Prior):
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
         """Return the algebra of sites with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, for π (c, n).
 
-        The log determinant that it returns is log|I + KΠ| + Σ_i log 1ᵀπ_i.
+        The log determinant that its `factorise` returns is log|I + KΠ| + Σ_i log 1ᵀπ_i.
         """
         raise TypeError(f"{type(self).__name__} is a prior of one latent function.")
 

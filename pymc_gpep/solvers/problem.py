@@ -150,7 +150,7 @@ def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
 def relative_problem(problem: Problem) -> tuple[Problem, Array]:
     """Return the problem with prior means relative to each point's observed class, and the means (n,) of these classes.
 
-    It is for likelihoods that do not depend on a common shift of all functions, since a large shift loses digits.
+    It is for likelihoods that do not depend on a common shift of all functions; a large shift would lose digits.
     """
     y = problem.labels if problem.labels.ndim == 1 else problem.labels.argmax(axis=1)
     common = problem.mean[y, np.arange(len(y))]
@@ -187,7 +187,7 @@ class Solver(Protocol):
     """Solver with its options."""
 
     def __call__(self, problem: Problem, start: Array, history: History, /) -> Found:
-        """Solve from `start`, and overwrite it with a start for near hyperparameters."""
+        """Solve from `start`, and overwrite `start` with a start for a solve at nearby hyperparameters."""
         ...
 
 

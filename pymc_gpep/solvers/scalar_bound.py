@@ -6,12 +6,12 @@ the maximum the Gaussian has sites of precision W = −2 ∂g/∂v, with the slo
 present moments is a step along the natural gradient. A short step always raises the bound. Full steps may cycle if W
 changes fast with v. Two targets need fewer sweeps:
 
-- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is Newton's step in m. It ignores changes of W. A Newton step for
-  the moments of each point under its cavity N(μ, D) includes them. The moments are m = μ + D ∂g/∂m and 1/v = 1/D − 2
-  ∂g/∂v.
+- If g is an average, ∂²g/∂m² = 2 ∂g/∂v. A full natural-gradient step is then Newton's step in m at constant W. A
+Newton step for m and v of each point under its cavity N(μ, D) accounts for changes of W. It solves m = μ + D ∂g/∂m
+and 1/v = 1/D − 2 ∂g/∂v.
 
-- For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a Newton step with H, which needs
-  another factorisation. W is computed at the new mean.
+- If g is a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a Newton step with H, which
+needs another factorisation. W is computed at the new mean.
 
 Second derivatives are finite differences: they affect the steps, but not the result. The bound is Σ g − ½
 [bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
@@ -116,10 +116,10 @@ def accelerated_ascent(
 _DIFFERENCE = 1e-4  # Step of finite differences, relative to standard deviations and to variances.
 _LEAST_DIFFERENCE = 1e-12  # Smallest step of finite differences of means.
 _NARROWEST = 0.1  # Smallest ratio of a variance after and before a step.
-_CLOSE = 0.3  # Largest move of means (standard deviations) by a step that does not overshoot.
+_CLOSE = 0.3  # A step that moves means by less (standard deviations) is taken without a line search.
 _ROUGHLY = 1e-3  # Tolerance of the sites from which a cold solve starts.
 _WIDE = 1.0  # Largest precision at the start of a cold solve.
-_DEAR = 2.0  # Average loss above which a start is rejected; good sites have at most about 0.5.
+_DEAR = 2.0  # Average loss of log density above which a start is rejected; good sites lose at most about 0.5.
 
 
 class _Look(NamedTuple):
@@ -212,11 +212,11 @@ def scalar_bound(
     Precisions are at least `least_precision`, 0 or −∞. A density that is not log-concave may need negative precisions.
 
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity` with the target
-    `average_target`, or of `QuadraticBound` with `bound_target`. `slopes` is its kernel of `ParameterSlopes`. `average`
-    is the kernel of `GaussianAverage`, if the likelihood has one. A cold solve then starts at the sites of naive TAP,
-    which need no factorisation, and are near the maximum for any magnitude. If the posterior with these sites is too
-    wide for the density, the solve starts at precise sites at the mode. If factors combine `several_rows`, cavities of
-    naive TAP are narrowed.
+    `average_target`, or of `QuadraticBound` with `bound_target`. `slopes` is the kernel of `ParameterSlopes` for g.
+    `average` is the kernel of `GaussianAverage`, if the likelihood has one. A cold solve then starts at the sites of
+    naive TAP, which need no factorisation, and are near the maximum for any magnitude. If the posterior with these
+    sites is too wide for the density, the solve starts at precise sites at the mode. If factors combine `several_rows`,
+    cavities of naive TAP are narrowed.
     """
     y, parameters = problem.labels, problem.parameters
     of_sites = FunctionSitePosterior(problem, least_precision)
@@ -257,7 +257,7 @@ def scalar_bound(
             more = np.maximum(min(_WIDE, largest_precision) - mode[0], 0.0)
             sites[:, :, 0] = [mode[0] + more, mode[1] + more * posterior.mean] if posterior.update(*mode) else 0.0
     if not sites.any():
-        # Start narrow: under too wide a posterior bounds are low and averages expensive.
+        # Start with narrow sites: under a wide posterior, bounds are low and averages are slow.
         sites[0] = min(_WIDE, largest_precision)
         sites[1] = sites[0] * problem.mean[0][:, None]
     bound, status = accelerated_ascent(

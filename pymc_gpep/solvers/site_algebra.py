@@ -9,7 +9,7 @@ from pymc_gpep.array_types import Array
 
 
 class Moved(NamedTuple):
-    """Change of the posterior mean by a force r (c, n)."""
+    """Change of the posterior mean if rᵀf is added to the log density, for r (c, n)."""
 
     weights: Array
     """Change of the weights, u = (I + ΠK)⁻¹ r, (c, n)."""
@@ -32,7 +32,7 @@ class SiteAlgebra(ABC):
         """Write (I + ΠK)⁻¹ r into `out` (c, n), for r (c, n) in the range of the factorised Π."""
 
     def moved(self, force: Array) -> Moved:
-        """Return the change of the mean by a force r (c, n) in the range of Π."""
+        """Return the change of the mean if rᵀf is added to the log density, for r (c, n) in the range of Π."""
         u = np.empty_like(force)
         self.weights(force, u)
         return Moved(u, u)
@@ -88,7 +88,7 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
     def of(
         cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
     ) -> "NotPositiveDefiniteError":
-        """Return the error for the covariance with this name; `where` is a text, `like` an error with numbers."""
+        """Return the error for the covariance of this name. Its text includes `where` and the numbers of `like`."""
         least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
         found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."

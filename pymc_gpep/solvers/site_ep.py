@@ -39,7 +39,7 @@ class SiteSpace(Protocol):
         """Store the change of sites and residual since the previous sweep, in a slot of the memory."""
 
     def damp(self, damping: float) -> None:
-        """Add a share of the residual to the sites."""
+        """Add `damping` times the residual to the sites."""
 
     def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
         """Take an accelerated step. Precisions that would leave the interval take a damped step."""
@@ -156,12 +156,12 @@ class Steps(NamedTuple):
 
 
 _WARM_UP = 2  # Number of damped sweeps before acceleration, since first steps are too nonlinear.
-_BOLD = 1.0  # Residual below which acceleration starts at once, as with sites of near hyperparameters.
-# Ratio of the squared residual to the smallest, above which the memory of past steps is cleared. The ratio is larger
-# near the fixed point, where the iteration is nearly linear.
+_BOLD = 1.0  # Residual below which acceleration starts at once, as from sites of nearby hyperparameters.
+# Ratio of the squared residual to the smallest squared residual, above which past steps are cleared. The ratio is
+# larger near the fixed point, where the iteration is nearly linear.
 _GROWTH, _GROWTH_NEAR = 2.0, 100.0
 _NEAR = 0.1  # Residual below which sites are near the fixed point.
-_PROGRESS = 0.7  # Ratio of the residual to the smallest, below which a sweep counts as progress.
+_PROGRESS = 0.7  # Ratio of the residual to the smallest so far, below which a sweep counts as progress.
 
 
 def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
@@ -208,7 +208,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 PATIENCE = 40
 """Number of sweeps without progress before the next scheme."""
-_PATIENCE_OF_RANKS = 12  # `PATIENCE` of a solve that only ranks points, with a wide tolerance and one scheme.
+_PATIENCE_OF_RANKS = 12  # `PATIENCE` of a solve that only ranks hyperparameters, with one scheme.
 _SHRINKAGE = 0.6  # Step length of each scheme, relative to the previous scheme.
 
 

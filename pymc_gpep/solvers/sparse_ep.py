@@ -4,19 +4,19 @@ A factor depends on the latent values f_k = m + x_k + e_k; see `pymc_gpep.solver
 the factors depend on hyperparameters, through w and s in the moments of their cavities. Their derivative is the
 derivative of the evidence with fixed sites. At a fixed point this equals the derivative of the evidence.
 
-Nested EP (`CoupledSparseSweeps`): the sites act on projections as well, and couple the functions. A point's site acts
+Nested EP (`CoupledSparseSweeps`): the sites also act on projections, and couple the functions. A point's site acts
 on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form of a site of nested EP. Its noise is all noise around x: the noise
 of the likelihood, and the residual of the features. The site follows from d scalar inner sites of the likelihood's
 factors. The posterior of v couples all functions. Only differences of the functions of a point have sites; their common
 part keeps its prior.
 
 Derivatives: with fixed sites as functions of x, only the posterior of v depends on features. At a fixed point the
-derivative of its normaliser equals the derivative of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features
-and ρ in the prior mean. A point's log normaliser depends on the sum of s_k and its cavity's variance of x_k. The
-derivative in s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
+derivative of its normaliser equals the derivative of the evidence. With ρ = ν − Π E[x], it is μρᵀ − ΣWΠ with respect to
+the features, and ρ with respect to the prior mean. A point's log normaliser depends on the sum of s_k and its cavity's
+variance of x_k. The derivative in s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
 
 Variational inference (`SparseVISweeps`): the Gaussian of whitened inducing values that maximises a bound. The bound is
-Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)). E is an average log likelihood, or a lower bound of it. It depends on the means
+Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)). E is an average log likelihood, or a lower bound. It is a function of the means
 and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and the
 locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these sites follows the natural gradient, so a short
 step always raises the bound. Precisions are negative where E is convex.
@@ -107,8 +107,8 @@ class SparseEPSweeps(SparseSweeps):
     If factors are not log-concave, a tilted distribution may be wider than its cavity. Then only a site with a negative
     precision matches its moments. With such sites the iteration may fail, or not converge, unless it starts near the
     fixed point. With `LikelihoodFactors.narrows` such a site has precision 0 and matches only the mean. This iteration
-    always converges to a near point. The evidence is then not stationary in the sites, and its derivatives are
-    approximate.
+    converges, to a point near the fixed point of EP. There the evidence is not stationary in the sites, and its
+    derivatives are approximate.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class SparseEPSweeps(SparseSweeps):
     def _slopes(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> Slopes:
         at = self._cavities(rows, features, projected, t, nu)
         rho, gamma = at.tilted.rho, at.tilted.gamma
-        delta = 0.5 * (rho * rho - gamma)  # Change of the variance.
+        delta = 0.5 * (rho * rho - gamma)  # ∂ log Z / ∂ variance.
         of_covariance = rho * at.without + 2.0 * delta / at.keep
         return Slopes(*(self._by_function(rows, values) for values in (rho, of_covariance, delta)))
 

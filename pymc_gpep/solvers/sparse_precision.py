@@ -4,8 +4,8 @@ With Y = P₀⁻¹V and M = W + VᵀY
 
     P⁻¹ = P₀⁻¹ − Y M⁻¹ Yᵀ,   log|P| = log|P₀| + log|M| − log|W|.
 
-W = 0 conditions on Vᵀx = 0 (kriging). A negative entry of W subtracts the term of a column from P₀. Then P₀ may be
-positive definite although P is not.
+W is diagonal. W = 0 conditions on Vᵀx = 0 (kriging). A negative entry of W subtracts the term of a column from P₀; then
+P may be indefinite although P₀ is positive definite.
 """
 
 from functools import cached_property
@@ -112,8 +112,8 @@ def pairs_of_rows(cells: Indices) -> tuple[Indices, Indices]:
 def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
     """Return an order that begins with an independent set, and the number of entries of each column of L.
 
-    Return None unless the other columns of L are nearly full, in which case no order is much sparser. An example are
-    effects of two crossed factors.
+    Return None unless the other columns of L are nearly full, in which case no order is much sparser. Effects of two
+    crossed factors are an example.
     """
     q = there.shape[0]
     degree, within = np.diff(there.indptr), np.zeros(q, np.bool_)
@@ -129,7 +129,7 @@ def _bipartite_order(there: csc_array) -> tuple[Indices, Indices] | None:
 
 
 def _orders(there: csc_array) -> list[Indices]:
-    """Return candidate orders: least degree, original order, band, and reversed order."""
+    """Return candidate orders: minimum degree, original, reverse Cuthill-McKee, and reversed order."""
     q = there.shape[0]
     degree = np.asarray(there.sum(axis=0)).ravel() + 1.0
     matrix = csc_array(there + coo_array((degree, (np.arange(q), np.arange(q))), shape=(q, q)))
@@ -139,7 +139,7 @@ def _orders(there: csc_array) -> list[Indices]:
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
-    """Return the earlier columns with entries, for each row of P in an order."""
+    """Return where each row's columns start, and the earlier columns with entries of P, for rows in an order."""
     place = np.argsort(order)
     entries = there.tocoo()
     row, column = place[entries.row], place[entries.col]
@@ -152,8 +152,8 @@ def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
 def _best_order(there: csc_array) -> tuple[Indices, Indices]:
     """Return the order with the fewest entries of L, and the number of entries of each column of L.
 
-    Among equal orders it is the last. In the reversed order a random walk is factorised without rounding errors, since
-    its pivots are the precisions of its steps.
+    Among orders with equally many entries it is the last. In the reversed order a random walk is factorised without
+    rounding errors, since its pivots are the precisions of its steps.
     """
     if (crossed := _bipartite_order(there)) is not None:
         return crossed
@@ -168,9 +168,9 @@ def _best_order(there: csc_array) -> tuple[Indices, Indices]:
 
 
 def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Return an order with equal numbers of entries of L, in which parents follow their children.
+    """Return an order in which runs of columns with equal rows are adjacent, with as many entries of L.
 
-    In the elimination tree each column follows the columns of its children. The last child has the most rows. The full
+    It is a postorder of the elimination tree. The child with the most rows is the last before its parent. The full
     columns at the end stay at the end.
     """
     q = len(order)
@@ -282,7 +282,7 @@ class SparsePrecision:
         found[:, p.order] = x
         return found
 
-    # Entries of the inverse at the pattern.
+    # Entries of the inverse on the pattern of L.
 
     @cached_property
     def selected(self) -> Array:
@@ -331,7 +331,7 @@ class SparsePrecision:
             slots, components = self.pattern.slots(one, other), self.pattern.components
             own, its = np.tril_indices(rows.cells.shape[1])
             wanted = (rows.values[:, own] != 0.0) & (rows.values[:, its] != 0.0)
-            # Other pairs are 0.
+            # Entries of P⁻¹ between unconnected components are 0.
             lacks = (slots == self.pattern.nothing) & (components[one] == components[other])
             left = np.flatnonzero((wanted & lacks).any(axis=1))
             found = self.row_variances(slots, rows.cells, rows.values)

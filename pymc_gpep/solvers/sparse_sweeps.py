@@ -4,10 +4,10 @@ Kinds of sites are subclasses; scalar and coupled sites are in `pymc_gpep.solver
 the inducing values is a sum over rows, and so are the rows' terms of the evidence. A single process can compute the
 sums, or many processes with a part of the rows each.
 
-A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let q(v_k) = N(μ,
-Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. The sites of a point depend only on the c means and variances of its x_k
-(Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are read in blocks, and only sites are
-stored between sweeps.
+A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. The whitened
+inducing values v_k have the posterior N(μ, Σ). Here Σ = (I + S)⁻¹, μ = Σ h, S = Σ t w wᵀ and h = Σ ν w. The sites of a
+point depend only on the c means and variances of its x_k (Villacampa-Calvo and Hernández-Lobato 2017, in whitened
+coordinates). Rows are read in blocks, and only sites are stored between sweeps.
 
 Derivatives are at fixed sites as natural parameters of v, whose prior N(0, I) has no hyperparameters.
 """
@@ -148,7 +148,7 @@ class SiteSweeps[B, P: Whitened](ABC):
         return True, self.of_posterior(self._taken[0])
 
     def shrink(self, sites: Array, factor: float) -> bool:
-        """Return False, since iterations with negative precisions start near their end."""
+        """Return False, without a change: iterations with negative precisions start near a fixed point."""
         return False
 
     def update(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:

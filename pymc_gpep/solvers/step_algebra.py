@@ -9,8 +9,8 @@ derivatives in w contain Σ_k w, and S Σ S follows from S and Σ. A group there
 Coefficients of effects that are added to the process are further features, without a residual.
 
 A step uses the prior moments of each group at inducing inputs and rows. A pull-back turns derivatives in these moments
-into derivatives in hyperparameters and inducing inputs. Stationary covariances have closed forms of both
-(`StationaryBlocks`).
+into derivatives in hyperparameters and inducing inputs. For stationary covariances, moments and pull-back have closed
+forms (`StationaryBlocks`).
 """
 
 from abc import ABC, abstractmethod
@@ -275,7 +275,7 @@ class _StationaryMoments:
         self.covariances = [each.covariance for each in self._each]
 
     def _products_of(self, z: Array, inputs: int, scales: Array) -> tuple["_Products", float]:
-        """Return products that are shared with an earlier group, or new products; and their ratio."""
+        """Return the products of an earlier group with proportional scales, or new products; and the ratio to them."""
         for known in self._products:
             if known.inputs == inputs and (ratio := known.ratio(scales)):
                 return known, ratio
@@ -350,7 +350,7 @@ class _OfGroup:
             products.under(ratio, products.of_z), self._norms, self._norms, variance
         )
         diagonal = np.arange(len(self._norms))
-        # This distance is constant, and φ′ may diverge at 0.
+        # The distance of a point from itself is constant, and φ′ may diverge at 0.
         self._slopes[diagonal, diagonal] = 0.0
         self.covariance[diagonal, diagonal] = variance
         self._last: Any = None
@@ -512,7 +512,7 @@ class StepPosterior:
 
     @property
     def whole_log_normalisers(self) -> Array:
-        """Log normalisers for β = 1, (c,). With float32 Σ they are of first order in 1 − β, by Σ S = (I − Σ) / β."""
+        """Log normalisers for β = 1, (c,); for float32 Σ to first order in 1 − β, by Σ S = (I − Σ) / β."""
         if not self._arrays.single:
             return self._arrays.log_normalisers(self._precision, self.location)
         rest = (self._squares - self.mean.shape[1] + self._traces) / self._share
@@ -531,7 +531,7 @@ class StepPosterior:
         return found
 
     def shift(self, common: Array) -> Array:
-        """Move sites by the common shift, h_k + S_k a, for functions with equal features. Return the new g (M,).
+        """Move sites by the common shift, h_k ← h_k + S_k a, for functions with equal features. Return the new g (M,).
 
         See `pymc_gpep.solvers.common_shift`. The matrix of the system is Σ_k (I − Σ_k) / β_k, since S Σ S = (S − (I −
         Σ) / β) / β. The right-hand side uses S μ = h − μ / β.
@@ -545,7 +545,7 @@ class StepPosterior:
         return common + moved.sum(axis=0)
 
     def shift_by_tests(self, common: Array, cross: Array, precision: Array, ridge: float) -> Array:
-        """Move sites like `shift`, with r test functions, from g (r,), R (c, r, M) and Q (r, r). It needs roots."""
+        """Move sites like `shift`, with r test functions, from g (r,), R (c, r, M), Q (r, r) and the stored roots."""
         arrays = self._arrays
         system = arrays.residual_tests(precision, cross, self._roots, self._share)
         missing = (cross @ self.mean[:, :, None])[:, :, 0].sum(axis=0) - common

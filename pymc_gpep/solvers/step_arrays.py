@@ -99,7 +99,7 @@ class StepArrays:
         """Return the Gaussians for S (c, M, M), h (c, M) and β (c,). Roots are computed in float64.
 
         If `single`, Σ is computed in float32. In directions without data, the error of Σ is the rounding error times
-        the largest eigenvalue of I + β S. If it could be too large for a function, its Σ is computed in float64.
+        the largest eigenvalue of I + β S. If this error could be too large, Σ of the function is computed in float64.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class StepArrays:
         return StepGaussians(mean, covariance, half_log_dets, kept)
 
     def means(self, roots: Any, location: Array, share: Array) -> Array:
-        """Return means μ (c, M) for another h."""
+        """Return means μ = β Rᵀ R h (c, M) for another h."""
         return np.array([
             part * dtrmv(root, dtrmv(root, h, trans=1)) for root, part, h in zip(roots, share, location, strict=True)
         ])  # fmt: skip
@@ -254,7 +254,7 @@ class StepArrays:
     def cavities(
         self, mean: Array, variance: Array, t: Array, nu: Array, prior_mean: Array, rest: Array
     ) -> tuple[Array, Array, Array, Array]:
-        """Return cavity means and variances of x without the sites t, ν, then of the latent values; all (B, d)."""
+        """Return cavity means and variances (B, d) of x = wᵀv without the sites t, ν, and then of latent values."""
         found = np.empty((4, *t.shape))
         loops.cavities(mean, variance, t, nu, prior_mean, rest, found[0], found[1], found[2], found[3])
         return found[0], found[1], found[2], found[3]
@@ -346,13 +346,13 @@ class PointTerms(NamedTuple):
 class PointKernel:
     """Kernel that computes `PointTerms`.
 
-    The place of the largest integrand of a point is stored as the start of the next call.
+    The mode of the integrand of each point is stored as a start for the next call.
 
     Parameters
     ----------
     compute : function
-        Function of means and variances (B, d), labels (B,), places of integrals (B,), and the arrays of `PointTerms`.
-        It overwrites the places and these arrays.
+        Function of means and variances (B, d), labels (B,), modes of integrands (B,), and the arrays of `PointTerms`.
+        It overwrites the modes and these arrays.
     """
 
     def __init__(self, compute: Callable[..., None]) -> None:

@@ -50,7 +50,7 @@ class _Shift:
         return self._threads // self._busy
 
 
-# Threads that this thread shares.
+# Workers of the list of tasks on which this thread works.
 _shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)
 
 
@@ -80,7 +80,7 @@ class Team:
         if self._pool is None or len(listed) < 2:
             return [function(item) for item in listed]
         results: list[Any] = [None] * len(listed)
-        left = iter(enumerate(listed))  # next() is atomic.
+        left = iter(enumerate(listed))  # Threads share this iterator, since next() is atomic.
         together = min(self.size, len(listed))
         shift = _Shift(together, max(_allowed(), together))
 
@@ -134,7 +134,7 @@ def _allowed() -> int:
 
 
 class _Library(NamedTuple):
-    """Reads and sets the number of threads of a BLAS."""
+    """Functions that read and set the number of threads of a BLAS library."""
 
     get: Callable[[], int]
     set: Callable[[int], object]
@@ -158,7 +158,7 @@ class _Limit:
                 self._before = [(library, threads) for library, threads in found if threads > 1]
                 for library, _ in self._before:
                     library.set(1)
-            self._users += 1  # An interrupt during the search for libraries leaves no user.
+            self._users += 1  # Last, so that an interrupt of the search above adds no user.
 
     def leave(self) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """Posterior of whitened inducing values, for independent and for coupled functions.
 
-The v of all functions are a vector of cM numbers. A point has the c projections x_k = w_kᵀv_k, and a site with the
-precision Π = diag(π) − ππᵀ / 1ᵀπ on them. Time for n points is O(n c² M²), for products of matrices.
+The whitened inducing values are v (cM,). A point has the c projections x_k = w_kᵀv_k, and a site with the precision
+Π = diag(π) − ππᵀ / 1ᵀπ on them. Time for n points is O(n c² M²), for products of matrices.
 
 If all functions share their features w, a point needs only the forms wᵀΣ_kl w for pairs of functions. They depend on
 the symmetric parts of the blocks of Σ, and S has symmetric blocks. Therefore BLAS computes only half of the products.
