@@ -1,4 +1,4 @@
-"""Algebra of a prior covariance matrix, with diagonal sites, sites of blocks, and precisions of any sign.
+"""Algebra of a prior covariance matrix, for diagonal sites, block sites, and sites whose precisions may be negative.
 
 For a single latent function it takes one factorisation and one inverse (`pymc_gpep.kernels.gaussians.independent`). For
 sites that couple the functions of a point it takes c + 1 factorisations (`pymc_gpep.kernels.gaussians.coupled`). For
@@ -62,7 +62,7 @@ type Matrices = NDArray[np.float64] | NDArray[np.float32]
 _FEWEST_POINTS = 200  # Smallest number of points at which saving a triangular solve is worth the lost digits.
 _DIGITS = 1e-9  # Largest relative rounding error of a difference between classes.
 _LONG = 2000  # Number of points up to which some work stays on one thread.
-# Largest speed-up on two threads, by counts of operations, up to which functions are divided among threads.
+# As few functions are divided among threads as give this speed-up on two threads, by counts of operations.
 _GAIN = 1.6
 
 
@@ -128,7 +128,7 @@ def marginal_moments(
 
 
 def _last_follows(k: Array) -> bool:
-    """Return whether moments of the last class can be computed from the other classes; they need a common covariance.
+    """Return whether moments of the last class can be computed from the other classes, under a common covariance.
 
     These moments are differences of numbers as large as the prior variance, which therefore must not be too large.
     """
@@ -272,7 +272,7 @@ def _root(k: Array) -> Array:
 
 
 class DenseBlocks(PosteriorAlgebra):
-    """Algebra on n(c − 1) numbers for semi-definite precisions W (n, c, c) whose rows sum to zero.
+    """Algebra by a matrix with n(c − 1) rows, for semi-definite precisions W (n, c, c) whose rows sum to zero.
 
     W_i is R_i R_iᵀ, and L is the Cholesky factor of I + Rᵀ K R. Then M = G Gᵀ with G = R L⁻ᵀ.
     """
@@ -297,7 +297,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _smooth(self) -> Array:
-        """Array for G, (c, n, n(c − 1)), which is overwritten."""
+        """Scratch array for K G, (c, n, n(c − 1))."""
         return np.empty((*self._image.shape, len(self._lower)))
 
     def marginal_covariances(self) -> Array:
@@ -377,7 +377,7 @@ class DenseCoupled(PosteriorAlgebra):
 
     @cached_property
     def work(self) -> Matrices:
-        """Array for matrices, (c, n, n), which is overwritten."""
+        """Scratch array for the matrices K_k B_k, (c, n, n)."""
         return np.empty_like(self.inverses)
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
@@ -414,7 +414,7 @@ class DenseCoupled(PosteriorAlgebra):
 
     @cached_property
     def _shared(self) -> Array:
-        """T_k = B_k P⁻ᵀ (c, n, n)."""
+        """T_k = B_k L⁻ᵀ (c, n, n), with P = L Lᵀ."""
         return np.stack([solve_triangular(self.p, own, lower=True, check_finite=False).T for own in self._b])
 
     def smoothing(self) -> tuple[Array, Array]:
@@ -430,8 +430,8 @@ class DenseCoupled(PosteriorAlgebra):
         c, m = variance.shape
         if c * m < self._pi.shape[1]:
             return self._covariance_at_few(left, variance)
-        # K_*BKᵀ_* is Z Yᵀ with Z = K_*T and Y = K_*P. If functions have the same K_*, their Z sum to Y, since Σ B_k = P
-        # Pᵀ.
+        # For K_* = `left` and P = L Lᵀ, K_* B K_*ᵀ is Z Yᵀ with Z = K_* T, Y = K_* L. If functions have the same K_*,
+        # their Z sum to Y, since Σ B_k = P.
         y = left @ np.tril(self.p)
         z = np.empty((c, m, self.p.shape[0]))
         own = c - 1 if len(left) == 1 else c
@@ -602,7 +602,7 @@ class DenseIndependent(PosteriorAlgebra):
     def kept(self) -> Array:
         if (inverses := vars(self).get("inverses")) is not None:
             own = inverses.diagonal(axis1=1, axis2=2)
-        else:  # The diagonal of A⁻¹ is the sums of squares of L⁻¹.
+        else:  # The diagonal of A⁻¹ contains the column sums of squares of L⁻¹.
             own = np.stack([(dtrtri(matrix.T)[0] ** 2).sum(1) for matrix in map(np.tril, self._lower)])
         found = np.broadcast_to(own, self._pi.shape)
         return np.asarray(found.T[:, :, None] * np.eye(len(found)))

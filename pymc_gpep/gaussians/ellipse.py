@@ -14,8 +14,8 @@ def elliptical_slice(
 ) -> tuple[Array, float, int]:
     """Draw a new x by a transition under which the density ∝ N(x; 0, Σ) exp(log_ratio(x)) is invariant.
 
-    It tries points on the ellipse through x and the direction until a point is above the slice. The angles of the
-    points are drawn from a bracket that shrinks towards x (figure 2 of the paper).
+    Points on the ellipse through x and the direction are tried until `log_ratio` exceeds the slice level. Their angles
+    are drawn from a bracket that shrinks towards x (figure 2 of the paper).
 
     Parameters
     ----------

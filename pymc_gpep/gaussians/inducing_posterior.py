@@ -26,7 +26,7 @@ class InducingPosterior:
 
     @property
     def size(self) -> int:
-        """Number of inducing values of each function."""
+        """Number of inducing values and effects of each function."""
         return self.whitening.size
 
     @property

@@ -124,7 +124,7 @@ class PlaceRows(Coefficients):
 class PlacePrior(PriorByRows):
     """f = m + J z + R e with q standard normals z of all rows, and a standard normal e of each place.
 
-    Numbers are z, then e, (1, q + p).
+    Coordinates are z, then e, (1, q + p).
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class PlacePrior(PriorByRows):
         assert isinstance(rows, PlaceRows)
         return rows.rows.variances(np.eye(rows.size)) + rows.entries**2
 
-    # In a variational bound, residuals have the coordinate 0.
+    # In a variational bound sites do not act on residuals, whose coordinates are 0.
 
     def pull(self, force: Array) -> Array:
         found = super().pull(force)
@@ -388,7 +388,7 @@ class PlaceAlgebra(IndependentRows):
         if not self._integrated:
             found[:, q] = -pi * r
             return found[None]
-        with_c = r * pi * d * self._squares if self._alone else found[:, q]  # H Λ⁻¹ C
+        with_c = r * pi * d * self._squares if self._alone else found[:, q]  # H_i Λ⁻¹ C_pᵀ
         found[:, q] = (b + u) * numbers[q:][places] + b * change[q:][places] - pi * (r - with_c) / d
         return found[None]
 

@@ -200,7 +200,7 @@ class Posterior:
         return *self.predict(*there), self.prior.block(*there)
 
     def at_left_out(self, whole: Any, i: int) -> tuple[Array, Array]:
-        """Return mean (c, 1) and covariance (1, c, c) at point i of a prior, predicted from all other points."""
+        """Return mean (c, 1) and covariance (1, c, c) at point i of the prior `whole`, given all other points."""
         return self.predict(*whole.point_of(i))
 
     # Joint moments of several points.
@@ -208,8 +208,8 @@ class Posterior:
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         """Return Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and its prior covariance.
 
-        If both are the prior covariance K, the result is the covariance of f. If they are L with K = L Lᵀ, and the
-        identity, it is the covariance of z with f = m + L z.
+        If both are the prior covariance K, the result is the covariance of f. Let K = L Lᵀ and f =
+        m + L z. If `left` is L and `prior` the identity, the result is the covariance of z.
         """
         return self.algebra.joint_covariance(left, prior)
 

@@ -105,7 +105,7 @@ class PrecisionStructure:
 
     @cached_property
     def prior(self) -> FactorPattern:
-        """Sparsity pattern of Q, with pairs of positions of points added."""
+        """Sparsity pattern of Q, plus pairs of positions of each point that are in one component."""
         components = FactorPattern(self.q, self.first, self.second).components
         own, other = _distinct(self.q, [self._pairs])
         alike = components[own] == components[other]
@@ -153,7 +153,7 @@ def _distinct(q: int, pairs: Sequence[tuple[Indices, Indices]]) -> tuple[Indices
 class PrecisionPrior(PriorByRows):
     """f = m + A x for x ~ N(0, Q⁻¹), with a sparse precision Q.
 
-    Like functions, x has a leading axis, (1, q).
+    x has a leading axis of length 1, (1, q).
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class PrecisionPrior(PriorByRows):
     def factor(self) -> SparsePrecision | None:
         """Factorised Q with 1 added to the diagonal of flat coefficients; None if it is not positive definite.
 
-        A Q that does not depend on hyperparameters, such as a lattice with a scale, is factorised once.
+        If Q is the same as in the last prior, for example if hyperparameters only scale x, its factor is reused.
         """
         s = self.structure
         if s.last and np.array_equal(s.last[0][0], self.entries_of_precision):
@@ -333,7 +333,7 @@ class PrecisionPrior(PriorByRows):
         s = self.structure
         found = _summed(s.first, self.entries_of_precision * x[s.second], s.q)
         found += _summed(s.second, np.where(s.first == s.second, 0.0, self.entries_of_precision) * x[s.first], s.q)
-        held = s.widths != 0.0  # A sum with width 0 is fixed at 0.
+        held = s.widths != 0.0  # A column of V with width 0 only conditions on Vᵀx = 0.
         found += (s.columns[held] @ x / s.widths[held]) @ s.columns[held]
         return np.asarray(found)
 
@@ -565,7 +565,7 @@ class NeighbourPrior(PrecisionPrior):
         return variance[None]
 
     def _inverse_entries(self) -> Array:
-        """See `PrecisionPrior`. Entries of the process are 0: d determines its determinant."""
+        """See `PrecisionPrior`; 0 for the process, whose log determinant `_array_gradient` differentiates in d."""
         s = self.structure
         found = np.zeros(len(s.first))
         if s.effects is not None and self._effects is not None:

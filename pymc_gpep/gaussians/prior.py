@@ -242,7 +242,7 @@ class DensePrior(PriorForm):
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # Contents of the matrix: Cholesky factor of A, its inverse, or A⁻¹.
 _CERTAIN = 1e-3  # Value of 1 − kept above which the variance (1 − kept) / π is accurate.
-_FEW_ROWS = 4  # All of A⁻¹ is computed if more than one in this many rows are below that value.
+_FEW_ROWS = 4  # All of A⁻¹ is computed if more than 1 / _FEW_ROWS of the rows are below `_CERTAIN`.
 
 
 class DenseFunctionPosterior(FunctionPosterior):

@@ -175,11 +175,11 @@ class PriorForm(SolverPrior):
 
     @property
     def own(self) -> Array:
-        """Prior variances of the numbers that represent a function, (1 or c, n)."""
+        """Prior variances (1 or c, n) of the variables with which `reach` returns covariances."""
         return self.variances
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return prior covariances (1 or c, n, s) of points (s,) with the numbers of a function, and variances.
+        """Return prior covariances (1 or c, n, s) of points (s,) with the variables of `own`, and their variances.
 
         Covariances of a point with itself are NaN.
         """

@@ -231,7 +231,7 @@ class BlockSites(SignedSites):
 
 
 class IndependentSites(Sites):
-    """Sites with π in `precision` (c, n). They may be negative if a likelihood is not log-concave."""
+    """Sites with π in `precision` (c, n). π may be negative if a likelihood is not log-concave."""
 
     form = SiteForm.INDEPENDENT
 

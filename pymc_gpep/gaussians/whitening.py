@@ -40,7 +40,7 @@ from pymc_gpep.solvers.whitened_posterior import CoupledWhitened, coupled_whiten
 class NormalsPrior(Prior):
     """z ~ N(0, I), with c latent functions f_k = m_k + J_k z.
 
-    Samplers move z, (1, q), so the covariance of latent values may be singular.
+    Samplers update z (1, q) in place of latent values, whose covariance may therefore be singular.
 
     Parameters
     ----------
@@ -489,7 +489,7 @@ class _GivenByNormals(GivenUtilities):
 def posterior_of_normals(posterior: Posterior) -> CoupledWhitened | None:
     """Return the posterior N(μ, Σ) of z (c, q), for the factors J (1 or c, n, q) of the posterior's prior.
 
-    None if sites couple points, or if the precision has no Cholesky factor.
+    Return None if sites couple points, or if the precision has no Cholesky factor.
     """
     sites, prior = posterior.sites, posterior.prior
     if not sites.pointwise:
