@@ -1,7 +1,7 @@
 """Approximations of the posterior at fixed hyperparameters, and the table of their names.
 
 limits: options of an approximation, their limits, and their entries in docstrings
-solution: result of a solve, and warm starts from near results
+solution: result of a solve, and warm starts from nearby results
 cumulants: third cumulants of tilted distributions, for skewed marginals and corrections of EP
 approximator: base classes
 laplace: the Laplace approximation, for one latent function and for several

@@ -156,7 +156,7 @@ class Approximator(ABC):
         Parameters
         ----------
         k : array (n, n) or (c, n, n)
-            Prior covariance, shared by the latent functions or one for each function; or another array of `prior_type`.
+            Prior covariance, shared by the functions or one for each function; for another `prior_type`, its array.
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
@@ -270,11 +270,11 @@ class Approximator(ABC):
         return likelihood
 
     def response(self, solution: Solution) -> Posterior:
-        """Return a Gaussian whose covariance is the derivative of the posterior means with respect to h.
+        """Return a Gaussian whose covariance is the derivative of the posterior means in h, for a log density + hᵀf.
 
-        Its means are the means of the solution. A term Σ h_i f_i is added to the log density, and h is then set to 0.
-        For EP with all couplings, and for Laplace, this Gaussian is the posterior. Other approximations override this
-        method. Leave-one-out uses the derivative for the means of cavities.
+        The derivative is at h = 0. The Gaussian has the means of the solution. For EP with all couplings, and for
+        Laplace, it is the posterior. Other approximations override this method. Leave-one-out uses the derivative for
+        the means of cavities.
         """
         return solution.posterior
 
@@ -301,9 +301,9 @@ class Approximator(ABC):
         )
 
 
-# Factor on the tolerance of solves that only rank points far from a maximum. These solves use only the first scheme.
+# Factor on the tolerance of solves that only rank hyperparameters far from a maximum, with the first scheme only.
 _RANKS = 1e4
-# Largest fall of a combined log √α below the values of its neighbours. A value above them may give an invalid site.
+# Largest fall of a combined log √α below all combined values. A value above all of them may be an invalid site.
 _FAR = 1.0
 
 

@@ -143,17 +143,17 @@ _LOG2_POINTS = 9  # log2 of the number of points, without mirror images.
 _WIDER = 1.5  # s². Cavity variances can be three times the posterior variances.
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
-DISTANCES = 61  # Number of distances from the mean at which rows are averaged given an entry.
-_PROPER = 1e-3  # Smallest ratio of the precision of a row without its site to its precision, given an entry.
-_NARROW = 1e-12  # Smallest variance of a row given an entry, relative to its variance.
-_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # Sweeps of EP given an entry, sweeps with full steps, largest step.
-_EVERY = 3  # EP given an entry is run at one in this number of distances.
-_SHARE = 3e-3  # Largest share of a marginal at distances at which EP given the entry does not converge.
+DISTANCES = 61  # Number of distances of t from its mean at which rows are averaged given t.
+_PROPER = 1e-3  # Smallest ratio of the precision of a row given t without its site to its precision given t.
+_NARROW = 1e-12  # Smallest variance of a row given t, relative to its variance.
+_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # Sweeps of EP given t, sweeps with full steps, tolerance of a step.
+_EVERY = 3  # EP given t is run at every third distance.
+_SHARE = 3e-3  # Largest share of a marginal at distances at which EP given t does not converge.
 _SEED = 20_090_401
 
 
 def third_cumulants(solution: Solution) -> Array | None:
-    """Return A (n, c, c, c): affine t has the third cumulant Σ_i A_i(k_i, k_i, k_i) with k_i = Cov(f_i, t).
+    """Return A (n, c, c, c). Affine t of f have the third cumulant Σ_i A_i(k_i, k_i, k_i), with k_i = Cov(f_i, t).
 
     A_i is the third cumulant of the tilted distribution of f_i, multiplied along each axis by the inverse posterior
     covariance of f_i. Cavities are computed from the Gaussian posterior of any approximation.
@@ -253,8 +253,8 @@ def log_ratios(solution: Solution, along: Array, variance: float, at: Array, row
     """Return Σ_i log E[p(y_i | f_i) / site_i(f_i) | t] (G,) up to a constant, for t at distances (G,) from its mean.
 
     The average is over the Gaussian posterior of f_i given t. The Gaussian density of t times these ratios is a
-    marginal that includes all orders of each row (Cseke and Heskes 2011, EP-FACT). It is exact if t determines all f_i.
-    The result is NaN if a row without its site has no proper distribution given t.
+    marginal that includes all cumulants of each row (Cseke and Heskes 2011, EP-FACT). It is exact if t determines all
+    f_i. The result is NaN if a row without its site has no proper distribution given t.
 
     Parameters
     ----------
@@ -300,8 +300,8 @@ def marginal_log_ratios(
 ) -> tuple[Array, bool]:
     """Return log ratios of the marginal of t to its Gaussian at distances (G,), and whether EP was run given t.
 
-    Ratios are those of `log_ratios` at some distances, with interpolation. If it is cheap, EP is run on all rows at
-    fewer distances. Its evidences given t include all terms of second order in the third cumulants.
+    `log_ratios` computes the ratios at some distances; others are interpolated. If EP of all rows given t is cheap, it
+    is run at fewer distances. Its evidences given t include all terms of second order in the third cumulants.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ def _log_evidences(
     w = np.linalg.lstsq(root, along[rows], rcond=_ROUNDING)[0]
     values, vectors = np.linalg.eigh(np.eye(w.size) - np.outer(w, w) / variance)
     root = root @ (vectors * np.sqrt(np.maximum(values, 0.0)))[:, values > _ROUNDING]
-    if not root.shape[1]:  # The averages are exact.
+    if not root.shape[1]:  # t determines all rows, so `log_ratios` is exact.
         return np.full(at.size, np.nan)
     start = solution.mean[0, rows] + at[:, None] * slope
     cavity, wide = (each.reshape(-1)[rows] for each in solution.posterior.cavities(solution.mean, solution.cov))

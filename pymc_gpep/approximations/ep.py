@@ -33,7 +33,7 @@ from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding,
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
 _AT_MODE = 1e-2  # Tolerance of the mode from which a cold solve starts.
-# Smallest tolerance for which the rough kernel is used; smallest change for it, in units of the tolerance.
+# The rough kernel is used for tolerances from _WIDE on, and otherwise for changes above _CLOSE tolerances.
 _WIDE, _CLOSE = 1e-5, 1e3
 _WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
 _DIGITS = 8.0 * np.finfo(np.float64).eps
@@ -117,7 +117,7 @@ def scalar_ep(
 
 
 _ROUGHLY, _FEW = 1e-2, 100  # Tolerance and largest number of iterations of the bound from which a cold solve starts.
-_LITTLE = 0.05  # Site precision of an outlier, at most, relative to the precision under the prior.
+_LITTLE = 0.05  # Largest site precision of an outlier, relative to its site precision under the prior.
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class EP(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        # Sites at a kink of the log density have no curvature, which a flat direction of the prior needs.
+        # Sites at a kink of the log density have precision 0, so flat coefficients may have no proper posterior.
         hard = not likelihood.log_concave or (problem.prior.flat.size and not likelihood.offers(ScalarDensity))
         if likelihood.of_prior and not start.any():
             start.reshape(2, -1)[:] = self._start_with_priors(problem, likelihood)
@@ -199,7 +199,7 @@ class EP(AcceleratedEP):
         return np.flatnonzero(taken), np.where(taken, [precision, location], 0.0).ravel()
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Return a list with a factor for each point."""
+        """Return the factors, one for each point, with their cumulants."""
         posterior = solution.posterior
         size = solution.mean.size
         covariance = posterior.covariance_among(np.arange(size)).reshape(size, size)

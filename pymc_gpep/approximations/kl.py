@@ -68,7 +68,7 @@ def average_response(solution: Solution) -> Posterior:
     A force moves the means m. The means change the variances v, which move the means again, by ∂²g/∂m∂v. With the
     covariance V and S = V ∘ V, the means follow by
 
-        [K⁻¹ + W − Dg(g_mv) (I − 2 S Dg(g_vv))⁻¹ 2 S Dg(g_mv)]⁻¹,
+        [K⁻¹ + W − diag(g_mv) (I − 2 S diag(g_vv))⁻¹ 2 S diag(g_mv)]⁻¹,
 
     which is not of the form of sites. Only the diagonal v² of S is used, as if each point changed under its cavity. The
     posterior covariance would omit this change.

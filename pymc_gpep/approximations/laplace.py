@@ -4,7 +4,7 @@ Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5. `solvers
 
 Class probabilities of a softmax may be corrected by Laplace's method (Tierney and Kadane 1986): both evidences in p(y*
 | y) = p(y, y*) / p(y) are approximated. Their errors due to skewness are nearly equal, and cancel (nested EP paper,
-section 4.1.1, LA-TKP). An average over the Gaussian approximation, in contrast, has its errors.
+section 4.1.1, LA-TKP). An average over the Gaussian approximation has the errors of the Gaussian.
 
 With one latent function the mean may be corrected (`smoothed_mode`). The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀)
 differs from the mean if the posterior is skewed. The corrected mean is the mode with g(m, v) in place of ℓ, the average
@@ -16,11 +16,11 @@ The posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
 
     Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
 
-is Laplace's for D = 0, and EP's expression for any D. Apart from the terms with W it is stationary in the mean. The
-derivative of these terms with respect to W_i is ½ τ_i. Here τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted minus the
-posterior variance, which is 0 for EP's cavities. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
+is Laplace's for D = 0, and EP's expression for any D. Apart from the terms with W the evidence is stationary in the
+mean. The derivative of these terms with respect to W_i is ½ τ_i. Here τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted
+minus the posterior variance, which is 0 for EP's cavities. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
 
-    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
+    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + diag(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
 
 The last term of d/dK applies if D = K_ii, with derivatives at fixed f. The derivative with respect to a parameter θ_i
 of Laplace's log density ℓ of point i is ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ.
@@ -83,7 +83,7 @@ _CLOSE = 0.5
 
 
 class FunctionsAscent(ABC):
-    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
+    """Objective of Newton's method for several functions, see `pymc_gpep.solvers.newton.Ascent`.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class FunctionsAscent(ABC):
 
 
 class CoupledAscent(FunctionsAscent):
-    """The ascent for `CoupledCurvature`; `precision` is π (c, n)."""
+    """Objective for a likelihood with `CoupledCurvature`; `precision` is π (c, n)."""
 
     def __init__(self, problem: Problem, density: CoupledCurvature) -> None:
         algebra = problem.prior.coupled(len(problem.mean), problem.team)
@@ -142,11 +142,11 @@ class CoupledAscent(FunctionsAscent):
 
 _SUFFICIENT = 1e-4  # Smallest accepted share of the increase predicted by the slope.
 _MAX_HALVINGS = 50
-_CLOSE_TO_MODE = 0.1  # Largest change of latent values by a step that is not shortened: rounding would decide.
+_CLOSE_TO_MODE = 0.1  # A step that changes latent values by less is not shortened: rounding would decide.
 
 
 class BlockAscent(FunctionsAscent):
-    """The ascent for `BlockCurvature`; `precision` is W (n, c, c)."""
+    """Objective for a likelihood with `BlockCurvature`; `precision` is W (n, c, c)."""
 
     stiffness = 1.0
 
@@ -182,9 +182,9 @@ type AnyAscent = CoupledAscent | BlockAscent
 def laplace_of_functions(
     problem: Problem, start: Array, history: History, ascent: AnyAscent, *, tolerance: float
 ) -> Found:
-    """Laplace approximation of several functions; `start`, which is overwritten, holds the weights b (c, n)."""
+    """Run the Laplace approximation of several functions. `start` has the weights b (c, n), and is overwritten."""
     b = start.reshape(problem.mean.shape)
-    b -= b.mean(0)  # the mode has no common part of the functions
+    b -= b.mean(0)  # At the mode the weights of a point sum to 0.
     x = problem.prior.coordinates(b)
     evidence, status = newton(problem, x, ascent, history, tolerance=tolerance)
     b[:] = problem.prior.weights(x, ascent.gradient)

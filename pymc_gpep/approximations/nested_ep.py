@@ -17,7 +17,7 @@ is its natural gradient: F falls for small t, and α stays nonnegative for t ≤
 A damped EP step is accepted if it lowers the smallest residual so far or the energy. Otherwise the natural gradient
 step is taken, halved until the energy falls. The energy and the smallest residual cannot fall for ever, so a limit
 point of the iteration is a fixed point. Near the end, where rounding dominates, EP steps are accepted without a test,
-with increasing damping.
+with decreasing length.
 
 With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If the iteration does not converge with them, it
 excludes them. With little noise, factors are far from Gaussian. EP then starts with more noise, and decreases it step
@@ -178,7 +178,7 @@ class InnerSitePosterior(CoupledSitePosterior):
 
     @property
     def in_single_precision(self) -> Self | None:
-        """The same workspace with single-precision matrices in the same memory; None if it is impossible."""
+        """Copy of this posterior with single-precision matrices in the same memory; None if it is impossible."""
         other, algebra = copy(self), self.algebra.in_single_precision
         if algebra is None:
             return None
@@ -278,7 +278,7 @@ _ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
 
 _FEW = 200  # Smallest number of points for single precision: below it factorisations take little time.
 _USELESS = 0.03  # Largest rounding error of the sites for single precision.
-_REACH = 3.0  # Residual of the next sweep, in units of this error, below which double precision is used.
+_REACH = 3.0  # Expected residual, in rounding errors of single precision, below which double precision is used.
 _RATE = 0.4  # Expected ratio of residuals of consecutive sweeps.
 _UNIMPROVED = 3  # Largest number of sweeps without a smaller residual.
 
@@ -485,7 +485,7 @@ class NoisyNestedEP(AcceleratedEP):
 _FEW_CLASSES, _ENOUGH_NODES = (
     3,
     600,
-)  # Numbers of nodes for three classes. Errors are 1e-5 for prior standard deviations of 5.
+)  # Up to three classes need at most 600 nodes. Errors are 1e-5 for prior standard deviations of 5.
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ class PriorSites:
         of: NDArray[np.int64] | None,
         rest: Callable[[NDArray[np.intp]], Sequence[Factor]],
     ) -> LeftOut:
-        """Return leave-one-out moments with sites of prior factors that are updated without each row.
+        """Return leave-one-out moments, with sites of prior factors that are updated for each row that is left out.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class PriorSites:
         return np.where(done, found, np.nan), mean[:, 0], cov[:, 0, 0]
 
     def _base(self, rows: NDArray[np.intp], moved: NDArray[np.intp]) -> tuple[LocalEP, Factor, tuple[Array, Array]]:
-        """Return problems of rows (B, m) and factors (B, K) with sites of 0, the factors, and sites (B, m + K)."""
+        """Return local problems of rows (B, m) and factors (B, K), the factors, and the removed sites (B, m + K)."""
         solution, posterior, m = self._solution, self._posterior, rows.shape[1]
         problem, place = np.nonzero(moved >= 0)
         chosen = self.points[moved[problem, place]]

@@ -65,7 +65,7 @@ from pymc_gpep.solvers.site_ep import SCHEMES, Ended, SitePosterior, largest_cha
 
 _MOST_STEPS = 50  # Largest number of steps to the smoothed means.
 _TOLERANCE = 1e-8  # Largest change of a smoothed mean that counts as converged.
-_LEAST = 1e-3  # Smallest curvature; negative curvatures are replaced by it.
+_LEAST = 1e-3  # Smallest absolute eigenvalue of W in a step; smaller values are raised to it.
 # Largest number of escapes from saddles; number of directions of each.
 _ESCAPES, _DIRECTIONS = 20, 8
 _AWAY = 4.0 * 0.5 ** np.arange(12)  # Distances of trial points from a saddle, in units of standard normals.
@@ -77,8 +77,8 @@ class _PredictorsAscent(BlockAscent):
     Attributes
     ----------
     exact : bool
-        Whether the last factorised curvature is the curvature of the log density. If that posterior is not proper,
-        absolute values replace its eigenvalues, so steps go up.
+        Whether the last factorised curvature is the curvature W of the log density. If the posterior with W is not
+        proper, absolute values replace the eigenvalues of W, so steps go up.
     """
 
     sees_common = True
@@ -325,7 +325,7 @@ class EPPredictors(AcceleratedEP):
         ):
             packed[:] = begin.ravel()
         rows = likelihood.computation(PredictorsNodes).rows(problem.labels, problem.parameters, k)
-        # The start has rules that were compared with larger rules at other hyperparameters: do not repeat it.
+        # Rules of the start were compared with larger rules at other hyperparameters: do not compare them again.
         compared = -np.inf if ranks.any() else np.inf
         if ranks.any():
             rows.ranks = ranks.astype(np.intp) - 1

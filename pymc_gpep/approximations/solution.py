@@ -13,7 +13,7 @@ from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 
-_REACH = 4.0  # Length scale of the Gaussian process that predicts starts, in units of places.
+_REACH = 4.0  # Length scale of the Gaussian process that predicts starts, in units of distance of places.
 _NUGGET = 1e-9
 _NEAREST = 16  # Number of solutions that a prediction combines.
 
@@ -142,7 +142,7 @@ class Solution:
     posterior : Posterior
         Joint Gaussian posterior, for predictions and draws.
     start : array
-        Start for the solver at near hyperparameters.
+        Start for the solver at nearby hyperparameters.
     convergence : Convergence
     """
 

@@ -55,7 +55,7 @@ class SparseSolution:
     labels : array (n,)
     likelihood : Likelihood
     start : array
-        Start for the solver at near hyperparameters.
+        Start for the solver at nearby hyperparameters.
     convergence : Convergence
     floored : int
         Number of sites with precision 0, which match only the mean of a tilted distribution that is wider than its
@@ -277,7 +277,7 @@ class SparseApproximation(ABC):
         """Return an approximation that runs a single sweep from `start`."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Combine starts of near problems, see `Approximator.between`."""
+        """Combine starts of nearby problems, see `Approximator.between`."""
         return sites_between(starts, weights, nearest)
 
     def solve(
@@ -297,7 +297,7 @@ class SparseApproximation(ABC):
         labels : array (n,)
             Observations: classes, counted from 0.
         start : array, optional
-            `SparseSolution.start` of a near problem. The default is a cold start.
+            `SparseSolution.start` of a nearby problem. The default is a cold start.
         likelihood : Likelihood, optional
             The default is the multinomial probit.
 
@@ -375,7 +375,7 @@ def sweep_of(sweeps: SiteSweeps[Any, Any]) -> Sweep:
     return site_sweep(sweeps, SiteSweeps.update)
 
 
-# Names of sites in the IVM, and their names here.
+# Names of sites in the IVM, and the names of equivalent sites with inducing inputs.
 _ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}
 _SHORT = 0.4  # Length of steps with negative site precisions, relative to other steps.
 
@@ -401,7 +401,7 @@ class SparseEP(SparseApproximation):
         `"ep"` for a likelihood of one function. `"pairwise"` uses the paper's product over the other classes. Each of
         its factors is a lower bound, so its evidence cannot be compared with other methods.
     depth : int
-        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. A step takes the memory of two
+        Number of past steps that Anderson acceleration combines; 0 is plain damped EP. Each takes the memory of two
         starts.
     damping : float
         Fraction of the full update in a plain step, in (0, 1].
@@ -446,7 +446,7 @@ class SparseEP(SparseApproximation):
         """Run the fallback sequence, and continue with negative site precisions if the moments need them."""
         wider = of.points.widening()
         wide = None if wider is None else sweep_of(wider.sweeps(of.features, of.team))
-        if wide is not None and (sites[0] < 0.0).any():  # The start has negative precisions from a near solution.
+        if wide is not None and (sites[0] < 0.0).any():  # The start has negative precisions from a nearby solution.
             widened = self._widen(wide, sites, history)
             if widened is not None:
                 return Iterated(widened, CONVERGED, SCHEMES[0])
@@ -466,7 +466,7 @@ class SparseEP(SparseApproximation):
         return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 
     def _widen(self, sweep: Sweep, sites: Array, history: History) -> float | None:
-        """Iterate with negative precisions from sites near the end. Return None if it fails."""
+        """Iterate with negative precisions from sites near a fixed point. Return the evidence; None if it fails."""
         steps = Steps(
             self.tolerance, self.depth, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
         )
