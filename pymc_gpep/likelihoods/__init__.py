@@ -4,7 +4,7 @@ local_computations: computations at one point that a likelihood offers and metho
 observed: checks of observed variables, counts and numbers
 links: readings of observed variables, and link functions in graphs
 local_likelihood: observations and computations of a likelihood, as approximations use them
-likelihood: the contract of a likelihood: how it is read, densities, predictions
+likelihood: base class of likelihoods: reading from a model, densities, predictions
 log_probabilities: log probabilities of observations and of censored ranges, as graphs
 averages_over_cells: averages of a density of one latent value, from its logarithm alone
 one_function: base classes of likelihoods of one latent function, or of one for each class

@@ -558,7 +558,7 @@ def average_slopes(
     *,
     tilted: bool = True,
 ) -> Array:
-    """Return slopes (count, n) of h as averages over N p if `tilted`, else slopes of g as averages over N."""
+    """Return slopes (count, n) in parameters: of h as averages over N p if `tilted`, else of g as averages over N."""
     rules_of = tilted_rules if tilted else plain_rules
     numbers = np.vstack([columns, np.arange(len(mean), dtype=np.float64)])
 
@@ -625,7 +625,7 @@ def computations_of(log_density: Callable[[Array, Observed, Array], Array]) -> t
 
 
 class KernelDensity:
-    """Density by a kernel, whose columns are observations and parameters."""
+    """Density that a kernel computes, with observations and parameters as columns."""
 
     def __init__(self, density: ScalarDensity, y: Observed) -> None:
         self._kernel, self._dtype = density.derivatives, y.dtype
@@ -637,7 +637,7 @@ class KernelDensity:
 
 
 def average_log_density(density: ScalarDensity) -> AverageLogDensity:
-    """Return the average log density g for a log-concave density by a kernel."""
+    """Return the computation of g for a log-concave density that a kernel computes."""
 
     def terms(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = average_log_terms(KernelDensity(density, y), mean, variance, columns_of(y, parameters), True)

@@ -178,7 +178,7 @@ class BinomialLikelihood(StandardLikelihood):
 
 
 def _by_link(terms: Callable[[Array], tuple[Array, Array]]) -> tuple[object, ...]:
-    """Return local computations of trials. `terms` returns log p and log(1 − p), each with three derivatives (4, n)."""
+    """Return local computations of a binomial. `terms` returns log p and log(1 − p), with three derivatives (4, n)."""
 
     def log_density(f: Array, y: Observed, parameters: Array) -> Array:
         (trials,) = parameters

@@ -256,9 +256,9 @@ class GroupedLikelihood(CombinedLikelihood):
         return members, np.where(weights == 0.0, table[0], table), weights
 
     def _prepared(self, parameters: Array) -> tuple[Kernel, Array]:
-        """Return a function for derivatives of the log density of groups by their numbers, and the numbers (1, g).
+        """Return a function that computes derivatives of the log density of groups, and the group numbers (1, g).
 
-        Its arguments are latent values and group numbers. Averages call it for many latent values of the same groups.
+        The function has latent values and group numbers as arguments. Averages call it often for the same groups.
         """
         members, table, weights = self._table(parameters)
         slots, n = table.shape

@@ -261,7 +261,7 @@ class Likelihood(LocalLikelihood, ABC):
     def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Return predictive probabilities (m,) that an observation is less than, and at most, the observed value.
 
-        Both are equal for continuous observations. For a censored observation they are the probability at its bound.
+        Both are equal for uncensored continuous observations. For a censored observation they enclose its range.
 
         Raises
         ------

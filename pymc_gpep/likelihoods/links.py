@@ -98,7 +98,7 @@ def _arguments(value: TensorVariable) -> Iterator[TensorVariable]:
 
 
 def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
-    """Yield sets of variables that determine `value`. Each set replaces a variable by its inputs."""
+    """Yield sets of variables that determine `value`. Each replaces a variable of the previous set by its inputs."""
     nodes = list(toposort([value]))
     numbers: set[Variable] = set()
     for node in nodes:
@@ -187,7 +187,7 @@ def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading |
 
 
 def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> TensorVariable | None:
-    """Return a positive variable after latent values cancel, as in (c exp f)² / exp(f)²; None if some remain.
+    """Return a positive variable without latent values if they cancel, as in (c exp f)² / exp(f)²; else None.
 
     Arguments are as for `read_log_rate`.
     """

@@ -53,7 +53,7 @@ def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: b
     Raises
     ------
     ValueError
-        If they have another shape, or if some are missing.
+        If `observed` has another shape or missing entries.
     """
     shape = np.shape(observed)
     if shape != (n_points,):
@@ -170,7 +170,7 @@ COMPUTATIONS: Registry[Computation] = Registry(
 class LocalLikelihood(ABC):
     """Distribution of an observation given the c latent values of its point.
 
-    All instances of a class are equal. They differ only in their parameters, which `given` sets.
+    All instances of a class compare equal. They differ only in their parameters, which `given` sets.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class LocalLikelihood(ABC):
         """Built-in local computations, then computations that are registered for the name of the likelihood."""
         yield from self.bound
         yield from self.local
-        # A likelihood that wraps another likelihood has its name, but other arrays. Then the class has no name.
+        # A wrapper has the name of the wrapped likelihood, but other arrays. Its `name` is a property of the class.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:

@@ -92,7 +92,7 @@ def _with_slopes(
     of_mean: np.ndarray,
     of_variance: np.ndarray,
 ) -> None:
-    """Return log Z and its derivatives at n points; −∞ and zeros for a label outside the classes."""
+    """Write log Z and its derivatives at n points; −∞ and zeros for a label outside the classes."""
     n, c = mean.shape
     parameters = np.empty((0, n))
     for i in range(n):
@@ -353,8 +353,8 @@ class UnequalNoiseProbit(Discrete):
 
     .. math:: p(y \mid m, s) = \int p(y \mid f) \prod_k N(f_k \mid m_k, s_k) \, df
 
-    The class is that of the largest of c utilities with means m and noise of variance 1 + s. With s = 0 this is the
-    multinomial probit.
+    The label is the class of the largest of c utilities with means m and noise of variance 1 + s. With s = 0 this is
+    the multinomial probit.
 
     Parameters
     ----------

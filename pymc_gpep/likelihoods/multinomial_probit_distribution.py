@@ -100,7 +100,7 @@ class LabelAverages(Op):
     """Derivatives that are not available, for messages."""
 
     def axes(self) -> tuple[list[str], list[str]]:
-        """Axes of each input and of each output, a letter for each."""
+        """Return the axes of each input and of each output, with a letter for each axis."""
         inputs, outputs = (side.split("),(") for side in self.gufunc_signature.split("->"))
         return [re.sub("[(),]", "", each) for each in inputs], [re.sub("[(),]", "", each) for each in outputs]
 
@@ -506,7 +506,7 @@ class RobustMax(Discrete):
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float or variable of the model
         Share of labels that are independent of `f`, from 0 to below 1. The class of the largest value has the
-        probability 1 − ε + ε/c, each other class ε/c. If it has a prior, such as ``pm.Beta("epsilon", 1, 19)``,
+        probability 1 − ε + ε/c, each other class ε/c. If ε has a prior, such as ``pm.Beta("epsilon", 1, 19)``,
         ``"nested_ep"`` and ``"qiep"`` learn it.
 
     Raises

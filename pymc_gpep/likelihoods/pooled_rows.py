@@ -93,7 +93,7 @@ def _sums(rows: PooledRows, values: Array) -> Array:
 
 
 def _one_of_each(rows: PooledRows, y: object, parameters: object, constant: object) -> Factors:
-    """Return a list with a factor for each group."""
+    """Return factors, one of weight 1 for each group."""
     g = rows.n_groups
     return Factors(np.arange(g), np.ones(g), y, parameters, constant)
 
@@ -166,7 +166,7 @@ _POOLS: dict[type[Likelihood], Callable[[Likelihood, PooledRows], tuple[GroupedL
 
 
 def products(likelihood: Likelihood, rows: PooledRows) -> GroupedLikelihood | None:
-    """Return the likelihood of groups of rows with parameters, for rows whose parameters are arrays.
+    """Return the likelihood of groups of rows with its parameters, if parameters of rows are arrays.
 
     Return None for rows of several observed variables.
     """

@@ -49,7 +49,7 @@ def _logistic_shapes(side: Array) -> Array:
 def _computations(
     density: StandardDensity, shapes_of: Callable[[Array], Array], of_logarithm: bool = False
 ) -> tuple[object, ...]:
-    """Return local computations of y, or log y, with the density of (y − f)/σ."""
+    """Return local computations for a standard density of (y − f)/σ, or of (log y − f)/σ."""
 
     def form(y: NDArray[Any], parameters: Array) -> StandardForm:
         sigma, lower, upper = parameters
@@ -180,9 +180,9 @@ def _slopes(y: NDArray[Any], parameters: Array) -> StandardForm:
 
 @dataclass(frozen=True)
 class AsymmetricLaplaceLikelihood(StandardLikelihood):
-    """p(y | f) ∝ exp(−λκ (y − f)) above f, exp(λ (y − f) / κ) below f, the quantile κ² / (1 + κ²) of y.
+    """p(y | f) ∝ exp(−λκ (y − f)) for y > f, exp(λ (y − f) / κ) for y < f. f is the quantile κ² / (1 + κ²) of y.
 
-    Parameters are the rate λ and the asymmetry κ. With κ = 1 it is the Laplace distribution, and f is the median.
+    Parameters are the rate λ and the asymmetry κ. With κ = 1 this is the Laplace distribution, and f is the median.
     """
 
     name: ClassVar[str] = "asymmetric_laplace"

@@ -32,7 +32,7 @@ from pymc_gpep.likelihoods.observed import checked_counts
 from pymc_gpep.likelihoods.one_function import OneFunctionPerClass
 
 _LATTICE = 5  # Largest dimension of a lattice, which needs too many points in more dimensions.
-_WIDEST = 8.0  # Radius of the lattice, in standard deviations.
+_WIDEST = 8.0  # Largest radius of the lattice, in standard deviations.
 _FINEST = 0.1  # Smallest distance of lattice points.
 _SEED = 20_040_661
 
@@ -175,7 +175,7 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 _COMPONENTS = 20
 _NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the components.
-# Range of the components' means; their density at the rise.
+# Range of the components' means, and exponent that makes small means denser.
 _FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8
 _ERROR = 1.2e-5  # Error of probabilities.
 
@@ -205,8 +205,8 @@ _NEWTON_STEPS = 100
 def log_tail(mean: Array, cov: Array, y: NDArray[np.int64]) -> Array:
     """Return log E[softmax(f)_y] (m,) for f ~ N(mean, cov), (m, c) and (m, c, c), and labels y (m,).
 
-    It is computed by importance sampling from a Student t distribution about the mode, in coordinates with unit
-    covariance.
+    The average is computed by importance sampling from a Student t distribution about the mode, in coordinates with
+    unit covariance.
     """
     return np.array([_log_tail_at(*point) for point in zip(mean, cov, y, strict=True)])
 

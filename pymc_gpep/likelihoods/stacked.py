@@ -30,7 +30,7 @@ _UNUSED = 1.0  # Value of parameters that a likelihood does not have.
 
 
 class _Part:
-    """Likelihood of the stack, which selects its rows of arrays."""
+    """A likelihood of the stack, with methods that select its rows of arrays."""
 
     def __init__(self, number: int, likelihood: Likelihood, count: int) -> None:
         self.number, self.likelihood, self.own = number, likelihood, slice(1, 1 + count)

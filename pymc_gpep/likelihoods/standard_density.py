@@ -75,7 +75,7 @@ def observable_of(variable: TensorVariable) -> Observable | None:
 
 
 def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:
-    """Return 0 for exact observations (n,), 1 above the upper bound, −1 below the lower bound.
+    """Return 0 for exact observations (n,), 1 for observations censored at the upper bound, −1 at the lower bound.
 
     The result is NaN for impossible observations beyond the bounds.
     """

@@ -5,9 +5,9 @@ Gauss–Hermite rules. At each node the inner elements are integrated. The integ
 quadratic in inner predictors. Otherwise there is a single inner element with separate nodes. So the conditional width
 of a location may depend on a scale.
 
-Nodes are placed by means and covariances (Naylor and Smith 1982). At first they are computed from modes, then from the
-moments of the previous nodes, until they agree. The number of nodes grows for rows whose result changes with a larger
-rule.
+Nodes are placed by means and covariances (Naylor and Smith 1982). First these are modes and inverse curvatures, then
+the moments by the previous nodes, until they agree. The number of nodes grows for rows whose result changes with a
+larger rule.
 
 J. C. Naylor and A. F. M. Smith (1982). Applications of a method for the efficient computation of posterior
 distributions. *Applied Statistics* 31 (3), 214–225.
@@ -363,7 +363,7 @@ class TiltedRows:
     def _placed(
         self, rows: Rows, at: Array, root: Array, within: Array, spread: Array, inner: Array
     ) -> tuple[Array, Array]:
-        """Return latent values (k, m d e) and ½|z|² (m, d) of outer numbers."""
+        """Return latent values (k, m d e) and ½|z|² (m, d) of outer elements."""
         outer, _ = self._outer_rule(rows)
         m, d, e = len(rows), len(outer), len(inner)
         f, squares = np.empty((self._k, m, d, e)), np.empty((m, d))
@@ -373,7 +373,7 @@ class TiltedRows:
         return f.reshape(self._k, -1), squares
 
     def _inner_modes(self, rows: Rows, at: Array, root: Array) -> tuple[Array, Array]:
-        """Return modes (m, d) of the inner number at outer nodes, and scales by the curvature at the modes."""
+        """Return modes (m, d) of the inner element at outer nodes, and scales by the curvature at the modes."""
         outer, _ = self._outer_rule(rows)
         m, d = len(rows), len(outer)
         columns = np.repeat(self._columns[:, rows], d, axis=1)
