@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def _files(module: str) -> Iterator[Path]:
-    """Yield files of this package for a dotted name. The last part of the name may be a function."""
+    """Yield the source files of a module, by its dotted name. The last part of the name may be a function."""
     root, *inside = module.split(".")
     if root == _PACKAGE.name:
         for path in (_PACKAGE.joinpath(*inside), _PACKAGE.joinpath(*inside[:-1])):
@@ -148,7 +148,7 @@ class _Beside(InTreeCacheLocator):
 class _Places(CompileResultCacheImpl):
     """Locator of the first writable folder. `_Beside` is the last candidate, for use if no folder is writable."""
 
-    # numba declares an instance variable, but reads it from the class.
+    # numba reads this variable from the class, but does not declare a class variable, as mypy demands.
     _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
 
 

@@ -235,7 +235,7 @@ def safe_step(sites, moments, cavities, step, trial):
 def first_order(sites, moments, cavities, trial_moments):
     """Return the first-order change of the energy F from the marginal moments (μ, z) to `trial_moments`.
 
-    The derivatives are dF/dμ = (β + b) − (α + a) μ and dF/dz = ½ (1/z − α − a).
+    With sites (α, β) and cavities (a, b), dF/dμ = (β + b) − (α + a) μ and dF/dz = ½ (1/z − α − a).
     """
     _, n, others = sites.shape
     total = 0.0

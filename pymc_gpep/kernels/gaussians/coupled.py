@@ -7,10 +7,10 @@ every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 
 and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are factorised.
 
-Digits are preserved, since A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for π =
-1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is computed
-as the diagonal of K − (K B) K. For a large K, means and differences between classes have a relative error of about ε
-trace(K). Mean and Cov f include the common part of all classes, on which the sites do not depend.
+Entries of A_k⁻¹ have sizes in proportion to D_k^½, with full digits. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is accurate
+for π = 1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is
+computed as the diagonal of K − (K B) K. For a large K, means and differences between classes have a relative error of
+about ε trace(K). Mean and Cov f include the common part of all classes, on which the sites do not depend.
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n) for the A_k⁻¹, and `p` (n, n) for the Cholesky factor of P. Only the
 lower triangles of the matrices are used. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These

@@ -309,7 +309,7 @@ def _gather(starts, rows, begin, dense, diagonal, entries, block):
 
 @summing_kernel
 def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, inverse):
-    """Write column j of the inverse from later columns."""
+    """Write column j of the inverse, computed from the columns of the inverse after j."""
     first, count = starts[j], starts[j + 1] - starts[j]
     sums = np.zeros(count)
     for t in range(count):

@@ -346,7 +346,7 @@ def _step_average(noise, mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute the average log multinomial probit with label noise, by its integral.
+    """Compute the log step likelihood with label noise averaged over utilities with unit noise, by quadrature.
 
     Parameters
     ----------
@@ -513,5 +513,5 @@ def pair_derivatives(mean, variance, log_z, rho, gamma):
 
 @kernel
 def step_pair_derivatives(mean, variance, log_z, rho, gamma):
-    """Compute derivatives of log normalisers of Θ(f − g), for pairs of utilities without noise."""
+    """Compute `pair_derivatives` for factors Θ(f − g): pairs of utilities without noise."""
     _pair_derivatives(_LEAST, mean, variance, log_z, rho, gamma)

@@ -68,13 +68,13 @@ def _point_derivatives(noise, mean, variance, y, parameters, log_z, rho, gamma):
 
 @kernel
 def noisy_probit_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """Compute `point_derivatives` of the multinomial probit with label noise; `parameters` (1, n) holds ε."""
+    """Compute `point_derivatives` for a multinomial probit with label noise; `parameters` (1, n) holds ε."""
     _point_derivatives(1.0, mean, variance, y, parameters, log_z, rho, gamma)
 
 
 @kernel
 def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """Compute `noisy_probit_derivatives` of the step likelihood with label noise."""
+    """Compute `point_derivatives` for a step likelihood with label noise; `parameters` (1, n) holds ε."""
     _point_derivatives(_LEAST, mean, variance, y, parameters, log_z, rho, gamma)
 
 

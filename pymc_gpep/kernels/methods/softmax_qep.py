@@ -121,7 +121,7 @@ def _contrast_variances(cov, weights, out):
 def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
     """Write a site of one point into `target` (2, c), with π = exp(`log_pi`) (c,).
 
-    `m` (c − 1,) are tilted means of differences to the class `label`, and `gradient` (c − 1,) is ∇ log Z in them.
+    `m` (c − 1,) are tilted means of differences to the class `label`; `gradient` (c − 1,) is ∇ log Z in cavity means.
     `sites` (2, c) is the present site, `cov` (c, c) the posterior covariance. Variances of contrasts are written into
     `scale`. Return the largest change of the site in units of its marginal.
     """
@@ -226,7 +226,7 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
                 terms += softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
             else:
                 terms += _votes_of_differences(m, s, y[i], label, nodes, log_weights, factor, gradient, loss)
-            # m becomes the tilted mean; the projection starts from the curvature at it.
+            # m becomes the tilted mean; the projection starts from the curvature at the tilted mean.
             for j in range(d):
                 for k in range(d):
                     m[j] += s[j, k] * gradient[k]

@@ -11,7 +11,7 @@ from pymc_gpep.kernels.compile import kernel, summing_kernel
 
 @summing_kernel
 def scaled_inputs(inputs, squares, scaled, norms):
-    """Write inputs (n, d) times `squares` (d,) into `scaled`, and weighted squared norms of the inputs into `norms`."""
+    """Write inputs x (n, d) times weights `squares` w (d,) into `scaled`, and Σ_j w_j x_j² into `norms` (n,)."""
     for i in range(inputs.shape[0]):
         norm = 0.0
         for j in range(inputs.shape[1]):
@@ -35,9 +35,9 @@ def squared_norms(inputs, squares, norms):
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
     """Add derivatives in inducing inputs z (M, d) and in `squares` (d,), from −2 × derivatives in squared distances.
 
-    The latter are G (B, M) for distances to rows x, and H (M, M) for distances between the z. `of_rows` is Gᵀ x, and
-    `of_inducing` is H z. `row_weights` and `weights` (M,) are sums of G and H over the other axes. Results are added to
-    `slopes` and, for the terms of z, to `of_squares`.
+    These arguments are G (B, M) for distances to rows x, and H (M, M) for distances between the z. `of_rows` is Gᵀ x,
+    and `of_inducing` is H z. `row_weights` and `weights` (M,) are sums of G and H over the other axes. Results are
+    added to `slopes` and, for the terms of z, to `of_squares`.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]

@@ -207,7 +207,7 @@ def project_site(factor, loss, y, log_pi):
 
 @kernel
 def _two_classes(factor, loss, log_pi):
-    """Set both π to twice the precision of the single difference. Π does not determine two separate π."""
+    """Set both π to twice the precision of the single difference. Many pairs of π would yield this precision."""
     variance = 0.0
     lost = 0.0
     for j in range(2):

@@ -42,7 +42,7 @@ def write_precision(precision, sites, i):
 
 @kernel
 def change_to_site(precision, slope, at, sites, target, scale, i):
-    """Write the target site of point i: Λ is `precision` (d, d), and its log has the gradient `slope` (d,) at `at`.
+    """Write the target site of point i, with Λ = `precision` (d, d) and the log gradient `slope` (d,) at `at` (d,).
 
     `scale[i]` begins with the variances of the differences; the units of other entries are written after them. Return
     the largest change of the site, in units of its marginal.

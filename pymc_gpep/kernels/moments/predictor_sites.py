@@ -80,7 +80,7 @@ def shrink_negative(precision, factor, sites):
 
 @kernel
 def _root(cov):
-    """Return the lower Cholesky factor of a covariance that may be singular."""
+    """Return the lower Cholesky factor of a covariance plus jitter; the covariance may be singular."""
     k = cov.shape[0]
     own = cov.copy()
     jitter = _ROUNDING
@@ -126,7 +126,7 @@ def block_cavities(mean, cov, precision, weights, widest, at, wide):
         Posterior moments, precisions of sites, and b.
     widest : array (k, n)
         Largest variances of a cavity. Sites of negative precision may make a cavity improper.
-    at, wide : array
+    at, wide : array (n, k), (n, k, k), overwritten with the means and covariances of cavities
     """
     k, n = mean.shape
     kept, vectors, half = np.empty((k, k)), np.empty((k, k)), np.empty((k, k))
@@ -333,7 +333,7 @@ def node_moments(log_inner, squares, log_weights, nodes, centre, scale, within, 
 
 @kernel
 def _place(node, centre, scale, within, z):
-    """Write the numbers z (k,) of a node: outer elements, and the centre of inner elements."""
+    """Write the elements z (k,) of a node: outer elements, then the centre `within` of inner elements."""
     o = node.shape[0]
     for a in range(o):
         z[a] = centre[a]
@@ -355,7 +355,7 @@ def lower_roots(cov, out):
 
 @kernel
 def matched_sites(at, root, mean, cov, posterior, least, target, scale):
-    """Write packed sites (2, n, d) that change cavity moments to tilted moments, and units (n, d) of their changes.
+    """Write packed sites (2, n, d) that change cavity moments to tilted moments, and their units to `scale` (n, d).
 
     Parameters
     ----------
@@ -405,7 +405,7 @@ def matched_sites(at, root, mean, cov, posterior, least, target, scale):
 
 @kernel
 def pack_sites(precision, location, posterior, target, scale):
-    """Write packed sites (2, n, d) of precisions (n, k, k) and locations (k, n), and units (n, d) of their changes.
+    """Pack precisions (n, k, k) and locations (k, n) into `target` (2, n, d); write units of changes to `scale` (n, d).
 
     `posterior` (n, k, k) are posterior covariances.
     """
@@ -420,7 +420,7 @@ def pack_sites(precision, location, posterior, target, scale):
 
 @kernel
 def _settle(posterior, target, scale, i):
-    """Write the units of changes of site i, variances, and set the site to zero for predictors without variance."""
+    """Write posterior variances as units of changes of site i; set its entries to zero for predictors of variance 0."""
     k = posterior.shape[0]
     place = k
     for a in range(k):

@@ -63,7 +63,7 @@ _SMALLEST = 1e-300
 
 @kernel
 def rises(old, new, length, gain):
-    """Return whether the rise of a log density from `old` to `new` is large enough for a step of this length."""
+    """Return whether a log density rises enough from `old` to `new` by a step of `length`, with slope `gain`."""
     return new >= old + 1e-4 * length * gain - 1e-14 * abs(old)
 
 
@@ -157,7 +157,7 @@ def small_or_large(factor, gradient, curvature, total, loss):
 
 @inlined_kernel
 def _separate(mu, c, root, centre, slope, work, vectors, values):
-    """Write R to `root`, q̄ to `centre` and k to `slope`, with E[u | z] = ū + kᵀz. Return ū and Var(u | z)."""
+    """Write R to `root`, q̄ to `centre`, and the slope k of E[u | z] = ū + kᵀz to `slope`. Return ū and Var(u | z)."""
     d = mu.shape[0]
     u = 0.0
     total = 0.0

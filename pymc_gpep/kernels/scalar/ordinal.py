@@ -82,7 +82,7 @@ def _log_interval(a, b, width):
 
 @kernel
 def _log_logistic_interval(a, b, width, variance, room):
-    """Compute `_log_interval` for the logistic function averaged over normal variables with means a and b.
+    """Return log(E σ(a − f) − E σ(b − f)), f ~ N(0, `variance`), and derivatives as in `_log_interval`.
 
     As a function of f, σ(a − f) − σ(b − f) has the area a − b, the mean (a + b)/2 and the variance π²/3 + (a − b)²/12.
     If the normal density is much wider, only these three numbers are needed.
@@ -285,7 +285,7 @@ def _log_distribution(x, normal):
 
 @kernel
 def stopping_derivatives(f, y, parameters, normal, out):
-    """Write log p(y_i | f_i) of stopping ratios and its first three derivatives into `out` (4, n); F as above."""
+    """Write log p(y_i | f_i) of stopping ratios and three derivatives into `out` (4, n); F = Φ if `normal`, else σ."""
     last = parameters.shape[0]
     for i in range(len(f)):
         out[:, i] = 0.0 if 0 <= y[i] <= last else math.nan

@@ -52,9 +52,9 @@ def average_log(mean, variance, y, parameters, out):
 
 @kernel
 def bound(mean, variance, y, parameters, out):
-    """Write log Φ(sm) − ½ v, a lower bound since log Φ has a curvature of at most 1, and derivatives into `out` (3, n).
+    """Write the lower bound log Φ(sm) − ½ v of the average log density, and its derivatives, into `out` (3, n).
 
-    This is the bound of Nickisch and Rasmussen (2008), equation 14, with the optimal quadratic function.
+    −(log Φ)″ ≤ 1. This is equation 14 of Nickisch and Rasmussen (2008) with the optimal quadratic function.
     """
     for i in range(len(mean)):
         sign = class_sign(y[i])

@@ -7,7 +7,7 @@ logistic_average: averages of the logistic function, and a mixture of normals fo
 probit: products of normal distribution functions, averaged over a normal variable
 orthant: probabilities that two, three and more jointly normal variables are below bounds
 largest_of_independent: probability that each of several independent normals is the largest
-common_factors: the same for dependent normals, by factors that they share
+common_factors: probability that each of several dependent normals is the largest, by common factors
 softmax_average: softmax averaged over normal latent values
 
 Rules for averages over one normal variable g, with accuracy (digits) and time (microseconds) of one average:
@@ -24,15 +24,15 @@ Powers of σ, binomial counts : `unimodal_average`, LOGISTIC; 15 digits, 6 μs
 Powers of Φ : `unimodal_average`, NORMAL; 15 digits, 23 μs
 Poisson counts and times : `unimodal_average`, RATE; 15 digits, 3 μs
 The same, two derivatives : `unimodal_average.log_rate_normal`; 10 digits, 1.1 μs
-Some event : `unimodal_average`, SOME, 15 digits, 10 μs, and SOME_AND_NONE, 14 digits, 13 μs
-E log of some event : `pymc_gpep.kernels.scalar.log_rate.average_log_some`; 15 digits, 2 μs
+Poisson count above 0 : `unimodal_average`, SOME, 15 digits, 10 μs, and SOME_AND_NONE, 14 digits, 13 μs
+E log of a count above 0 : `pymc_gpep.kernels.scalar.log_rate.average_log_some`; 15 digits, 2 μs
 Any log concave density : `pymc_gpep.likelihoods.averages_over_cells`, one cell; 15 digits, 17 μs
-Its logarithm : the same module; 15 digits, 10 μs
+E log of a log concave density : the same module; 15 digits, 10 μs
 Any other density : the same module, several cells; 14 digits, 26 μs
-Its logarithm, several cells : the same module; 14 digits, 16 μs
+E log of any other density : the same module; 14 digits, 16 μs
 
-Fourth derivatives of a count have about 13 digits, and about ten in cells. Times are per average, for 1,000 with
-variances from 0.01 to 10, on one core. The density of the last four lines is σ in plain NumPy.
+Fourth derivatives for counts have about 13 digits, and by cells about ten. Times are for an average, in a call for
+1,000 averages with variances from 0.01 to 10, on one core. The density of the last four lines is σ in plain NumPy.
 
 Softmax of c dependent latent values: `pymc_gpep.kernels.moments.softmax_quadrature` has a rule in c − 2 dimensions for
 a label, and in c − 1 for votes. A point with two classes takes 2 and 30 μs, with three 80 and 430 μs.

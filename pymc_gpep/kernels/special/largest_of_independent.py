@@ -8,7 +8,7 @@ utility whose distribution function varies on it. The integrand is log-concave, 
 around its mode. Sums are relative to the integrand at the mode, for nearly full precision however small P is.
 `log_largest` computes P with a relative error of about 1e-6, by one trapezoid rule with a wider step.
 
-`largest_of_independent` computes all classes, with errors of 1e-13 of the largest probability. With Φ_j and φ_j the
+`largest_of_independent` computes the p_k of all classes, with errors of 1e-13 of the largest p_k. With Φ_j and φ_j the
 distribution function and density of utility j, p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx. Gauss-Legendre rules cover the
 interval in which the product of the Φ_j rises from 0 to 1. The sum of the p_k is the rule's value of ∫ (∏ Φ_j)′ dx, so
 the distance of the sum from 1 measures the error. Each small probability is integrated separately, relative to the
@@ -248,9 +248,9 @@ _MOST_PIECES = 10_000  # Largest number of pieces; it ends loops if rounding hid
 def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments):
     """Add the terms of node x to the sums; return the log weight without `width`.
 
-    The rows of `moments` (6, c) are weighted sums. For class y they are of x − mode, its square, Σ_j h_j / σ_j minus
-    its value at the mode, its square, and 1. For other classes they are of the hazard minus its value at the mode, its
-    square, and the curvature of log Φ. Rows 4 and 5 of these classes are workspace.
+    The rows of `moments` (6, c) are weighted sums. Let h_j be hazards minus their values at the mode. For class y the
+    sums are of x − mode, its square, Σ_j h_j / σ_j, its square, and 1. For each other class they are of h_j, h_j², and
+    the curvature of log Φ. Rows 4 and 5 of these classes are workspace.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - peak

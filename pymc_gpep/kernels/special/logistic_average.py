@@ -115,7 +115,7 @@ def _tilted_mode(mean, variance):
 
 @kernel
 def _trapezoid(mean, sd):
-    """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and its log maximum.
+    """Return first z, step and number of nodes of the rule for N(f) σ(f), f = mean + sd z, and max log N(f) σ(f).
 
     The range also covers N(f) σ(f)², whose mode is larger by up to sd².
     """
@@ -440,7 +440,7 @@ def _narrow_mean(mean, sd):
 def _wide_mean(mean, sd):
     """Return E σ(−d) and E σ(d), by quadrature of the difference between σ and the unit step on equal panels.
 
-    E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
+    With the density N of d, E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
     """
     difference = 0.0
     for panel in range(_PANELS):

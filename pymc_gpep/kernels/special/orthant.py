@@ -1,11 +1,11 @@
 """Probabilities that two, three and more jointly normal variables are below bounds, and that a utility is the largest.
 
-Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) for x ~ N(0, S). The utility of a class is the largest if
-all d = c − 1 differences between another utility and it are below 0.
+Throughout, the probability is P(x_1 < b_1, ..., x_d < b_d) for x ~ N(0, S). The utility v_k of class k is the largest
+if all d = c − 1 differences v_j − v_k are below 0.
 
 For two variables Owen's T function gives a closed form, a difference of larger terms. Its absolute error is 1e-16, so
-small probabilities lose all digits. Then `bivariate` integrates positive terms. Let h and
-k be the bounds in units of the standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of
+small probabilities lose all digits. Then `bivariate` integrates positive terms. Let h and k be the bounds in units of
+the standard deviations, ρ the correlation, and r = √(1 − ρ²). The probability is the integral over s > 0 of
 φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this integrand is concave with a curvature of 1 or more.
 Gauss-Legendre rules integrate it on pieces that are narrower than its variation.
 
@@ -241,7 +241,7 @@ def _small_piece(left, right, b, lower, s22, s23, s33):
 def small_trivariate(b, lower, stack):
     """Return P(x < b) for S = L Lᵀ, L = `lower` and x = L z, by quadrature over z₁.
 
-    Pieces end where the mean of the second or third variable given z₁ reaches its bound: the integrand may be steep.
+    Pieces end where the mean of x₂ or x₃ given z₁ equals its bound, since the integrand may be steep there.
     """
     s22 = lower[1, 1] ** 2
     s23 = lower[1, 1] * lower[2, 1]
@@ -294,7 +294,7 @@ _TABULATED = 5.0  # Range in which Φ is read from a table; beyond it, tails nee
 
 @kernel
 def _order_and_factor(s, b, expected):
-    """Write the Cholesky factor of `s` into its lower triangle; reorder variables and `b`. Return whether it exists.
+    """Reorder `s` and `b`; write the Cholesky factor into the lower triangle of `s`. Return False without a factor.
 
     The next variable is the least likely to be within its bound, given the expected values of the variables before it
     (Gibson, Glasbey and Elston 1994).

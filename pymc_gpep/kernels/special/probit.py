@@ -1,14 +1,14 @@
 """Integrals of normal distribution functions over a normal variable: products of Φ, and E log Φ.
 
-The product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx. Its factors belong to the classes other than `y`. `slopes` and `offsets`
-(c,) are a and d; their entry y is not read. The multinomial probit likelihood of one point is such an integral, and so
-is its average over independent latent values.
+The average product is ∫ φ(x) ∏_j Φ(a_j x + d_j) dx, with a factor for each class j other than `y`. `slopes` and
+`offsets` (c,) are a and d; their entry y is not read. The multinomial probit likelihood of one point is such an
+integral, and so is its average over independent latent values.
 
-The trapezoid rule integrates it. On the line x + iη the integrand is at most exp(κ η² / 2) times its value at x, κ = 1
-+ Σ a_j². The reason is |φ(t + iη)| = exp(η²/2) φ(t), so |Φ(t + iη)| is at most exp(η²/2) Φ(t). With the step h, the
-relative error is then at most 2 exp(κ η²/2 − 2πη/h) (Trefethen and Weideman 2014, theorem 5.1). The best η gives
-2 exp(−2π²/(κ h²)). So the step follows from the required number of digits, for any d_j. The integrand is log-concave
-with a curvature between 1 and κ, so nodes are needed only around its mode.
+The integral is computed by the trapezoid rule. On the line x + iη the integrand is at most exp(κ η² / 2) times its
+value at x, κ = 1 + Σ a_j². For |φ(t + iη)| = exp(η²/2) φ(t), so |Φ(t + iη)| is at most exp(η²/2) Φ(t). With the step h,
+the relative error is then at most 2 exp(κ η²/2 − 2πη/h) (Trefethen and Weideman 2014, theorem 5.1). The best η gives 2
+exp(−2π²/(κ h²)). So the step follows from the required number of digits, for any d_j. The integrand is log-concave with
+a curvature between 1 and κ, so nodes are needed only around its mode.
 
 In E log Φ (`log_probit_normal`), −log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the
 right. If the normal density is narrow, or its mean is far from 0, the product is nearly a normal density. The

@@ -165,8 +165,8 @@ def _rates(t, mode, rate):
 def _exponent(kind, a, b, mode, at_mode, t, v):
     """Return the log integrand relative to the mode.
 
-    `at_mode` is ℓ, ℓ′ at the mode g₀. For LOGISTIC, p = min(σ(g₀), σ(−g₀)) and s = ±1, p = σ(s g₀), follow; for RATE
-    the rate.
+    `at_mode` has ℓ and ℓ′ at the mode g₀. For LOGISTIC, p = min(σ(g₀), σ(−g₀)) follows, and s = ±1 with p = σ(s g₀).
+    For RATE, the rate exp(g₀) follows.
     """
     if kind == RATE:
         return -_rates(t, mode, at_mode[2])[1] - 0.5 * t * t / v
@@ -374,7 +374,7 @@ def _powers(mode, count, room):
 def _none_of_wide(mean, v):
     """Return log E exp(−eᵍ), g ~ N(m, v), for large v as log(1 − E Φ((m − h)/√v)), and its derivatives in m."""
     scale = 1.0 / math.sqrt(v)
-    some = first = second = third = fourth = 0.0  # Probability of some event, and its derivatives.
+    some = first = second = third = fourth = 0.0  # Probability of a count above 0, and its derivatives.
     for k in range(len(_NODES)):
         x = scale * (mean - _NODES[k])
         density = _WEIGHTS[k] * scale * _INV_SQRT_2PI * math.exp(-0.5 * x * x)
@@ -383,7 +383,7 @@ def _none_of_wide(mean, v):
         second -= density * x * scale
         third += density * (x * x - 1.0) * scale**2
         fourth -= density * x * (x * x - 3.0) * scale**3
-    none = some - 1.0  # Minus the probability of no event; ratios are derivatives of its log.
+    none = some - 1.0  # Minus the probability of the count 0; ratios are derivatives of the log probability.
     a, b, c, d = first / none, second / none, third / none, fourth / none
     return (
         math.log1p(-some),
