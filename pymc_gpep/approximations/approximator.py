@@ -303,7 +303,7 @@ class Approximator(ABC):
 
 # Factor on the tolerance of solves that only rank hyperparameters far from a maximum, with the first scheme only.
 _RANKS = 1e4
-# Largest fall of a combined log √α below all combined values. A value above all of them may be an invalid site.
+# Largest distance of a predicted log √α below all combined values. It is never above them: the site could be invalid.
 _FAR = 1.0
 
 
@@ -355,7 +355,7 @@ class AcceleratedEP(Approximator):
 
 
 def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
-    """Combine scalar sites of neighbours: average log α of precisions, and β / √α of locations.
+    """Combine scalar sites of similar problems: average log α of precisions α, and β / √α of locations β.
 
     As functions of the hyperparameters, α and β vary by orders of magnitude, nearly in proportion.
     """

@@ -135,7 +135,7 @@ def approximator(
     others : collection of str
         Names of the other options of the caller, for a suggestion.
     singular : bool
-        Whether the prior belongs to a sum, for the message about an unsuitable method.
+        Whether the prior is of a sum of effects and processes, for the message about an unsuitable method.
 
     Raises
     ------

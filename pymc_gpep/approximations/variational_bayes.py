@@ -51,7 +51,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
-# Relative residual of the solution of a linear system; near the optimum it is the root of the gradient.
+# Largest relative residual of the solution of a linear system; near the optimum it is √(max |r|).
 _REDUCTION = 0.1
 _HALVINGS = 30
 _SUFFICIENT = 1e-4  # Smallest accepted rise of the bound, relative to the rise predicted by the slope.

@@ -73,7 +73,7 @@ def _shared_out(c: int) -> int:
     If all classes were divided, one fit would take nearly half the time of one thread, but two simultaneous fits would
     take twice as long. With this number, one fit is as fast as with two threads of BLAS, and two simultaneous fits take
     1.5 times as long. In units of n³ operations, a class takes 1 for its factorisation and inverse, and 1 for its
-    moments; P takes a third.
+    moments. The factorisation of P (`factorise`) takes a third.
     """
     alone = 2 * c + 1 / 3
     return max(

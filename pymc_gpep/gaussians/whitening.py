@@ -272,7 +272,7 @@ class CoupledWhitening(SiteWhitening):
 class IndependentWhitening(SiteWhitening):
     """The map by Matheron's rule, for separate sites of each latent function.
 
-    Let z = (w, e) (2c, n), where w defines a draw of the prior, and e is noise of the sites. With D_k = diag(π_k),
+    Let z = (w, e) (2c, n): w defines a draw of the prior, e is site noise. With D_k = diag(π_k) and the mean f̂,
 
         f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
 
@@ -316,7 +316,7 @@ class IndependentWhitening(SiteWhitening):
 
 
 class NormalsWhitening(SiteWhitening):
-    """The map x = x̂ + L⁻ᵀ z, L Lᵀ = I + JᵀΠJ, for standard normals x of f = m + J x."""
+    """The map x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, if f = m + J x. The posterior mean of x is x̂."""
 
     prior: NormalsPrior
 

@@ -358,7 +358,7 @@ class GroupedLikelihood(CombinedLikelihood):
             out[1 + members.slots * (2 + self.count) + 1, :, members.columns] = -(members.weights * values[1:]).T
 
     def _one_average_slopes(self, kind: str, *given: Array) -> None:
-        """Write slopes of averages for groups with a single factor, or of averages of sums."""
+        """Write slopes of h for groups with a single factor, or slopes of g (a sum over factors) for any groups."""
         mean, variance, _, parameters, out = given
         members = self._members(parameters)
         moments = mean[members.columns], variance[members.columns]

@@ -258,7 +258,7 @@ class TiltedRows:
             out[:, rows] = np.einsum("pmde,mde->pm", np.where(each > 0.0, slopes, 0.0), each)
 
     def _normal_nodes(self, nodes: _Nodes, at: Array, root: Array) -> tuple[Array, int]:
-        """Return latent values (k, m d e) of an inner rule of degree 3, exact for quadratic derivatives, and e."""
+        """Return latent values (k, m d e) of an inner rule of degree 3 with e nodes, and e."""
         q = self._k - self.split.outer
         half = np.sqrt(q) * np.linalg.cholesky(nodes.cov).swapaxes(2, 3)
         moved = np.concatenate([half, -half], axis=2)

@@ -97,7 +97,7 @@ class InducingWhitening(NamedTuple):
         return Features(w, rest, block.mean)
 
     def pull_back(self, features: Features, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Block, Array]:
-        """Return derivatives in the moments of a block, from derivatives in w, s and m, and W̄ Wᵀ (q, M, M).
+        """Return derivatives in the moments of a block and W̄ Wᵀ (q, M, M), given derivatives in w, s and m.
 
         W̄ is the derivative in w. The argument of `pull_factor` is the sum of W̄ Wᵀ over blocks.
         """

@@ -96,7 +96,7 @@ class FunctionPosterior(ABC):
         """Return the derivative of the log normaliser at fixed sites, in the array of the prior.
 
         The derivative in K is ½ (bbᵀ − M) with M = (π⁻¹ + K)⁻¹. If the mean moves by `moved`, u, the term ½ (ubᵀ + buᵀ)
-        is added. `of_variance` (n,) is another derivative in the diagonal of K.
+        is added. `of_variance` (n,) is added to the derivative in the diagonal of K.
         """
 
     def locate(self, location: Array) -> None:
@@ -159,7 +159,7 @@ def check_finite(arrays: Mapping[str, Array]) -> None:
 
 
 class Prior(ABC):
-    """Gaussian prior of sampled variables x: c latent functions at n points, or their standard normals.
+    """Gaussian prior of sampled variables x: c latent functions at n points, or standard normals that determine them.
 
     Attributes
     ----------

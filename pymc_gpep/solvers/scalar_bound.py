@@ -150,7 +150,7 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     wide = v / posterior.kept
     apart = _DIFFERENCE * v
     _, across, along = (look.at(m, posterior.variance + apart) - g) / apart  # ∂²g/∂m∂v and ∂²g/∂v²
-    # Residuals of the equations for m and 1/v, and their matrix.
+    # Residuals of the equations for m and 1/v, and the residuals' derivatives in m and v.
     miss_m, miss_v = wide * (b - g[1]), w - fresh
     mm, mv, vm, vv = 1.0 + wide * fresh, -wide * across, 2.0 * across, 2.0 * along - 1.0 / v**2
     determinant = mm * vv - mv * vm

@@ -88,7 +88,7 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
     def of(
         cls, covariance: str, where: str = "", like: "NotPositiveDefiniteError | None" = None
     ) -> "NotPositiveDefiniteError":
-        """Return the error for the covariance of this name. Its text includes `where` and the numbers of `like`."""
+        """Return the error for a covariance with this name. The text includes `where` and the numbers of `like`."""
         least, jitter = (np.nan, np.nan) if like is None else (like.least, like.jitter)
         found = f" (smallest eigenvalue {least:.2g})" if np.isfinite(least) else ""
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."

@@ -91,7 +91,7 @@ class FactorPattern:
         return self.size + len(self.rows)
 
     def slots(self, first: Indices, second: Indices) -> Indices:
-        """Return the slots of entries of P; the last slot for entries outside the pattern of L."""
+        """Return the slots of entries of P: positions among entries of L, or the last slot outside its pattern."""
         found = np.empty(np.shape(first), np.int64)
         places = [np.ascontiguousarray(self._place[each].ravel()) for each in (first, second)]
         find_slots(self.starts, self.rows, *places, found.reshape(-1))

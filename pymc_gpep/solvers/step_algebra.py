@@ -275,7 +275,7 @@ class _StationaryMoments:
         self.covariances = [each.covariance for each in self._each]
 
     def _products_of(self, z: Array, inputs: int, scales: Array) -> tuple["_Products", float]:
-        """Return the products of an earlier group with proportional scales, or new products; and the ratio to them."""
+        """Return products of an earlier group with proportional scales, or new products, and the ratio to them."""
         for known in self._products:
             if known.inputs == inputs and (ratio := known.ratio(scales)):
                 return known, ratio
