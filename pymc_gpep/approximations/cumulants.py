@@ -140,7 +140,7 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
 
 
 _LOG2_POINTS = 9  # log2 of the number of points, without mirror images.
-_WIDER = 1.5  # s². Cavity variances can be three times the posterior variances.
+_WIDER = 1.5  # Variance s² of points: cavity variances can be three times the posterior variances.
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
 DISTANCES = 61  # Number of distances of t from its mean at which rows are averaged given t.
@@ -222,7 +222,7 @@ def _points(c: int) -> Array:
 
 
 def second_order(weights: Array, cov: Array) -> Array:
-    """Return the matrix M (nc, nc) of the term of second order kᵀMk, with zero blocks on the diagonal.
+    """Return M (nc, nc) of the second-order correction kᵀMk of Var t, k = Cov(f, t), with zero diagonal blocks.
 
     Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over repeated indices.
 

@@ -96,7 +96,7 @@ class Pairs(ScalarSites):
 
     name: ClassVar[str] = "pairwise"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # Derivatives in parameters are omitted.
+    follows_parameters: ClassVar[bool] = True  # The factors do not contain the label noise.
     exact: ClassVar[bool] = False
 
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:

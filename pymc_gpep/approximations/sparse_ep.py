@@ -94,7 +94,7 @@ class SparseSolution:
 
 
 class SitesOfRows(NamedTuple):
-    """Sites of all rows, with the objects that a solver needs."""
+    """Sites of all rows, with their sweeps, features and likelihood, for a solver."""
 
     points: PointSites
     sweeps: SiteSweeps[Any, Any]

@@ -62,7 +62,7 @@ type Matrices = NDArray[np.float64] | NDArray[np.float32]
 _FEWEST_POINTS = 200  # Smallest number of points at which saving a triangular solve is worth the lost digits.
 _DIGITS = 1e-9  # Largest relative rounding error of a difference between classes.
 _LONG = 2000  # Number of points up to which some work stays on one thread.
-# As few functions are divided among threads as give this speed-up on two threads, by counts of operations.
+# Speed-up on two threads, by counts of operations. The fewest functions that give it are divided among threads.
 _GAIN = 1.6
 
 

@@ -119,12 +119,12 @@ class PrecisionStructure:
 
     @cached_property
     def prior_slots(self) -> tuple[Indices, Indices]:
-        """Slots of the entries of Q, and of the pairs of points, in the pattern of the prior."""
+        """Slots in the pattern of the prior: of the entries of Q, and of the pairs of positions of each point."""
         return self.prior.slots(self.first, self.second), self.prior.slots(*self._pairs)
 
     @cached_property
     def posterior_slots(self) -> tuple[Indices, Indices]:
-        """Slots of the entries of Q, and of the pairs of points, in the pattern of the posterior."""
+        """Slots in the pattern of the posterior: of the entries of Q, and of the pairs of positions of each point."""
         return self.posterior.slots(self.first, self.second), self.posterior.slots(*self._pairs)
 
     @cached_property

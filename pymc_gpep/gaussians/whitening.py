@@ -98,7 +98,7 @@ class NormalsPrior(Prior):
         return total
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the array of a solver, and the form of prior made from it: rows, if they are accepted and smaller.
+        """Return the array and the form of the prior for a solver: rows if they are accepted and smaller.
 
         Parameters
         ----------
@@ -430,7 +430,7 @@ class GivenUtilities(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, v: Array) -> Array:
-        """Return a draw given utilities v (c, n). A shift common to the utilities of a point may be included."""
+        """Return a draw given utilities v (c, n), to which a common shift of the utilities of a point may be added."""
 
 
 def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:

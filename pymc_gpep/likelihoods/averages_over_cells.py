@@ -189,7 +189,7 @@ def _modes_of_density(points: DensityPoints, places: Array) -> tuple[Array, Arra
 
 
 def _width(function: Callable[[Array], Array], mode: Array, longest: Array) -> Array:
-    """Return the distance (n,) at which the logarithm is about 1 below its mode, on the steeper side."""
+    """Return the distance (n,) from the mode at which the function is about 1 below its maximum, on the steep side."""
     top, _, curvature = function(mode)
     with np.errstate(divide="ignore"):
         begin = np.clip(1.0 / np.sqrt(np.maximum(-curvature, 0.0)), 1e-9 * longest, longest)
@@ -521,7 +521,7 @@ def _plain_weights(rule: CellRule, count: int) -> tuple[Array, Array]:
 
 
 def _average_log(rule: CellRule, count: int) -> Array:
-    """Return g and its derivatives in mean and variance, the latter as Cov(ℓ′, f)/2v, which is valid with kinks."""
+    """Return g, and its derivatives in mean and variance. The derivative Cov(ℓ′, f)/2v in v is valid with kinks."""
     deviation, weights = _plain_weights(rule, count)
     value, slope, _ = rule.points.log_density(deviation)
     value = np.where(weights > 0.0, value, 0.0)

@@ -268,7 +268,7 @@ def _slopes_of_overdispersed(y: NDArray[Any], parameters: Array) -> StandardForm
 class NegativeBinomialLikelihood(StandardLikelihood):
     """p(y | f) = Γ(y + α) / (Γ(α) y!) σ(g)ʸ σ(−g)^α, g = f + o: the mean is α exp(f + o).
 
-    Parameters are o, the logarithm of the exposure divided by α, and the dispersion α. The limit α → ∞ is Poisson.
+    Parameters are o = log(exposure / α), and the dispersion α. The limit α → ∞ is Poisson.
     """
 
     name: ClassVar[str] = "negative_binomial"

@@ -247,7 +247,7 @@ class GroupedLikelihood(CombinedLikelihood):
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
     def _table(self, parameters: Array) -> tuple[_Members, NDArray[np.intp], Array]:
-        """Return factors, and indices and weights for each group (slots, g); absent factors have weight 0."""
+        """Return all factors, and indices and weights (slots, g) by group. Weights of absent factors are 0."""
         members, n = self._members(parameters), parameters.shape[1]
         slots = int(members.slots.max()) + 1
         table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))

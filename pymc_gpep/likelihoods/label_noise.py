@@ -132,8 +132,8 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 _NARROW = 1e-5
 """Smallest noise of the probit for a step, relative to the largest standard deviation of latent values."""
-_CLOSE = 1e-8  # Smallest noise, relative to the largest difference of means of latent values.
-_NONE = 1e-150  # Smallest absolute noise.
+_CLOSE = 1e-8  # Smallest noise added to latent values, relative to the largest difference of their means.
+_NONE = 1e-150  # Smallest standard deviation of the noise added to latent values.
 
 
 @dataclass(frozen=True)

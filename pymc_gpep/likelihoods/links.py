@@ -98,7 +98,7 @@ def _arguments(value: TensorVariable) -> Iterator[TensorVariable]:
 
 
 def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
-    """Yield sets of variables that determine `value`. Each replaces a variable of the previous set by its inputs."""
+    """Yield sets of variables that determine `value`. A set replaces a variable of the previous set by its inputs."""
     nodes = list(toposort([value]))
     numbers: set[Variable] = set()
     for node in nodes:
@@ -163,7 +163,7 @@ def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Readin
 
 
 def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading | None:
-    """Read a probability n / (n + rate) = σ(−f − offset) of a count with log rate f + offset + log n.
+    """Read f and the offset from p = n / (n + rate) = σ(−f − offset), for counts with log rate f + offset + log n.
 
     Arguments and results are as for `read_log_rate`.
     """
@@ -387,7 +387,7 @@ def has_cutpoints(p: TensorVariable, latents: Collection[Variable]) -> bool:
 
 
 def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """Yield subtracted pairs: functions of latent values (a column), and possible cutpoints (rows).
+    """Yield both terms of subtractions: functions of latent values (a column), and possible cutpoints (rows).
 
     Cutpoints may depend on Gaussian variables, which then are not integrated out.
     """

@@ -115,7 +115,7 @@ class NoisyDifferenceFactors(NamedTuple):
 
 
 class MixedDifferenceFactors(NamedTuple):
-    """Mixture of a constant and a product like `DifferenceFactors`, or of steps, for inner EP."""
+    """Mixture of a constant and a product of factors as in `DifferenceFactors`, or of steps, for inner EP."""
 
     update: Kernel
     """Computes new sites of any sign, see `pymc_gpep.kernels.methods.label_noise.nested_label_noise_update`."""

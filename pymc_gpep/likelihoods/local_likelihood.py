@@ -214,7 +214,7 @@ class LocalLikelihood(ABC):
         """Built-in local computations, then computations that are registered for the name of the likelihood."""
         yield from self.bound
         yield from self.local
-        # A wrapper has the name of the wrapped likelihood, but other arrays. Its `name` is a property of the class.
+        # A wrapper has other arrays, so it must not match: the `name` of its class is a property, not a text.
         yield from (added.local for added in COMPUTATIONS if added.likelihood == type(self).name)
 
     def offers(self, kind: type) -> bool:

@@ -177,7 +177,7 @@ _COMPONENTS = 20
 _NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the components.
 # Range of the components' means, and exponent that makes small means denser.
 _FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8
-_ERROR = 1.2e-5  # Error of probabilities.
+_ERROR = 1.2e-5  # Error of class probabilities by the mixture.
 
 
 @lru_cache(maxsize=1)

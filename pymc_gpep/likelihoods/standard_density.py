@@ -166,7 +166,7 @@ def standard_computations(
             out[0] += constant
 
     def averaged(kernel: Kernel, rows: int) -> Kernel:
-        """Return a kernel of an average over f, from a kernel of the standard density with `rows` rows."""
+        """Return a kernel that writes `rows` rows of an average over f, from such a kernel of the standard density."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):

@@ -44,7 +44,7 @@ _AT_A_TIME = 16_384  # Number of nodes in a batch of log densities.
 _PASSES = 12  # Largest number of times that the nodes of a row are placed.
 _MOVED, _STRETCHED = 0.3, 1.5  # Relative changes of mean and of standard deviation above which nodes are moved.
 _SAME = 1e-7  # Largest difference of log averages and of moments for which a larger rule is not needed.
-# Smallest number of predictors for a choice of the inner predictor by trial; number of rows of a trial.
+# Smallest number of predictors at which trials choose the inner predictor, and number of rows in a trial.
 _FEWEST_CHOSEN, _LOOKED_AT = 3, 24
 _STEPS, _HALVINGS, _STILL = 50, 30, 1e-6
 # Smallest precision at a mode, in units of the cavity's precision.

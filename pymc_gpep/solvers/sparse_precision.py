@@ -104,7 +104,7 @@ class FactorPattern:
 
 
 def pairs_of_rows(cells: Indices) -> tuple[Indices, Indices]:
-    """Return both cells (n, k(k + 1)/2) of the pairs of entries (n, k) of each row, in the order of the kernels."""
+    """Return both columns (n, k(k + 1)/2) of the pairs of entries of each row, given columns (n, k) of its entries."""
     own, other = np.tril_indices(cells.shape[1])
     return cells[:, own], cells[:, other]
 
@@ -139,7 +139,7 @@ def _orders(there: csc_array) -> list[Indices]:
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
-    """Return where each row's columns start, and the earlier columns with entries of P, for rows in an order."""
+    """Return for each row of P, in an order, the earlier columns with entries: starts of rows, and columns."""
     place = np.argsort(order)
     entries = there.tocoo()
     row, column = place[entries.row], place[entries.col]

@@ -202,7 +202,7 @@ def square_triangular(a):
 
 @kernel
 def inverse_from_cholesky(a):
-    """Replace a Cholesky factor in the lower triangle of `a` by the lower triangle of the inverse."""
+    """Replace the Cholesky factor of A in the lower triangle of `a` by the lower triangle of A⁻¹."""
     ok = invert_triangular(a)
     if ok:
         square_triangular(a)

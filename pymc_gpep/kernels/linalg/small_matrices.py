@@ -52,7 +52,7 @@ def solve_with_factor(lower, size, x):
 
 @kernel
 def solve_square(a, b):
-    """Overwrite `b` (d, m) with A⁻¹ b and `a` (d, d) with its elimination; return the determinant of A."""
+    """Overwrite `b` (d, m) with A⁻¹ b by Gaussian elimination, which overwrites A in `a` (d, d). Return det A."""
     d = a.shape[0]
     determinant = 1.0
     for j in range(d):

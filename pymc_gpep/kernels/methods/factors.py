@@ -54,7 +54,7 @@ FLAT = 15.0
 FINE = math.log(1e-12)
 """`log_error` for integrals of EP and bounds that iterate to convergence."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
-_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # Rule for functions without the Gaussian weight.
+_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # Nodes and log weights of ∫ · dx.
 _AT, _SHARES = np.polynomial.hermite_e.hermegauss(64)
 _SHARES /= _SHARES.sum()
 

@@ -80,7 +80,7 @@ def noisy_step_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
 
 _SWEEPS, _TOLERANCE = 200, 1e-11  # Sweeps and tolerance of inner EP.
 _NOTHING = 40.0  # Ẑ₀ is negligible if log Ẑ₀ is below log(ε / c) by more than this number.
-_NARROW = 1e-5  # Noise of the probit for a step, relative to the largest standard deviation of differences.
+_NARROW = 1e-5  # Noise of a probit that replaces a step, relative to the largest standard deviation of differences.
 
 
 @kernel

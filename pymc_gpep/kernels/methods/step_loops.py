@@ -106,7 +106,7 @@ def variances(w, covariances, found):
 
 @kernel
 def feature_slopes(w, covariances, of_variance, of_rest, inducing, slopes):
-    """Add the terms of wᵀ Σ_k w and of residual variances s to derivatives in w (B, M), from their derivatives (B, c).
+    """Add derivatives in w (B, M) to `slopes`, given derivatives (B, c) in wᵀ Σ_k w and in residual variances s.
 
     The first `inducing` features belong to the process; s depends only on their squares.
     """

@@ -13,7 +13,7 @@ from pymc_gpep.kernels.compile import kernel
 
 
 def packed_size(c):
-    """Return D for c classes."""
+    """Return the number D of entries of a packed site, for c classes."""
     return c * (c - 1) // 2
 
 

@@ -113,7 +113,7 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
     middles, widths : array (n,)
         Means and standard deviations of the mixtures; NaN for a mean that does not exist.
     ladders : tuple of array
-        Three arrays of offsets (widths): from the narrowest component if the mean exists; if not; from the mean.
+        Three arrays of offsets in widths: two from the narrowest component, with and without a mean; one from the mean.
     """
     count = len(weights)
     w, m, s = np.empty(count), np.empty(count), np.empty(count)
@@ -174,7 +174,7 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
 
 @kernel
 def _below(at, places, below, w, m, s, size):
-    """Return the distribution function at a place, and store it. The second of two equal places includes their step."""
+    """Return the distribution function at a place, and store it. A place equal to the previous place is past a step."""
     if math.isnan(below[at]):
         past = at > 0 and places[at - 1] == places[at]
         below[at] = _distribution(places[at], past, w, m, s, size)

@@ -112,9 +112,9 @@ def probit_derivatives(f, y, parameters, out):
 
 @kernel
 def probit_parameter_derivatives(f, y, parameters, out):
-    """Write to `out` (K − 1, 3, n) derivatives in each cutpoint of log p and of its first two derivatives in f, F = Φ.
+    """Write slopes of log p, ∂ log p/∂f and ∂² log p/∂f² in each cutpoint into `out` (K − 1, 3, n), for F = Φ.
 
-    The derivatives of log p are φ(a)/p and −φ(b)/p.
+    The slopes of log p are φ(a)/p and −φ(b)/p.
     """
     out[:] = 0.0
     for i in range(len(f)):
@@ -166,7 +166,7 @@ def probit_average_slopes(mean, variance, y, parameters, out):
 
 @kernel
 def _logistic_terms(bound):
-    """Return log σ, σ(−x), q = σ(x) σ(−x) and q′ at x."""
+    """Return log σ(x), σ(−x), q(x) = σ(x) σ(−x) and q′(x) at x = `bound`."""
     log_p, p, other = log_logistic(bound)
     return log_p, other, p * other, p * other * (other - p)
 
@@ -300,7 +300,7 @@ def stopping_derivatives(f, y, parameters, normal, out):
 
 @kernel
 def stopping_parameter_derivatives(f, y, parameters, normal, out):
-    """Write to `out` (K − 1, 3, n) derivatives in each cutpoint of log p and of its first two derivatives in f."""
+    """Write slopes of log p, ∂ log p/∂f and ∂² log p/∂f² in each cutpoint into `out` (K − 1, 3, n)."""
     last = parameters.shape[0]
     for i in range(len(f)):
         out[:, :, i] = 0.0 if 0 <= y[i] <= last else math.nan

@@ -40,7 +40,7 @@ def _centre(a):
 
 @kernel
 def _inverse(a, lower, inverse):
-    """Invert a positive definite matrix by its Cholesky factor; return False if it has no factor."""
+    """Invert a symmetric matrix by its Cholesky factor; return False if the matrix is not positive definite."""
     c = a.shape[0]
     for i in range(c):
         for j in range(i + 1):

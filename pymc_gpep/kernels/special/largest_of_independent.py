@@ -44,7 +44,7 @@ ROOM = 4 * (MOST_NODES + 16)
 """Size of a table."""
 _ROOM = np.uint64(ROOM)
 _LOWEST = math.log(_NOTHING)
-_REACH = 8.9  # Range of `cdf_and_density`.
+_REACH = 8.9  # Largest absolute argument of `cdf_and_density`.
 _HALVINGS = 6  # Number of halvings of an argument before the series of exp.
 
 

@@ -305,8 +305,8 @@ def average_log_logistic(mean, variance, room):
 MIXTURE_ERROR = 1.5e-10
 """Largest difference between the logistic function and the mixture."""
 
-# Σ w Φ(s x) ≈ 1 / (1 + e⁻ˣ) in the sense of Monahan and Stefanski (1992), who have up to eight terms; fitted by least
-# squares with weights raised where the difference was largest.
+# Mixture Σ w Φ(s x) ≈ σ(x), as by Monahan and Stefanski (1992), who use up to eight terms. It is fitted by weighted
+# least squares, with larger weights where the difference was largest.
 _SCALES = np.array(
     [
         0.2168654102192859,

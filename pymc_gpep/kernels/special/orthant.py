@@ -109,7 +109,7 @@ def _mode(h, offset, rate):
 
 @kernel
 def _end(mode, top, furthest, h, offset, rate):
-    """Return the s from `mode` to `furthest` beyond which the integrand is negligible, at most `furthest`."""
+    """Return the s between `mode` and `furthest` beyond which the integrand is negligible; else `furthest`."""
     inside, outside = mode, furthest
     for _ in range(_HALVINGS):
         middle = 0.5 * (inside + outside)

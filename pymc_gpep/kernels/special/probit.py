@@ -28,7 +28,7 @@ from pymc_gpep.kernels.special.unimodal_average import FURTHEST, WIDEST, sinh_ru
 _LOG_ERROR = math.log(1e-15)
 LOWEST_LOG_WEIGHT = -40.0
 """Log weight of a node, relative to the mode, below which the node is omitted."""
-_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # Distance of negligible weights.
+_FURTHEST_NODE = math.sqrt(-2.0 * LOWEST_LOG_WEIGHT)  # Distance from the mode at which weights become negligible.
 _MAX_NEWTON_STEPS = 100
 
 
