@@ -50,8 +50,8 @@ class TiltedFactors(NamedTuple):
     def two_loops(self) -> Array:
         """Contribution of each factor s to the second-order correction of the evidence, Σ_t κ₃(s) κ₃(t) ρ_st³ / 12.
 
-        The shape is (N,). The sum over s is the missing term of EP's evidence (Opper, Paquet and Winther 2013, section
-        3).
+        The shape is (N,), and ρ are the correlations `lines`. The sum over s is the missing term of EP's evidence
+        (Opper, Paquet and Winther 2013, section 3).
         """
         return self.third * self.by_cubes(self.third) / 12.0
 
@@ -224,7 +224,7 @@ def _points(c: int) -> Array:
 def second_order(weights: Array, cov: Array) -> Array:
     """Return M (nc, nc) of the second-order correction kᵀMk of Var t, k = Cov(f, t), with zero diagonal blocks.
 
-    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g), summed over repeated indices.
+    Its blocks are ½ A_i(·, b, e) C_ij(b, f) C_ij(e, g) A_j(·, f, g) with C = `cov`, summed over repeated indices.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ class Factors(NamedTuple):
         return np.concatenate([self.constant[None], own.reshape(s * (2 + count), g)])
 
     def together(self, count: int) -> TensorVariable:
-        """Return parameters (1 + s(2 + p), g) of groups: c, then weight, observation and p parameters of factors."""
+        """Return parameters (1 + s(2 + p), g) of groups: c, then weight, observation and p parameters of s factors."""
         table, weights = self.table()
         y, parameters = (pt.as_tensor_variable(each).astype("float64") for each in (self.y, self.parameters))
         own = [pt.constant(weights)[:, None], y[table][:, None], parameters[:, table].transpose(1, 0, 2)]

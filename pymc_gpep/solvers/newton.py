@@ -186,7 +186,7 @@ class CavityAscent:
 def _bend(h: Array, step: Array) -> Array:
     """Return the approximate relative change of h″ and h‴ over a step (n,); NaN without an estimate.
 
-    In a nearly quadratic tail of h, only the ratio of its small derivatives shows the distance to the end of the tail.
+    In a nearly quadratic tail of h, h‴ and h⁗ are nearly 0; only their ratio shows how far the tail extends.
     """
     return np.asarray(np.abs(step) * np.maximum(np.abs(h[3] / h[2]), np.abs(h[4] / h[3])))
 
@@ -342,7 +342,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
 
     The residual is the largest entry of Newton's step in f and, where the coordinates are weights, of the gradient r
     relative to its stiffness. The iteration accepts a residual at the level of rounding, unless the evidence would be
-    inaccurate. The function returns log q(y) and status. At the end `ascent` is at `x`.
+    inaccurate. The function returns log evidence and status. At the end `ascent` is at `x`.
     """
     step, image = np.empty_like(x), np.empty_like(problem.mean)
     begin(problem, x, ascent, image)

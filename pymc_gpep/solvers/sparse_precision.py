@@ -168,10 +168,10 @@ def _best_order(there: csc_array) -> tuple[Indices, Indices]:
 
 
 def _in_runs(there: csc_array, order: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Return an order in which runs of columns with equal rows are adjacent, with as many entries of L.
+    """Return an order in which columns of L with equal rows are adjacent. The number of entries of L does not change.
 
-    It is a postorder of the elimination tree. The child with the most rows is the last before its parent. The full
-    columns at the end stay at the end.
+    The order is a postorder of the elimination tree. The child with the most rows is the last before its parent. The
+    full columns at the end stay at the end.
     """
     q = len(order)
     full = np.flatnonzero(counts != np.arange(q - 1, -1, -1))

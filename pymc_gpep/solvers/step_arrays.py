@@ -124,7 +124,7 @@ class StepArrays:
         return StepGaussians(mean, covariance, half_log_dets, kept)
 
     def means(self, roots: Any, location: Array, share: Array) -> Array:
-        """Return means μ = β Rᵀ R h (c, M) for another h."""
+        """Return means μ = β Rᵀ R h (c, M) from `roots` R, for h = `location`."""
         return np.array([
             part * dtrmv(root, dtrmv(root, h, trans=1)) for root, part, h in zip(roots, share, location, strict=True)
         ])  # fmt: skip

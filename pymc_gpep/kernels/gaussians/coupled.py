@@ -167,7 +167,7 @@ def add_gradient(inverse, p, pi, b, work, out):
 
 @kernel
 def mirror(matrix):
-    """Copy the lower triangle of `matrix` (n, n) into the upper one."""
+    """Copy the lower triangle of `matrix` (n, n) into the upper triangle."""
     n = matrix.shape[0]
     for top in range(0, n, _TILE):
         for left in range(0, top + 1, _TILE):

@@ -194,9 +194,9 @@ def log_probability_third(f, y, cov, third):
 
 @kernel
 def bound_terms(y, f, b, prior_mean, r, w):
-    """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), and write r and W for its ascent.
+    """Return the bound of variational Bayes, Σ log p(y | f) − ½ bᵀ(f − m), m = `prior_mean`, without a constant.
 
-    r = ∂ log p / ∂f − b is written into `r` (c, n), and W = −∇∇ log p into `w` (n, c, c).
+    Its gradient r = ∂ log p / ∂f − b is written into `r` (c, n), and W = −∇∇ log p into `w` (n, c, c).
     """
     c, n = f.shape
     point = np.empty(c)

@@ -61,7 +61,7 @@ def label_along_line(f, label, direction, t, i):
 
 @kernel
 def along_line(f, y, direction, t):
-    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i)."""
+    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i), d = `direction`."""
     slope = 0.0
     curvature = 0.0
     for i in range(len(y)):

@@ -31,7 +31,7 @@ def log_ways(y):
 def point_log_density(f, y, pi, gradient):
     """Write the softmax of f (c,) to `pi`, y − N π to `gradient`; return Σ_a y_a log π_a, NaN for negative votes.
 
-    The gradient is computed as Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, without cancellation, as is log π for π near 1.
+    With w ∝ exp f the gradient is Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, without cancellation, as is log π for π near 1.
     """
     c = f.shape[0]
     best = 0
@@ -82,7 +82,7 @@ def log_density(f, y, pi, gradient):
 
 @kernel
 def along_line(f, y, direction, t):
-    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i)."""
+    """Return the first and minus the second derivative in t of Σ_i log p(y_i | f_i + t d_i), d = `direction`."""
     c, n = f.shape
     slope = 0.0
     curvature = 0.0

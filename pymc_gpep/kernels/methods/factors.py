@@ -61,7 +61,7 @@ _SHARES /= _SHARES.sum()
 
 @kernel
 def pairs(mean, variance, noise, value, in_mean, in_variance):
-    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). The first d/2 columns are for f_y, the last for f_k."""
+    """Compute log normalisers of ∏_k Φ((f_y − f_k) / √noise). Columns are for f_y in the first half, then for f_k."""
     rows, d = mean.shape
     half = d // 2
     for b in range(rows):

@@ -187,7 +187,7 @@ def move(values, slopes, first, second, rate, of_first, of_second, least):
 
 @kernel
 def cavities(mean, variance, t, nu, prior_mean, rest, cavity_mean, cavity_variance, latent_mean, latent_variance):
-    """Write cavity moments (B, d), without the sites t, ν: of x, and of latent values f = prior mean + x + residual."""
+    """Write cavity moments (B, d), without the sites t, ν: of x = wᵀv, and of prior mean + x + residual."""
     for b in range(mean.shape[0]):
         for i in range(mean.shape[1]):
             keep = 1.0 - t[b, i] * variance[b, i]

@@ -46,8 +46,8 @@ def gaussian_log_normaliser(mean, variance, location, precision):
 def matched_site(cavity_mean, cavity_variance):
     """Return log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
 
-    Steps 2 and 3 of appendix A are rearranged to avoid cancellation. Let z = m / √(1 + v), λ the hazard at z and V = 1
-    − λ(λ + z). The precision 1/v̂ − 1/v is λ(λ + z) / (1 + v V), which lies in [0, 1).
+    Steps 2 and 3 of appendix A are rearranged to avoid cancellation. For the cavity N(m, v) let z = m / √(1 + v), λ the
+    hazard at z and V = 1 − λ(λ + z). The precision 1/v̂ − 1/v is λ(λ + z) / (1 + v V), which lies in [0, 1).
     """
     scale = 1.0 / math.sqrt(1.0 + cavity_variance)
     log_z, h, curvature, truncated = probit_moments(cavity_mean * scale)

@@ -415,7 +415,7 @@ _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 @kernel
 def _narrow_mean(mean, sd):
-    """Return E σ(−d) and E σ(d) by the trapezoid rule in z = (d − mean) / sd, with the error exp(−2πa/h)."""
+    """Return E σ(−d) and E σ(d) by the trapezoid rule in z = (d − mean) / sd, whose step follows from its error."""
     strip = min(math.pi / max(sd, 1e-300), 0.5 * math.sqrt(-2.0 * _ERROR_OF_MEAN))
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _ERROR_OF_MEAN)
     nodes = int(_RANGE_OF_MEAN / step) + 1

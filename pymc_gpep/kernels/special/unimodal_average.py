@@ -372,7 +372,7 @@ def _powers(mode, count, room):
 
 @inlined_kernel
 def _none_of_wide(mean, v):
-    """Return log E exp(−eᵍ), g ~ N(m, v), for large v as log(1 − E Φ((m − h)/√v)), and its derivatives in m."""
+    """Return log E exp(−eᵍ) = log(1 − E Φ((m − h)/√v)) for large v, h as above, and four derivatives in m."""
     scale = 1.0 / math.sqrt(v)
     some = first = second = third = fourth = 0.0  # Probability of a count above 0, and its derivatives.
     for k in range(len(_NODES)):
