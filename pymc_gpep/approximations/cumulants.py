@@ -339,7 +339,7 @@ def marginal_log_ratios(
 def _log_evidences(
     solution: Solution, along: Array, variance: float, at: Array, rows: NDArray[np.intp], share: Array, most: float
 ) -> Array:
-    """Return EP's log evidence of the rows given t (G,) up to a constant, NaN if it is expensive or does not converge.
+    """Return EP's log evidence of the rows given t (G,), up to a constant; NaN if EP is expensive or does not converge.
 
     EP starts at the sites of the solution, where the evidence is `log_ratios` of all rows. Distances with a negligible
     share of the marginal may end without convergence.

@@ -70,8 +70,8 @@ def average_response(solution: Solution) -> Posterior:
 
         [K⁻¹ + W − diag(g_mv) (I − 2 S diag(g_vv))⁻¹ 2 S diag(g_mv)]⁻¹,
 
-    which is not of the form of sites. Only the diagonal v² of S is used, as if each point changed under its cavity. The
-    posterior covariance would omit this change.
+    which is not of the form of sites. Only the diagonal v² of S is used, as if each variance changed only with the mean
+    of the same point. The posterior covariance would omit this change.
     """
     terms = solution.likelihood.computation(AverageLogDensity).terms
     mean, whole = solution.mean[0], solution.cov[:, 0, 0]

@@ -19,8 +19,8 @@ step is taken, halved until the energy falls. The energy and the smallest residu
 point of the iteration is a fixed point. Near the end, where rounding dominates, EP steps are accepted without a test,
 with decreasing length.
 
-With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. If the iteration does not converge with them, it
-excludes them. With little noise, factors are far from Gaussian. EP then starts with more noise, and decreases it step
+With label noise (`NoisyNestedEP`) sites may have negative eigenvalues. Without convergence, a last iteration excludes
+such sites. With little noise, factors are far from Gaussian. EP then starts with more noise, and decreases it step
 by step.
 
 EP by quadrature for a softmax (`QEPSoftmax`) has sites that couple the classes (Seeger and Jordan 2004).
@@ -284,7 +284,7 @@ _UNIMPROVED = 3  # Largest number of sweeps without a smaller residual.
 
 
 class SinglePrecision:
-    """Rule that decides before each sweep whether it runs in single precision.
+    """Rule that decides before each sweep whether the sweep runs in single precision.
 
     The first sweep runs in single precision only from a cold start: the distance of another start from the solution is
     unknown. Once residuals are small, all sweeps run in double precision.
@@ -311,7 +311,7 @@ class SinglePrecision:
         self._patience = _UNIMPROVED
 
     def note(self, evidence: float, residual: float) -> None:
-        """Record the evidence and the residual of the last sweep; NaN if it failed."""
+        """Record the evidence and the residual of the last sweep; NaN if the sweep failed."""
         self._patience = _UNIMPROVED if residual < self._smallest else self._patience - 1
         self._smallest = min(residual, self._smallest)
         closer = self._enough < _RATE * residual < np.inf and self._patience > 0

@@ -466,7 +466,7 @@ class SparseEP(SparseApproximation):
         return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 
     def _widen(self, sweep: Sweep, sites: Array, history: History) -> float | None:
-        """Iterate with negative precisions from sites near a fixed point. Return the evidence; None if it fails."""
+        """Iterate with negative precisions from sites near a fixed point. Return the evidence; None after a failure."""
         steps = Steps(
             self.tolerance, self.depth, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
         )

@@ -317,7 +317,7 @@ class _Products:
         self.near = True
 
     def ratio(self, scales: Array) -> float | None:
-        """Add a group, and return the ratio of its products to these; None if scales are not proportional."""
+        """Add a group, and return the ratio of its products to the shared products; None without a constant ratio."""
         place = int(np.argmax(self.scales))
         root = scales[place] / self.scales[place]
         if not np.allclose(root * self.scales, scales, rtol=_RATIO_TOLERANCE, atol=0.0):

@@ -38,7 +38,7 @@ def site_roots(pi):
 
 @kernel
 def decompose_function(prior, pi, lower):
-    """Write the Cholesky factor of A into the lower triangle of `lower`. Return whether it exists, and log|A|."""
+    """Write the Cholesky factor of A into the lower triangle of `lower`. Return whether A has a factor, and log|A|."""
     n = pi.shape[0]
     root = site_roots(pi)
     for i in range(n):

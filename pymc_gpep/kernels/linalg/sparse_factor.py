@@ -337,7 +337,7 @@ def _invert_column(starts, rows, j, dense, diagonal, lower, inverse_diagonal, in
 
 @kernel
 def selected_inverse(starts, rows, dense, diagonal, lower, inverse_diagonal, inverse):
-    """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L for columns before `dense`, from the columns after it.
+    """Write the entries of (L D Lᵀ)⁻¹ on the pattern of L for columns before `dense`, given the later columns.
 
     A run of columns J has the same rows R below it. With S = (L D Lᵀ)⁻¹, G = L_JJ D^½ and Y = L_RJ D^½ G⁻¹
 

@@ -422,7 +422,7 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
 
 @kernel
 def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
-    """Compute tilted moments of f = μ + R z minus its average over classes; return log Z.
+    """Compute tilted moments of f minus its average over classes, Pμ + R z; return log Z.
 
     Parameters
     ----------
