@@ -422,7 +422,7 @@ def fixed_cavity(
     wide: bool,
     tolerance: float,
 ) -> Found:
-    """Run Laplace's approximation, or naive TAP if cavities are as `wide` as the prior.
+    """Run Laplace's approximation, or naive TAP if `wide`: cavities then have the prior variances.
 
     `start` has the weights b (1, n), and is overwritten. `average` is the kernel of
     `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first kernel of `ParameterSlopes`, for

@@ -105,7 +105,7 @@ class PrecisionStructure:
 
     @cached_property
     def prior(self) -> FactorPattern:
-        """Sparsity pattern of Q, plus pairs of positions of each point that are in one component."""
+        """Sparsity pattern of Q, plus the pairs of positions of each point that are in one connected component."""
         components = FactorPattern(self.q, self.first, self.second).components
         own, other = _distinct(self.q, [self._pairs])
         alike = components[own] == components[other]

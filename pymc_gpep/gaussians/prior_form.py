@@ -179,7 +179,7 @@ class PriorForm(SolverPrior):
         return self.variances
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return prior covariances (1 or c, n, s) of points (s,) with the variables of `own`, and their variances.
+        """Return prior covariances (1 or c, s, n) of points (s,) with the variables of `own`, and variances of points.
 
         Covariances of a point with itself are NaN.
         """

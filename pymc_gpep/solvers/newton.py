@@ -260,7 +260,7 @@ def of_width_zero(derivatives: Callable[..., None]) -> Callable[..., None]:
 def sites_at_mode(
     problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool, several_rows: bool = False
 ) -> Array:
-    """Return site precisions and locations (2, n) of Laplace's method; of naive TAP if `wide`.
+    """Return site precisions and locations (2, n) of Laplace's method, or of naive TAP if `wide`.
 
     Their accuracy is about `tolerance`. Other approximations start from them. If a site is not finite, all are 0.
     """

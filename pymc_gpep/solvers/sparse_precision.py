@@ -152,8 +152,8 @@ def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
 def _best_order(there: csc_array) -> tuple[Indices, Indices]:
     """Return the order with the fewest entries of L, and the number of entries of each column of L.
 
-    Among orders with equally many entries it is the last. In the reversed order a random walk is factorised without
-    rounding errors, since its pivots are the precisions of its steps.
+    Among orders with equally many entries, the last is returned. In the reversed order a random walk is factorised
+    without rounding errors, since the pivots are the precisions of the steps.
     """
     if (crossed := _bipartite_order(there)) is not None:
         return crossed

@@ -49,7 +49,7 @@ def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes,
 
 @kernel
 def row_slopes(x, row_weights, of_squares):
-    """Add the terms of rows (B, d) to derivatives in `squares` (d,), from sums (B,) of G."""
+    """Add the terms of rows (B, d) to derivatives in `squares` (d,), from sums (B,) of G in `input_slopes`."""
     for b in range(x.shape[0]):
         half = 0.5 * row_weights[b]
         for j in range(x.shape[1]):

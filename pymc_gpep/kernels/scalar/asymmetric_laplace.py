@@ -93,7 +93,7 @@ def average(mean, variance, shapes, out, slopes):
 
 @kernel
 def average_log(mean, variance, shapes, out, slopes):
-    """Write E ℓ (−κ E g⁺ − E g⁻ / κ), slopes in mean and variance to `out` (3, n), the slope in κ to `slopes`."""
+    """Write E ℓ = −κ E g⁺ − E g⁻ / κ and slopes in mean and variance to `out` (3, n). The slope in κ is in `slopes`."""
     for i in range(len(mean)):
         kappa, m, v = shapes[0, i], mean[i], variance[i]
         if not (0.0 <= v < math.inf and math.isfinite(m) and kappa > 0.0):

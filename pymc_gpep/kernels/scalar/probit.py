@@ -54,7 +54,7 @@ def average_log(mean, variance, y, parameters, out):
 def bound(mean, variance, y, parameters, out):
     """Write the lower bound log Φ(sm) − ½ v of the average log density, and its derivatives, into `out` (3, n).
 
-    −(log Φ)″ ≤ 1. This is equation 14 of Nickisch and Rasmussen (2008) with the optimal quadratic function.
+    The bound holds since −(log Φ)″ ≤ 1 (Nickisch and Rasmussen 2008, equation 14, with the optimal quadratic function).
     """
     for i in range(len(mean)):
         sign = class_sign(y[i])

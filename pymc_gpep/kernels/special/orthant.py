@@ -168,7 +168,7 @@ def _cdf(z):
 
 @kernel
 def _turning(t, a2, a3, r, h1, h2, h3):
-    """Return the derivative of the probability in t, for correlations sin(t a₂) and sin(t a₃) of the first variable."""
+    """Return the derivative of the probability in t, for correlations sin(t a_j) of variables 1 and j, j = 2, 3."""
     s2, c2 = math.sin(t * a2), math.cos(t * a2)
     s3, c3 = math.sin(t * a3), math.cos(t * a3)
     v2, v3 = c2 * c2, c3 * c3

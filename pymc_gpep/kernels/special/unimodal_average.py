@@ -55,7 +55,7 @@ _SERIES = 0.1  # Rate below which a series replaces differences that cancel.
 _TERMS = 9  # Number of terms of the series of eᵗ − 1 − t.
 _NOTHING = -40.0  # If log(E r² / E r), r = eᵍ, is below this, log E exp(−r) is −E r to rounding.
 _STEP = 1e12  # Variance at which exp(−eᵍ) counts as a step (its transition has variance π²/6).
-_EULER = 0.5772156649015329  # Euler's constant: minus the mean of that transition.
+_EULER = 0.5772156649015329  # Euler's constant: minus the mean of the transition of exp(−eᵍ).
 _RIGHT = 8.0  # Distance (standard deviations of a wide density) up to which E exp(−eᵍ) exceeds its rounding error.
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -137,7 +137,7 @@ def log_density_derivatives(kind, a, b, g):
 
 @kernel
 def _beyond_linear(small, t):
-    """Return log(1 + p (eᵗ − 1)) − p t for a probability p of at most ½: the excess of log(1 + eᵍ) over its tangent."""
+    """Return log(1 + p (eᵗ − 1)) − p t, p ≤ ½: log(1 + eᵍ) minus its tangent, at distance t from σ(g) = p."""
     if t < 50.0:
         return math.log1p(small * math.expm1(t)) - small * t
     if small == 0.0:
@@ -372,7 +372,7 @@ def _powers(mode, count, room):
 
 @inlined_kernel
 def _none_of_wide(mean, v):
-    """Return log E exp(−eᵍ) = log(1 − E Φ((m − h)/√v)) for large v, h as above, and four derivatives in m."""
+    """Return log E exp(−eᵍ) = log(1 − E Φ((m − h)/√v)) for large v, and four derivatives in m. `_NODES` defines h."""
     scale = 1.0 / math.sqrt(v)
     some = first = second = third = fourth = 0.0  # Probability of a count above 0, and its derivatives.
     for k in range(len(_NODES)):
