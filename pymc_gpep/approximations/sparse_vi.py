@@ -105,8 +105,8 @@ class SparseVI(SparseApproximation):
 
     With label noise the bound has several maxima, since labels that are treated as noise have no slope. Without a
     start, steps begin at the result of a few sweeps of EP with the exact factor. On the data of Villacampa-Calvo and
-    Hernández-Lobato (2017) the maximum is higher than from the prior, by 500 on Satellite. It is reached in a third of
-    the steps.
+    Hernández-Lobato (2017) the bound is then higher than after a start at the prior, by 500 on Satellite. The solve
+    takes a third of the steps.
 
     `pm.fit` has the further options of `"sparse_ep"`.
 

@@ -128,9 +128,9 @@ class PriorForm(SolverPrior):
             self.multiply(self.coordinates(own), out)
         return found
 
-    # New points are defined by `left`, variances (1 or c, m) and means (c, m). Either `left` are covariances (1 or c,
-    # m, n) with the points of the data, and variances are prior variances. Or `left` are rows J* (cm, q) of m* + J* z +
-    # e, and variances are variances of e.
+    # Arguments define new points by `left`, variances (1 or c, m) and means m* (c, m). Either `left` has covariances
+    # (1 or c, m, n) with the points of the data, and variances are prior variances. Or `left` has rows J* (cm, q) for
+    # latent values m* + J* z + e, and variances are the variances of e.
 
     def point_of(self, i: int) -> tuple[Any, Array, Array]:
         """Return point i of this prior as a new point of the prior at all other points."""

@@ -44,8 +44,8 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 type Indices = NDArray[np.int64]
 
-# Smallest ratio of posterior variance to cavity variance under a flat prior. Averages of likelihoods are accurate for
-# cavities up to this width.
+# Smallest ratio of posterior variance to cavity variance under a flat prior. Averages of likelihoods over even wider
+# cavities would be inaccurate.
 _WIDE_CAVITY = 1e-8
 # Smallest pivot of Λ relative to its diagonal. A smaller pivot means that the data do not determine a flat coefficient.
 OPEN = 1e-13

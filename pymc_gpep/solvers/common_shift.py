@@ -157,7 +157,7 @@ class CommonSites(Protocol):
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
     ) -> tuple[Array, ...]:
-        """Return averages updated with weight β, from g after the move, and Σ t (B, c) and means (B, c) of a batch."""
+        """Return the averages with a batch (Σ t and means, both (B, c)) at weight β; `shifted` is g after the move."""
 
 
 class SameFeatures:

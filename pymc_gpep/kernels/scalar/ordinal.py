@@ -218,7 +218,7 @@ def logit_average(mean, variance, y, parameters, out):
 
 @kernel
 def logit_average_slopes(mean, variance, y, parameters, out):
-    """Write slopes of `logit_average` in each cutpoint to `out` (K − 1, n): ±E σ′ at the cutpoint / the average."""
+    """Write slopes of `logit_average` in each cutpoint into `out` (K − 1, n): ±E σ′(κ − f), divided by the average."""
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
