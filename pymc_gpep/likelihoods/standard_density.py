@@ -211,7 +211,7 @@ def standard_computations(
             out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
 
     def averaged_slopes(kernel: Kernel, rows: int, in_variance: Callable[[Array], Array]) -> Kernel:
-        """Return a kernel of slopes of an average over f; `in_variance` computes the average's slope in the variance."""
+        """Return a kernel of slopes of an average over f. `in_variance` computes the slope of the average in v."""
 
         def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
             with np.errstate(all="ignore"):
