@@ -37,7 +37,7 @@ class Callback(ABC):
 
 
 def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: int) -> None:
-    """Call all callbacks after an iteration. An error of a callback gets the fit so far as its attribute `fit`."""
+    """Call all callbacks after an iteration. An error raised by a callback gets the fit so far as attribute `fit`."""
     for each in callbacks or ():
         try:
             each(fit, losses, iteration)
@@ -49,7 +49,7 @@ def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: in
 
 
 def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
-    """Call `finish` of each `Callback` at the end. An error that it raises gets the fit as its attribute `fit`."""
+    """Call `finish` of each `Callback`. An error raised by a callback gets the fit as its attribute `fit`."""
     for each in callbacks or ():
         if isinstance(each, Callback):
             try:
@@ -208,7 +208,7 @@ class EarlyStopping(Callback):
     ----------
     scores : xarray.Dataset
         Means over the rows, by `iteration`: `mlpd`, the log predictive density, and other scores of `compare_methods`,
-        such as `accuracy`. Iterations are numbered through all `starts` in turn. If the fit integrates over
+        such as `accuracy`. The numbers of iterations continue from start to start. If the fit integrates over
         hyperparameters, one more row has the scores of the fit that `pm.fit` returns. `mlpd` is NaN if the covariance
         of the inducing values was singular.
     best : Fit

@@ -56,7 +56,7 @@ def loo(
     scores are then a little too good, and the bias grows with the number of hyperparameters.
 
     The sites of the other points stay fixed, which is accurate to first order in the effect of a label. At points with
-    a large `p_loo_i` the error of `elpd_i` is some tenths. `refit_above` solves again without these points.
+    a large `p_loo_i` the error of `elpd_i` is some tenths. `refit_above` solves again without each of these points.
 
     With `groups` all rows of a group are left out together, to score predictions of unseen groups. The score is the
     joint log density of all labels of the group, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here q₋ is the posterior
@@ -238,7 +238,7 @@ def _has_moments(fit: Fitted) -> bool:
 
 
 def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return positions of distinct rows (k,), and for each row the number of its distinct row (B,)."""
+    """Return positions (k,) of the distinct rows, and for each row the index of its distinct row, (B,)."""
     if alike is None:
         every = np.arange(rows.stop - rows.start)
         return every, every
@@ -247,7 +247,7 @@ def _different(alike: NDArray[np.int64] | None, rows: slice) -> tuple[NDArray[np
 
 
 def _within(left_out: Iterable[LeftOut], wanted: slice) -> Iterator[LeftOut]:
-    """Yield the left-out results at a slice of rows."""
+    """Yield the part of each left-out result whose rows lie in the slice `wanted`."""
     for rows, mean, cov, log_density in left_out:
         cut = slice(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
         if cut.start < cut.stop:
@@ -295,7 +295,7 @@ def _groups_left_out(
     log_weights = np.log(weights)[:, None]
     elpd = harmonic(log_weights, without)
     lpd = logsumexp(log_weights + within, axis=0)
-    # All nodes use the same draws, so the error is the average of their errors, weighted by their densities.
+    # All nodes use the same draws, so the error is an average of the errors of the nodes, weighted by densities.
     share = softmax(log_weights - without, axis=0)
     sampled = (share * error).sum(axis=0), np.where(np.isnan(pareto_k), np.inf, pareto_k).max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())
@@ -327,7 +327,7 @@ def _groups_of_rows(
     groups: ArrayLike | str | Mapping[str, ArrayLike | str],
     data: Mapping[Variable, Variable],
 ) -> Groups:
-    """Return the fitted rows of each group. `data` are the data of the model with their constants.
+    """Return the fitted rows of each group. `data` maps the data of the model to constants.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""xarray datasets of a fit: dims, coordinates, and checks of the labels of the model."""
+"""xarray datasets of a fit: variables, dims and coordinates, and checks of the names of the model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ _OF_ROWS = (
     *("mean", "sd", "variance", "cov", "p", "p_interval", "ci_bound", "error"),
     *("log_density", "quantile", "new_point"),
 )
-"""Names of variables and dims of results for rows. A dim of rows may not have these names."""
+"""Names of variables and dims in datasets with an axis of rows. A dim of the model's rows may not have these names."""
 _OF_ALL = ("moment", "node")
-"""Names of dims of results for variables. No dim or variable of the model may have these names."""
+"""Names of dims in datasets of the model's variables. No dim or variable of the model may have these names."""
 
 
 def check_dims(classifier: GPClassifier) -> None:
@@ -87,8 +87,8 @@ def plain_dims(
 ) -> dict[str, list[str]]:
     """Return default dims for variables whose dims in the model have labels of another length.
 
-    PyMC cannot make a `DataTree` of draws of such a variable. An example are bambi's ordinal families, in which
-    probabilities for each threshold have the dim of the classes.
+    PyMC cannot make a `DataTree` of draws of such a variable. In bambi's ordinal families, for example, probabilities
+    for each threshold have the dim of the classes.
     """
     named = [name for name in model.named_vars_to_dims if name in shapes]
     found = {name: dims_that_fit(model, name, shapes[name], coords) for name in named}
@@ -112,7 +112,7 @@ def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
 
 
 def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
-    """Return hyperparameters on their natural scale, evidence and log posterior of evaluations, along `dim`."""
+    """Return a Dataset of evaluations along `dim`: natural hyperparameters, with evidence and log posterior."""
     thetas = np.array([each.theta[: space.size] for each in evaluations]).reshape(len(evaluations), space.size)
     coords = {name: np.array([getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
     return with_numbers(natural(space, thetas, dim), dim, coords)

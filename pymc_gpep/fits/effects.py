@@ -32,10 +32,10 @@ from pymc_gpep.sums.new_data import by_name
 from pymc_gpep.user_warnings import warn
 
 _ALIKE = 0.999  # Posterior correlation above which a fit warns of two effects.
-_FAR = 20.0  # Distance of the mean of a covariate from 0, in standard deviations, above which it is uncentred.
+_FAR = 20.0  # Ratio of the mean of a covariate to its standard deviation above which the covariate is uncentred.
 _NEW = "new_point"
 _MOST = 3000  # Largest number of entries whose correlations are computed.
-_WORK = 6_000_000  # Largest number of coefficients of the entries in the integrated variables.
+_WORK = 6_000_000  # Largest product of the numbers of compared entries and of integrated variables.
 
 type Weights = Mapping[str, ArrayLike | Mapping[Any, Any]]
 
@@ -154,7 +154,7 @@ def _at_new_rows(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike],
 ) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
-    """Yield means, variances and axes of new rows of variables at new inputs, given each node."""
+    """Yield, for each node, dicts by name of variable: means, variances, and the axis of the new rows."""
     prior = hyper.log_posterior.classifier.prior
     alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
     if alone.keys() >= set(names) and not data:  # The variables are latent functions, without new data.
@@ -185,9 +185,9 @@ def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Data
     Parameters
     ----------
     contrasts : dict of str to dict
-        Weights of variables by name, for each combination by a name of your choice. Weights are an array in the shape
-        of the variable, or a dict of labels to numbers. For a variable with two axes, labels of the first axis map to
-        dicts by labels of the second axis, or to arrays. Missing labels have the weight 0.
+        For each linear combination, by a name of your choice: a dict of names of variables to weights. Weights are an
+        array in the shape of the variable, or a dict of labels to numbers. For a variable with two axes, labels of the
+        first axis map to dicts by labels of the second axis, or to arrays. Missing labels have the weight 0.
 
     Returns
     -------

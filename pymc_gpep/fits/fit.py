@@ -1,4 +1,4 @@
-"""The fit that `pm.fit` returns, and its unconstrained values as a group of PyMC."""
+"""The fit that `pm.fit` returns, and its distribution in the unconstrained space as a `Group` of PyMC."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -85,7 +85,7 @@ class GPGroup(Group):
     def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
         """Return the values of a flat vector by name of value variable.
 
-        PyMC gives unnamed axes of all variables equal names, and fails if their lengths differ.
+        The method of PyMC gives unnamed axes of all variables equal names, and fails if lengths of these axes differ.
         """
         flat, coords = shared.eval(), self._coords
         found = {}
@@ -97,7 +97,7 @@ class GPGroup(Group):
 
     @property
     def symbolic_random(self) -> pt.TensorVariable:
-        """Draws of the Gaussian with these moments, as a linear function of the standard normal `symbolic_initial`."""
+        """Draws with mean `mean` and covariance `cov`, as a linear function of the normal draws `symbolic_initial`."""
         return self.mean + self.symbolic_initial @ covariance_root(self._covariance()).T
 
 

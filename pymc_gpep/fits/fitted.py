@@ -79,7 +79,7 @@ class Fitted(SingleGroupApproximation):
         self._told = False
         self.why_maximum = why_maximum
         self._hyper, self._again, self._known = hyper_posterior, again, solution
-        # A copy, so that a later `gp.conditional` does not change this fit.
+        # Copies of lists of the model's variables: a later `gp.conditional` does not change this fit.
         classifier = log_posterior.classifier
         apart, held = set(classifier.prior.implicit), classifier.prior.held
         of_model = classifier.model.deterministics
@@ -104,7 +104,7 @@ class Fitted(SingleGroupApproximation):
         return fit
 
     def kept(self, why: str) -> Self:
-        """Return the fit of this iteration as a finished fit; `why` is the reason for its `message`."""
+        """Return a finished fit with the result of this iteration. Its `message` has the reason `why`."""
         parts = {"hyper_posterior": self.hyper_posterior, "solution": self.solution}
         return self._with(trace=self.trace.ended_as(why), **parts)
 
@@ -214,7 +214,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def convergence(self) -> Convergence | None:
-        """Convergence of the approximation at the maximum; None if it does not iterate."""
+        """Convergence of the approximation at the maximum; None if the approximation does not iterate."""
         found: Convergence | None = self.solution.convergence
         return found
 
@@ -345,7 +345,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def iterations_per_epoch(self) -> int:
-        """Number of iterations in an epoch."""
+        """Number of iterations, or of steps of a fit by batches, in an epoch."""
         return self.trace.per_epoch
 
     @property
@@ -404,8 +404,8 @@ class Fitted(SingleGroupApproximation):
                     mean[rows], cov[rows] = new.mean.T, new.cov
                 yield mean, cov
 
-        # Rows of vectors with correlated noise are conditional on other entries. The results are marginal moments of
-        # entries.
+        # In vectors with correlated noise, the model's moments of an entry are conditional on other entries. Marginal
+        # moments come from a prediction at these entries.
         data, vectors = self.log_posterior.space.data, []
         for part in self.classifier.each:
             if part.axes is not None and part.axes.vectors:

@@ -322,7 +322,7 @@ def _check_prior(log_posterior: LogPosterior, x: Array, stored: xr.Dataset) -> N
 
 
 def check_covariance(own: Array, was: Array) -> None:
-    """Raise a ValueError if prior covariances (q, m, m) of the same inputs differ by more than a jitter."""
+    """Raise a ValueError if off-diagonal entries of prior covariances (q, m, m) differ by more than rounding."""
     apart = ~np.eye(was.shape[-1], dtype=bool)
     if own.shape != was.shape or (np.abs(own - was) > _REFIT_TOLERANCE * np.abs(was).max())[:, apart].any():
         raise ValueError(
@@ -332,7 +332,7 @@ def check_covariance(own: Array, was: Array) -> None:
 
 
 def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
-    """Return whether labels of a dim are equal. Missing labels count as equal."""
+    """Return whether labels of a dim are equal. Two missing labels, such as NaN, count as equal."""
     if own is None or was is None:
         return own is was
     return len(own) == len(was) and all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(own, was, strict=True))
@@ -340,7 +340,7 @@ def _same_labels(own: list[Any] | None, was: list[Any] | None) -> bool:
 
 def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
     """Check names of classes and points, and the log evidence, against the file."""
-    _ = fit.solution  # The solve at the maximum starts from its own result.
+    _ = fit.solution  # Solve at the maximum first: its stored start is its own result.
     latent = fit.latent
     for dim in latent["mean"].dims:
         own, was = (list(x[dim].values) if dim in x.coords else None for x in (latent, stored))

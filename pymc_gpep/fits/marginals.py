@@ -1,16 +1,16 @@
 """Posterior marginals of variables that are affine in the integrated variables, and draws of all variables.
 
-At each node a variable t that is affine in the latent values has the mean and variance of the Gaussian posterior. Its
-third cumulant follows from the third cumulants of the tilted distributions by regression: Σ_i A_i(k_i, k_i, k_i) with
-k_i = Cov(f_i, t) (`pymc_gpep.approximations.cumulants`). With one function it is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The
-marginal is the skew normal distribution with these three cumulants, averaged over the nodes.
+At each node a variable t that is affine in the latent values has the mean and variance of the Gaussian posterior. The
+third cumulant of t is a sum over the tilted distributions, Σ_i A_i(k_i, k_i, k_i), with k_i = Cov(f_i, t). See
+`pymc_gpep.approximations.cumulants` for the scaled third cumulants A_i. With one function the third cumulant is
+Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ. The marginal is a mixture over nodes of skew normals with these three cumulants.
 
-Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added; with
-one function it is
+Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). This module adds
+the term. With one function it is
 
     ½ Σ_{i≠j} A_i A_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   A_i = κ₃ᵢ / (Var f_i)³.
 
-Marginals far from normal are computed from the rows given t: averages of rows (Cseke and Heskes 2011), or EP.
+Marginals far from normal are computed from averages of rows given t (Cseke and Heskes 2011), or from EP given t.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 _MOST_SKEWED = 0.99  # Largest absolute skewness of a marginal. The limit of skew normal distributions is 0.9953.
 _HALVINGS = 60  # Number of bisections in the search of a quantile.
 _RANGE = 12.0  # Half width of the range in which a quantile is searched, in standard deviations.
-_MOST_VALUES = 3000  # Largest number of latent values with the term of second order, a sum over all pairs.
+_MOST_VALUES = 3000  # Largest number of latent values for the term of second order, a sum over all pairs.
 _COLUMNS = 64  # Number of entries of variables in a block. A block's covariances with all rows are in memory.
 # Largest number of covariances between entries and latent values, summed over the nodes with skewness.
 _COVARIANCES = 10_000_000
@@ -45,13 +45,13 @@ _MOST_COVARIANCES = 2_000_000_000  # Largest number at one node. With more, marg
 END = 4.5  # Normal quantile of the outermost levels of quantiles.
 _NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
-_FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Change of a variance, and skewness, above which a marginal is far from normal.
+_FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Relative change of variance, and skewness, of marginals far from normal.
 _MOST_AVERAGES = 600_000  # Largest number of averages of rows given an entry.
-_MOST_PRODUCTS = 60_000_000  # Largest number of products in one sweep of EP given each of these entries.
-# Largest mean square of the ratio of a corrected density to the density before, for averages and for EP given an entry.
+_MOST_PRODUCTS = 60_000_000  # Largest number of products in one sweep of EP, summed over entries and nodes.
+# Largest mean square of the ratio of a corrected to an uncorrected density, for averages and for EP given an entry.
 _MOST_UNEVEN, _MOST_UNEVEN_OF_EP = 2.0, 20.0
-_COST_OF_PRIOR = 30.0  # Cost of the average of a prior, in averages of rows.
-_SAME = 1.0 - 1e-9  # Squared correlation above which an entry is a multiple of an effect.
+_COST_OF_PRIOR = 30.0  # Cost of the average of a prior factor, in units of the average of a row.
+_SAME = 1.0 - 1e-9  # Squared correlation above which an entry counts as a multiple of an effect.
 
 
 class Conditional:
@@ -111,7 +111,7 @@ class Conditional:
         return found
 
     def factors(self) -> Iterator[tuple[str, tuple[NDArray[np.intp], Any]]]:
-        """Yield name, rows and factors of each effect whose prior is a set of factors."""
+        """Yield name, rows and factors of each effect whose prior is represented by factors, one row for each entry."""
         yield from zip(self._effects, self.solution.likelihood.priors(), strict=True)
 
     def _factors(self) -> Iterator[tuple[str, NDArray[np.intp], Any, Array, Array]]:
@@ -181,7 +181,7 @@ type Variances = Callable[[Conditional], Mapping[str, Array]]
 def finite_moments(
     hyper: HyperPosterior, names: Sequence[str], variances: Variances | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """Return how many moments each entry has (0, 1 or 2), (size,), by name; an empty dict without heavy tails.
+    """Return the number of finite moments (0, 1 or 2) of each entry, (size,), by name; empty without heavy tails.
 
     An entry has as many moments as the scales (`HyperPosterior.tails`) with which its standard deviation grows.
     """
@@ -271,7 +271,7 @@ def _quantiles_of_skew_normals(mean: Array, sd: Array, skewness: Array) -> Array
 
 
 class AffineEntries(NamedTuple):
-    """Affine functions of the integrated variables at a node, m numbers."""
+    """Moments of m entries of variables that are affine in the integrated variables, at a node."""
 
     joint: Joint
     mean: Array
@@ -279,7 +279,7 @@ class AffineEntries(NamedTuple):
     variance: Array
     """Variances, (m,)."""
     slopes: Sequence[Callable[[], Array]]
-    """Functions that return the slopes (q, s) of a block of entries in the integrated variables."""
+    """Functions that return the slopes (q, s) of a block of s entries in the q integrated variables."""
 
 
 def entries_of(hyper: HyperPosterior, names: Sequence[str]) -> Callable[[Conditional], AffineEntries]:
@@ -305,7 +305,7 @@ class _Beyond(NamedTuple):
     moments: Array
     """Change of the mean in standard deviations, relative change of the variance, and skewness, (3, m)."""
     quantiles: dict[int, Array]
-    """Quantiles at `_PROBABILITIES` of entries far from normal, less the mean and in standard deviations, by place."""
+    """Quantiles of entries far from normal, as (t − mean) / sd of the Gaussian at `_PROBABILITIES`, by position."""
     far: NDArray[np.bool_]
     """Mask of entries far from normal, (m,)."""
 
@@ -415,7 +415,7 @@ def _beyond_gaussian(
     nodes : int
         Number of nodes with corrections.
     chosen : sequence of int, optional
-        Places of entries whose marginals are computed by averages of rows. The default is all entries that need them.
+        Positions of entries whose marginals are computed by averages of rows. The default is entries far from normal.
     """
     solution, functions, m = each.solution, each.functions, own.mean.size
     weights = third_cumulants(solution)
@@ -464,8 +464,8 @@ def _by_averages(
 ) -> None:
     """Replace corrections of entries far from normal by the marginals of `marginal_log_ratios`.
 
-    The Gaussian of an entry t is replaced by the tilted distribution of a prior that is not normal, if t is its effect.
-    Terms of second order which do not depend on t are added to the variances of other entries.
+    If an entry t is an effect with a prior that is not normal, the tilted distribution of the prior replaces the
+    Gaussian of t. For other entries, terms of second order that do not depend on t are added to the variance.
     """
     solution = each.solution
     of_rows = {int(row): (name, i) for name, (at, _) in each.factors() for i, row in enumerate(at)}
@@ -538,7 +538,7 @@ def marginals_of_draws(fit: Fitted) -> dict[str, Array]:
 
 
 def quantiles_of(values: Array, weights: Array, p: float) -> Array:
-    """Return the quantiles (k,) of weighted values (m, k), counting half of the weight of each value as below it."""
+    """Return the quantiles (k,) of weighted values (m, k). Half of the weight of a value counts as below the value."""
     order = np.argsort(values, axis=0, kind="stable")
     below = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
     ordered = np.take_along_axis(values, order, axis=0)
@@ -580,7 +580,7 @@ class _Alone(NamedTuple):
     cross: Array
     """Prior covariances with new rows, (k, m)."""
     mean: Array
-    """Means of the entries in the prediction of new rows, (n,). `variance` has their variances."""
+    """Means of the entries that a Gaussian prediction of new rows uses, (n,), and their variances, `variance`."""
     variance: Array
     quantiles: Array
     """Quantiles of the prior at `_LEVELS`, (64, n)."""
@@ -621,10 +621,10 @@ def over_priors(
     conditional: Conditional,
     predicted: Callable[[NDArray[np.intp], Array, Array], Prediction],
 ) -> tuple[Prediction, list[tuple[Array, Array]], str]:
-    """Average predictions over the priors of effects that have no moments and no rows, and of new levels.
+    """Average predictions over the priors of new levels, and of effects without moments and without rows.
 
     The posterior contains a normal base in place of such a prior. Quantiles of the prior, in random order for each
-    effect, replace its contribution to latent values. Without moments of the prior, latent values have no moments.
+    effect, replace the contribution of the effect. If the prior has no moments, latent values have no moments.
 
     Returns
     -------

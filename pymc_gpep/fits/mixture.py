@@ -13,7 +13,7 @@ from pymc_gpep.user_warnings import warn
 
 _LOST = 1e-6  # Largest total weight of nodes with undefined moments that an average may omit.
 _SHARE = 0.975  # Share of predicted observations below their mean, above which a fit warns.
-_WIDE = 1e4  # Smallest variance of observations with that warning, in units of mean + mean².
+_WIDE = 1e4  # Smallest variance of an observation for this warning, in units of mean + mean².
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -61,7 +61,7 @@ class Prediction(NamedTuple):
     intervals: Array | None = None
     """Lower and upper ends of intervals of class probabilities, (m, classes, 2), if requested."""
     far: Array | None = None
-    """Share of the mixture in which a point is uncorrelated with all fitted points, (m,)."""
+    """Total weight of the nodes at which a point is uncorrelated with all fitted points, (m,)."""
 
     @property
     def moments(self) -> Array | None:

@@ -143,7 +143,7 @@ def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -
     Raises
     ------
     ValueError
-        If they are not between 0 and 1.
+        If a level is not between 0 and 1.
     TypeError
         If observations are classes.
     """
@@ -167,7 +167,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
         spread = np.sqrt(np.maximum(square - centre**2, 0.0))
     usable = np.isfinite(centre) & (centre > first.least)
     centre = np.where(usable, centre, 1.0)
-    # The spread used where rounding of the squared centre hides the standard deviation.
+    # Spread of rows whose standard deviation is lost by rounding of the squared centre.
     lost = np.where(usable & (centre != 0.0), 1e-8 * np.abs(centre), 1.0)
     spread = np.where(usable & np.isfinite(spread) & (spread > 0.0), spread, lost)
 
@@ -197,7 +197,7 @@ def _smallest_count(distribution: _Distribution, level: float, centre: Array, sp
 
 
 def _root(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """Find a quantile by a search in units of the spread, or in the logarithm of positive numbers."""
+    """Return the quantiles (m,) at a level, from a search on the log scale if observations are positive."""
     positive = least == 0.0
     start, unit = (np.log(centre), np.ones(len(centre))) if positive else (centre, spread)
 
@@ -217,10 +217,10 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
 
 
 _NOTHING = 1e-3  # Correlation with the fitted points below which the posterior equals the prior to three digits.
-_MOST = 0.5  # Share of the nodes' weight at which a row must be far; share of far fitted rows.
+_MOST = 0.5  # Smallest total weight of the nodes at which a far row is far; largest share of far fitted rows to warn.
 _NEW = "new_point"
 _ROWS = "new_row"  # Temporary dim of the entries of an array, until the result is reshaped to the axes of the array.
-_TWO = 2  # Smallest number of new rows for a warning of far rows.
+_TWO = 2  # Smallest number of fitted rows for a warning of far new rows.
 _ALL = "all rows"
 _SEVERAL = 5  # Smallest number of fitted points for which a common correlation is subtracted.
 
@@ -279,9 +279,9 @@ _ENTRIES = 4_000  # Smallest assumed size of a row (numbers), so that blocks end
 def process_and_inputs(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None, Xnew: ArrayLike | None
 ) -> tuple[Any, Any]:
-    """Return the processes and the new inputs of `predict(gp, Xnew)`; processes None for `predict(Xnew)`.
+    """Return the processes and the new inputs of `predict(gp, Xnew)`.
 
-    Inputs are None if only data were given.
+    For `predict(Xnew)` the processes are None. If only data were given, the inputs are None.
     """
     listed = gp if isinstance(gp, Sequence) else (gp,)
     if Xnew is not None or gp is None or any(isinstance(each, pm.gp.Latent) for each in listed):
@@ -352,7 +352,7 @@ def predict(
     probabilities : {"orthant", "inner_ep", "average"}, optional
         Method that computes class probabilities from the Gaussian latent values. For a multinomial probit, `"orthant"`
         (default) integrates accurately, and `"inner_ep"` is the fast approximation of the paper, normalised to sum to
-        1. For a softmax, and for two classes by one latent function, `"average"` is the mean.
+        1. For a softmax, and for two classes by one latent function, `"average"` is the posterior mean.
     correction : {"tk"}, optional
         Tierney and Kadane's correction of the class probabilities (the nested EP paper's LA-TKP), for the Laplace
         approximation of a softmax. It computes a Laplace approximation for each new point and class. Moments of the
@@ -371,8 +371,8 @@ def predict(
         Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between the quantiles
         0.05 and 0.95. Classes have no quantiles.
     intervals : float, optional
-        Posterior probability of the interval of each class probability, such as 0.9. It needs moments at all nodes in
-        memory.
+        Posterior probability of the interval of each class probability, such as 0.9. Intervals and quantiles need the
+        moments at all nodes in memory.
     progressbar : bool
         Whether to show progress if the computation takes more than a second.
 
@@ -398,14 +398,14 @@ def predict(
         and the model computes its inputs from data.
     ValueError
         If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If `probabilities` does
-        not fit the likelihood. If `data` lacks data that differ between points. If values of a row depend on other new
-        rows.
+        not fit the likelihood. If `data` lacks data that differ between points. If latent values of a new row depend on
+        other new rows.
 
     Warns
     -----
     UserWarning
-        If rows of `Xnew` are farther from all data than the length scales. If a mean or variance does not exist. If a
-        mean is above nearly all of the predicted values.
+        If rows of `Xnew` are farther from all data than the length scales. If a mean or variance does not exist. If the
+        mean of an observation is above nearly all of its predictive distribution.
 
     Examples
     --------
@@ -529,7 +529,7 @@ def _of_array(
 def _existing(
     fit: Fitted, found: Prediction, response: str, inputs: Any, new_likelihood: Callable[..., Likelihood]
 ) -> tuple[Prediction, str]:
-    """Replace moments that do not exist due to heavy tails of scales by NaN. Return also the text of a warning."""
+    """Return a prediction with NaN for moments that heavy tails of scales make undefined, and the text of a warning."""
     hyper = fit.hyper_posterior
     names = ["latent", *(["mean", "variance"] * (found.outcome is not None))]
 
@@ -600,7 +600,7 @@ def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
 
     The posterior of each function is represented by `size` values.
     """
-    # Larger for several functions, since probabilities of several classes take long.
+    # A row counts as larger for several functions, since probabilities of several classes take long.
     least = _ENTRIES if functions > 1 else _ENTRIES // 8
     return row_blocks(max(m, 1), max(functions * max(size, functions), least))
 
@@ -648,12 +648,12 @@ def predict_given(
 
 
 def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name: str) -> Observed:
-    """Check observations at new points or entries of an array and return them, (m,); `name` is for messages.
+    """Return checked observations (m,) at new points or at entries of an array; `name` is for messages.
 
     Raises
     ------
     ValueError
-        If the likelihood does not allow them, or their number is not the number of points.
+        If the likelihood does not allow the observations, or their number is not the number of points.
     """
     if classifier.axes is not None and np.shape(observed)[: len(classifier.axes.shape)] == classifier.axes.shape:
         observed = np.reshape(observed, (n_points, *np.shape(observed)[len(classifier.axes.shape) :]))
@@ -663,7 +663,7 @@ def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name:
 def labelled(
     classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction: Prediction, levels: Array | None = None
 ) -> xr.Dataset:
-    """Return predictions at new inputs `x` with names of axes and coordinates; `levels` are levels of quantiles."""
+    """Return predictions at new inputs `x` as a Dataset; `levels` are the levels of its quantiles."""
     coords: dict[str, Any] = {}
     if isinstance(x, xr.DataArray):
         dim = str(x.dims[0])

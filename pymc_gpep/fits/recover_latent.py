@@ -109,7 +109,7 @@ class _LatentValues:
         self.rng = rng
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
-        # The graph starts from f: with rotated values it would factorise the prior covariance for each draw.
+        # Latent values f are inputs of the graph, since computing them factorises the prior covariance for each draw.
         latents = [*classifier.prior.held, *classifier.prior.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}

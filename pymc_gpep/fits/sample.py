@@ -46,19 +46,18 @@ from pymc_gpep.user_warnings import warn
 def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> ImportanceCheck:
     """Compare the fit with the exact posterior of the latent values, by Pareto-smoothed importance sampling.
 
-    Draws from the Gaussian are weighted by the ratio of the exact joint density to their density. The tail of the
-    weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The Pareto k shows whether weighted draws
+    Draws from the Gaussian are weighted by the ratio of the exact joint density to the Gaussian density. The tail of
+    the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The Pareto k shows whether weighted draws
     represent the posterior. If they do, compare their evidence and means with the fit (Yao, Vehtari, Simpson
-    and Gelman 2018). Hyperparameters stay at the values of the fit, and are not checked.
+    and Gelman 2018). Hyperparameters stay at their maximum, and are not checked.
 
-    With many latent values their joint weights often fail, even for an accurate fit. Therefore the fit is also judged
-    by weights on blocks of correlated points, which change the probability of each label if the fit is inaccurate.
+    With many latent values the joint weights often fail, even for an accurate fit. Therefore the fit is also judged
+    by weights on blocks of correlated points. If the fit is inaccurate, they change the probabilities of labels.
 
     Parameters
     ----------
     draws : int
-        Number of draws, at least 100. Their weights take about as long as one evaluation of the likelihood for each
-        draw.
+        Number of draws, at least 100. The weights need one evaluation of the likelihood for each draw.
     random_seed : int, Generator or None
 
     Returns
@@ -78,14 +77,14 @@ def importance(fit: Fitted, draws: int = 1000, *, random_seed: Any = None) -> Im
 
 
 def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
-    """Compare draws (by name) of a fit at its maximum with the exact posterior."""
+    """Compare draws of a fit at its maximum, `values` by name of variable, with the exact posterior."""
     classifier, groups = fit.classifier, fit.classifier.groups
     moments = fit.latent_moments()
     mean = datasets.of_points(classifier, *moments, named=fit.rows is None)["mean"]
     f = fit.log_posterior.space.variables.latent_values(values)
     if groups is None and len(mean) == len(moments[0]):
         return importance_check(fit.name, fit.solution, f, mean)
-    # With one latent value for each group, its rows share a result. Weights include prior factors.
+    # Rows of a group share one latent value, and its result. The weights of draws include prior factors.
     every = xr.DataArray(moments[0].reshape(-1, *mean.shape[1:]), dims=mean.dims)
     found = importance_check(fit.name, fit.solution, f, every if groups is None else every[groups.first])
     rows = np.arange(len(every)) if groups is None else groups.of
@@ -99,8 +98,8 @@ def corrected_evidence(fit: Fitted, *, max_size: int = 3000) -> CorrectedEvidenc
     """Correct the log evidence of an EP at the maximum (Opper, Paquet and Winther 2013).
 
     The correction is of second order in the third cumulants of the tilted distributions, and the next order estimates
-    its error. Class-independent EP and EP by quadrature differ notably from nested EP. For them the result is the
-    corrected evidence of nested EP.
+    its error. Class-independent EP and EP by quadrature differ notably from nested EP. For these two methods the result
+    is the corrected evidence of nested EP.
 
     Parameters
     ----------
@@ -136,10 +135,10 @@ class Recorder:
     ----------
     classifier : GPClassifier
     free : sequence of TensorVariable
-        Recorded free variables in their order. Variables of the latent values may be missing.
+        Recorded free variables in their order. Standard normals of latent values may be left out.
     deterministics : sequence of TensorVariable
     data : dict
-        Replacements of data of the model.
+        Constants that replace the data of the model.
     seed : int
         Seed of variables that are drawn anew, such as missing responses.
     """
@@ -241,7 +240,7 @@ _NEW = "new_point"
 _WITH_NORMALS = 1000  # Largest number of rows whose prior covariance is factorised to draw standard normals.
 _GIGABYTE = 1e9
 _OF_WEIGHTS = ("pareto_k", "effective_size", "log_evidence")  # Attributes of the importance weights in the results.
-_MISLEADING = 1.0  # Difference of two elpd above which a warning is given.
+_MISLEADING = 1.0  # Difference between the elpd of the draws and of the fit above which a fit warns.
 _ENOUGH = 1000  # Smallest number of weighted draws.
 
 _log = logging.getLogger("pymc")  # The logger of `pm.sample`, so that users silence both in the same way.
@@ -269,8 +268,7 @@ def sample(
         Number of draws in each chain, as in `pm.sample`. Hyperparameters are drawn from their approximate density, or
         from the weighted nodes. With `hyper="map"` they are equal in all draws.
     chains : int
-        Number of chains into which the draws are divided. ArviZ compares results with equal numbers of draws and
-        chains.
+        Number of chains, with `draws` draws each. ArviZ compares results with equal numbers of draws and chains.
     Xnew : array (m, d), optional
         Inputs at which latent functions are drawn, in place of the fitted rows. Calls with the same seed draw the same
         functions, so a long `Xnew` can be drawn in parts. The residuals of a function given inducing inputs or active
@@ -279,11 +277,11 @@ def sample(
         Processes of the latent values, for `Xnew` or many rows, if their prior cannot be read from the graph of the
         model.
     importance : bool
-        Whether to resample draws by their Pareto-smoothed importance weights, see the method `importance`. They then
-        follow the exact posterior of the latent values at these hyperparameters. At least 1000 draws are weighted. The
-        result has repeated draws in random order, and the accuracy of `effective_size` independent draws, which ArviZ
-        does not compute. The group `sample_stats` has the `log_weight` of each draw, which must not be applied again,
-        and the `attrs` `pareto_k`, `effective_size` and `log_evidence`.
+        Whether to resample draws by their Pareto-smoothed importance weights, see the method `importance`. The result
+        then follows the exact posterior of the latent values given the maximum of the hyperparameters. At least 1000
+        draws are weighted. The result has repeated draws in random order, as accurate as `effective_size` independent
+        draws; ArviZ does not compute this size. The group `sample_stats` has the `log_weight` of each draw, which must
+        not be applied again, and the `attrs` `pareto_k`, `effective_size` and `log_evidence`.
     log_likelihood : bool
         Whether to add the group `log_likelihood`, as `pm.compute_log_likelihood` does. Log densities of an observed
         array have the dims of the array. A vector of correlated entries has one log density. `az.loo` of the draws is
@@ -356,7 +354,7 @@ def sample(
 
 
 def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Store the log evidence with the draws. A fit by batches omits it, since it takes passes over all rows."""
+    """Store the log evidence with the draws, except for a fit by batches: there it needs passes over all rows."""
     if fit.trace.unit != "step":
         data["posterior"].attrs["log_evidence"] = fit.log_evidence
     return data
@@ -445,7 +443,7 @@ def _draw_functions(
             found = np.empty((draws, functions.n_functions, m))
             z = np.empty_like(found) if normals else z
         thetas[rows] = at[:, : thetas.shape[1]]
-        (own,) = rng.spawn(1)  # A separate generator: its draws at one θ do not depend on the number of rows.
+        (own,) = rng.spawn(1)  # A generator for each θ: draws at the next θ do not depend on the number of rows.
         for some, drawn in functions.draw_at(own, rows.size, inputs):
             found[rows[:, None], :, np.arange(some.start, some.stop)] = drawn.transpose(0, 2, 1)
         if normals:

@@ -1,9 +1,9 @@
 """A fit as a DataTree, which xarray and ArviZ write to netCDF and Zarr files.
 
 A covariance function cannot be stored, so reading a fit needs the model. For fits of all rows together, the file
-contains hyperparameters and starts of solves, from which a solve takes an iteration or two. For other fits it contains
-the posterior itself, since their rows may be absent later. Hyperparameters on their natural scale, and latent moments
-of dense fits, are stored for users who read a file without the model.
+contains hyperparameters and starts, from which a solve converges in one or two iterations. For other fits it contains
+the posterior itself, since their rows may be absent when the file is read. Hyperparameters on their natural scale, and
+latent moments of dense fits, are stored for users who read a file without the model.
 """
 
 import contextlib

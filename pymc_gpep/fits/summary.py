@@ -31,7 +31,7 @@ from pymc_gpep.reading.classifier import names_of_effects
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.user_warnings import warn
 
-# Short notes, since a narrow console hides other columns beside a long text.
+# Notes are short, since a long text hides other columns of the table in a narrow console.
 _NO_MOMENTS, _OF_TAILS = "its prior has no moments", "heavy tail of {}"
 _AT_MAXIMUM, _OF_MAXIMUM, _ROUGH = "at its maximum", "function of maxima", "rough: see print(fit)"
 
@@ -135,7 +135,7 @@ def summaries(
 def _finite_moments(
     hyper: HyperPosterior, labels: Mapping[str, Sequence[str]], hyperparameters: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return how many moments (0, 1 or 2) each entry has, first of effects, then of hyperparameters."""
+    """Return the number of finite moments (0, 1 or 2) of each entry, first of effects, then of hyperparameters."""
     found = finite_moments(hyper, list(labels))
     owners = np.array(hyper.log_posterior.space.owners)
     of_elements = np.full(owners.size, 2)
