@@ -1,4 +1,4 @@
-"""The context of every fit: progress, one BLAS thread, compile time, callbacks and errors."""
+"""The context manager of every fit: progress, one BLAS thread, compile time, callbacks and errors."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ class Compilation(event.Listener):
 
 @contextmanager
 def compilation(tell: Callable[[str], None]) -> Iterator[Compilation]:
-    """Measure the time of numba's compilations; a context manager."""
+    """Return a context manager that measures the time of Numba's compilations."""
     listener = Compilation(tell)
     with event.install_listener("numba:compile", listener):
         yield listener
@@ -61,7 +61,7 @@ _QUIET = 5.0  # Seconds between two lines of text, on a terminal that cannot sho
 
 
 class FitProgress:
-    """Progress display of a fit. In a pipe a short fit prints one line, at its end.
+    """Progress display of a fit. If the output is not a terminal, a short fit prints one line, at its end.
 
     Parameters
     ----------
@@ -158,11 +158,11 @@ class FitRun:
         self._so_far: Callable[[], Any] = lambda: None
 
     def __enter__(self) -> Self:
-        with ExitStack() as entered:  # An interrupt ends the contexts that have begun.
+        with ExitStack() as entered:  # After an interrupt, the stack closes the contexts that were entered.
             enter = entered.enter_context
             enter(one_blas_thread())
             enter(without_traces())
-            entered.callback(self._progress.stop)  # An interrupted start may have a thread, which must end.
+            entered.callback(self._progress.stop)  # An interrupted start may leave a thread, which must end.
             self._progress.start()
             enter(watching(self._progress.sweep))
             self._compiled = enter(compilation(self._progress.compiling))
@@ -205,7 +205,7 @@ class FitRun:
             call(self._callbacks, so_far(), losses, number)
 
     def graphs_are_made(self) -> None:
-        """Count the time until now as compile time. It is called when the graphs are compiled."""
+        """Count the time until now as compile time. A plan calls this method when its graphs are made."""
         until_now, _ = self.seconds()
         self._of_graphs = until_now
 

@@ -46,15 +46,15 @@ _told = logging.getLogger("pymc")  # Logger that shows the choices of pm.fit.
 _MOST_OF_PROCESSES = 4
 _WORK = 2e8  # Largest c n³ for which a fit takes seconds.
 _AGAIN = 2  # Largest number of searches that start at a node of the integral.
-# Smallest difference of log posteriors, of a node and the maximum, for which the search starts again at the node.
+# Difference of the log posterior of a node from the maximum above which the search starts again at the node.
 _ABOVE = 0.5
 _MANY = 15  # Number of hyperparameters above which a maximum represents their posterior poorly.
 
 
 class GPInference(Inference):
-    """Fit a Gaussian process model: latent functions are integrated out, hyperparameters maximised or integrated out.
+    """Fit of a Gaussian latent model: latent functions are integrated out, hyperparameters maximised or integrated out.
 
-    `pm.fit(method="nested_ep", ...)` creates this class with these arguments.
+    `pm.fit(method="nested_ep", ...)` creates an instance with these arguments.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ class GPInference(Inference):
         Fits with the same seed are equal.
     start : dict, Fit or path, optional
         Initial values of hyperparameters by name, or a fit to continue, for example a fit of some of the rows. The
-        first steps have the units of its search. A fit by batches continues a fit with the same arguments, or the file
-        of that fit from `gpep.Checkpoint`.
+        search then has the step units of that fit. A fit by batches continues a fit with the same arguments, or the
+        file of that fit from `gpep.Checkpoint`.
     starts : int
         Number of points at which searches for the maximum start; the best result is returned. The first is the model's
         initial point, or `start`. The next four have length scales and magnitudes from the covariances of the data, and
@@ -78,10 +78,10 @@ class GPInference(Inference):
         observed variables that share Gaussian variables are fitted together.
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values. By default the covariance between any inputs is read from the graph of the
-        model. Methods on all latent values together need neither.
+        model. Methods on all latent values together do not need processes.
     data : pair of arrays, path or Rows, optional
         Inputs and labels that replace the rows of the model, which may then be declared with a few rows. Methods with
-        inducing inputs read them block by block, so they may exceed the memory. Methods with active rows keep the
+        inducing inputs read these rows block by block, so rows may exceed the memory. Methods with active rows keep the
         inputs in memory. See `pymc_gpep.rows.storage.open_rows`.
     hyper : {"map", "adaptive", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         Treatment of the hyperparameters after the search for their maximum. The default is `"adaptive"` for sums of
@@ -195,8 +195,8 @@ class GPInference(Inference):
         callbacks : list of functions of (fit, losses, iteration), optional
             Functions that are called after each iteration or step, with a fit that later iterations do not change.
             `StopIteration` ends the fit at the best point so far. With several starts, `losses` belong to the search
-            with the latest step, and iterations are counted together. All searches except the first run in parallel,
-            but callbacks are called one at a time, in the thread of the fit.
+            with the latest step, and `iteration` counts iterations of all searches. All searches except the first run
+            in parallel, but callbacks are called one at a time, in the thread of the fit.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function or float, optional
@@ -235,7 +235,7 @@ class GPInference(Inference):
         given = self._given
         kwargs = compile_options(backend, compile_kwargs)
         with FitRun(given.method, callbacks, progressbar, progressbar_theme) as run:
-            # The data of the model may have changed since an earlier fit.
+            # Make a new search: the data of the model may have changed since an earlier fit.
             self._search = self._plan.begin(given, run, kwargs, obj_optimizer)
             fit = self._run(run, self._search, n, include_transformed, progressbar)
         fit = self._reported(fit, n)
@@ -313,8 +313,8 @@ class GPInference(Inference):
     def _integrated(
         self, run: FitRun, log_posterior: LogPosterior, trace: Trace, progressbar: bool
     ) -> tuple[HyperPosterior | None, Trace]:
-        """Return the nodes of the hyperparameters, or None for the maximum."""
-        # Without hyperparameters all methods of integration are equal.
+        """Return the nodes of the hyperparameters (None for the maximum), and the trace of the search."""
+        # Without hyperparameters there is nothing to integrate.
         if trace.interrupted:
             run.stage("interrupted: keeping the best point so far")
             return None, trace
@@ -358,7 +358,7 @@ def taken() -> list[str]:
 
 
 def _higher(hyper: HyperPosterior | None, trace: Trace) -> Evaluation | None:
-    """Return the highest node if it is clearly above the end of the search, and a search can start there."""
+    """Return the node of highest log posterior if it is clearly above the maximum and can be the start of a search."""
     if hyper is None or not isinstance(trace, Optimum):
         return None
     top = max(hyper.nodes, key=lambda node: node.log_posterior)
@@ -371,13 +371,13 @@ def _same_parameters(fit: Fit, space: Hyperparameters) -> bool:
 
 
 def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
-    """Return the end of a search, evaluated by another log posterior."""
+    """Return the maximum of a search as evaluated by another log posterior."""
     best = log_posterior(log_posterior.theta(trace.best.theta))
     return Optimum(best, trace.converged, "", (best,))
 
 
 def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mapping[str, Any] | None, Any]:
-    """Return the state of a fit to continue, initial values, and the plan with this fit's inducing inputs."""
+    """Return the state of the fit `start`, initial values, and the plan with the inducing inputs of that fit."""
     if isinstance(start, Fit):
         if batches and isinstance(start.trace, StepTrace):
             return start.trace.left_off, None, plan
@@ -443,7 +443,7 @@ def _check_optimiser(obj_optimizer: Any, method: str, plan: Plan) -> None:
 
 @cache
 def _tell_of_flat(names: tuple[str, ...]) -> None:
-    """Log once in a process that variables with a flat prior are integrated out."""
+    """Log that variables with a flat prior are integrated out, once in each Python process."""
     _told.info(
         "Flat coefficients %s are integrated, as by restricted maximum likelihood (REML). Maximum likelihood keeps "
         "them at their maximum: pm.fit(..., hyperparameters=%s).",

@@ -32,10 +32,10 @@ AUTO = "auto"
 """Name of the method in `pm.fit` for an automatic choice."""
 
 _DENSE = 1e10  # Work c n³ of a fit that takes about a minute.
-_QUADRATURES = 20_000  # Number of rows with several linear predictors from which on EP takes minutes.
-_SPARE = 1.5  # Largest memory of a search, relative to its minimum.
+_QUADRATURES = 20_000  # Largest number of rows with several linear predictors for EP. With more, EP takes minutes.
+_SPARE = 1.5  # Assumed ratio of the largest memory of a search to its minimum.
 _INDUCING = 100
-_COMMON = 200  # Number of inducing inputs of a model with one function: its sites need no joint quadrature.
+_COMMON = 200  # Number of inducing inputs of a model with one function, whose sites need no joint quadrature.
 _SWEPT = 2e8  # Work c n M² of a search that takes about a minute.
 _BATCH = 200
 _PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # Passes over the rows; smallest and largest number of steps.
@@ -137,7 +137,7 @@ def choose_method(
         return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all rows.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
-    # See `takes_all` in the plan of batches.
+    # The same condition as `ByBatches.takes_all`.
     whole = (
         inducing is None and not given.get("learn_inducing") and not classifier.prior.effects and one_batch(n, batch)
     )
@@ -146,7 +146,7 @@ def choose_method(
 
 
 def _not_by_inducing(classifier: GPClassifier, given: Mapping[str, Any]) -> str:
-    """Return in words the feature of a model that inducing inputs do not support; empty without one."""
+    """Return in words the feature of a model that inducing inputs do not support; empty if they support the model."""
     likelihood = classifier.likelihood_model
     by_batches = any(given.get(name) is not None for name in ("batch_size", "data"))
     if likelihood.has_parameters and OneFunctionSite.fits(likelihood) and not by_batches:
@@ -163,7 +163,7 @@ def _not_by_inducing(classifier: GPClassifier, given: Mapping[str, Any]) -> str:
 
 
 def _as_rows(classifier: GPClassifier) -> bool:
-    """Return whether the prior is a matrix over many places of a process, which inducing inputs can replace."""
+    """Return whether the prior is a matrix over many inputs of a process, which inducing inputs can approximate."""
     prior = classifier.prior
     if not isinstance(prior, GPModel | LatentSum) or next(iter(prior.arrays)) is not DensePrior:
         return False

@@ -1,8 +1,8 @@
 """Warnings about a model: labels of one class, undetermined magnitudes, jitter, offsets of inputs, joint maxima.
 
-Suppose that variables with a common scale are not integrated out. Then their joint maximum with the scale is far from
-the posterior: the scale is wrong, and other effects seem too certain. The maximum over the scale alone, with the
-variables integrated out, is near its posterior.
+Suppose that variables with a common scale are not integrated out. Then the joint maximum of variables and scale is far
+from the posterior. The scale is wrong, and standard deviations of other effects are too small. The maximum over the
+scale alone, with the variables integrated out, is near the posterior of the scale.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ from pymc_gpep.user_warnings import warn
 
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
-    """Warn if all labels (n,) are of one class, unless each row has separate bounds. Equal counts are allowed."""
+    """Warn if all labels (n,) are of one class, unless each row has separate bounds. There is no warning for counts."""
     if classifier.observes_classes and labels.size and (labels == labels[0]).all() and not _given_by_row(classifier):
         _warn(classifier, int(labels[0]), labels.size)
 
@@ -71,14 +71,14 @@ def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
 
 
 _PROBE = 0.1  # Unconstrained change of a hyperparameter.
-_NOTHING = 1e-5  # Relative change of a variance below which the change is due to jitter.
+_NOTHING = 1e-5  # Relative change of a variance up to which the change may be due to jitter.
 
 
 def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
     """Warn if hyperparameters scale the latent functions, and neither likelihood nor noise determines this scale.
 
-    The prior variance at the first row is evaluated. The part of it that another point with the same inputs does not
-    share is noise. The scale is undetermined if random changes of all hyperparameters change the variance.
+    Noise is the prior variance at the first row, minus the covariance with another point with the same inputs. The
+    scale is undetermined if noise is zero, and random changes of all hyperparameters change the variance.
     """
     likelihood = space.classifier.likelihood_model
     if likelihood.fixes_scale or not theta.size:
@@ -110,8 +110,8 @@ _FEW = 20  # Largest number of hyperparameters for which differences are faster 
 def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> Array:
     """Return a start about which the log posterior is not symmetric; warn if hyperparameters were moved.
 
-    A search over all rows evaluates neighbouring points if the slope is 0. Steps over batches use only slopes: a
-    magnitude that enters as its square and begins at 0 would stay at 0.
+    A search over all rows evaluates neighbouring points if the slope is 0. Steps over batches use only slopes. If the
+    covariance depends on the square of a hyperparameter, steps from 0 would stay at 0.
     """
     if not theta.size:
         return theta
@@ -139,7 +139,7 @@ def off_symmetry(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -
 
 
 def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array, x: Array) -> NDArray[np.intp]:
-    """Return the indices of hyperparameters in which a random sum of all moments has the derivative 0."""
+    """Return the indices of hyperparameters for which a randomly weighted sum of all moments has the derivative 0."""
     point, rng = space.point(theta), np.random.default_rng(0)
     bars = Block(*(rng.normal(size=each.shape) for each in blocks.block(point, x[None], x)))
     slopes, _ = blocks.block_slopes(point, x[None], x, bars)
@@ -147,7 +147,7 @@ def _without_slope(space: Hyperparameters, blocks: InducingBlocks, theta: Array,
 
 
 def _in_use(moments: Callable[[Array], Array], here: Array, theta: Array, which: NDArray[np.intp]) -> list[int]:
-    """Return the indices among `which` that change the moments, by bisection, since most have no effect."""
+    """Return the hyperparameters among `which` that change the moments, by bisection, since most have no effect."""
     moved = theta.copy()
     moved[which] += _STEP
     if not which.size or _same(moments(moved), here):
@@ -194,7 +194,7 @@ def warn_of_offset(classifier: GPClassifier) -> None:
 
 _FEW_FOR_DESIGN = 15  # Largest number of hyperparameters for which a message advises a central composite design.
 _STEP_OF_SLOPES = 1e-3  # Unconstrained step of a hyperparameter.
-_AT = (-0.6, 0.0, 0.5)  # Latent values, minus their prior mean, at which slopes are compared.
+_AT = (-0.6, 0.0, 0.5)  # Latent values minus prior mean at which slopes of log densities are compared.
 _SLOPE_TOLERANCE = 1e-4  # Largest relative difference between equal slopes.
 
 
@@ -266,7 +266,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
 
 
 def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
-    """Return whether the prior of a hyperparameter depends on another one. A `pm.Flat` has its prior in potentials."""
+    """Return whether the prior of a hyperparameter depends on another hyperparameter; for `pm.Flat` by potentials."""
     graphs = list(rv.owner.inputs)
     if isinstance(rv.owner.op, FlatRV):
         graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]
@@ -274,7 +274,7 @@ def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
 
 
 def _factors(classifier: GPClassifier) -> dict[Variable, set[Variable]]:
-    """Return integrated variables → the hyperparameters that multiply them, except in covariances of processes."""
+    """Return the hyperparameters that multiply each integrated variable, except in covariances of processes."""
     hyperparameters, sources = set(classifier.hyperparameters), classifier.prior.sources
     found: dict[Variable, set[Variable]] = {
         v: hyperparameters.intersection(ancestors(classifier.prior.recipes[v].scales))
@@ -308,7 +308,7 @@ def _adds(op: Op) -> bool:
 
 
 class _Effect:
-    """Effects of each hyperparameter on the rows, near a flat vector (d,)."""
+    """Changes of prior means and of log densities of rows with a hyperparameter, near a flat vector (d,)."""
 
     def __init__(self, space: Hyperparameters, theta: Array) -> None:
         self._space, self._theta = space, theta

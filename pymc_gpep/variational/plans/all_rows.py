@@ -34,11 +34,11 @@ from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_offset, warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-# Probability outside bounds above which bounds matter. Such a cut moves a mean by 0.003 standard deviations.
+# Probability beyond bounds above which a fit warns. A bound that cuts off this mass moves a mean by 0.003 sd.
 _BEYOND = 1e-3
-_SPARSE = 1e5  # Largest work for a row with neighbours, in the unit of c n³.
-_CHOICES = 4  # Largest number of times that neighbours are chosen again.
-_LITTLE = 0.1  # Smallest change of the log posterior by new neighbours after which the search is repeated.
+_SPARSE = 1e5  # Largest assumed work for each row with neighbours, in the unit of c n³.
+_CHOICES = 4  # Largest number of searches with newly chosen neighbours.
+_LITTLE = 0.1  # Smallest change of the log posterior by newly chosen neighbours for which the search is repeated.
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class AllRows(Plan):
     Parameters
     ----------
     inducing : int or array (M, d), optional
-        Inducing inputs of the only Gaussian process, which are fixed: an array, or the number of centres that k-means
-        computes from its inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"`
-        integrate over residuals (FITC). `"kl"` maximises the variational bound.
+        Fixed inducing inputs of the only Gaussian process: an array, or the number of centres that k-means computes
+        from the inputs. Memory and time are then linear in the number of rows. `"ep"` and `"laplace"` integrate over
+        the residuals given inducing values (FITC). `"kl"` maximises the variational bound.
     neighbours : int, optional
         Number of nearest neighbours, for example 20, by which `"ep"` and `"laplace"` approximate the only Gaussian
         process at its distinct inputs. The precision is then sparse. At the end of a search, neighbours are chosen
-        again until they are the same, or change the log evidence little.
+        again, until they no longer change or hardly change the log posterior.
     """
 
     inducing: Any = None
@@ -84,7 +84,7 @@ class AllRows(Plan):
         return self.neighbours is not None
 
     def read(self, classifier: GPClassifier) -> GPClassifier:
-        """See `Plan`: with inducing inputs or neighbours a process is a term of a sum."""
+        """See `Plan`: with inducing inputs or neighbours, a sum with the process as its term."""
         if self.neighbours is not None:
             return as_sum(classifier, "neighbours")
         return classifier if self.inducing is None else as_sum(classifier)
@@ -178,7 +178,7 @@ class AllRows(Plan):
 
 
 class _ByNeighbours(Climb):
-    """A search that chooses neighbours again at its end."""
+    """A search that chooses neighbours again at its maximum, and is then repeated."""
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
         """See `Search`; each search begins at the end of the previous search."""

@@ -47,15 +47,15 @@ from pymc_gpep.variational.model_warnings import (
 )
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan, Search
 
-_AVERAGES = 100  # Largest number of averages in an epoch for the progress bar. The time of each is linear in its steps.
-_RATE = 0.03  # Initial learning rate of Adam. It falls to 0.
-_LEARNED = 10  # Smallest ratio of all steps to steps of the warm-up.
-# Smallest and largest default number of inducing inputs, and number of rows for each.
+_AVERAGES = 100  # Largest number of averaged losses in an epoch that the progress bar shows.
+_RATE = 0.03  # Initial learning rate of Adam. The rate falls to 0.
+_LEARNED = 10  # Smallest ratio of all steps to steps of the default warm-up.
+# Smallest and largest default number of inducing inputs, and number of rows for each inducing input.
 _FEWEST, _MOST, _PART = 50, 150, 10
-_COUPLED = 2000  # Largest number of latent values for coupled sites: their sweeps use a matrix of this size.
+_COUPLED = 2000  # Largest number of latent values for sites that couple classes: sweeps use a matrix of this size.
 _MOST_HELD = 2**28  # Largest number of stored inputs (2 GB).
 _SETS = 3  # Number of axes of an array with separate inducing inputs of each function.
-_TAKES_NO = {  # Options of other plans → the reason why batches reject them.
+_TAKES_NO = {  # Options of other plans → the reason why batches reject the option.
     "update": "with batches each step updates the hyperparameters. Leave it out",
     "client": "batches are computed in one process. Leave it out",
     "starts": "with batches steps begin at one point, the initial point of the model or start=... Leave it out",
@@ -73,14 +73,14 @@ class ByBatches(Plan):
     inducing : int or array (M, d) or (c, M, d), optional
         Number of inducing inputs of each function, or the inducing inputs. The default number is a tenth of the rows,
         at least 50 and at most 150. They start at centres of the classes if all functions share them, otherwise at rows
-        of the data (k-means++). Up to 300 rows that are at most one and a half batches are one batch, and all are
-        inducing inputs. Learned inducing inputs would overfit so few rows. If no option of steps is given,
-        `"sparse_ep"` makes sweeps over such rows instead. Their sites couple the classes, and `n` limits the iterations
-        of the optimiser. This needs at most 2000 latent values and a shared covariance.
+        of the data (k-means++). Up to 300 rows in at most one and a half batches form one batch, and all of these rows
+        are inducing inputs. Learned inducing inputs would overfit so few rows. Without options of steps, `"sparse_ep"`
+        makes sweeps over such rows. Sites then couple the classes, and `n` limits the iterations of the optimiser. This
+        needs at most 2000 latent values and a shared covariance.
     learn_inducing : bool, optional
         Whether inducing inputs are learned with the hyperparameters, or fixed. By default they are learned, except if
         the model adds effects to the process, or if all rows are inducing inputs. The joint posterior of process and
-        effects is valid for fixed features.
+        effects is valid for fixed inducing inputs only.
     shared_inducing : bool, optional
         Whether all functions have the same inducing inputs. By default they do if they have the same covariance: a step
         with ten classes then takes a fifth of the time.
@@ -91,17 +91,17 @@ class ByBatches(Plan):
         Factors of a point's likelihood, as for fits of all rows at once: "quadrature" (a single factor) or "pairwise"
         (the paper's product). The default is the first that the method supports for the likelihood.
     memory : str, optional
-        Memory of rows between batches. `"sparse_ep"` stores nothing ("stateless"), or the "sites" of all rows. Sites
-        avoid the noise of batches. They take n (4 M + 18 d) bytes for n rows with d sites each, or n (4 c M + 18 d)
-        bytes if functions differ in covariance or inducing inputs.
+        Values of rows that are stored between batches. `"sparse_ep"` stores nothing ("stateless"), or the "sites" of
+        all rows. Stored sites avoid the noise of batches. They take n (4 M + 18 d) bytes for n rows with d sites each,
+        or n (4 c M + 18 d) bytes if functions differ in covariance or inducing inputs.
     warmup : int, optional
         Number of epochs with fixed hyperparameters and inducing inputs, in which q adapts. The default is one epoch,
         but at most a tenth of all steps.
     decay : float, optional
         The step size of q after e epochs is 1 / (1 + decay e) of its value in the first epoch.
     jitter : float
-        Jitter on the diagonal of the covariance of the inducing values, relative to the mean of the diagonal. Without a
-        Cholesky factor, it is multiplied by 100, at most twice.
+        Jitter on the diagonal of the covariance of the inducing values, relative to the mean of the diagonal. If the
+        Cholesky factorisation fails, the jitter is multiplied by 100, at most twice.
     """
 
     inducing: Any = None
@@ -200,7 +200,7 @@ class ByBatches(Plan):
         return blocks.n_covariances == 1 and np.ndim(self.inducing) != _SETS
 
     def takes_all(self, blocks: InducingBlocks) -> bool:
-        """Return whether the rows are so few that all rows are one batch, and fixed inducing inputs."""
+        """Return whether there are so few rows that all rows form one batch and are the fixed inducing inputs."""
         n = blocks.rows.n_rows
         free = self.inducing is None and not self.learn_inducing and not blocks.n_effects
         return free and one_batch(n, self.batch_size or n)
@@ -235,7 +235,7 @@ class ByBatches(Plan):
 
 
 class _Stepping(Search):
-    """Steps over batches."""
+    """Search by steps over batches of rows."""
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ class Plan(ABC):
 
     @classmethod
     def serves(cls, method: str, options: Mapping[str, Any]) -> bool:
-        """Return whether the plan is that of a method with these options of `pm.fit`."""
+        """Return whether `pm.fit` uses this plan for a method with these options."""
         return method in cls.methods()
 
     @classmethod
@@ -136,7 +136,7 @@ class Plan(ABC):
 
     @classmethod
     def besides(cls) -> str:
-        """Return for messages the names of options that are not options of the approximation."""
+        """Return a text for messages that lists the options besides options of the approximation."""
         listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
         return f", {listed}, likelihood, and options of pm.fit: n, start, random_seed, callbacks and progressbar"
 
@@ -147,7 +147,7 @@ class Plan(ABC):
         Raises
         ------
         TypeError
-            If an option is unknown. `others` are names that it may have meant.
+            If an option is unknown. The message suggests a similar name, also among `others`.
         ValueError
             If the method does not fit the likelihood of the model, or if an option has an invalid value.
         """
@@ -196,7 +196,7 @@ class Plan(ABC):
             )
 
     def doubt(self, fit: Fit) -> str:
-        """Return a warning about a converged fit; empty if the fit is good."""
+        """Return a warning about a converged fit, or an empty text."""
         return ""
 
     @abstractmethod
@@ -222,7 +222,7 @@ class Climb(Search):
     given : FitTask
     log_posterior : LogPosterior
     flat : float
-        Relative change of the log posterior that counts as zero.
+        Relative change of the log posterior at which a search has converged.
     whole : function of (x, n, follow), optional
         Search from one flat vector. The default is L-BFGS.
     settles : bool
@@ -283,5 +283,5 @@ class Climb(Search):
         return self.log_posterior
 
     def judged(self, found: Optimum) -> Optimum:
-        """Return the result; it is marked as not converged, with a reason, if its end is not a maximum."""
+        """Return the result of the search, marked as not converged, with a reason, if its end is not a maximum."""
         return looked_at(found, self._given.space, self.log_posterior)
