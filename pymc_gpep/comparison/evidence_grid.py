@@ -34,9 +34,9 @@ def evidence_grid(
     progressbar: bool = True,
     **options: Any,
 ) -> xr.Dataset:
-    """Compute the evidence, and scores of held-out points if there are any, over a grid of hyperparameters.
+    """Compute the evidence, and scores of held-out points if given, over a grid of hyperparameters.
 
-    Solves follow the grid row by row, every second row backwards, so each solve starts from a solution nearby. The
+    Solves follow the grid row by row, every second row backwards, so each solve starts from an adjacent solution. The
     evidence does not include priors of the hyperparameters. `gpep.plots.plot_evidence_grid` draws the result (Figure 7
     of the nested EP paper).
 
@@ -72,8 +72,8 @@ def evidence_grid(
         A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN if the
         approximation failed; `converged` and `iterations` describe each solve. With held-out points there is `mlpd`,
         the mean log predictive density of the observations. For classes there is also `accuracy`, the share of points
-        whose most probable class is right. `information` is the number of bits a label by which predictions are better
-        than the class frequencies in training (Nickisch and Rasmussen 2008). For ordered classes there is
+        whose most probable class is right. `information` is the gain of predictions over the class frequencies in
+        training, in bits per label (Nickisch and Rasmussen 2008). For ordered classes there is
         `ranked_probability`, the mean ranked probability score (0 at best). For counts there is `squared_error`, the
         squared error of the predictive mean.
 
@@ -145,7 +145,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _values_by_variable(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
-    """Return arrays of all hyperparameters in their shapes; the grid later replaces the values of its axes."""
+    """Return arrays of all hyperparameters in their shapes, with placeholders 0 for the axes of the grid."""
     known = {rv.name: rv for rv in classifier.hyperparameters}
     listed = ", ".join(map(repr, known)) or "none"
     if not axes:

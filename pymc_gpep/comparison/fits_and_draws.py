@@ -65,7 +65,7 @@ class DrawnSum:
     def at_new_rows(
         self, data: Mapping[str, ArrayLike] | None, count: int = 1
     ) -> tuple[int, Callable[[Sequence[Array]], Array]]:
-        """Return the number m of new rows, and a function of values of `variables` for latent functions (c, m).
+        """Return the number m of new rows, and a function from values of `variables` to latent functions (c, m).
 
         A single row is repeated `count` times.
 
@@ -177,7 +177,7 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
 
 
 def reference_among(results: Mapping[str, Result], reference: str | None) -> str:
-    """Return the name of the reference. For None it is the first draws, else the first fit.
+    """Return the name of the reference. If `reference` is None, it is the first DataTree, or else the first fit.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def predict_draws(
     dim: str = "new_point",
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Predict from draws at new inputs, exactly up to Monte Carlo error.
+    """Predict at new inputs from posterior draws, exactly up to Monte Carlo error.
 
     Call `predict_draws(idata, Xnew)`, or `predict_draws(idata, gp, Xnew)`. Given a draw of hyperparameters and latent
     values, the latent functions at a new input are Gaussian and independent between classes. Class probabilities under
@@ -391,7 +391,7 @@ type _Moments = Callable[[slice], tuple[Array, Array]]
 def _processes(
     classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and a function for moments of processes at these rows given a draw."""
+    """Return the number of new rows, and a function that computes moments of processes at these rows given a draw."""
     cross_covariance = CrossCovariance(classifier.prior, as_gps(gp), {})
     inputs = repeated(cross_covariance.rows(x, data or {}), rows_of_parameters(classifier, data))
     f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
@@ -418,7 +418,7 @@ def _sum(
     x: ArrayLike | None,
     data: Mapping[str, ArrayLike] | None,
 ) -> tuple[int, Callable[[int, PointType], _Moments]]:
-    """Return the number of new rows, and a function for moments of sums at these rows given a draw."""
+    """Return the number of new rows, and a function that computes moments of sums at these rows given a draw."""
     if gp is not None or x is not None:
         raise TypeError(
             "For latent functions that are sums, predict_draws needs new data: data={...} in place of Xnew."

@@ -23,9 +23,9 @@ _NUMBERS = 4_000_000  # Largest number of weights in memory: 32 MB.
 def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any = None) -> NDArray[np.float64]:
     """Draw the mean of a distribution from its posterior given `values`, by the Bayesian bootstrap.
 
-    A draw is the average of the values with weights from a Dirichlet(1, ..., 1) distribution. Comparisons of models by
-    it follow Vehtari and Lampinen (2002), "Bayesian model assessment and comparison using cross-validation predictive
-    densities", *Neural Computation* 14.
+    A draw is the average of the values with weights from a Dirichlet(1, ..., 1) distribution. Vehtari and Lampinen
+    (2002), "Bayesian model assessment and comparison using cross-validation predictive densities", *Neural
+    Computation* 14, compare models by such draws.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
 
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:
-    """Return the information of predictions beyond class frequencies, in bits a label.
+    """Return the information of predictions beyond class frequencies, in bits per label.
 
-    It is the mean of log₂ p(y) − log₂ n_y/n over held-out labels, with the frequency n_y/n of class y in training. It
-    is 0 for predictions by these frequencies. If both sets have equal frequencies, it is at most the entropy of the
-    labels. Nickisch and Rasmussen (2008), section 12.2, define it for two classes.
+    It is the mean of log₂ p(y) − log₂ n_y/n over held-out labels, with the frequency n_y/n of class y in training. The
+    information of predictions by these frequencies is 0. If training and held-out labels have equal frequencies, it is
+    at most the entropy of the labels. Nickisch and Rasmussen (2008), section 12.2, define it for two classes.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def scores_at(
     Raises
     ------
     ValueError
-        If `Xnew` or `ynew` is missing. Without `gp` the graph of the model is read.
+        If `Xnew` (or `data`) or `ynew` is missing.
     """
     given = [gp is not None, Xnew is not None, ynew is not None]
     if not any(given) and data is None:

@@ -212,7 +212,7 @@ def compare_methods(
         One row for each result. Columns that apply to the results:
 
         - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` if a fit
-          integrates over them. `lower_bound` by the Gaussian of the fit, for likelihoods of one latent function and for
+          integrates over them. `lower_bound` of the log evidence, for likelihoods of one latent function and for
           methods that maximise a bound. With inducing inputs all three belong to the sparse model.
 
         - Posterior means of the hyperparameters by name, with elements of arrays as `ls[width]`.
@@ -228,9 +228,9 @@ def compare_methods(
           `ranked_probability`, the ranked probability score (0 at best). For counts `squared_error` of the predictive
           mean replaces `accuracy`.
 
-        - `information`, the bits a held-out label by which predictions are better than the class frequencies in
-          training. It is 0 for these frequencies, negative for worse predictions, and at most log₂ c for c balanced
-          classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008).
+        - `information`, the gain of predictions over the class frequencies in training, in bits per held-out label. It
+          is 0 for these frequencies, negative for worse predictions, and at most log₂ c for c balanced classes. It is
+          `mlpd` on another scale (Nickisch and Rasmussen 2008).
 
         - `effective_size` and `pareto_k` of a fit's weighted draws, from the given `checks`. `probability_shift` and
           `known` of the same checks, for blocks of points.
