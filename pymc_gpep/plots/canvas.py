@@ -67,7 +67,7 @@ def colours(count: int) -> list[Any]:
     """Return this number of colours, for classes or methods."""
     if count <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:count])
-    # More colours differ too little in hue, so these differ in lightness.
+    # So many hues would look alike, so these colours differ in lightness.
     return [pyplot().get_cmap("viridis")(i / (count - 1)) for i in range(count)]
 
 
@@ -80,7 +80,7 @@ def diagonal(ax: Axes, linestyle: str = "-") -> None:
     """Draw the line of equal coordinates, without changing the data limits."""
     drawn = ax.dataLim.frozen()
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=linestyle, zorder=0)
-    ax.dataLim.set(drawn)  # The limits need not include the origin.
+    ax.dataLim.set(drawn)  # `axline` has added the origin to the data limits.
 
 
 def same_frame(axes: Sequence[Axes]) -> None:
@@ -118,7 +118,7 @@ def point_labels(classifier: GPClassifier, points: tuple[Any, Any]) -> tuple[str
 
 
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
-"""Probabilities inside the contours, as in the nested EP paper."""
+"""Default probabilities inside the contours, as in the nested EP paper."""
 
 _SHOWN = 1000  # Largest number of draws in a picture.
 _SMOOTHED = 4000  # Largest number of draws of a smoothed density.
@@ -154,7 +154,7 @@ def draw_density(
     density = gaussian_kde(smoothed.T)
     x, y = np.linspace(low, high, _SIDE).T
     on_grid = density(np.stack(np.meshgrid(x, y)).reshape(2, -1)).reshape(_SIDE, _SIDE)
-    # The contour at the q-quantile of the density of draws contains a share 1 − q of the draws.
+    # The contour at the q-quantile of the density at the draws contains a share 1 − q of the draws.
     levels = np.unique(np.quantile(density(smoothed.T), 1 - np.sort(masses)[::-1]))
     options = {"colors": NEUTRAL, "linewidths": 1.0} | style
     ax.contour(x, y, on_grid, levels=levels, **options)

@@ -22,7 +22,7 @@ def plot_convergence(
     legend: bool = True,
     line_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Draw the log evidence and the distance from the end at each iteration (Figure 8 of the nested EP paper).
+    """Draw the log evidence and the distance from convergence at each iteration (Figure 8 of the nested EP paper).
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ def plot_convergence(
     Returns
     -------
     array (2,) of matplotlib.axes.Axes
-        Axes of the log evidence and of the distance from the end. For "hyperparameters" the distance is the largest
-        slope of the log posterior in unconstrained space. For "sites" it is the residual, see `Convergence`. A dotted
-        line shows the tolerance.
+        Axes of the log evidence and of the distance from convergence. For "hyperparameters" the distance is the largest
+        slope of the log posterior in unconstrained space. For "sites" it is the residual, see `Convergence`, and a
+        dotted line shows the tolerance.
 
     Raises
     ------

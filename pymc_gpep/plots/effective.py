@@ -32,10 +32,10 @@ def plot_effective_likelihoods(
 ) -> NDArray[Any]:
     """Draw the Gaussians that replace the likelihood of two points, over the likelihood itself.
 
-    The posterior of a Gaussian approximation is the prior times such Gaussians, its sites. Each panel shows the
-    contours of a method's sites, and in grey contours of the likelihood p(y_i | f_i) p(y_j | f_j). Both are drawn at
-    the same shares of their maximum. The dotted ellipse contains 90 % of the prior. Inside it, a good approximation is
-    close to the likelihood (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
+    The posterior of a Gaussian approximation is the prior times Gaussian sites, one for each point. Each panel shows
+    contours of the sites of a method. Contours of the likelihood p(y_i | f_i) p(y_j | f_j), at the same shares of the
+    maximum, are grey. The dotted ellipse contains 90 % of the prior. Inside it, sites of a good approximation are close
+    to the likelihood (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their maximum.
 
     Parameters
     ----------

@@ -70,8 +70,8 @@ def plot_effects(
     ----------
     fit : Fit
     name : str or list of str
-        Integrated variable, or Deterministic that `Fit.effects` accepts, with one or two axes. A list of names has a
-        panel for each. A variable of two axes is drawn as one series for each entry of the shorter axis, with a legend.
+        Integrated variable, or Deterministic that `Fit.effects` accepts, with one or two axes. For a list of names,
+        each name has a panel. A variable of two axes has one series for each entry of the shorter axis, with a legend.
         With `x`, there is one series for each entry of the axis that is not along `x`.
     x : array (m,) or (m, 2), optional
         Input of each entry. One column is drawn as a curve with a band, two columns as a map of the means. Without `x`,
@@ -120,7 +120,7 @@ def plot_effects(
 
 
 def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
-    """Return moments of a variable of two axes as (moment, entries, series); other moments unchanged.
+    """Return moments of a variable with two axes as (moment, entries, series); moments with fewer axes unchanged.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _height(found: xr.DataArray) -> float:
 
 
 def _drawn(found: xr.DataArray, x: Array | None, quantile: float, order: bool, ax: Axes | None) -> Axes:
-    """Draw one variable. If it has two axes, each entry of the second is a series."""
+    """Draw one variable. If it has two axes, each entry of the second axis is a series."""
     name = str(found.name)
     count = found.shape[2] if found.ndim == 3 else 1
     mean, sd = (found.sel(moment=moment).values.reshape(-1, count) for moment in ("mean", "sd"))
@@ -180,7 +180,7 @@ def _labels(found: xr.DataArray, dim: Any, size: int) -> list[Any]:
 def _lines(
     found: xr.DataArray, mean: Array, half: Array, named: Sequence[str | None], order: bool, ax: Axes | None
 ) -> Axes:
-    """Draw a line for each entry, and several series one below the other."""
+    """Draw the interval of each entry as a line; lines of several series are one below the other."""
     ax = single(ax, (5.0, _height(found)))
     dim = found.dims[1] if found.ndim > 1 else None
     n, count = mean.shape

@@ -57,7 +57,7 @@ def plot_evidence_grid(
         Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations". The default is all scores except
         `information`.
     levels : int or sequence of float
-        Number of contours, which are denser near the best value, or their values.
+        Number of contours, which are denser near the best value, or the values of the contours.
     axes : array of matplotlib.axes.Axes, optional
         One axes for each quantity and method. Over one hyperparameter, one axes for each quantity.
     contour_kwargs : dict, optional
@@ -116,7 +116,7 @@ def plot_evidence_grid(
 
 
 def _geometric(values: Array) -> bool:
-    """Return whether the steps between values are more nearly equal on a logarithmic scale."""
+    """Return whether the spacing of values is more even on a logarithmic scale."""
     if len(values) < 3 or (values <= 0).any():
         return False
     plain, logarithmic = np.diff(values), np.diff(np.log(values))
@@ -165,7 +165,7 @@ def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, optio
 
 
 def _levels(values: Array, levels: int | Sequence[float], sign: float) -> Array:
-    """Return the levels, or a number of levels between the extremes which are denser near the best value."""
+    """Return levels of contours; for an integer, this number of levels, which are denser near the best value."""
     if not isinstance(levels, int | np.integer):
         return np.unique(levels)
     best, worst = (values.max(), values.min()) if sign > 0 else (values.min(), values.max())
@@ -202,8 +202,8 @@ def plot_scores(
     Returns
     -------
     array (scores, 2) of matplotlib.axes.Axes
-        Axes of mean log predictive density and accuracy, or of other scores of the likelihood. The axes to the right of
-        each show the differences.
+        Axes of mean log predictive density and accuracy, or of other scores of the likelihood. The second column shows
+        the differences.
 
     Raises
     ------

@@ -110,7 +110,7 @@ def _summary(relevance: xr.DataArray, prob: float) -> xr.DataArray:
     return xr.DataArray(relevance.weighted(relevance["weight"]).quantile(levels, dim="sample"))
 
 
-_ROW = 0.45  # Height of a variable, in inches.
+_ROW = 0.45  # Height of the row of a variable, in inches.
 _SPREAD = 0.6  # Share of a row's height that the intervals of the priors occupy.
 
 

@@ -295,11 +295,11 @@ def plot_latent_comparison(
 ) -> NDArray[Any]:
     """Draw means and standard deviations of all latent values by each method against the reference.
 
-    If a likelihood depends only on differences between functions, the mean over the functions of a point is subtracted:
-    labels do not determine it.
+    If a likelihood depends only on differences between functions, labels do not determine the mean over the functions
+    of a point. This mean is then subtracted from the values.
 
-    If two methods agree, points are on the line. The panels show the first two rows of Figures 6 and 8 of Nickisch and
-    Rasmussen (2008). `plot_probability_comparison` draws the third row, of probabilities.
+    If two methods agree, points are on the diagonal. The panels show the first two rows of Figures 6 and 8 of Nickisch
+    and Rasmussen (2008). `plot_probability_comparison` draws the third row, of probabilities.
 
     Parameters
     ----------

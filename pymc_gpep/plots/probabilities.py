@@ -116,7 +116,7 @@ def varying(x: Array) -> list[int]:
 
 
 def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Return values (m, c) at the points (m, 2) of a regular grid, which may be in any order, as a grid.
+    """Return values (m, c) at the points (m, 2) of a regular grid, given in any order, as an array with grid axes.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def regular(x: Array, values: Array) -> tuple[Array, Array, Array]:
     return first, second, grid
 
 
-_ROW = 0.045  # Height of a row of data, in units of probability.
+_ROW = 0.045  # Distance between the rows of points of two classes, in units of probability.
 
 
 def plot_probabilities(
@@ -167,8 +167,8 @@ def plot_probabilities(
         With a fit: processes of the latent values, if the graph of the model does not determine the prior at new
         inputs.
     Xnew : array (m, d), optional
-        New inputs, of which one or two vary. Two must form a regular grid, see `input_grid`. With a fit the default is
-        a grid around its data.
+        New inputs, of which one or two vary. Two varying inputs must form a regular grid, see `input_grid`. With a fit
+        the default is a grid around its data.
     X : array (n, d), optional
         Data to draw. With a fit the default is its data.
     y : array (n,) of int, optional
