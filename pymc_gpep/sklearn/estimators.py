@@ -63,7 +63,7 @@ relevance_ : Series
     Inverse length scale of each column.
 """
 """Attributes of all estimators, for their docstrings."""
-_SOME = 200  # Number of rows in a first fit, whose result is the start of a fit of many rows.
+_SOME = 200  # Number of rows in a first fit, whose result is the start of the fit of all rows.
 _AGAIN = 300  # Largest number of rows for two starts of the search: few rows may have several maxima.
 
 
@@ -161,7 +161,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         return self
 
     def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
-        """Return the method, with options that the user did not set."""
+        """Return the method, with values of the options that the user did not set."""
         choice = MethodChoice(self.method, {}, None, "the parameter method names it.")
         if self.method == AUTO:
             choice = choose_method(read_classifier(model), given, self.max_dense_rows)
@@ -209,7 +209,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return read_table(X)
         if not hasattr(X, "dtype") and np.asarray(X).dtype.kind in "US":
-            X = np.array(X, dtype=object)  # Numbers in a table with strings stay numbers.
+            X = np.array(X, dtype=object)  # Without this type, NumPy would convert numbers beside strings to strings.
         finite = "allow-nan" if self.missing == "impute" else True
         X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=finite)
         table = read_table(X)
@@ -301,8 +301,8 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     Parameters
     ----------
     ard : bool, optional
-        Whether each column of numbers has a separate length scale. By default it has for more than `max_dense_rows`
-        rows, since few rows do not determine many length scales.
+        Whether each column of numbers has a separate length scale. The default is True for more than `max_dense_rows`
+        rows only, since few rows do not determine many length scales.
     method : str
         `"auto"`, or a method of `pm.fit`. With `"auto"`, up to `max_dense_rows` rows are fitted together, if memory
         allows. More rows are fitted by batches with learned inducing inputs.
@@ -408,7 +408,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         return np.asarray(self.classes_[largest])
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:
-        """Return intervals for the probabilities of the classes, which are uncertain given the training rows.
+        """Return intervals of the class probabilities, which the training rows leave uncertain.
 
         Parameters
         ----------
@@ -493,7 +493,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
 
     Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are
     standardised internally. Counts are whole numbers of at least 0. Regressors of scikit-learn accept any number, so
-    that its `is_regressor` is False for this estimator.
+    `sklearn.base.is_regressor` is False for this estimator.
 
     Parameters
     ----------
@@ -576,9 +576,9 @@ class GaussianProcessCounts(GaussianProcessEstimator):
     def predict(self, X: Any) -> Array:
         """Return the predicted mean (m,) of a count at each new row.
 
-        The log rate has a normal posterior, so the mean is that of a log-normal mixture. Far from the training rows
-        this posterior is wide, and rare large counts dominate the mean. A warning is given if the mean exceeds nearly
-        all predicted counts. `predict_interval` returns the range of counts.
+        The log rate has a normal posterior, so the rate is log-normal. Far from the training rows the variance of the
+        log rate is large, and rare large counts dominate the mean. If the mean exceeds nearly all predicted counts, the
+        method warns. `predict_interval` returns the range of counts.
         """
         return np.asarray(self._predicted(X)["y_mean"].values)
 

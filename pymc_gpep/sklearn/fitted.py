@@ -54,7 +54,7 @@ class TwoClassResponse(Response):
 
 @dataclass(frozen=True)
 class ClassResponse(Response):
-    """Several classes by one latent function each, and a multinomial probit.
+    """Several classes by a multinomial probit, with a latent function for each class.
 
     Attributes
     ----------
@@ -224,11 +224,11 @@ class FittedEstimator:
         return self._made[0]
 
     def predict(self, inputs: Array, **options: Any) -> xr.Dataset:
-        """Return predictions at new inputs. They use the process, which is faster than reading it from the graph."""
+        """Return predictions at new inputs. The stored process makes reading the graph of the model unnecessary."""
         return self.fit.predict(self._made[1], inputs, progressbar=False, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the recipe and the data sets of the fit's file."""
+        """Return the recipe and the datasets that `Fit.to_datatree` stores in a file."""
         if "datasets" in self._state:  # Unpickled and not yet used.
             return {"recipe": self.recipe, "_state": self._state}
         tree = self.fit.to_datatree()
