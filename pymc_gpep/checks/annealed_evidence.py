@@ -8,8 +8,8 @@ elliptical slice sampling and record u = log ratio. Two estimates come from the 
   ratio, even if the transitions mix badly;
 
 - thermodynamic integration: d/dt of the log normaliser of p_t is the expectation of u at t. The trapezoid rule is
-  corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). It does not depend on large
-  weights, but is biased by the error of the rule, and if transitions lag behind the temperature.
+  corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). This estimate does not depend on
+  large weights. It is biased by the error of the rule, and if transitions lag behind the temperature.
 
 Nickisch and Rasmussen (2008, section 10) compute the first estimate, from the prior and from an approximation.
 """
@@ -53,7 +53,7 @@ class Base(NamedTuple):
     mean: Array
     """Mean of the latent values, (c, n), or of the standard normals that determine them, (1, q)."""
     draw: Callable[[np.random.Generator, int], Array]
-    """Function of a generator and a number that returns draws minus the mean."""
+    """Function of a generator and a number of draws that returns draws minus the mean."""
     log_sites: Callable[[Array], float]
     """Log ratio of base to prior up to a constant, as a function of latent values minus the mean; 0 for the prior."""
     log_normaliser: float
@@ -68,7 +68,7 @@ def prior_base(prior: Prior) -> Base:
 def posterior_base(posterior: Posterior, prior: Sampled | None = None) -> Base:
     """Return an approximate posterior as base, also from an approximation that did not converge.
 
-    Sites are scaled to be 1 at the mean, which avoids large terms that cancel.
+    Sites are scaled to be 1 at the mean. Without this scale, large terms would cancel.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ def annealed_evidence(
 
 
 def _warn_unless_reliable(result: AnnealedEvidence) -> None:
-    """Warn if the weights or the two estimates show that the result is unreliable."""
+    """Warn if the effective number of runs, or the difference of the two estimates, shows an unreliable result."""
     found = None
     apart = abs(result.log_evidence - result.thermodynamic)
     if result.effective_runs < min(_FEW, len(result.log_weights) / 2):
@@ -374,7 +374,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
 
 
 def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
-    """Return the initial point of the model, with these values of hyperparameters."""
+    """Return the initial point of the model, with hyperparameters set to the values `given` by name."""
     model = processes.model
     by_name = {rv.name: rv for rv in processes.hyperparameters}
     if unknown := sorted(map(str, set(given) - set(by_name))):

@@ -20,17 +20,17 @@ from pymc_gpep.likelihoods.local_computations import PredictorsDensity
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.sums.row_groups import RowGroups
 
-_LESS = 3.0  # Difference of log evidences above which the lower mode is negligible (a twentieth of the mass).
-_APART = 2.0  # Difference of means, in standard deviations, that counts as another mode.
+_LESS = 3.0  # Difference of log evidences above which the lower mode is negligible: it has a twentieth of the mass.
+_APART = 2.0  # Difference of means, in standard deviations, above which two fixed points are different modes.
 _ROUGHLY, _FEW = 1e-3, 60  # Tolerance and largest number of iterations of the second solve.
 
 
 def other_mode(approximator: Approximator, solution: Solution, groups: RowGroups | None = None) -> str:
-    """Return a text on a second mode of EP; empty if the search fails.
+    """Return a text on a second mode of EP; empty if no second mode is found.
 
     If a density is not log-concave, EP may treat some rows as outliers, with nearly zero sites. The second solve starts
     from the sites of these rows alone, computed under the prior. If it ends at another fixed point, there is another
-    mode, whose mass is about EP's evidence at this point.
+    mode. The evidence of EP at this fixed point is about the mass of the mode.
 
     Parameters
     ----------
@@ -90,12 +90,12 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
     return ""
 
 
-_SEEN = 1e-3  # Smallest latent value whose sign matters.
+_SEEN = 1e-3  # Smallest absolute latent value whose sign matters.
 _LITTLE = 2.0  # Gain of log evidence over class frequencies below which a fit learned nothing.
-_SHARE = 0.05  # Limit of the gain relative to the largest possible gain, for few points.
-_SHARE_OF_ISLANDS = 0.1  # Relative limit of the gain if points are uncorrelated, except for duplicates.
-_ISLANDS = 0.1  # Median correlation of nearest neighbours below which points are uncorrelated.
-_FLAT = 0.98  # Median correlation of pairs of points above which functions are constant.
+_SHARE = 0.05  # The same limit for few points, as a share of the largest possible gain.
+_SHARE_OF_ISLANDS = 0.1  # The same share if all points except duplicates are uncorrelated.
+_ISLANDS = 0.1  # Median prior correlation of nearest neighbours below which points count as uncorrelated.
+_FLAT = 0.98  # Median prior correlation of pairs of points above which functions count as constant.
 _OF_A_SIZE = "The values of length scales and magnitude do not explain this."
 _QUIET = 0.5  # Standard deviation of latent functions, relative to the noise, below which labels are noise.
 
@@ -103,8 +103,8 @@ _QUIET = 0.5  # Standard deviation of latent functions, relative to the noise, b
 def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: Solution) -> str:
     """Return a text if the fit predicts labels no better than their frequencies, with advice; else an empty text.
 
-    The log evidence at the maximum is compared with the log likelihood of class frequencies, Σ_k n_k log(n_k / n). It
-    is the largest value for probabilities that do not depend on inputs. If the difference is negligible, prior
+    The log evidence at the maximum is compared with the log likelihood of class frequencies, Σ_k n_k log(n_k / n). This
+    is the largest log likelihood of probabilities that do not depend on inputs. If the difference is negligible, prior
     correlations of points show the reason.
     """
     classifier, approximator, labels = log_posterior.classifier, log_posterior.approximator, log_posterior.observed()

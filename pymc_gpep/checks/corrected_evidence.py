@@ -5,19 +5,19 @@ With tilted distributions q̂_s(g_s), whose means and variances equal the moment
     log Z = log Z_EP + log E_q ∏_s q̂_s(g_s) / q(g_s)
 
 exactly. Opper, Paquet and Winther (2013, section 3) write the ratios by their Fourier transforms and expand in the
-cumulants κ_l, l ≥ 3. A term is a graph. Each vertex is a factor with a cumulant κ_l and l lines. A line between factors
+cumulants κ_l, l ≥ 3. Each term is a graph. A vertex is a factor with a cumulant κ_l and l lines. A line between factors
 s and t is their posterior correlation ρ_st. Lines from a factor to itself do not occur, since EP includes these terms.
 With cumulants in units of standard deviations, the only term with two independent loops is
 
     Σ_st κ₃(s) κ₃(t) ρ_st³ / 12,
 
 which is the correction. There are four terms with three loops, see `three_loops`. The series is ordered by the number
-of loops, in contrast to the number of factors in the paper. If neighbours are strongly correlated, terms of one order
-are large, with both signs, and mostly cancel. In the paper's order they do not cancel. The sum of the terms with three
-loops is the first part of the reported error. The second part is for terms of higher order. Let l_s be the contribution
-of factor s to the correction. Then Σ_s l_s² is large if few factors make a large correction, for example copies of a
-point under a wide prior. Its weight is chosen such that the error covers the truth for 2 to 60 copies and prior
-variances from 1 to 10⁴.
+of loops, in contrast to the number of factors in the paper. If neighbours are strongly correlated, terms with equally
+many loops are large, with both signs, and mostly cancel. Terms with equally many factors do not cancel. The sum of the
+terms with three loops is the first part of the reported error. The second part covers terms of higher order. Let l_s be
+the contribution of factor s to the correction. Then Σ_s l_s² is large if few factors have a large contribution, for
+example copies of a point under a wide prior. The weight of this sum is such that the error covers the truth for 2 to 60
+copies and prior variances from 1 to 10⁴.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
-_RANK = 24  # Number of eigenvectors in the term of four factors.
-_LATER = 30.0  # Factor of Σ_s l_s² in the error.
+_RANK = 24  # Number of eigenvectors in the term of four factors with lines between all pairs.
+_LATER = 30.0  # Weight of Σ_s l_s² in the error.
 _RELIABLE = 0.1
 
 
@@ -122,8 +122,8 @@ def three_loops(factors: TiltedFactors) -> Array:
 def _complete(lines: Array, third: Array) -> float:
     """Return the term of four factors with lines between all pairs.
 
-    The line between u and v is replaced by eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. The sums over u and over v
-    are then equal matrix products, one for each a. The largest |λ_a| determine the term to a few percent.
+    The line between u and v is replaced by eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. For each a, the sums over
+    u and over v are then the same matrix product. The largest |λ_a| determine the term to a few percent.
     """
     root = np.sqrt(np.abs(third))
     weighted = root[:, None] * lines * root

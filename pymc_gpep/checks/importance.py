@@ -6,9 +6,9 @@ whether weighted draws of q represent the posterior (Yao, Vehtari, Simpson and G
 
 A joint weight is a product over all points. With many points its tail is heavy even if the fit is good at each point.
 Therefore `block_check` also weights the draws by blocks. A block is a point with its most correlated points. In a
-block, likelihoods replace the sites, and all other sites stay. The change by such weights at the point is the local
-part of the fit's error. A block of the point alone would not suffice, since expectation propagation matches its
-moments.
+block, likelihoods replace the sites, and all other sites stay. The weights of a block change the probability of the
+label of its point. This change is the local part of the error of the fit. A block of a single point would not show this
+error, since expectation propagation matches the moments of a point.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _ENTRIES = 1_000_000  # Largest number of entries in memory at a time.
 
 
 class BlockCheck(NamedTuple):
-    """Change of the fit's probability of each label by the weights of blocks, at n points."""
+    """Changes of the probabilities of labels by the weights of blocks, at n points."""
 
     shift: Array
     """Probability (or density) of the label by weighted draws minus the probability by the fit, (n,)."""
@@ -79,7 +79,7 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
 
 
 def nothing_known(n: int) -> BlockCheck:
-    """Return a check of n points without usable weights."""
+    """Return the check of n points if all weights are unusable."""
     return BlockCheck(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
 
 
@@ -255,9 +255,9 @@ def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArr
         Name of the approximation.
     solution : Solution
     f : array (draws, c, n)
-        Draws of latent values from the solution.
+        Draws of latent values from the posterior of the solution.
     mean : DataArray (point, class) or (point)
-        Means of the latent values, with the dims and coords of the result.
+        Array with the shape, dims and coords of `mean_shift`.
 
     Returns
     -------
@@ -341,7 +341,7 @@ def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
 def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return indices (count,) of resampled draws, in random order.
 
-    Systematic resampling selects a draw with the share w of the weights count · w times, rounded up or down.
+    Systematic resampling selects a draw with normalised weight w count · w times, rounded up or down.
     """
     bounds = np.cumsum(softmax(log_weights))
     marks = (np.arange(count) + rng.random()) / count * bounds[-1]
@@ -352,7 +352,7 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 def resampled_draws(
     check: ImportanceCheck, pool: Mapping[str, Array], shape: tuple[int, int], rng: np.random.Generator
 ) -> ResampledDraws:
-    """Resample checked draws into chains, for a shape (chains, draws)."""
+    """Return checked draws that are resampled into chains, with `shape` (chains, draws)."""
     chains, draws = shape
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)

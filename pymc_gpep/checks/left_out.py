@@ -1,14 +1,14 @@
 """Leave-one-out cross-validation without draws, by rows and by groups of rows.
 
 Latent values f = μ + R ε of the rows of a group have the posterior q = N(μ, R Rᵀ). It is the normalised product of the
-posterior q₋ given the labels of all other groups and of the sites exp(νᵀf − ½ fᵀΠf) of the rows. With b = ν − Πμ and E
-= I − RᵀΠR
+sites exp(νᵀf − ½ fᵀΠf) of these rows and of q₋, the posterior given the labels of all other groups. With b = ν − Πμ and
+E = I − RᵀΠR
 
     r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 
-Weights p r hardly vary between most draws of q, since sites resemble the likelihood. But their tail is heavy, usually
-with an infinite variance, since r is unbounded. Therefore half of the draws are draws of q₋. Weights under the mixture
-of q and q₋, 2 p r / (1 + r), are at most twice the largest density of the labels.
+With p = ∏ p(y_i | f_i), weights p r hardly vary between most draws of q, since sites resemble the likelihood. But r is
+unbounded, so the variance of the weights is usually infinite. Therefore half of the draws are draws of q₋. Weights
+under the mixture of q and q₋, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,14 +31,14 @@ from pymc_gpep.reading import GPClassifier
 _SEED = 20_161_018  # Fixed seed of the draws, so that equal fits return equal results.
 _EXACT = 1e-5  # Relative variation of log likelihood minus log sites below which sites equal the likelihood.
 ROUGH = 0.3
-"""`p_loo_i` above which cavities of methods that do not match moments are rough."""
-_NEGLIGIBLE = 0.02  # Largest negligible excess of tail weights, relative to the density of a group.
+"""`p_loo_i` above which leave-one-out densities of methods that do not match moments are inaccurate."""
+_NEGLIGIBLE = 0.02  # Excess of tail weights, relative to the density of a group, below which Pareto k is −inf.
 
 
 def harmonic(log_weights: Array, log_densities: Array) -> Array:
     """Return log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and log weights of p(θ | y).
 
-    Since p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ), the left-out label has no effect on the hyperparameters.
+    The weights of θ leave the label out as well, since p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ).
     """
     return -logsumexp(log_weights - log_densities, axis=0)
 
@@ -64,9 +64,9 @@ class LeftOutGroup(NamedTuple):
     error: float
     """Standard error of `without`; 0 without sampling."""
     pareto_k: float
-    """Pareto k of the weights of draws; −inf if the largest weights are negligible, or without sampling.
+    """Pareto k of the weights of draws; −inf if the tail of the weights is negligible, or without sampling.
 
-    It is high if few draws make the labels likely.
+    The Pareto k is high if the labels are likely under few draws.
     """
 
 
@@ -76,21 +76,21 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
     Parameters
     ----------
     group : GroupOfRows
-        Posterior of its m rows, their sites, and the left-out observations. If sites also represent observations that
-        stay, the densities of these observations are included.
+        Posterior of the m rows of the group, their sites, and the left-out observations. If sites also represent
+        observations that stay, the densities of these observations are included.
     draws : int
         Number of draws of latent values, if the group has more than one row.
     tolerance : float
         See `Fit.loo`.
     """
     c, m, p = group.root.shape
-    if p > c * m:  # c * m normals suffice.
+    if p > c * m:  # c * m standard normals determine the latent values of the group.
         p = c * m
         group = group._replace(root=np.linalg.qr(group.root.reshape(p, -1).T, mode="r").T.reshape(c, m, p))
     pulls = group.sites.product(group.root.transpose(2, 0, 1))
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)
-    bend, pull = curvature, force  # Derivatives of the factors that draws without the rows must contain.
+    bend, pull = curvature, force  # Curvature and slope of the removed factors; all sites of the rows by default.
     if group.removed is not None:
         bend = np.einsum("mp,m,mq->pq", group.root[0], group.removed[0], group.root[0])
         pull = group.removed[1] @ group.root[0]
@@ -131,7 +131,7 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         within = 0.5 * float(force @ cho_solve((root, True), force)) - float(np.log(root.diagonal()).sum())
         return LeftOutGroup(float(level[0]) + scale, float(level[0]) + within, 0.0, -np.inf)
     log_ratio = scale - (log_sites if group.removed is None else _log_sites(noise, pull, bend))
-    # q₋ / q = r / scale with this constant. The density of the draws is (½ + r/2) q.
+    # `log_ratio` is log r, r = q₋ / q. The density of the draws, half of them from q₋, is (½ + r/2) q.
     log_weights = level + scale - np.logaddexp(-np.log(2.0), -np.log(2.0) + log_ratio)
     inside = log_own[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
@@ -146,14 +146,14 @@ def left_out_group(group: GroupOfRows, draws: int, tolerance: float) -> LeftOutG
         of_others, _ = importance_estimate(log_weights)
         weights = weights - np.exp(log_weights - of_others.value)
         value -= of_others.value
-    # Both halves have equal numbers of draws, so their difference adds no error.
+    # Both halves have fixed, equal numbers of draws, so the difference between the halves adds no error.
     halves = weights.reshape(2, -1)
     error = float(np.sqrt(halves.var(axis=1, ddof=1).sum() / halves.shape[1])) / 2.0
     return LeftOutGroup(value, within, error, pareto_k)
 
 
 def _log_sites(noise: Array, force: Array, curvature: Array) -> Array:
-    """Return log Gaussian factors, which are 0 at the posterior mean, at draws of the posterior."""
+    """Return log Gaussian factors at values `noise` of ε, (s, p). They are 0 at the posterior mean."""
     return np.asarray(noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True))
 
 
@@ -231,9 +231,9 @@ def groups_summed_up(
     converged: bool,
     draws: int,
 ) -> Any:
-    """Return a `LeaveOneOut` from log densities (g,) of groups, under the full posterior and without each group.
+    """Return a `LeaveOneOut` from log densities (g,) of groups: `lpd` given all labels, `elpd` given other groups.
 
-    `sampled` are the standard errors of the latter, and Pareto k.
+    `sampled` are the standard errors (g,) of `elpd`, and the Pareto k (g,).
     """
 
     def by_group(values: Array) -> xr.DataArray:
@@ -257,7 +257,7 @@ def summed_up(
     pit: Array | None = None,
     n_rough: int = 0,
 ) -> Any:
-    """Return a `LeaveOneOut` from log densities (n,) of labels, under the full posterior and without each label.
+    """Return a `LeaveOneOut` from log densities (n,) of labels: `lpd` given all labels, `elpd` given other labels.
 
     If `named`, points have the coords of the model.
     """
