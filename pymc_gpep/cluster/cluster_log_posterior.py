@@ -156,7 +156,7 @@ class ClusterLogPosterior(SparseLogPosterior):
 class _Combined:
     """Combination of starts.
 
-    A start is the index of a solve. The result has indices and weights, by which parts combine sites.
+    A start is the index of a solve. Parts combine the sites of these solves by the returned indices and weights.
     """
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
@@ -164,12 +164,12 @@ class _Combined:
 
 
 def _expanded(start: Array) -> Array:
-    """Return the index of one solve as a combination."""
+    """Return a start, the index of one solve, as a combination of one solve; combinations unchanged."""
     return np.array([0.0, start[0], 1.0]) if start.size == 1 else start
 
 
 def part_ends(rows: Rows, count: int) -> list[int]:
-    """Return the ends of parts, after a 0. They are ends of chunks if there are enough chunks."""
+    """Return 0 and the row numbers at which parts end. Parts end at ends of chunks if there are enough chunks."""
     n, size = rows.n_rows, rows.chunk
     step = size if -(-n // size) >= count else 1
     ends = np.linspace(0, -(-n // step), min(count, n) + 1).round().astype(np.int64) * step
@@ -179,15 +179,15 @@ def part_ends(rows: Rows, count: int) -> list[int]:
 class SitesOnCluster:
     """Sites of many parts at one prior, as a `SiteSpace`.
 
-    Parts send S and h, the sum of their points' terms in the evidence, and inner products, but no sites. If a worker is
-    lost, the sites of its parts are computed from the posterior, which determines them at a fixed point.
+    Parts send sums S and h of their sites, terms of the evidence, and inner products, but no sites. If a worker is
+    lost, the sites of its parts are recomputed from the posterior, which determines the sites at a fixed point.
 
     Parameters
     ----------
     rounds : Rounds
     begin : Begin
     sweeps : SiteSweeps
-        Sweeps over zero rows, which compute with the sums of all parts.
+        Sweeps without rows, which compute the posterior and the evidence from the sums of all parts.
     """
 
     def __init__(self, rounds: Rounds, begin: Begin, sweeps: SiteSweeps[Any, Any]) -> None:
@@ -202,13 +202,13 @@ class SitesOnCluster:
     def _start(self) -> None:
         begin, rounds = self._begin, self._rounds
         number = rounds.number + 1
-        # Lost parts may begin again.
+        # If parts are lost, all parts run this task again, with the same number.
         rounds.number = number
         everyone = range(rounds.count)
         self._natural = rounds.until_done(lambda: rounds.tell(everyone, _begin(number, begin)), lambda lost: None).added
 
     def _mend(self, lost: tuple[int, ...]) -> None:
-        """Send the prior and the sites to restarted parts. Then compute the sums of all parts again."""
+        """Send the prior and the posterior to restarted parts. Then compute the sums of all parts again."""
         number = self._rounds.number
         self._rounds.tell(lost, _begin(number, self._begin, self._posterior))
         self._natural = self._rounds.ask(WorkerPart.natural).added
@@ -240,11 +240,11 @@ class SitesOnCluster:
         return self._norm
 
     def remember(self, slot: int) -> None:
-        """See `SiteSpace`. It takes effect in the next task."""
+        """See `SiteSpace`. Parts store the change in the next `accelerate`."""
         self._slot = slot
 
     def _move(self, task: Task) -> None:
-        """Move all sites by a task. Sites of lost parts are computed again, and each other site moves once."""
+        """Move the sites of all parts by a task. Sites of lost parts are recovered from the posterior instead."""
         moved = False
 
         def move() -> None:

@@ -1,4 +1,4 @@
-"""Rounds of tasks on parts of a fit, which the workers of a client of `dask.distributed` store.
+"""Rounds of tasks on parts of the rows, which the workers of a Dask client store.
 
 A part runs numbered tasks in order. If its last task is requested again, it returns the stored result, so no task runs
 twice. If the worker of a part is lost, the part is restarted and reports that it lost its sites.
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _GRAPHS = threading.Lock()  # The functions of graphs are not thread-safe, since they write into their own storage.
 _KEPT = 4  # Number of solves whose sites are stored as starts.
-_RECOVERED = 1e-13  # Change of a site, in units of its marginal, at which lost sites count as recovered.
-_ATTEMPTS = 200
+_RECOVERED = 1e-13  # Largest scaled change of a site at which lost sites count as recovered.
+_ATTEMPTS = 200  # Largest number of iterations to recover sites.
 
 
 class PartRecipe(NamedTuple):
@@ -50,7 +50,7 @@ class PartRecipe(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A prior and a start: indices of earlier solves and their weights, or None."""
+    """A prior at hyperparameters `point` and inducing inputs `z`, and a start: numbers and weights of former solves."""
 
     point: PointType
     z: Array
@@ -59,7 +59,7 @@ class Begin(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Values of a part: values that are summed over parts, and a value whose maximum is taken."""
+    """Results of a task on a part: values to sum over parts, and a value `largest` whose maximum over parts is used."""
 
     added: tuple[Any, ...]
     largest: float = 0.0
@@ -86,7 +86,7 @@ type Task = Callable[["WorkerPart"], Sums]
 
 
 class _Prior(PriorAt):
-    """A prior that is evaluated by one thread at a time."""
+    """A prior whose graphs are evaluated by one thread at a time."""
 
     def block(self, rows: slice) -> Block:
         with _GRAPHS:
@@ -138,7 +138,7 @@ class WorkerPart:
         return self._last
 
     def begin(self, number: int, what: Begin, posterior: Whitened | None = None) -> Sums:
-        """Begin with a prior. A part that lost its sites begins with the sites that `posterior` implies."""
+        """Begin a solve at a prior. A part that lost its sites computes them from `posterior`, if it is given."""
         self._prior = _Prior(self._recipe.blocks, what.point, what.z)
         self._sweeps, self._past = self._factors.sweeps(RowFeatures(self._prior, what.whitening), ALONE), False
         sites = np.zeros((2, *self._factors.shape))
@@ -161,7 +161,7 @@ class WorkerPart:
         return sites_between(np.array(ends), weights, nearest)
 
     def _recover(self, posterior: Whitened) -> None:
-        """Iterate sites to the fixed point for a posterior, which determines them."""
+        """Iterate sites to their fixed point at a given posterior."""
         sites = self._vector.sites
         for _ in range(_ATTEMPTS):
             _, residual = self.sweeps.match(sites, posterior, None, self._vector.target, self._vector.scale)
@@ -183,7 +183,7 @@ class WorkerPart:
         return Sums(self.sweeps.natural(self._vector.sites))
 
     def over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Sums:
-        """Return the sums over all blocks of the results of a function."""
+        """Return the results of `work`, summed over all blocks of the part."""
         found = self.sweeps.over_blocks(self._vector.sites, work)
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
@@ -194,7 +194,7 @@ class WorkerPart:
         return Sums((terms, vector.norm()), residual)
 
     def products(self, slot: int | None, used: int) -> Sums:
-        """Store the last change in `slot`, unless it is None. Return inner products of the stored changes."""
+        """Store the last change of the sites in `slot`, unless it is None. Return inner products of stored changes."""
         if slot is not None and self._past:
             self._vector.remember(slot)
         elif slot is not None:
@@ -226,18 +226,18 @@ class WorkerPart:
         return self.natural()
 
     def slopes(self, posterior: Whitened) -> Sums:
-        """Return derivatives in hyperparameters and inducing inputs, and sums for the prior covariance."""
+        """Return the sums of this part in the derivatives of the log evidence, see `PriorAt.row_slopes`."""
         assert self._prior is not None
         return Sums(self._prior.row_slopes(self.sweeps.bars(self._vector.sites, posterior)))
 
 
 _TOGETHER = 8  # Number of sums that are added in one task.
 _PATIENCE = 1.0  # Seconds between checks that workers still exist.
-_TRIES = 20
+_TRIES = 20  # Largest number of attempts of work during which parts are lost.
 
 
 class LostPartsError(RuntimeError):
-    """Parts were lost, because their worker is gone, and have been restarted."""
+    """Parts were lost, since their worker is gone, and have been restarted without their sites."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         super().__init__(f"Parts {list(parts)} were lost.")
@@ -245,7 +245,7 @@ class LostPartsError(RuntimeError):
 
 
 class Rounds:
-    """The parts of a fit, and requests to them.
+    """The parts of the rows, and requests to these parts.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class Rounds:
         """Number of the last round."""
 
     def _make(self, parts: Sequence[int]) -> None:
-        """Create parts on the workers, in turn, and record their workers."""
+        """Create parts on the workers, which are used in turn, and record the worker of each part."""
         workers = sorted(self._workers())
         while not workers:
             self._client.wait_for_workers(1)
@@ -288,7 +288,7 @@ class Rounds:
         return set(self._client.nthreads())
 
     def _wait(self, futures: Sequence["Future[Any]"], homes: Sequence[str] = ()) -> bool:
-        """Wait for futures. Return False when a worker of these futures is lost."""
+        """Wait for futures. Return False if a worker in `homes` is lost or a future is cancelled."""
         from distributed import CancelledError, wait
 
         while True:
@@ -399,6 +399,6 @@ def _carried(task: bytes) -> bytes:
 
 
 def _done(part: WorkerPart, message: bytes) -> Sums:
-    """Run a pickled task on a part, which unpickles a separate copy."""
+    """Run a pickled task on a part. Each part unpickles its own copy of the task."""
     task: Task = cloudpickle.loads(message)
     return task(part)
