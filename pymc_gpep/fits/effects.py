@@ -52,8 +52,8 @@ def effects(
 
     Effects are integrated variables, and Deterministics that are sums, selections or multiples of them. Moments are
     averages of the moments of the Gaussian posterior at each node of the hyperparameters. If a marginal is far from
-    normal, for example of separated data, its moments are those of `summary`. At new rows moments are those of the
-    Gaussian posterior, as in `predict`.
+    normal, for example of separated data, its moments are the moments of `summary`. At new rows all moments are moments
+    of the Gaussian posterior, as in `predict`.
 
     Parameters
     ----------
@@ -179,8 +179,7 @@ def _at_new_rows(
 def contrast(fit: Fitted, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
     """Return moments of linear combinations of effects, and their joint covariance.
 
-    Moments are those of `effects`. If a marginal is far from normal, `cov` has the correlations of the Gaussian
-    posterior.
+    Moments are as in `effects`. If a marginal is far from normal, `cov` has the correlations of the Gaussian posterior.
 
     Parameters
     ----------
