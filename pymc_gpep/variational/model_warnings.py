@@ -40,7 +40,7 @@ from pymc_gpep.user_warnings import warn
 
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
-    """Warn if all labels (n,) are of one class, unless each row has separate bounds. There is no warning for counts."""
+    """Warn if all labels (n,) are of one class, unless each row has separate bounds. Counts may all be equal."""
     if classifier.observes_classes and labels.size and (labels == labels[0]).all() and not _given_by_row(classifier):
         _warn(classifier, int(labels[0]), labels.size)
 
