@@ -2,7 +2,7 @@
 
 features: prior moments of a step, and initial length scales
 rules: log normalisers and expected log likelihoods of a batch
-memories: sites that are stored between batches: EP, stochastic EP, variational inference
+memories: computation and storage of the sites of batches: EP, stochastic EP, variational inference
 state: variables that a step changes, and the state from which a fit continues
 step: one step over a batch, with Adam for the hyperparameters
 jax_step: the step and its rules under JAX

@@ -38,11 +38,11 @@ from pymc_gpep.streaming.memories import CAVITY_SHARE, STREAMING_METHODS, Memory
 from pymc_gpep.streaming.rules import Rule, rule_for
 from pymc_gpep.streaming.state import LeftOff
 
-_ITERATIONS = 50
+_ITERATIONS = 50  # Number of iterations to recover sites from q.
 
 
 class Recovered(NamedTuple):
-    """Sites that q(v) implies."""
+    """Sites of all rows that q(v) implies, with sweeps over them."""
 
     sweeps: SparseSweeps
     """Sweeps over these sites, with the features of all rows."""
@@ -66,7 +66,7 @@ def recovered(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Return the sites of all rows, computed from q. At EP's fixed point, factors and cavities determine them.
+    """Return the sites of all rows, computed from q. At a fixed point of EP, q and the factors determine the sites.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def recovered_by_bound(
     labels: NDArray[np.int64],
     team: Team = ALONE,
 ) -> Recovered:
-    """Return the sites for a variational bound. At its maximum they are determined by the average log likelihood."""
+    """Return the sites for a variational bound. At the maximum, average log likelihoods determine the sites."""
     averages = point_averages(likelihood, labels, prior.n_functions)
     sweeps = SparseVISweeps(RowFeatures(prior, whitening), averages, team)
     sites = np.zeros((2, *averages.shape))
@@ -118,7 +118,7 @@ def _sites(
     prior_mean: Array,
     rest: Array,
 ) -> Array:
-    """Iterate site = update(q / site). Return the sites."""
+    """Return sites (2, B, d) after iterations of site = update(q / site), from sites of 0."""
     t, nu = np.zeros((2, *mean.shape))
     for _ in range(_ITERATIONS):
         keep = 1.0 - t * variance
@@ -144,7 +144,7 @@ class StepTrace:
     Attributes
     ----------
     read : function
-        Function that returns the values of the state by name. It is called once, when they are first used.
+        Function that returns the values of the state by name. It is called once, when the values are first used.
     settings : dict
         Settings, such as batch size, number of batches in an epoch, and seed.
     losses : array (steps,)
@@ -231,7 +231,7 @@ class StepTrace:
 
     @property
     def converged(self) -> bool:
-        """Whether all losses of the last epoch are finite. The number of steps is not assessed: see `history`."""
+        """Whether all losses of the last epoch are finite. Whether steps sufficed is not checked: see `history`."""
         last = self.losses[-self.per_epoch :]
         return bool(last.size) and bool(np.isfinite(last).all()) and not self.remark
 
@@ -244,7 +244,7 @@ class StepTrace:
 
     @cached_property
     def best(self) -> Evaluation:
-        """See `Trace`: hyperparameters after the last step, with the average estimate as their log posterior."""
+        """See `Trace`: hyperparameters after the last step. Their log posterior is the negative average `loss`."""
         theta = self.values["theta"]
         value, unknown = -self.loss, np.full(theta.size, np.nan)
         evidence = value - self.space.log_prior(theta)
@@ -254,7 +254,7 @@ class StepTrace:
 class BatchLogPosterior(BlockLogPosterior):
     """The log posterior after the last step over batches.
 
-    At other hyperparameters it is that of sweeps over all rows, with the same inducing inputs (`held`).
+    At other hyperparameters, sweeps over all rows with the same inducing inputs compute it, see `held`.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ class BatchLogPosterior(BlockLogPosterior):
         self.held(self.steps.best).check_moments(x)
 
     def __call__(self, x: Array, start: Any = None) -> Evaluation:
-        """See `LogPosterior`: the value by sweeps over all rows."""
+        """See `LogPosterior`: the evaluation by sweeps over all rows."""
         return self.held(self.steps.best)(x, start)
 
     def solve(self, x: Array, start: Array | None = None) -> "BatchSolution":
@@ -441,7 +441,7 @@ class BatchSolution:
     """The approximate posterior of the latent functions after the last step over batches."""
 
     convergence = None
-    """None: steps do not show whether they are at a fixed point."""
+    """None, since steps do not show whether q is at a fixed point."""
     converged = True
     start = np.empty(0)
 

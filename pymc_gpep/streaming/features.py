@@ -1,4 +1,4 @@
-"""Prior moments in a step, by graphs of the model or by closed forms with a pull-back, and initial length scales."""
+"""Prior moments in a step, by graphs of the model or by closed forms with derivatives, and initial length scales."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -90,7 +90,7 @@ def prior_blocks(
     return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)), effects)
 
 
-_APART = 0.3  # Distance between hyperparameters at which the form of a covariance is tested.
+_APART = 0.3  # Largest change of a hyperparameter between the points at which the form of a covariance is tested.
 
 
 def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
@@ -102,7 +102,7 @@ def model_blocks(space: Hyperparameters, blocks: InducingBlocks) -> StepBlocks:
     if found is not None:
         profiles = [each.profile for each in found]
         written = StationaryBlocks(profiles, _ScaleFunctions(space, found), blocks.covariance_of)
-    # The graphs of the effects' coefficients also compute moments of the process.
+    # If the model has effects, graphs compute their coefficients together with the moments of the process.
     return _GraphBlocks(space, blocks.by_group(), written) if written is None or blocks.effect_rows else written
 
 
@@ -114,7 +114,7 @@ def _values(space: Hyperparameters, theta: Array) -> list[Array]:
 class _ScaleFunctions:
     """See `pymc_gpep.solvers.step_algebra.ScaleFunctions`.
 
-    The last values are cached, since many steps use the same.
+    The last values are cached, since consecutive steps often have the same hyperparameters.
     """
 
     def __init__(self, space: Hyperparameters, found: Sequence[Stationary]) -> None:
@@ -142,7 +142,7 @@ class _ScaleFunctions:
 
 
 class _GraphBlocks:
-    """Prior moments by graphs of the model. Scales come from a closed `form`, if it exists."""
+    """Prior moments by graphs of the model. Inverse length scales come from a closed `form`, if it exists."""
 
     written = False
 
@@ -190,26 +190,26 @@ class _GraphMoments:
         return np.asarray(of_values + more_values), of_z + more_z
 
 
-_PAIRS = 1000
-_SQUARE = 4.0  # Median squared distance of two rows at the initial length scales.
-_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Number of steps, step that counts as converged, longest step.
-_PARTS = 1.0, 0.5, 0.25  # Shares of the move that are tried, in order.
-_UNLIKELY = 10.0  # Largest decrease of the log prior.
+_PAIRS = 1000  # Number of pairs of rows from which the median distance is computed.
+_SQUARE = 4.0  # Median squared distance of two rows, in units of the initial length scales.
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Number of Newton steps, step that counts as converged, longest step.
+_PARTS = 1.0, 0.5, 0.25  # Shares of the move to the initial length scales that are tried, in order.
+_UNLIKELY = 10.0  # Largest decrease of the log prior by the move.
 
 
 def first_scales(
     space: Hyperparameters, functions: ScaleFunctions, theta: Array, free: Collection[str], rows: Rows, seed: int
 ) -> Array:
-    """Return hyperparameters (p,) with length scales from the data, unless the prior makes these unlikely.
+    """Return hyperparameters (p,) with length scales from the data, unless these are unlikely under the prior.
 
     A common length scale is half of the median distance of two rows. Length scales of columns are proportional to
-    standard deviations of the columns. At much shorter or longer length scales, the slope in a length scale is 0.
+    standard deviations of the columns. Much shorter or longer length scales are poor starts, with slopes near 0.
 
     Parameters
     ----------
     space : Hyperparameters
     functions : ScaleFunctions
-        Scale functions of the covariance, which all functions share.
+        Functions of hyperparameters that return the scales, or inverse length scales, of the covariance.
     theta : array (p,)
         Initial hyperparameters.
     free : collection of str
@@ -251,7 +251,7 @@ def first_scales(
 def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: NDArray[np.bool_]) -> bool:
     """Return whether all scales are equal and have equal derivatives in the hyperparameters.
 
-    The derivative of a random combination of scales is compared with the derivative of their sum.
+    The derivative of a randomly weighted sum of scales is compared with the derivative of their sum.
     """
     if np.ptp(scales[used]):
         return False
@@ -262,7 +262,7 @@ def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: N
 
 
 def _slopes(functions: ScaleFunctions, theta: Array, weights: Array) -> Array:
-    """Return the derivatives of the sum of scales with weights (d,)."""
+    """Return the derivatives (p,) of a weighted sum of scales, with weights (d,)."""
     return functions.pulled(theta, weights[None], np.zeros(1), np.zeros(1))
 
 

@@ -8,7 +8,7 @@ bits, and results that cannot be computed are NaN. Derivatives have closed forms
 
 Integrals without a closed form are trapezoid rules on a window around the mode. The log integrand decreases by at least
 half the squared distance from the mode. Newton's method finds the mode, then both ends, beyond which the integrand is
-negligible. A trapezoid rule with a fixed number of nodes converges geometrically, as for all smooth functions that are
+negligible. The trapezoid rule converges geometrically with the number of nodes, as for all smooth functions that are
 flat at both ends.
 """
 
@@ -48,7 +48,7 @@ from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, uninterrupted
 
 _HALF, _HALF_LOG_2PI = np.sqrt(0.5), 0.5 * np.log(2.0 * np.pi)
-_FAR = 9.0  # Distance below 0 from which on a continued fraction replaces the error function.
+_FAR = 9.0  # Distance below 0 beyond which a continued fraction replaces the error function.
 
 
 def log_cdf_and_hazard(z: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -70,8 +70,8 @@ type LogIntegrand = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]
 
 
 _FALL = 36.0  # Decrease of the log integrand from the mode to the ends.
-_TO_MODE, _TO_ENDS, _HALVINGS = 8, 4, 50
-_NODES, _NODES_OF_POINT = 100, 64
+_TO_MODE, _TO_ENDS, _HALVINGS = 8, 4, 50  # Newton steps to the mode, Newton steps to the ends, bisections.
+_NODES, _NODES_OF_POINT = 100, 64  # Nodes of the trapezoid rules of a logit and of several classes.
 _HERMITE, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 
 
@@ -88,12 +88,12 @@ def _mode(integrand: LogIntegrand, count: int) -> jax.Array:
 
 
 def _ends(integrand: LogIntegrand, mode: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return both ends (B,) of integrands with a curvature of 1 or more."""
+    """Return both ends (B,) of the windows of integrands whose log has a curvature of 1 or more."""
     top, _, _ = integrand(mode)
     sides = np.array([[-1.0], [1.0]])
     distance = jnp.full((2, mode.shape[1]), np.sqrt(2.0 * _FALL))
     for _ in range(_TO_ENDS):
-        # The decrease is convex in the distance. So Newton steps from beyond the end stay beyond it.
+        # The decrease is convex in the distance, so Newton steps from outside the window stay outside.
         value, slope, _ = integrand(mode + sides * distance)
         distance = distance - jnp.maximum(top - value - _FALL, 0.0) / jnp.maximum(-sides * slope, 1.0)
     return mode[0] - distance[0], mode[0] + distance[1]
@@ -108,7 +108,7 @@ def _normalised(log_terms: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def _sign(labels: jax.Array) -> jax.Array:
-    """1 for label 1, −1 for label 0."""
+    """Return 1 for label 1, and −1 for label 0."""
     return 2.0 * labels - 1.0
 
 
@@ -136,8 +136,8 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
         uphill = integrand(middle)[1] > 0.0
         return jnp.where(uphill, middle, low), jnp.where(uphill, high, middle)
 
-    # If the deviation is large, Newton's method may oscillate. The slope is positive at 0 and negative at the
-    # deviation.
+    # Newton's method may oscillate if the deviation is large, so the mode is bisected: the slope is positive at 0, and
+    # negative at the deviation.
     low, high = jax.lax.fori_loop(0, _HALVINGS, halved, (nothing, deviation))
     first_end, last_end = _ends(integrand, 0.5 * (low + high)[None, :])
     # Nodes are dense at f = 0, where σ bends: trapezoid rule in u, x = place + width sinh u.
@@ -183,7 +183,7 @@ def _expected_of_one(
 
 
 def _differences(mean: jax.Array, variance: jax.Array, noise: float) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return means, variances, and variances with noise of f_y − f_k, (B, c − 1)."""
+    """Return means, variances, and variances including noise, of f_y − f_k for k ≠ y, (B, c − 1) each."""
     half = mean.shape[1] // 2
     spread = variance[:, :half] + variance[:, half:]
     return mean[:, :half] - mean[:, half:], spread, noise + spread
@@ -211,7 +211,7 @@ def _expected_pairs(rule: ExpectedLogPairs, mean: jax.Array, variance: jax.Array
 
 
 def _log_largest(mean: jax.Array, variance: jax.Array, labels: jax.Array) -> PointTerms:
-    """Return the log probability that the labelled number is the largest, for normal numbers with moments (B, c)."""
+    """Return the log probability that the utility of the label is largest, for normal utilities with moments (B, c)."""
     # x is the standardised utility of the observed class. The factors of the other classes are Φ(a x + d).
     observed = jnp.arange(mean.shape[1])[None, :] == labels[:, None]
     inverse = 1.0 / jnp.sqrt(variance)
@@ -283,7 +283,7 @@ def traced_terms(rule: Rule, labels: Any) -> Callable[[Any, Any], PointTerms]:
 
 
 class TracedArrays(StepArrays):
-    """Arrays of JAX, see `StepArrays`. No array is overwritten, and failures are NaN."""
+    """Algebra of a step on JAX arrays, see `StepArrays`. No array is overwritten, and failures are NaN."""
 
     xp: ModuleType = jnp
 
@@ -395,14 +395,14 @@ class TracedArrays(StepArrays):
 
 
 def traced(inputs: Sequence[Variable], outputs: Sequence[Variable], mode: Mode) -> Callable[..., Any]:
-    """Return a graph as a JAX function that returns a sequence of arrays."""
+    """Return a graph as a JAX function of arrays, which returns a sequence of arrays."""
     graph = FunctionGraph(list(inputs), list(outputs), clone=True)
     mode.optimizer.rewrite(graph)
     return jax_funcify(graph)
 
 
 class _TracedMoments:
-    """Prior moments in JAX with a pull-back; see `InducingMoments`."""
+    """Prior moments in JAX with their derivatives; see `InducingMoments`."""
 
     def __init__(self, found: Sequence[Any], pull: Callable[..., Any], groups: Sequence[Group], effects: int) -> None:
         self._pull, self._groups = pull, groups
@@ -454,7 +454,7 @@ class _JaxStep:
         z = inducing * state.units
         blocks = prior_blocks(space.classifier, problem.gps, space.data, z, x, self._groups, problem.effect_rows)
         parts = dict(zip(space.value_vars, state.value_expressions(space, theta), strict=True))
-        # Replace outputs one by one, since the tuples have different types.
+        # Express the moments and the log prior in the flat vector `theta`.
         found = graph_replace(list(blocks), parts, strict=False)
         prior = graph_replace([space.prior], parts, strict=False)
         self._moments, self._log_prior = traced([theta, inducing, x], found, mode), traced([theta], prior, mode)

@@ -1,9 +1,8 @@
 """Memories of a fit between batches: the protocol, EP, stochastic EP and variational inference.
 
 A memory computes the sites of a batch, their effect on q, and the batch's terms of the objective and of its gradient.
-In the gradient, sites and StepGaussians are constant: they are natural parameters of v, whose prior has no
-hyperparameters. Only the features w and residual variances s of the batch depend on hyperparameters. The formulas apply
-to NumPy and JAX.
+In the gradient, sites and q are constant: they are natural parameters of v, whose prior has no hyperparameters. Only
+the features w and residual variances s of the batch depend on hyperparameters. The formulas apply to NumPy and JAX.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +19,7 @@ from pymc_gpep.solvers.common_shift import CommonSites, OwnFeatures, SameFeature
 from pymc_gpep.solvers.step_algebra import StepFeatures, StepPosterior, StepSlopes
 from pymc_gpep.solvers.step_arrays import PointTerms, StepArrays
 
-_LARGEST = 0.5  # Largest step size: full steps of all sites at once overshoot.
+_LARGEST = 0.5  # Largest step size if a batch contains all rows: full steps of all sites at once overshoot.
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,10 @@ class Schedule(ABC):
 
 
 class AveragingSchedule(Schedule):
-    """Step sizes by which a batch replaces its share β of the sites of q. A decay reduces the noise of batches.
+    """Step sizes β for which S and h are moving averages: a batch replaces their share β. Decay reduces batch noise.
 
-    The first steps average over batches. A single batch of all rows has no noise, so β stays at its limit.
+    In the first epoch S and h are averages over the batches so far. A single batch of all rows has no noise, so β stays
+    at its limit.
     """
 
     def __call__(self, step: int) -> float:
@@ -70,7 +70,7 @@ class ReplacingSchedule(Schedule):
 
 
 class Remembered(NamedTuple):
-    """Averages or sums over sites, which a step passes to the next."""
+    """Averages or sums over sites, which a step passes to the next step."""
 
     precision: Array
     """S, the sum of t w wᵀ, (c, M, M)."""
@@ -88,7 +88,7 @@ class RowSites(NamedTuple):
     location: Array
     """Site locations ν, (B, d)."""
     features: NDArray[np.float32]
-    """Features w′, (B, 1 or c, M)."""
+    """Features w′ at the last visit of each row, (B, 1 or c, M)."""
 
     def of(self, rows: NDArray[np.bool_]) -> Self:
         """Return the sites of the rows in a mask."""
@@ -105,7 +105,7 @@ class StepBatch(NamedTuple):
     functions: NDArray[np.int64]
     """Index of the function that each site acts on, (B, d)."""
     scale: Array
-    """Weight of each point, as a number of rows of the data, (B,)."""
+    """Number of rows of the data that each point represents in the objective, (B,)."""
     weights: Array
     """Weights: 1, or 0 for padding rows, (B,)."""
     counts: Array
@@ -133,7 +133,7 @@ class StepBatch(NamedTuple):
         return self.at_sites(q.in_order(groups, means)), self.at_sites(q.in_order(groups, rests))
 
     def common(self, remembered: Remembered) -> CommonSites | None:
-        """Return the averages for the common shift; None if the likelihood depends on it."""
+        """Return the averages for the common shift; None if the likelihood depends on this shift."""
         if not remembered.common:
             return None
         if len(remembered.common) == 1:
@@ -167,7 +167,7 @@ class Effect(NamedTuple):
     floored: Array
     """Whether the precision of a site of the point was limited, (B,)."""
     sums: Array
-    """Σ t and Σ ν of the sites on each function, (2, B, c); they are finite if S and h are."""
+    """Σ t and Σ ν of the sites on each function, (2, B, c); not finite if S or h would not be finite."""
     slopes: Callable[[], list[StepSlopes]]
     """Derivatives in the features of each group."""
     remembered: Callable[[], Remembered]
@@ -230,13 +230,13 @@ class BatchSites(NamedTuple):
 
 @dataclass(frozen=True)
 class AveragesMemory(Memory):
-    """A memory that computes all sites of a batch from one Gaussian."""
+    """A memory that computes all sites of a batch from one Gaussian, with natural parameters S and h."""
 
     decay: ClassVar[float] = 0.1
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
     def share(self, counts: Array) -> Array:
-        """Return the share of S and h in this Gaussian, (c,), given numbers of sites (c,)."""
+        """Return the factor (c,) of S and h in this Gaussian, given numbers of sites (c,)."""
         return np.ones_like(counts)
 
     @abstractmethod
@@ -284,12 +284,12 @@ CAVITY_SHARE = 0.05  # Smallest ratio of a cavity's precision to the precision o
 
 @dataclass(frozen=True)
 class Stateless(AveragesMemory):
-    """A memory without stored sites. Each site solves site = update(q / site), by iterations that begin at 0.
+    """EP without stored sites. A site solves site = update(q / site), by iterations from 0.
 
     Parameters
     ----------
     local_iterations : int
-        Number of iterations. If it is small, the cavity still contains a small part of the site.
+        Number of iterations. After few iterations, the cavity still contains a small part of the site.
     """
 
     local_iterations: int = field(default=3, metadata=at_least(1))
@@ -332,8 +332,8 @@ class Stateless(AveragesMemory):
 class Stochastic(AveragesMemory):
     """Stochastic EP: Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
 
-    In the objective, the average of each point's factor is over a cavity that contains nearly all of its site. So it is
-    larger than EP's log normaliser, by an amount that does not decrease with the number of rows.
+    In the objective, the cavity of a factor contains nearly all of its site. So the objective is larger than the log
+    normaliser of EP, by an amount that does not decrease with the number of rows.
     """
 
     name: ClassVar[str] = "stochastic"
@@ -360,9 +360,9 @@ class Stochastic(AveragesMemory):
 class StoredMemory(Memory):
     """EP with stored sites: Villacampa-Calvo and Hernández-Lobato (2017), section 2.3.
 
-    A site acts on x′ = w′ᵀv, where w′ are the features of its row at its last visit. The memory divides q by this site.
-    Moments of factors are in terms of x = wᵀv, with the current features. If hyperparameters and inducing inputs are
-    fixed, then x = x′. The fixed point is that of EP, without noise of batches.
+    A site acts on x′ = w′ᵀv, where w′ are the features of its row at the last visit. Division of q by this site is the
+    cavity. Moments of factors are moments of x = wᵀv, with the current features. If hyperparameters and inducing inputs
+    are fixed, then x = x′, and steps have the fixed point of EP, without noise of batches.
     """
 
     name: ClassVar[str] = "sites"
@@ -370,7 +370,7 @@ class StoredMemory(Memory):
     objective: ClassVar[str] = "log normaliser of EP"
     decay: ClassVar[float] = 0.0
     schedule: ClassVar[type[Schedule]] = ReplacingSchedule
-    single: ClassVar[bool] = False  # Removed sites must cancel exactly.
+    single: ClassVar[bool] = False  # In single precision, removed sites would not cancel exactly.
     stores: ClassVar[bool] = True
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
@@ -442,7 +442,7 @@ class StoredMemory(Memory):
         return Effect(value, 0.0 * batch.weights, arrays.xp.stack([come_t, come_nu]), slopes, after, latter)
 
 
-_MOST = 0.5  # Largest share of a precision that negative sites may remove in a step.
+_MOST = 0.5  # Largest share of the precision (1 − β) (I + S) that negative sites may remove in a step.
 _TINY = 1e-300
 
 
@@ -451,9 +451,9 @@ class Variational(AveragesMemory):
     """Variational inference: Hensman et al. (2013) in natural parameters (Khan and Lin 2017), without cavities.
 
     The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). If factors are not log-concave, site precisions may
-    be negative. A step replaces the precision I + S by (1 − β) (I + S) + β (I + Σ t w wᵀ). Negative precisions remove
-    at most β Σ |t| wᵀ(I + S)⁻¹w from the first term. If that exceeds half of 1 − β, they are reduced. Small steps never
-    reduce them, so the fixed point is a maximum of the bound.
+    be negative. A step replaces the precision I + S by (1 − β) (I + S) + β (I + Σ t w wᵀ). Negative precisions t remove
+    at most the share β Σ |t| wᵀ(I + S)⁻¹w of I + S. If this share exceeds half of 1 − β, the step reduces them. Small
+    steps do not reduce them, so the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"
@@ -489,4 +489,4 @@ STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {
     "sparse_sep": (Stochastic,),
     "sparse_vi": (Variational,),
 }
-"""Method of `pm.fit` → its memories, the default first."""
+"""Method of `pm.fit` → its memories, the default memory first."""

@@ -1,8 +1,8 @@
 """Log normalisers and expected log likelihoods of the points in a batch: a rule for each kind of factors.
 
-In these models the label is the class with the largest utility. Utilities are latent values plus independent normal
-noise. With label noise ε, a point has the likelihood (1 − ε) p + ε / c, where p is the probability of its class. The
-symbol Ẑ₀ is the average of p over normal latent values.
+In models of several classes the label is the class with the largest utility. Utilities are latent values plus
+independent normal noise. With label noise ε, a point has the likelihood (1 − ε) p + ε / c, where p is the probability
+of its class. The symbol Ẑ₀ is the average of p over normal latent values.
 
 Each rule has a compiled kernel, and a second form for JAX in `jax_step`.
 """
@@ -55,7 +55,7 @@ class Rule(ABC):
 
     @classmethod
     def of(cls, likelihood: Likelihood) -> Self:
-        """Return the rule for a likelihood. Its constants are common to all points."""
+        """Return the rule for a likelihood, whose constants are the same at all points."""
         return cls()
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Rule(ABC):
 
 
 class _OfTwoClasses(Rule):
-    """A likelihood of two classes and one function with a specialised loop."""
+    """Rule for a likelihood of two classes and one function, with a specialised loop."""
 
     expresses: ClassVar[type[ScalarSites]] = OneFunctionSite
     response: ClassVar[type[NormalResponse | LogisticResponse]]
@@ -85,7 +85,7 @@ class _OfTwoClasses(Rule):
 
 
 class ProbitNormaliser(_OfTwoClasses):
-    """Φ(±m / √(1 + v))."""
+    """Log normaliser log Φ(±m / √(1 + v)) of a probit."""
 
     functional: ClassVar[str] = "log normaliser"
     response = NormalResponse
@@ -93,7 +93,7 @@ class ProbitNormaliser(_OfTwoClasses):
 
 
 class LogitNormaliser(_OfTwoClasses):
-    """∫ N(f | ±m, v) / (1 + exp(−f)) df."""
+    """Log normaliser log ∫ N(f | ±m, v) / (1 + exp(−f)) df of a logit."""
 
     functional: ClassVar[str] = "log normaliser"
     response = LogisticResponse
@@ -102,7 +102,7 @@ class LogitNormaliser(_OfTwoClasses):
 
 @dataclass(frozen=True)
 class _OfOneFunction(Rule):
-    """p(y | f) for whole numbers y, by the local computations of a likelihood.
+    """Rule for p(y | f) with whole numbers y, by the local computations of a likelihood.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class OneFunctionNormaliser(_OfOneFunction):
 
 
 class ExpectedLogOneFunction(_OfOneFunction):
-    """E log p(y | f)."""
+    """Expected log likelihood E log p(y | f) over f ~ N(m, v)."""
 
     functional: ClassVar[str] = "expected log"
     average: ClassVar[type[GaussianAverage | AverageLogDensity]] = AverageLogDensity
@@ -186,9 +186,9 @@ class ExpectedLogLogit(_OfTwoClasses):
 
 @dataclass(frozen=True)
 class _OfPairs(Rule):
-    """Factors Φ((f_y − f_k) / √2) for k ≠ y. The sites on f_y come first, then the sites on the f_k.
+    """Rule for factors Φ((f_y − f_k) / √2), k ≠ y. The sites on f_y come first, then the sites on the f_k.
 
-    If utilities have no noise, the factors are Θ(f_y − f_k). Label noise is ignored, as in the paper.
+    If utilities have no noise, the factors are step functions Θ(f_y − f_k). Label noise is ignored, as in the paper.
 
     Attributes
     ----------
@@ -238,12 +238,12 @@ class ExpectedLogPairs(_OfPairs):
         return expected_pair_kernel(self.noise)
 
 
-_LEAST_NOISE = 1e-12  # Variance that replaces 0.
+_LEAST_NOISE = 1e-12  # Noise variance that replaces 0.
 
 
 @dataclass(frozen=True)
 class _OfWholePoint(Rule):
-    """A single factor (1 − ε) p + ε / c.
+    """Rule for a single factor (1 − ε) p + ε / c.
 
     Attributes
     ----------
@@ -269,10 +269,10 @@ class _OfWholePoint(Rule):
 
 
 class WholePointNormaliser(_OfWholePoint):
-    """log((1 − ε) Ẑ₀ + ε / c), Ẑ₀ = ∫ N(t | m_y, 1 + v_y) ∏_k Φ((t − m_k) / √(1 + v_k)) dt, k ≠ y.
+    """Log normaliser log((1 − ε) Ẑ₀ + ε / c), Ẑ₀ = ∫ N(t | m_y, 1 + v_y) ∏_{k≠y} Φ((t − m_k) / √(1 + v_k)) dt.
 
     Villacampa-Calvo and Hernández-Lobato (2017), equation 3. The paper uses a product of factors over k instead. With
-    label noise tilted distributions may be wider than their cavities: see `StepArrays.matching_sites`.
+    label noise, a tilted distribution may be wider than its cavity: see `StepArrays.matching_sites`.
     """
 
     functional: ClassVar[str] = "log normaliser"
@@ -282,9 +282,9 @@ class WholePointNormaliser(_OfWholePoint):
 
 
 class ExpectedLogLabelNoise(_OfWholePoint):
-    """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c) (Villacampa-Calvo and Hernández-Lobato 2017, equations 14 to 17).
+    """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c): Villacampa-Calvo and Hernández-Lobato (2017), equations 14 to 17.
 
-    It is the expected log likelihood if utilities have no noise, else a lower bound.
+    This is the expected log likelihood if utilities have no noise, else a lower bound of it.
     """
 
     functional: ClassVar[str] = "expected log"
@@ -314,13 +314,13 @@ RULES: tuple[type[Rule], ...] = (
     OneFunctionNormaliser,
     ExpectedLogOneFunction,
 )
-"""All rules. A new rule is an entry of this tuple."""
+"""All rules, from which `rule_for` selects."""
 
 _TITLES = {"log normaliser": "expectation propagation", "expected log": "a variational bound"}
 
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
-    """Return the rule for a functional and a likelihood. `sites` names factors; the default is the first rule.
+    """Return the rule for a functional and a likelihood. `sites` is the kind of factors; None selects the first rule.
 
     Raises
     ------

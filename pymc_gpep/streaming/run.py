@@ -14,13 +14,13 @@ from pymc_gpep.streaming.memories import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken, array_step
 
-_BUFFERED = 20  # Smallest number of batches, and of chunks, whose rows are shuffled together.
-_CHUNKS = 8
-_FEW, _OF_BATCH = 300, 1.5  # Largest number of rows for which all rows are one batch, absolute and in batches.
+_BUFFERED = 20  # Smallest number of batches whose rows are shuffled together.
+_CHUNKS = 8  # Smallest number of chunks whose rows are shuffled together.
+_FEW, _OF_BATCH = 300, 1.5  # Largest number of rows for a single batch, and the same in units of the batch size.
 
 
 def one_batch(rows: int, size: int) -> bool:
-    """Return whether the rows are so few that they all form one batch, in place of batches of `size` rows."""
+    """Return whether there are so few rows that all rows form one batch, in place of batches of `size` rows."""
     return rows <= min(_FEW, _OF_BATCH * size)
 
 
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """Batches of rows in memory or in storage. Sizes differ by at most one row, which is filled by padding.
+    """Batches of rows in memory or in storage. Sizes differ by at most one row, and padding makes sizes equal.
 
     Chunks are read in random order, and several chunks are shuffled together. Rows in memory are one chunk. A batch
     depends only on the seed, the epoch, and its position in the epoch.
@@ -61,7 +61,7 @@ class Batches:
         self.size = -(-rows.n_rows // self.per_epoch)
 
     def after(self, step: int) -> Iterator[Batch]:
-        """Yield batches without end, after the first `step` batches."""
+        """Yield batches without end, and skip the first `step` batches."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
             yield from self._epoch(epoch, done)
@@ -122,8 +122,8 @@ class Batches:
         return Batch(np.ascontiguousarray(inputs, np.float64), labels, weights, rows)
 
 
-_ESCALATION, _ATTEMPTS = 100.0, 3
-_FAILURES = 20  # Largest number of consecutive failures.
+_ESCALATION, _ATTEMPTS = 100.0, 3  # Factor of the jitter from attempt to attempt, and number of attempts at a step.
+_FAILURES = 20  # Number of consecutive failed steps at which a fit stops.
 
 
 class Run:

@@ -48,7 +48,7 @@ class LeftOff(NamedTuple):
         Raises
         ------
         ValueError
-            If the file is not of a fit by batches.
+            If the file does not contain a fit by batches.
         """
         if "settings" not in tree.attrs or "posterior" not in tree.children:
             raise ValueError("it is not a fit by batches, of this version")
@@ -138,7 +138,7 @@ class StoredSites:
         return precision, location
 
     def settled(self) -> tuple[Array, Array]:
-        """Return S and h, summed again without the rounding errors of step-by-step updates.
+        """Return S and h as new sums over all stored sites, without the rounding errors of updates in each step.
 
         If the likelihood depends only on differences of functions, sites are first moved by the best common shift,
         which steps approach slowly. See `pymc_gpep.solvers.common_shift`.
@@ -172,7 +172,7 @@ class StoredSites:
 
 
 class State:
-    """Hyperparameters, inducing inputs, q(v), and the moments in the optimiser.
+    """State of a fit by batches: hyperparameters, inducing inputs, q(v), and the variables of the optimiser.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class State:
     functions : int
         Number c of functions.
     jitter : float
-        Jitter added to the diagonal of the covariance of inducing values, relative to its mean.
+        Jitter added to the diagonal of the covariance of inducing values, relative to the mean of the diagonal.
     learn : bool
         Whether inducing inputs are learned.
     effects : int
@@ -196,7 +196,7 @@ class State:
     learned : list of SharedVariable
         Variables that the optimiser changes.
     common : list of SharedVariable
-        For a likelihood of differences: g of the common shift, and R and Q if functions have different features.
+        Averages for the common shift of all functions, if the likelihood depends only on differences of functions.
     sites : StoredSites or None
         Sites of all rows, if the memory stores them.
     """
@@ -224,11 +224,11 @@ class State:
         self._of_optimiser: list[SharedVariable] = []
 
     def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
-        """Make the variables of an optimiser part of the state."""
+        """Store the variables of an optimiser as a part of the state."""
         self._of_optimiser = list(of_optimiser)
 
     def hold_common(self, own: bool) -> None:
-        """Make averages for the common shift part of the state. `own`: whether functions have different features."""
+        """Allocate averages for the common shift. `own` is True if functions have different features."""
         if not self.common:
             functions, size = self.location.type.shape
             tests = common_tests(functions, size) if own else size
@@ -238,14 +238,14 @@ class State:
             self.common = [pytensor.shared(np.zeros(shape), name, shape=shape) for name, shape in shapes.items()]
 
     def hold_sites(self, rows: int, per_row: int, sets: int, differences: bool) -> StoredSites:
-        """Make the sites of all rows part of the state. See `StoredSites` for the arguments."""
+        """Allocate the sites of all rows, if necessary, and return them. See `StoredSites` for the arguments."""
         if self.sites is None:
             functions, size = self.location.type.shape
             self.sites = StoredSites(rows, per_row, functions, sets, size, differences)
         return self.sites
 
     def remembered(self) -> Remembered:
-        """Return the averages or sums over sites, without copies. A step may overwrite them."""
+        """Return the averages or sums over sites without copies. A step may overwrite these arrays."""
         precision, location, *common = (
             each.get_value(borrow=True) for each in (self.precision, self.location, *self.common)
         )
@@ -256,14 +256,14 @@ class State:
         for variable, new in zip(
             (self.precision, self.location, *self.common), (*after[:2], *after.common), strict=True
         ):
-            variable.container.storage[0] = new  # Arrays of JAX stay on the device.
+            variable.container.storage[0] = new  # Without `set_value`, arrays of JAX stay on the device.
 
     def stored_rows(self, rows: NDArray[np.int64]) -> RowSites | None:
         """Return the stored sites of these rows; None if sites are not stored."""
         return self.sites.of(rows) if self.sites else None
 
     def settle(self) -> None:
-        """Compute S and h anew from the stored sites, if any."""
+        """Replace S and h by `StoredSites.settled`, if sites are stored."""
         if self.sites is not None:
             precision, location = self.sites.settled()
             self.precision.set_value(precision)
@@ -285,7 +285,7 @@ class State:
         return variables | {"units": self.units} | (self.sites.arrays if self.sites else {})
 
     def set_values(self, values: Mapping[str, Array]) -> None:
-        """Restore the result of `values`.
+        """Set all arrays of the state to a result of the method `values`.
 
         Raises
         ------

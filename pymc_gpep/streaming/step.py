@@ -1,6 +1,6 @@
 """A step of a fit batch by batch, with Adam for the hyperparameters.
 
-The memory returns an objective. In it, only the features of the batch depend on hyperparameters and inducing inputs.
+The memory returns an objective, which depends on hyperparameters and inducing inputs only by the features of the batch.
 Steps without learned parameters compute no gradient. Features are computed once for all functions with the same
 covariance and inducing inputs. Adam is a loop in NumPy. Other optimisers of PyMC are graphs.
 """
@@ -48,12 +48,12 @@ class FallingAdam:
         Largest rate. In a step, an inducing input moves by about this number of standard deviations of its column. The
         log of a hyperparameter moves by about this number.
     rise : int
-        Number of first steps in which the rate rises linearly. The full rate could undo the result of the warm-up.
+        Number of first steps in which the rate rises linearly. A full rate could undo the result of the warm-up.
 
     Notes
     -----
-    The number of steps is part of the updates. So a fit that continues from a checkpoint has the same rate. The rate
-    falls as in Loshchilov and Hutter (2017, equation 5), without restarts.
+    The number of steps taken is a variable of the updates, so a fit that continues from a checkpoint has the same
+    rates. The rate falls as in Loshchilov and Hutter (2017, equation 5), without restarts.
     """
 
     steps: int
@@ -63,7 +63,7 @@ class FallingAdam:
     def __call__(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
         """Return the updates of the parameters and of the optimiser's variables.
 
-        The last entry is the number of steps.
+        The last variable is the number of steps taken.
         """
         taken = pytensor.shared(0.0, "steps taken")
         fallen = pt.clip((taken - self.rise) / (self.steps - self.rise), 0.0, 1.0)
@@ -80,7 +80,7 @@ class FallingAdam:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay an interrupt until the end of the block; a context manager.
+    """Return a context manager that delays an interrupt until the end of the block.
 
     It has an effect only in the main thread, since Python interrupts no other thread.
     """
@@ -120,14 +120,14 @@ class BatchProblem(NamedTuple):
     effect_rows: EffectRows | None = None
     """Effects that are added to the process. If set, rows are rows of a table."""
     held: Array | None = None
-    """Inputs of all rows. If set, steps in JAX read inputs here, and not from batches."""
+    """Inputs of all rows, for steps in JAX; None if the batches contain the inputs."""
 
     def groups(self, state: State) -> list[Group]:
         """Return the groups of functions that have the same features."""
         return grouped(self.prior.covariance_of, state.inducing.type.shape[0])
 
     def hold(self, state: State) -> None:
-        """Make the averages and stored sites of the memory part of the state."""
+        """Allocate the averages and stored sites of the memory in the state."""
         own = len(self.groups(state)) > 1
         differences = not self.space.classifier.likelihood_model.sees_common
         if self.memory.stores:
@@ -221,7 +221,7 @@ class _Adam:
             adam_step(values, np.ravel(slope), m, v, rate, self._first, self._second, self._least)
 
 
-_MANY = 100  # Number of inducing inputs from which on products in single precision save time.
+_MANY = 100  # Smallest number of inducing inputs for which products in single precision save time.
 _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 
@@ -231,9 +231,9 @@ def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single
     The function changes the state. It returns the log posterior, the share of points with a limited site, and success.
     If a number is not finite, the state does not change.
 
-    If `single`, matrix products are in single precision where that is accurate. The default is True with many inducing
-    inputs, except for a bound. It is False if effects are added to the process: their coefficients may be large, and
-    cancel.
+    If `single`, matrix products are in single precision if the result is accurate. By default `single` is True with
+    many inducing inputs, if the memory allows it. It is False if effects are added to the process, whose coefficients
+    may be large and cancel.
     """
     many = problem.memory.single and state.inducing.type.shape[1] >= _MANY and problem.effect_rows is None
     narrow = many if single is None else single
