@@ -1,4 +1,4 @@
-"""Elliptical slice sampling of latent values, guided by an approximation."""
+"""Elliptical slice sampling of latent values, with ellipses from an approximation."""
 
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from pymc_gpep.samplers.guided import GuidedStep
 
 
 class EllipticalSlice(GuidedStep):
-    """Sample latent values by elliptical slice sampling, and the hyperparameters with them.
+    """Sample latent values by elliptical slice sampling, and hyperparameters by a random walk.
 
     The ellipses belong to a Gaussian near the posterior, from an approximation (Fagan, Bhandari and Cunningham 2016),
     or of the prior (Murray, Adams and MacKay 2010). The step for latent values needs no tuning, and no derivative of
@@ -22,7 +22,7 @@ class EllipticalSlice(GuidedStep):
     Parameters
     ----------
     sweeps : int
-        Number of ellipses for each draw.
+        Number of ellipses for each draw of the latent values.
 
     Notes
     -----

@@ -1,13 +1,13 @@
 """Sites that guide a sampler, as functions of the hyperparameters, and steps by random walk and Hamiltonian dynamics.
 
 An approximation is solved at the mode of the hyperparameters, and on both sides of the mode along each principal axis
-of the curvature. Parabolas interpolate the log precisions and the locations of the sites. Far from the mode they are
-constant. So the sites are cheap to compute for every proposal. The sampler is exact for any sites, and fast if the
-sites resemble the likelihood.
+of the curvature. Parabolas interpolate the log precisions and the locations of the sites. Far from the mode the sites
+are constant. So they are cheap to compute for every proposal. The sampler is exact for any sites, and fast if the sites
+resemble the likelihood.
 
-If θ moves while z is fixed, latent values follow the posterior under the sites. If the sites are accurate, θ and z are
-nearly independent, and a random walk in θ crosses all of its posterior. Given f, or given the utilities of a Gibbs
-sampler, the posterior of θ is much narrower. The random walk adapts its scale and directions only while tuning.
+The whitened values z are standard normal under the posterior with these sites. If hyperparameters θ move while z is
+fixed, latent values f follow this posterior. If the sites are accurate, θ and z are nearly independent, and a random
+walk in θ crosses the whole posterior of θ. Given f, or given utilities, the posterior of θ is much narrower.
 
 `GuidedHMC` moves whitened latent values by Hamiltonian Monte Carlo.
 """
@@ -47,9 +47,9 @@ from pymc_gpep.reading.classifier import ReadModel
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
-_WIDEST = 2.0  # Largest standard deviation of an unconstrained hyperparameter.
+_WIDEST = 2.0  # Largest length of a principal axis, in unconstrained hyperparameters.
 _DIFFERENCE = 0.05  # Step of finite differences for the curvature of the log posterior.
-_SIDE = 1.5  # Distance of the solutions on both sides from the mode, in standard deviations.
+_SIDE = 1.5  # Distance from the mode at which sites are solved on both sides, in standard deviations.
 _REACH = 2.5  # Distance from the mode at which the parabolas become constant, in standard deviations.
 _SMALLEST = 1e-12  # Smallest precision of a site.
 _MAX_ITERATIONS = 200
@@ -88,7 +88,7 @@ class SiteModel:
 
     @cached_property
     def _parabolas(self) -> tuple[Array, Array, Array]:
-        """Inverse of the axes; log π and ν at the centre; and their coefficients (2d, ·) in u and u²."""
+        """Inverse of the axes, log π and ν at the centre, and coefficients (2d, ·) of log π and ν in u and u²."""
         middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
         return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
 
@@ -103,7 +103,7 @@ class SiteModel:
 def fit_sites(
     classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
 ) -> SiteModel:
-    """Solve an approximation around the mode of the hyperparameters.
+    """Return the sites of an approximation as functions of the hyperparameters, from solves around the mode.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def solution_sites(solution: Solution) -> Sites | None:
 
 
 def _coordinates(sites: Sites) -> Array:
-    """Return log π and ν, which are interpolated, (2, c, n)."""
+    """Return the coordinates of sites in which parabolas interpolate: log π and ν, (2, c, n)."""
     return np.stack([np.log(sites.precision), sites.location])
 
 
@@ -152,8 +152,8 @@ def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))
 
 
-_TARGET = 0.3  # Target acceptance probability. The best value is 0.44 in one dimension, and 0.23 in many.
-_GAIN = 3.0  # The weight of a draw decreases with the cube of its age.
+_TARGET = 0.3  # Target acceptance probability. The best value is 0.44 in one dimension, and 0.23 in many dimensions.
+_GAIN = 3.0  # Gain times number of draws: the weight of a draw decreases with the cube of its age.
 _DELAY = 30.0  # Weight of the initial covariance, as a number of draws.
 _KEPT = 0.01  # Smallest share of the initial covariance, so that every direction is proposed.
 
@@ -170,7 +170,7 @@ class RandomWalkState(DataClassState):
 
 
 class RandomWalk(WithSamplingState):
-    """Gaussian proposals with the covariance of earlier draws, scaled for a target acceptance.
+    """Gaussian proposals with the covariance of earlier draws, scaled for a target acceptance probability.
 
     The covariance adapts only while tuning (Andrieu and Thoms 2008, algorithm 4).
 
@@ -220,7 +220,7 @@ _log = logging.getLogger("pymc")  # Logger of `pm.sample`, so that a single sett
 
 @dataclass_state
 class GuidedStepState(StepMethodState):
-    """Adapted quantities of the hyperparameters."""
+    """Adapted quantities of the random walk in the hyperparameters."""
 
     tune: bool
     walk: RandomWalkState
@@ -235,7 +235,7 @@ class GuidedStep(LatentStep):
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Variable of the latent values, or the free variable that it depends on, and hyperparameters. The default is all
+        Variables of latent values, or the free variables on which they depend, and hyperparameters. The default is all
         latent values and all hyperparameters.
     guide : str, optional
         Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior. The default
@@ -321,7 +321,7 @@ class GuidedStep(LatentStep):
         return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
-        """Return log likelihood minus log sites, and its derivative with respect to f (c, n)."""
+        """Return log likelihood minus log sites, and the derivative of this difference in f, (c, n)."""
         value, slope = self._log_likelihood(point, f, whitening.prior)
         log_sites, sites_slope = whitening.log_sites(f)
         return value - log_sites, slope - sites_slope
@@ -345,7 +345,7 @@ class GuidedStep(LatentStep):
     def move_hyperparameters(
         self, point: PointType, whitening: Whitening, f: Array
     ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
-        """Move hyperparameters. Return the point, the map at this point, the latent values, and statistics."""
+        """Move hyperparameters. Return the point, its whitening, the latent values, and statistics."""
         if not self.hyperparameters:
             return point, whitening, f, {"hyper_acceptance": np.nan}
         z = whitening.whitened(f, self.rng)
@@ -367,7 +367,7 @@ class GuidedStep(LatentStep):
         return point, whitening, f, {"hyper_acceptance": total / self.hyper_moves}
 
     def propose(self, point: PointType) -> tuple[PointType, Whitening | None]:
-        """Return a proposal of the random walk, and its map; None if a matrix is not positive definite."""
+        """Return a proposed point, and its whitening; None for the whitening if a matrix is not positive definite."""
         theta = self.latent_model.theta(point)
         theta[self._moved] += self.walk.step(self.rng)
         proposed = self.latent_model.with_theta(point, theta)
@@ -385,7 +385,7 @@ class GuidedStep(LatentStep):
         return float(value)
 
     def _log_density(self, point: PointType, whitening: Whitening, f: Array) -> float:
-        """Return the log density of hyperparameters and whitened values, minus that of standard normals."""
+        """Return the log density of hyperparameters and whitened values, minus the log density of standard normals."""
         return self.log_prior(point) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
@@ -397,7 +397,7 @@ class GuidedStep(LatentStep):
 def guided(
     read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
 ) -> tuple[ReadModel, str]:
-    """Return the prior of the model, and the name of its guide ("prior" if the prior itself guides)."""
+    """Return the model as `read` reads it, and the name of its guide ("prior" if the prior itself guides)."""
     try:
         classifier = read(model, name)
     except StructureError as error:
@@ -440,9 +440,9 @@ def offer_step(model: pm.Model | None) -> None:
         )
 
 
-_FIRST_STEP = 0.3
+_FIRST_STEP = 0.3  # Initial step size.
 _SPREAD = 0.2  # Relative variation of step sizes, which prevents periodic orbits.
-_WORST = 1000.0  # Error of the energy from which on a trajectory counts as divergent.
+_WORST = 1000.0  # Energy error above which a trajectory counts as divergent.
 
 
 @dataclass_state
@@ -453,12 +453,12 @@ class GuidedHMCState(GuidedStepState):
 
 
 class GuidedHMC(GuidedStep):
-    """Sample latent values by Hamiltonian Monte Carlo, whitened by an approximation, and hyperparameters.
+    """Sample whitened latent values by Hamiltonian Monte Carlo, and hyperparameters by a random walk.
 
     Under the Gaussian of EP or of Laplace's method, latent values are a linear function of independent standard normals
-    z. Under the exact posterior, z is close to standard normal. So a short trajectory with a unit mass matrix is a
+    z. Under the exact posterior, z is close to standard normal. So a short trajectory with a unit mass matrix ends at a
     nearly independent draw, for any prior covariance. Then hyperparameters move while z is fixed. The sampler is exact:
-    the approximation affects only the coordinates.
+    the approximation affects only the coordinates z.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ class InducingModel(pm.Model):
         return list(range(count)) if names is None else [list(self.coords[dim]).index(each) for each in names]
 
     def _observe(self, mean: TensorVariable, rest: TensorVariable, name: str) -> None:
-        """Add the likelihood of latent values with mean and variance (c, n)."""
+        """Add the likelihood of normal latent values with means and residual variances (c, n)."""
         classifier = self.classifier
         (y,), axis = classifier.observed, classifier.likelihood_model.function_axis
         labels = classifier.labels.data if isinstance(classifier.labels, Constant) else classifier.labels
@@ -125,7 +125,7 @@ class InducingModel(pm.Model):
 def _features(
     functions: list[tuple[LatentGP, ProcessFunctions]], inducing: Array, jitter: float
 ) -> Iterator[tuple[ProcessFunctions, int, TensorVariable, TensorVariable, TensorVariable, TensorVariable]]:
-    """Return features for all functions, or for each: see `pymc_gpep.solvers.inducing`."""
+    """Yield features common to all functions, or the features of each function: see `pymc_gpep.solvers.inducing`."""
     count = sum(len(latent.classes) for latent, _ in functions)
     for k in range(1 if len(functions) == len(inducing) == 1 else count):
         maker, output = _of_function(functions, k)
@@ -158,16 +158,15 @@ def inducing_model(
 ) -> InducingModel:
     """Return a model with inducing values in place of latent values (Snelson and Ghahramani 2006).
 
-    The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates, for NUTS, variational inference, and
-    The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates. It serves NUTS, variational inference,
-    and comparisons. A latent function has M inducing values u = m(Z) + L v at its inducing inputs Z. It is f(x) = m(x)
-    + wᵀv + e with w = L⁻¹ k(Z, x). The residuals e ~ N(0, k(x, x) − wᵀw) are independent (FITC). No matrix has two axes
-    of points.
+    The result is the PyMC model that `pm.fit(method="sparse_ep")` approximates. Fit it by NUTS or by variational
+    inference, for example for comparisons. A latent function has M inducing values u = m(Z) + L v at inducing inputs Z,
+    where L is the Cholesky factor of k(Z, Z). The function is f(x) = m(x) + wᵀv + e with w = L⁻¹ k(Z, x). The residuals
+    e ~ N(0, k(x, x) − wᵀw) are independent (FITC). No matrix has two axes of points.
 
     Free variables are the hyperparameters and the standard normal v, `u_rotated_`; `u` is a Deterministic. For a
     multinomial probit and for a probit of one function the residuals are integrated out exactly. For other likelihoods
-    they are free variables, `u_residual_` (functions, points). Deterministics that depend on the latent values are
-    omitted. Other variables, data, dims and coords are shared with `model`.
+    residuals e / sd(e) are free variables, `u_residual_` (functions, points). Deterministics that depend on the latent
+    values are omitted. Other variables, data, dims and coords are shared with `model`.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 """Gibbs sampling of a probit. NUTS moves hyperparameters given latent values, utilities or whitened values.
 
-There are three densities of the hyperparameters θ. They differ in the quantity that is fixed, and so in the distance
-that θ moves in a draw.
+Hyperparameters θ move under a conditional density, for which there are three choices. The choices differ in the fixed
+quantity, and so in the distance that θ moves in a draw.
 
 - Centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves.
 
 - Whitened: p(θ) p(y | f = m_θ + L_θ z, θ), given z of f = m + L z, where L is the Cholesky factor of K.
 
-- Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + noise of variance 1, with the latent values integrated
-out. Given the utilities, θ does not depend on the labels (Girolami and Rogers 2006, appendix D).
+- Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + ε, ε ~ N(0, I), with the latent values integrated out.
+Given the utilities, θ does not depend on the labels (Girolami and Rogers 2006, appendix D).
 """
 
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_GIVEN = "<held fixed>"  # Name that users are unlikely to give to a variable.
+_GIVEN = "<held fixed>"  # Name of the fixed array, which no variable of a model is likely to have.
 
 
 class ConditionalDensity(NamedTuple):
-    """Density of hyperparameters."""
+    """Density of hyperparameters given a fixed array."""
 
     log_density: TensorVariable
-    """Log density up to a constant, in terms of value variables and `given`."""
+    """Log density up to a constant, as a graph of value variables and `given`."""
     given: TensorVariable
     """Symbol for the fixed array."""
     shape: tuple[int, int]
@@ -101,7 +101,7 @@ def conditional_nuts(
     Returns
     -------
     NUTS
-        NUTS, for `move_hyperparameters`. The point of its `step` includes the fixed array.
+        NUTS, for `move_hyperparameters`. The points that it moves include the fixed array.
     """
     model = latent_model.processes.model
     start = initial_point(model)
@@ -127,7 +127,7 @@ def move_hyperparameters(nuts: NUTS, point: PointType, given: Array) -> tuple[Po
 
 
 def _by_covariance(k: TensorVariable, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return matrices (n, n) and columns (n, c) if all classes have the same K, else (c, n, n) and (c, n, 1)."""
+    """Return K (n, n) and x as columns (n, c) if all classes have the same K; otherwise (c, n, n) and (c, n, 1)."""
     return (k[0], x.T) if k.type.shape[0] == 1 else (k, x[..., None])
 
 
@@ -146,7 +146,7 @@ def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> T
     a = cho_solve((root, True), residual, b_ndim=2)
     inverse = cho_solve((root, True), pt.broadcast_to(pt.eye(k.shape[-1]), k.shape), b_ndim=2)
     slope = 0.5 * (a @ a.swapaxes(-2, -1) - times * inverse)
-    # Only the derivatives of this term are used.
+    # `linear` has the explicit derivatives, and cancels in the value.
     linear = (disconnected_grad(slope) * k).sum() - (disconnected_grad(a) * residual).sum()
     return disconnected_grad(value - linear) + linear
 
@@ -157,7 +157,7 @@ _OF_THE_MODEL = {"model_logp", "energy"}  # Statistics that could be mistaken fo
 
 @dataclass_state
 class ProbitGibbsState(StepMethodState):
-    """State from which a chain continues. Each step draws new utilities."""
+    """State from which a chain continues. It contains no utilities, since each step draws new utilities."""
 
     tune: bool
     nuts: NUTSState | None
@@ -171,19 +171,19 @@ class ProbitGibbs(LatentStep):
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or for one
     function the sign of the utility (Albert and Chib 1993). A sweep draws all utilities given latent values, and all
     latent values given utilities, without tuning (Girolami and Rogers 2006, appendix D). With label noise, the noisy
-    labels are drawn before the utilities. The common level of the utilities of a point does not affect the label; it is
-    drawn with the latent values integrated out. PyMC's NUTS moves hyperparameters after the sweeps. The sampler is
-    exact.
+    labels are drawn before the utilities. The mean of the utilities of a point over classes does not affect the label;
+    it is drawn with the latent values integrated out. PyMC's NUTS moves hyperparameters after the sweeps. The sampler
+    is exact.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        All latent values of the model, and the moved hyperparameters. The default is all. `pm.sample` assigns other
-        hyperparameters to other steps, such as NUTS.
+        All latent values of the model, and the hyperparameters to move. The default is all hyperparameters. `pm.sample`
+        assigns the rest to other steps, such as NUTS.
     hyper : {"whitened", "collapsed", "centred"}
-        Quantity that is fixed while hyperparameters move. For "whitened" it is latent values whitened by the Cholesky
-        factor of the prior. For "collapsed" it is utilities, with latent values integrated out. For "centred" it is
-        latent values of processes. All three are exact.
+        Quantity that is fixed while hyperparameters move. With "whitened" it is latent values whitened by the Cholesky
+        factor of the prior. With "collapsed" it is utilities, with latent values integrated out. With "centred" it is
+        latent values of processes. The sampler is exact with each quantity.
     sweeps : int
         Number of sweeps of utilities and latent values in each draw.
     likelihood : str, optional
@@ -319,7 +319,7 @@ class ProbitGibbs(LatentStep):
         return moved, new, f, stats
 
     def _utilities(self, likelihood: Likelihood, labels: NDArray[np.int64], f: Array) -> Array:
-        """Return utilities drawn given latent values (c, n). A noisy label does not restrict them."""
+        """Return utilities (c, n) drawn given latent values and labels. A noisy label does not restrict utilities."""
         v = np.empty_like(f)
         likelihood.computation(Utilities).draw(self.rng, f, labels, v)
         if (noise := likelihood.draw_noise(self.rng, f, labels)).any():

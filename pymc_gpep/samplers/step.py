@@ -31,7 +31,7 @@ def sampled_model(model: pm.Model | None) -> pm.Model:
     Raises
     ------
     StructureError
-        If it is a model of `pymc.dims`, which steps cannot read.
+        If the model has variables of `pymc.dims`, which steps cannot read.
     """
     model = pm.modelcontext(model)
     if lower_dims(model) is not model:
@@ -43,12 +43,12 @@ def sampled_model(model: pm.Model | None) -> pm.Model:
 
 
 class LatentStep(BlockedStep):
-    """Step method that moves the latent values of a model, and hyperparameters.
+    """Step method that moves the latent values of a model, and hyperparameters of its prior.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
-        Variable of the latent values, or the free variable on which it depends, and hyperparameters. The default is all
+        Variables of latent values, or the free variables on which they depend, and hyperparameters. The default is all
         latent values and all hyperparameters.
     processes : GPClassifier or GPModel
         Prior of the model.
@@ -67,7 +67,7 @@ class LatentStep(BlockedStep):
     """Statistics in the progress bar: name → column header, format of the value."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Check the names of options first, so that an error names the class."""
+        """Check the names of options before the constructor runs, so that the error names the class."""
         own = [vars(base).get("__init__") for base in cls.__mro__[: cls.__mro__.index(LatentStep)]]
         parameters = [p for init in own if init for p in list(signature(init).parameters.values())[1:]]
         known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
@@ -95,9 +95,9 @@ class LatentStep(BlockedStep):
         self._at: tuple[list[Array], Sampled] | None = None
 
     def prior(self, point: PointType) -> Sampled | None:
-        """Return the prior of the latent values at a point; None if their covariance is not positive definite.
+        """Return the prior of the latent values at a point; None if the prior covariance is not positive definite.
 
-        The last prior is cached, for steps that do not move hyperparameters.
+        The last prior is cached, since some steps do not move hyperparameters.
         """
         values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
         if self._at is not None and all(map(np.array_equal, values, self._at[0])):
@@ -135,10 +135,10 @@ class LatentStep(BlockedStep):
 
     @abstractmethod
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
-        """Return the next point, a draw, and its statistics."""
+        """Return the next point of the chain and its statistics."""
 
     def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
-        with one_blas_thread(), np.errstate(all="ignore"):  # Overflow in diverging trajectories.
+        with one_blas_thread(), np.errstate(all="ignore"):  # Diverging trajectories may overflow.
             after, statistics = self.advance(point)
         return after, [statistics]
 
