@@ -1,10 +1,10 @@
-"""Other methods of papers, registered by the same calls as methods of a user's own package.
+"""Other methods from papers, registered by the same calls as methods of a user's own package.
 
-A module of this room is imported when its table is first read.
+A module of this package is imported when the registry that names it is first read.
 
 kernels: compiled loops of these methods
-computations: computations at one point that likelihoods offer to these methods
-responses: couplings of latent functions that a method's sites ignore
+computations: computations at a point that likelihoods offer to these methods
+responses: couplings of latent functions that the sites of a method ignore
 qep: EP of a multinomial probit by quadrature
 class_independent_ep: EP with latent functions that are independent in the posterior
 factorial_posterior: posterior in which all latent values are independent
@@ -16,7 +16,7 @@ selection: choice of a few active rows
 ivm: informative vector machine: the posterior given the labels of active rows
 active_log_posterior: log posterior by active rows, and the informative vector machine in `pm.fit`
 learning_curve: predictions against the number of active rows, and pictures of active rows
-hierarchy: hyperparameters and their parents
+hierarchy: hyperparameters that appear in the prior of latent values, and their parents
 mean_field: variational distribution of the hyperparameters
 pseudo_marginal: pseudo-marginal Metropolis-Hastings sampler
 scaled_metropolis: scaled Metropolis-Hastings sampler

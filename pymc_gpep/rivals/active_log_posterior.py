@@ -5,7 +5,7 @@ The covariance of two distinct rows is the value of the covariance function, eve
 
 A major round chooses active rows and their sites at the current hyperparameters. Minor steps then increase the bound
 for fixed rows and sites (Seeger and Jordan 2004, section 5). A new choice of rows may lower the bound, so a round may
-end lower than the previous round. The best round is the result.
+end with a lower bound than the round before. The result is the round with the highest bound.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +76,7 @@ class RowInputs(NamedTuple):
 
 
 class ModelRows:
-    """The prior at fixed hyperparameters; a `pymc_gpep.rivals.selection.row_site_rules.RowPrior`.
+    """The prior of all rows at fixed hyperparameters; a `pymc_gpep.rivals.selection.row_site_rules.RowBlocks`.
 
     Parameters
     ----------
@@ -125,16 +125,16 @@ _STEP = 0.01  # Unconstrained step of a hyperparameter for finite differences of
 class ActiveLogPosterior(BlockLogPosterior):
     """Log posterior with fixed active rows, whose sites are computed from their labels at each point.
 
-    Its value is the bound over all rows. A search also fixes the sites (`holding`): gradients are then exact, but the
-    bound is narrower in the hyperparameters than their posterior. Here sites follow the hyperparameters, so that the
-    value can be integrated. The gradient is by finite differences.
+    Its value is the bound over all rows. In a search the sites are fixed as well (`holding`): gradients are then exact,
+    but the bound is narrower in the hyperparameters than their posterior. Here sites are computed at each point, so
+    that the value can be integrated. The gradient is by finite differences.
 
     Parameters
     ----------
     space : Hyperparameters
     approximator : IVM
     blocks : InducingBlocks or None
-        None in a fit that was read without `gp`; the blocks are then made from the graph of the model.
+        None in a fit that was read from a file without `gp`; the graph of the model then determines the blocks.
     random_seed : int
         Seed, the same for each choice of rows.
     rows : Rows, optional
@@ -200,7 +200,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return HeldActive(self, solution)
 
     def held(self, best: Evaluation) -> Self:
-        """See `LogPosterior`. The end of a search is assessed with the sites of the best point."""
+        """See `LogPosterior`: a copy, whose value at the best point has the sites of that point."""
         return copy(self)
 
     def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
@@ -304,7 +304,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return self._each_left_out(x, solution, gps)
 
     def _each_left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut]:
-        """Return left-out moments of all rows. Only active rows have a site to leave out."""
+        """Yield left-out moments of all rows, in blocks. Only active rows have a site to leave out."""
         posterior, active = self.posterior(solution), solution.selection.rows
         prior, dense = self.prior_at(x, gps, solution), solution.posterior
         own_mean, own_cov = dense.cavities(*dense.marginals())
@@ -387,7 +387,7 @@ class ActiveLogPosterior(BlockLogPosterior):
 class HeldActive(ActiveLogPosterior):
     """The log posterior with fixed active rows and sites, with an exact gradient.
 
-    The Gaussian of prior times sites depends on the hyperparameters through the prior.
+    The posterior, prior times sites, depends on the hyperparameters only through the prior.
 
     Parameters
     ----------
@@ -443,9 +443,9 @@ class HeldActive(ActiveLogPosterior):
 
 
 _MINOR = 10  # Number of minor steps in a round.
-_STILL = 0.05  # Largest unconstrained change of hyperparameters in a round that counts as none.
-_QUIET = 2  # The search ends after this number of consecutive rounds without a change.
-_FLAT = 1e-6
+_STILL = 0.05  # Largest unconstrained change of hyperparameters in a round that counts as no change.
+_QUIET = 2  # Number of consecutive rounds without a change after which the search ends.
+_FLAT = 1e-6  # Relative change of the log posterior at which minor steps end.
 
 _HOW = {
     "nothing": "There is nothing to optimise.",
@@ -463,7 +463,7 @@ type Progress = Callable[[tuple[Evaluation, ...], HeldActive], None]
 def climb_in_rounds(
     log_posterior: ActiveLogPosterior, theta: Array, max_iterations: int, rounds: int, callback: Progress
 ) -> tuple[Optimum, ActiveSolution]:
-    """Return the optimum of a search in rounds from one point, and the solution there.
+    """Return the optimum of a search in rounds from one point, and the solution at the optimum.
 
     Parameters
     ----------
@@ -481,7 +481,7 @@ def climb_in_rounds(
     Returns
     -------
     Optimum
-        Optimum, whose history contains the minor steps of all rounds.
+        The best round, with the minor steps of all rounds as history.
     ActiveSolution
         Active rows of the best round.
     """
@@ -512,7 +512,7 @@ def climb_in_rounds(
         if best is None or here.log_posterior > best[0].log_posterior:
             best = here, solution
         before, chosen = chosen, set(solution.selection.rows.tolist())
-        if still and chosen == before:  # the same rows, at the same hyperparameters
+        if still and chosen == before:  # The same rows, at the same hyperparameters.
             still = _QUIET
         left = max_iterations - max(len(history) - 1, 0)
         if not theta.size:
@@ -580,7 +580,7 @@ class ActiveRows(Plan):
 
 
 class _Rounds(Climb):
-    """A search in rounds, at whose end the log posterior has active rows."""
+    """A search in rounds, which stores the active rows of the best round in the log posterior."""
 
     def __init__(self, given: FitTask, log_posterior: ActiveLogPosterior, rounds: int) -> None:
         super().__init__(given, log_posterior, whole=self._one)
@@ -602,7 +602,7 @@ class _Rounds(Climb):
         return self._ending(reached.best, self._held.solution_at(reached.best))
 
     def judged(self, found: Optimum) -> Optimum:
-        """See `Climb`. The last minor step may end with a slope."""
+        """See `Climb`. The slope at the end is not checked, since the last minor step may end with a slope."""
         best = found.best
         self.log_posterior = self._ending(best, self._solutions[best.theta.tobytes()])
         return looked_at(found, self._given.space)

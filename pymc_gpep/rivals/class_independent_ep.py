@@ -1,8 +1,8 @@
 """Class-independent EP: by inner EP, by quadrature, for a softmax, and with label noise.
 
 Latent functions are independent in the posterior. For the algebra see `pymc_gpep.kernels.gaussians.coupled` and
-`pymc_gpep.kernels.gaussians.independent`. With label noise site precisions may be negative. The common shift of all
-functions is solved for in each sweep (`pymc_gpep.solvers.common_shift`).
+`pymc_gpep.kernels.gaussians.independent`. With label noise site precisions may be negative. Each sweep moves all
+functions by a common shift (`pymc_gpep.solvers.common_shift`).
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class SeparateSitePosterior(SitePosterior):
         self._problem, self._shifts = problem, shifts
         self.precision, self.location, self.weights, self.mean, self.variance = np.full((5, c, n), np.nan)
         self.cov = np.zeros((n, c, c))
-        self._variances = np.einsum("naa->na", self.cov)  # a view of the diagonals
+        self._variances = np.einsum("naa->na", self.cov)  # A view of the diagonals.
         self._inverses, self._p = np.empty((c, n, n)), np.empty((n, n))
 
     def take(self, sites: Array) -> tuple[bool, float]:
@@ -84,7 +84,7 @@ class SeparateSitePosterior(SitePosterior):
             self._weigh()
         self._spread()
         multiply_functions(self._problem.k, self.weights, mean)
-        # Relative to the prior mean m the location is ν − π m, and the site has a constant factor, its value at m.
+        # For f − m with the prior mean m, a site has the location ν − π m, and its value at m as a constant factor.
         location = nu - pi * prior_mean
         total = 0.5 * (float(np.vdot(prior_mean, nu + location) + np.vdot(location, mean)) - log_det)
         mean += prior_mean
@@ -92,7 +92,7 @@ class SeparateSitePosterior(SitePosterior):
         return True, total
 
     def _factorise(self) -> tuple[bool, float]:
-        """Factorise for the precisions. Return whether the posterior is proper, and Σ_k log|A_k|."""
+        """Factorise the posterior. Return whether it is proper, and Σ_k log|A_k|."""
         k, pi, inverses, p = self._problem.k, self.precision, self._inverses, self._p
         if self._shifts:
             ok, log_det = factorise(k, pi, inverses, p, self._problem.team)
@@ -101,7 +101,7 @@ class SeparateSitePosterior(SitePosterior):
         return all(ok for ok, _ in each), sum(log_det for _, log_det in each)
 
     def _weigh(self) -> None:
-        """Compute the weights."""
+        """Compute the weights b from the sites."""
         given = self._inverses, self.precision, self.location, self._problem.mean, self.weights
         for own in zip(*given, strict=True):
             function_weights(*own)
@@ -111,7 +111,7 @@ class SeparateSitePosterior(SitePosterior):
         return matrix_shift(self._p, pull, factored=True)
 
     def _spread(self) -> None:
-        """Compute the variances."""
+        """Compute the posterior variances."""
         k, pi, inverses, variance = self._problem.k, self.precision, self._inverses, self.variance
         self._problem.team.each(
             lambda a: function_variance(own_matrix(k, a), pi[a], inverses[a], variance[a]), range(len(pi))
@@ -151,15 +151,15 @@ def independent_ep(
 class IEP(AcceleratedEP):
     """EP with independent latent functions in the posterior, and tilted moments by inner EP.
 
-    Sites match the mean and variance of each class at each point. Inner EP computes these under independent cavities.
-    The posterior ignores the common part of the classes. Variances are too small if the data determine differences
-    between classes better than their level.
+    Sites match the tilted mean and variance of each function at each point, which inner EP computes for independent
+    cavities. The posterior ignores covariances between functions. Variances are too small if the data determine
+    differences between functions better than their mean.
 
     Parameters
     ----------
     max_inner : int
-        Number of inner sweeps in an outer iteration: 1 is incremental, and with a large number inner EP converges to
-        the tolerance. Inner and outer sites are iterated together, so the fixed point is the same.
+        Largest number of inner sweeps in an outer iteration. Inner EP ends earlier if it converges to the tolerance.
+        Inner and outer sites are iterated together, so the fixed point does not depend on this number.
     """
 
     max_inner: int = field(default=1, metadata=at_least(1))
@@ -174,7 +174,7 @@ class IEP(AcceleratedEP):
         return independent_ep(problem, start, history, update=update, **options)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the start: outer and inner sites."""
+        """Return the length of the start: outer and inner sites."""
         return 2 * n_points * (2 * n_functions - 1)
 
     def response(self, solution: Solution) -> Posterior:
@@ -182,7 +182,7 @@ class IEP(AcceleratedEP):
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """The tilted factors of nested EP."""
+        """Return the tilted factors of nested EP."""
         return nested_factors(solution)
 
 
@@ -192,8 +192,7 @@ class QIEP(AcceleratedEP):
 
     The method differs from `"iep"` only in the moments. With independent cavities each moment is an integral over one
     variable, the utility of the observed class. The literature uses two-dimensional quadratures with few nodes (Seeger,
-    Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives belong to class-independent
-    EP, without a further approximation.
+    Lawrence and Herbrich 2006; Girolami and Zhong 2007). Evidence and derivatives are exact for class-independent EP.
     """
 
     name: ClassVar[str] = "qiep"
@@ -218,10 +217,10 @@ class QIEP(AcceleratedEP):
 class QIEPSoftmax(QIEP):
     """EP for a softmax with independent latent functions in the posterior, and tilted moments by quadrature.
 
-    These are the sites of the baseline of Seeger and Jordan (2004, section 6), which visits each chosen point once.
-    Here they are iterated to a fixed point. `QEPSoftmax` includes the couplings between classes, by the same
-    quadrature. Derivatives are exact derivatives of the evidence. From eight classes on, quadrature errors are one or
-    two percent.
+    Sites are as in the baseline of Seeger and Jordan (2004, section 6), which visits each chosen point once. Here the
+    sites are iterated to a fixed point. `QEPSoftmax` includes the couplings between classes, by the same quadrature.
+    Derivatives are exact derivatives of the evidence. With eight or more classes, quadrature errors are one or two
+    percent.
     """
 
     name: ClassVar[str] = "qiep"
@@ -273,9 +272,9 @@ class SignedSitePosterior(SeparateSitePosterior):
 class NoisyQIEP(NoisyNestedEP):
     """EP with independent latent functions in the posterior, for labels with noise.
 
-    It is `"qiep"` with the factor (1 − ε) p + ε / c for a point. The fixed point equals that of ``"sparse_ep"`` with
-    all points as inducing inputs. Sites may have negative precisions. Derivatives of the evidence are exact, also in ε.
-    A sweep takes c n³ operations, and the posterior for predictions (cn)³.
+    The method is `"qiep"` with the factor (1 − ε) p + ε / c for a point. The fixed point equals the fixed point of
+    `"sparse_ep"` with all points as inducing inputs. Sites may have negative precisions. Derivatives of the evidence
+    are exact, also in ε. A sweep takes c n³ operations, and the posterior for predictions (cn)³.
 
     Parameters
     ----------
@@ -316,7 +315,7 @@ class NoisyQIEP(NoisyNestedEP):
         return found._replace(precision=found.precision.T[:, :, None] * np.eye(c))
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the start: π and ν."""
+        """Return the length of the start: π and ν."""
         return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:

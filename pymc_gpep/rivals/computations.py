@@ -1,4 +1,4 @@
-"""Local computations for methods of this room, registered for softmax and multinomial probit."""
+"""Local computations for methods of this package, registered for softmax and multinomial probit."""
 
 import math
 from functools import lru_cache
@@ -27,14 +27,14 @@ from pymc_gpep.rivals.kernels.quadrature_ep import full_qep_update, qep_update
 
 
 class IndependentFactors(NamedTuple):
-    """The factors of `DifferenceFactors` under independent cavities."""
+    """The factors of `DifferenceFactors`, for cavities with independent latent values."""
 
     update: Kernel
     """Function that computes new sites, see `pymc_gpep.rivals.kernels.class_independent.iep_update`."""
 
 
 class IndependentQuadrature(NamedTuple):
-    """Tilted moments under independent cavities by quadrature."""
+    """Tilted moments by quadrature, for cavities with independent latent values."""
 
     update: Kernel
     """New sites of independent latent values, see `pymc_gpep.rivals.kernels.class_independent.qiep_update`."""
@@ -59,13 +59,13 @@ class SiteInformation(NamedTuple):
     """Information of the label of a point without site, to a few digits, for scores of many candidate points."""
 
     terms: Kernel
-    """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
-    without, written (n,), under correlated latent values. See
+    """`(mean, cov, y, log_z, information)`, for correlated latent values. The kernel writes log normalisers (n,) and
+    divergences (n,) of the posterior with the site from the posterior without the site. See
     `pymc_gpep.rivals.kernels.active_rows.probit_information`."""
 
 
 class RoughSites(NamedTuple):
-    """Independent sites of points without sites, to a few digits, for scores of many candidate points."""
+    """Independent sites for points that have no site yet, to a few digits, for scores of many candidate points."""
 
     terms: Kernel
     """`(mean, variance, y, log_z, sites)`: log normalisers (n,), and π and ν (n, 2, c), from moments (n, c)."""
@@ -80,7 +80,7 @@ class DifferenceQuadrature(NamedTuple):
     """New full sites, see `pymc_gpep.rivals.kernels.quadrature_ep.full_qep_update`."""
 
 
-# Number of nodes for three classes, and for more. Errors are 1e-5 at standard deviations of 5.
+# Number of nodes for up to three classes, and for more. Errors are 1e-5 at standard deviations of 5.
 _OF_THREE, _MOST = 600, 2000
 # Number of nodes for scores with three classes (times 3 for each further class), and its limit.
 _ROUGH, _MOST_ROUGH = 9, 100
@@ -89,10 +89,9 @@ _CLASSES_OF_LATTICE = 6  # Largest number of classes for which nodes form a latt
 
 @lru_cache(maxsize=8)
 def edge_nodes(d: int) -> Nodes:
-    """Return nodes: the scaled midpoints of a simplex's edges, and their opposites.
+    """Return quadrature nodes in d dimensions: scaled midpoints of the edges of a simplex, and their opposites.
 
-    They are for a few digits in many dimensions. Averages of cubic functions are exact, so averages over nearly normal
-    functions have no noise.
+    Averages over these nodes have a few digits in many dimensions. They are exact for cubic polynomials.
     """
     corners = np.eye(d) - 1.0 / d
     first, second = np.triu_indices(d, 1)
@@ -113,7 +112,7 @@ def independent_update(
 
 
 def _rough_nodes(c: int) -> Nodes:
-    """Return the few nodes that suffice for scores of candidates with c classes."""
+    """Return nodes, few but sufficient for scores of candidates with c classes."""
     return (
         class_nodes(c - 1, min(_ROUGH * 3 ** max(c - 3, 0), _MOST_ROUGH))
         if c <= _CLASSES_OF_LATTICE

@@ -1,8 +1,8 @@
 """Gaussian posterior with independent latent values: predictions and draws.
 
-A variance v of 0 marks a point without factor, for example without an observation. Its posterior follows from the other
-points by the prior. Let P be the inverse of the prior covariance of all other points, with 0 in rows and columns of
-points without factor. P replaces K⁻¹ in the formulas.
+A variance v of 0 marks a point without factor, for example without an observation. The posterior of such a point
+follows from points with factors by the prior. Let P be the inverse of the prior covariance of the points with factors,
+with 0 in rows and columns of points without factor. P replaces K⁻¹ in the formulas.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pymc_gpep.solvers.team import ALONE, Team
 
 @dataclass(frozen=True, eq=False)
 class FactorialSites(Sites):
-    """Sites under which latent values are independent: Π = Dg(1/v) − P with v in `precision` (c, n).
+    """Sites under which latent values are independent: Π = diag(1/v) − P with v in `precision` (c, n).
 
     Π is not block-diagonal. It may have negative eigenvalues, since the prior precision is subtracted.
 
@@ -53,9 +53,9 @@ class FactorialSites(Sites):
 
 
 class FactorialAlgebra(PosteriorAlgebra):
-    """N(μ, Dg(v)) at the points of the data, for variances v (c, n): M = P − P Dg(v) P.
+    """Algebra of N(μ, diag(v)) at the points of the data, for variances v (c, n): M = P − P diag(v) P.
 
-    Given these values, latent functions at new points follow the prior. Their variances may exceed prior variances.
+    Given values at the data, latent functions at new points follow the prior. Variances may exceed prior variances.
     """
 
     prior: Any
@@ -70,7 +70,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return True, float(2.0 * logs.sum() - np.log(precision[:, self._has]).sum())
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`: b = P(μ − m) with μ − m = v r, since Π + P = Dg(1/v)."""
+        """See `SiteAlgebra`: b = P(μ − m) with μ − m = v r, since Π + P = diag(1/v)."""
         out[:] = _inverse_times(self.prior, self._v, self._v * force)
 
     def marginal_covariances(self) -> Array:
@@ -81,7 +81,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return np.asarray(moved - _inverse_times(self.prior, self._v, self._v * moved))
 
     def taken(self) -> float:
-        # ΠΣ = I − P Dg(v) among points with factors, and 0 among points without.
+        # ΠΣ = I − P diag(v) among points with factors, and 0 among points without factors.
         kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self._v).sum())
         return self._v[:, self._has].size - kept
 
@@ -136,10 +136,10 @@ class FactorialAlgebra(PosteriorAlgebra):
         return own + np.einsum("kji,kj->ki", np.broadcast_to(half**2, (len(own), *left.shape[1:])), self._v)
 
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
-        """Mean (n, c) and covariance (n, c, c) of each point given the distribution of the remaining points.
+        """Return means (n, c) and covariances (n, c, c) of points, each given the distribution of all other points.
 
-        Given their values the mean is m_i − D_i Σ_{j≠i} [K⁻¹]_ij (f_j − m_j), D_i = 1 / [K⁻¹]_ii, and the variance is
-        D_i. The remaining points are independent, with variances v_j.
+        Given values f_j, j ≠ i, f_i has the variance D_i = 1 / [K⁻¹]_ii. Its mean is m_i − D_i Σ_j [K⁻¹]_ij (f_j − m_j).
+        The values f_j are independent, with variances v_j.
         """
         c, n = self._v.shape
         inverses = np.broadcast_to(self._inverses, (c, n, n))

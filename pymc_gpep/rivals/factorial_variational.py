@@ -1,13 +1,14 @@
 """The factorial variational method (Csató, Fokoué, Opper, Schottky and Winther 2000; Nickisch and Rasmussen 2008).
 
-The method finds the best q(f) with independent latent values. Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f).
-Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values. `pymc_gpep.solvers.newton` has the cavity means.
-The variances of the factors are v_i = D_i (1 − D_iγ_i). The evidence is the lower bound (Nickisch and Rasmussen 2008,
-section 7, where it is misprinted)
+The method finds the distribution q(f) with independent latent values that maximises the lower bound of the evidence.
+The factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f). Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values;
+for the cavity means μ_i see `pymc_gpep.solvers.newton`. The variances of the factors are v_i = D_i (1 − D_iγ_i). With
+h_i = log ∫ N(f | μ_i, D_i) p(y_i | f) df, γ_i = −∂²h_i/∂μ_i², and b = K⁻¹(f − m₀) at the means f, the log evidence is
 
-    Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|,
+    Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|
 
-stationary in all of q, so that d/dK = ½ (bbᵀ − K⁻¹ + K⁻¹ Dg(v) K⁻¹) and d/dm₀ = b.
+(Nickisch and Rasmussen 2008, section 7, with a misprint). It is stationary in q. So its derivatives are d/dm₀ = b and
+d/dK = ½ (bbᵀ − K⁻¹ + K⁻¹ diag(v) K⁻¹).
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from pymc_gpep.rivals.responses import factorial_response
 from pymc_gpep.solvers.newton import CavityAscent, ascend
 from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
-_DIGITS = 1e-4  # Error above which the bound is useless.
+_DIGITS = 1e-4  # Rounding error of the bound above which the solve fails.
 
 
 def factorial_variational(
@@ -45,8 +46,8 @@ def factorial_variational(
 ) -> Found:
     """Run the factorial variational method. `start`, which is overwritten, contains the weights b (1, n).
 
-    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of its
-    `ParameterSlopes`. It computes the variances of the factors in place of precisions.
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the kernel of
+    `ParameterSlopes`. The `precision` of the result contains the variances of the factors.
     """
     k = problem.k[0]
     n = len(k)
@@ -85,7 +86,7 @@ def without_points(
 ) -> Found:
     """Solve without the points (n,) in `silent`. Their latent values follow from the other points by the prior.
 
-    A factor of q for such a value could only lower the bound. Its variance is set to 0.
+    A factor of q for such a point could only lower the bound. Its variance v is set to 0.
     """
     seen = ~silent
     k, n, size = problem.k[0], len(silent), int(seen.sum())
@@ -146,12 +147,12 @@ def _not_found(n: int, status: int) -> Found:
 
 @dataclass(frozen=True)
 class FactorialVariational(NewtonApproximation):
-    """Independent latent values of any distribution. The evidence is a lower bound.
+    """Posterior with independent latent values, each with any distribution. The evidence is a lower bound.
 
-    The Gaussian has their means and variances (Nickisch and Rasmussen 2008, section 7). The method needs the inverse of
-    the prior covariance, and its bound tends to −∞ as latent values become equal. A point without observation, such as
-    a count under an exposure of 0, has no factor. It follows from other points by the prior, and does not change the
-    bound.
+    The Gaussian of the result has the means and variances of these distributions (Nickisch and Rasmussen 2008, section
+    7). The method needs the inverse of the prior covariance, and the bound tends to −∞ as latent values become equal. A
+    point without observation, such as a count under an exposure of 0, has no factor. Its posterior follows from other
+    points by the prior, and does not change the bound.
     """
 
     name: ClassVar[str] = "fv"
@@ -177,5 +178,5 @@ class FactorialVariational(NewtonApproximation):
         return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian of equivalent sites, in which the means of different points respond to each other."""
+        """Return a Gaussian with correlated points, for the responses of means; see `factorial_response`."""
         return factorial_response(solution)

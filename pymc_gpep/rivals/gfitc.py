@@ -6,8 +6,8 @@ features. Several sites may act on the same latent value. With e integrated out,
 projection, of precision t = π / (1 + πs) and location ν / (1 + πs). All other steps are as in
 `pymc_gpep.solvers.sparse_sweeps`.
 
-Derivatives are derivatives of the normaliser for fixed sites. Sites on latent values do not depend on hyperparameters,
-so at a fixed point these are derivatives of the evidence.
+The returned derivatives are derivatives of the log normaliser for fixed sites on latent values. At a fixed point they
+are derivatives of the log evidence.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class LatentSites(NamedTuple):
         """Return None, since the factors are log-concave."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
-        """Return the parts of an iteration over their sites."""
+        """Return the parts of an EP iteration over these sites."""
         return SparseLatentSweeps(features, self.factors, team)
 
 
@@ -67,7 +67,7 @@ class SparseLatentSweeps(SparseSweeps):
     features : RowFeatures
     factors : LikelihoodFactors
     team : Team
-        Threads that share the work. Results do not depend on their number.
+        Threads that share the work. Results do not depend on the number of threads.
     """
 
     def __init__(self, features: RowFeatures, factors: LikelihoodFactors, team: Team = ALONE) -> None:
@@ -103,7 +103,7 @@ class SparseLatentSweeps(SparseSweeps):
         return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
 
     def _values(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Values:
-        """Return the posterior of latent values: the projection without the point's sites, plus e, times the sites."""
+        """Return the posterior of latent values: projections without sites of the point, plus e, times these sites."""
         mean, variance = projected
         precision, location = self._by_function(rows, t), self._by_function(rows, nu)
         rest = self._rest(features)
@@ -117,13 +117,13 @@ class LatentPairs(SiteRule):
     """Factors Φ((f_y − f_k) / √2), or steps Θ(f_y − f_k), with a site for each latent value of a factor.
 
     This is the generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani
-    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Factors act on latent values without
-    integrating out noise first. So the factors of a step multiply to the step.
+    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Residuals of latent values are not integrated
+    out of each factor separately, so the product of the steps is the likelihood.
     """
 
     name: ClassVar[str] = "latent_pairs"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
-    follows_parameters: ClassVar[bool] = True  # Their derivatives are omitted.
+    follows_parameters: ClassVar[bool] = True  # Derivatives in likelihood parameters are omitted.
     exact: ClassVar[bool] = False
 
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> LatentSites:

@@ -87,7 +87,8 @@ class Hierarchy:
     def joint(self) -> list[set[str]]:
         """Sets of names of children that are dependent given their parents.
 
-        A set contains a variable with dependent entries, or variables of which one is in the prior of the other.
+        A set contains one variable whose entries are dependent, or two variables, where the prior of one contains the
+        other.
         """
         sets = [{rv.name} for rv in self._children if rv.owner.op.ndim_supp > 0]
         for rv in self._children:
@@ -115,7 +116,7 @@ class Hierarchy:
 
 
 class ChildSampler:
-    """Sampler of children from their priors given parents. Each call continues one stream of random numbers."""
+    """Sampler of children from their priors given parents. All calls share a stream of random numbers."""
 
     def __init__(self, function: Any, parents: Sequence[str], children: Sequence[str]) -> None:
         self._function, self._parents, self._children = function, parents, children

@@ -61,14 +61,13 @@ def _separate_ep(
     there: NDArray[np.bool_],
     **options: Any,
 ) -> Found:
-    """Run EP for rows that each function chose separately (Seeger and Jordan 2004, section 6); `there` is (c, n).
+    """Run EP for rows that each function chose separately (Seeger and Jordan 2004, section 6).
 
-    The rows are the union over functions. A row has no site for a function that did not choose it.
-
-    Arguments are as in `independent_ep`. The common shift is not computed, since functions with sites at different
-    points have different shifts. The normaliser of a point depends on all functions, including functions without a site
-    at the point, whose moments do not match. So EP's energy is not stationary at the fixed point, and has no
-    derivatives.
+    The rows are the union of the rows of all functions. `there` (c, n) is True if a function chose a row, and has a
+    site there. Other arguments are as in `independent_ep`. The common shift is not computed, since functions with sites
+    at different points have different shifts. The normaliser of a point depends on all functions, including functions
+    without a site at the point, whose moments do not match. So EP's energy is not stationary at the fixed point, and no
+    derivatives are computed.
     """
 
     def matched(*given: Any) -> tuple[bool, float, float]:
@@ -87,7 +86,7 @@ def _separate_ep(
 def iterate_separately(
     method: QIEP, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, there: NDArray[np.bool_]
 ) -> tuple[Posterior, Convergence]:
-    """Return the fixed point of class-independent EP, if some functions of a row have no site.
+    """Return the fixed point of class-independent EP for rows at which some functions have no site.
 
     Parameters
     ----------
@@ -117,9 +116,9 @@ def iterate_separately(
     return posterior, method.convergence(outcome)
 
 
-_ROOM = 64_000_000  # Largest size of the Cholesky rows of candidates (512 MB).
+_ROOM = 64_000_000  # Largest number of stored entries of low-rank factors of candidates (512 MB).
 _POOL = 1000  # Number of candidates if scores are slow: for coupled sites, and for sites by integrals.
-_ROWS = 5000  # Default number of rows of the bound.
+_ROWS = 5000  # Default number of rows in the sum of the bound.
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
 
 
@@ -159,11 +158,11 @@ class ActivePosterior:
 
 
 class RowSample(NamedTuple):
-    """Rows of a bound: active rows, and a sample of all other rows."""
+    """Inactive rows in the sum of a bound: all of them, or a sample."""
 
     others: Places
     weight: float
-    """Weight of each row in the sample."""
+    """Number of rows that each row of the sample represents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +184,7 @@ class ActiveSolution:
     labels : array (n,)
     likelihood : Likelihood
     sample : RowSample
-        Rows of the bound.
+        Inactive rows in the sum of the bound.
     """
 
     selection: Selection
@@ -199,7 +198,7 @@ class ActiveSolution:
 
     @property
     def lower_bound(self) -> float:
-        """The bound."""
+        """Lower bound of the log evidence; see `bound`."""
         return self.bound
 
     @property
@@ -222,10 +221,10 @@ class ActiveSolution:
 class IVM(FurtherMethod):
     """Posterior given the labels of d active rows, which are chosen one after another by their information.
 
-    When a row is included, its site is computed from the posterior of the earlier rows (assumed density filtering).
-    Then the sites' method iterates all sites to its fixed point on the active rows. If all rows are active, the result
-    is that of this method. The time is O(n d²) or more, and the memory O(n d) if all n rows are candidates. No matrix
-    has two axes over all rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
+    When a row is included, its site is computed from the posterior given earlier active rows (assumed density
+    filtering). Then the method of these sites iterates all sites to a fixed point on the active rows. If all rows are
+    active, the result is the result of this method. The time is O(n d²) or more, and the memory O(n d) if all n rows
+    are candidates. No matrix has two axes over all rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
     `pm.fit` accepts further options: `rounds`, `gp` and `data`. See the page "Options of methods for many rows" of the
     documentation.
@@ -240,13 +239,13 @@ class IVM(FurtherMethod):
         default is the first kind that the likelihood supports. With `"separate"` sites, which are independent, each
         function chooses `active` rows separately.
     criterion : {"expected", "information", "probability", "random"}
-        Score of candidates. With "expected" it is the divergence caused by a candidate's site, averaged over possible
-        labels. With "information" it is the divergence for the observed label. With "probability" it is the
-        improbability of this label. With "random" it is random. The scores "information" and "probability" favour rows
-        with wrong labels. They are worse than "expected" if classes overlap, and better if classes hardly overlap.
+        Score of candidates. With "information" it is the divergence of the posterior with the site of a candidate from
+        the posterior without it. With "expected" it is the average of this divergence over possible labels. With
+        "probability" it is minus the log probability of the label. With "random" rows are chosen at random. The scores
+        "information" and "probability" favour rows with wrong labels. If classes overlap, "expected" is better.
     pool : int, optional
-        Number of candidates that are scored for each inclusion. The default is all rows whose Cholesky rows fit into
-        512 MB; with several functions at most 1000, unless sites are `"utility"`.
+        Number of candidates that are scored for each inclusion. The default is the number of rows whose low-rank
+        factors fit into 512 MB; with several functions at most 1000, unless sites are `"utility"`.
     retained : float
         Share of the best candidates that remain candidates after an inclusion. New random candidates replace the rest.
         It has no effect if all rows are candidates.
@@ -254,17 +253,17 @@ class IVM(FurtherMethod):
         Size of the moving window of active rows: the number of latest active rows whose sites are still updated by EP.
         With 1 the site of a row is fixed when the row is included.
     passes : int
-        Number of updates of these sites after each inclusion.
+        Number of updates of the sites in the moving window after each inclusion.
     weights : tuple of float, float and int, optional
-        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5): at first the labels of rows in the moving window have
-        less weight. A weight multiplies the latent values of a row in its likelihood. The weight of the latest of d
-        rows is 1 − (1 − γ₀) exp(−α₀ (d − 1)). The weights of the L₀ earlier rows rise to 1. At the end all weights are
+        γ₀, α₀ and L₀ of Seeger and Jordan (2004, appendix D.5), which reduce the weight of labels in the moving window
+        at first. A weight multiplies the latent values of a row in its likelihood. The latest of d active rows has the
+        weight 1 − (1 − γ₀) exp(−α₀ (d − 1)). The weights of the L₀ earlier rows rise to 1. At the end all weights are
         1. By default all weights are always 1.
     polish : bool
         Whether sites are iterated to the fixed point after all rows are chosen.
     rows : int, optional
-        Number of rows of the bound, active rows included. The remaining rows are a random sample with each class in
-        proportion. The default is the larger of 5000 and twice `active`, but at most all rows.
+        Number of rows in the sum of the bound, active rows included. The inactive rows in the sum are a random sample
+        with each class in proportion. The default is the larger of 5000 and twice `active`, but at most all rows.
     """
 
     active: int = field(default=500, metadata=at_least(1))
@@ -391,7 +390,7 @@ class IVM(FurtherMethod):
         Raises
         ------
         ValueError
-            If labels are not classes, or if the likelihood has no such sites.
+            If labels are not classes, or if the likelihood does not support the option `sites`.
         """
         likelihood = likelihood or MultinomialProbitLikelihood()
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)
@@ -409,7 +408,7 @@ class IVM(FurtherMethod):
         selection: Selection,
         sample: RowSample,
     ) -> ActiveSolution:
-        """Return the approximate posterior given the labels of these rows. Arguments are as in `solve`."""
+        """Return the approximate posterior given the labels of the rows in `selection`, see `solve`."""
         rows, dense = selection.rows, active_prior(prior, selection.rows)
         posterior, evidence, convergence = self._given(dense, labels, likelihood, selection)
         bound = self._bound(prior, posterior, rows, sample, labels, likelihood)
@@ -470,7 +469,7 @@ def active_prior(prior: RowBlocks, rows: Places) -> DensePrior:
 
 
 def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:
-    """Return the rows of a bound that are not active: all of them, or a sample with each class in proportion."""
+    """Return the inactive rows in the sum of a bound: all of them, or a sample with each class in proportion."""
     n = len(labels)
     free = np.ones(n, bool)
     free[active] = False

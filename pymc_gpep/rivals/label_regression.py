@@ -4,13 +4,13 @@ Labels are −1 and +1. The sites have the precision 1/σ² and the locations y/
 
     Σ g(m_i, v_i) − KL(N(m, V) ‖ prior),   g(m, v) = ∫ log p(y | f) N(f | m, v) df,
 
-maximised over σ within limits (Nickisch and Rasmussen 2008, section 8 and equation 8). With r = ∂g/∂m − b and
-q = ∂g/∂v + ½ W it has the slopes r in m and Dg(q) in V. At fixed sites, with C = (I + KW)⁻¹ and u = (I + WK)⁻¹ r, its
-derivatives are thus
+maximised over σ within limits (Nickisch and Rasmussen 2008, section 8 and equation 8). The sites are W = w I, w = 1/σ²,
+and the weights b = K⁻¹(m − m₀). With r = ∂g/∂m − b and q = ∂g/∂v + ½ w, the bound has the slopes r in m and diag(q) in
+V. At fixed sites, with C = (I + KW)⁻¹, B = (K + W⁻¹)⁻¹ and u = (I + WK)⁻¹ r, the derivatives of the bound are
 
-    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Cᵀ Dg(q) C,   d/dm₀ = b + u,
+    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Cᵀ diag(q) C,   d/dm₀ = b + u.
 
-and in the common precision w of all sites, V = C K = (I − A⁻¹) / w here, the slope (Vr)ᵀ(y − m) − Σ_ij q_j V_ij².
+The derivative in w is (Vr)ᵀ(y − m) − Σ_ij q_j V_ij², with V = C K.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _NARROW = 1e-13  # Width of the narrowest interval of log σ that is searched.
 
 
 class _Regression:
-    """Posterior and bound for a given noise."""
+    """Posterior and bound for a given standard deviation of the noise."""
 
     def __init__(self, problem: Problem, terms: Callable[..., None]) -> None:
         n = problem.labels.size
@@ -95,7 +95,7 @@ def label_regression(
 def _maximise(
     regression: _Regression, history: History, low: float, high: float, tolerance: float
 ) -> tuple[float, int, float]:
-    """Find the zero of the bound's slope by the Illinois method, or the better limit.
+    """Maximise the bound in log σ: at a zero of its slope, by the Illinois method, or at a limit.
 
     Return bound, status and log σ, at which `regression` was evaluated last.
     """
@@ -141,7 +141,7 @@ def _maximise(
 
 @dataclass(frozen=True)
 class LabelRegression(Approximator):
-    """Regression on labels −1 and +1. The evidence is the classifier's lower bound for the Gaussian of the regression.
+    """Regression on labels −1 and +1. The evidence is the lower bound for the classifier at the regression's posterior.
 
     The standard deviation of the noise maximises the bound between its limits.
 
@@ -181,5 +181,5 @@ class LabelRegression(Approximator):
         return label_regression(problem, start, history, terms=terms, **self.settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the start: the log of the noise."""
+        """Return the length of the start, which is the log of the noise."""
         return 1

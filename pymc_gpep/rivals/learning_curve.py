@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_active(fit: Any) -> None:
-    """Raise a TypeError if this is not a fit by active rows."""
+    """Raise a TypeError if `fit` is not a fit by active rows."""
     if not hasattr(fit, "active"):
         what = f"a fit by {fit.log_posterior.by}" if isinstance(fit, Fit) else f"a {type(fit).__name__}"
         raise TypeError(f'fit must be a fit by pm.fit(method="ivm"), but is {what}.')
@@ -42,8 +42,8 @@ def learning_curve(
 ) -> xr.Dataset:
     """Return scores of predictions by the first active rows of a fit, for increasing numbers of rows.
 
-    Hyperparameters are taken from the fit. If the fit has `polish`, sites are iterated to a fixed point on the included
-    rows.
+    Hyperparameters are the hyperparameters of the fit. If the fit has `polish=True`, sites are iterated to a fixed
+    point for each number of rows.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def plot_active(
     gp : pm.gp.Latent or sequence of them, optional
         Processes of the latent values. By default the covariance is read from the graph of the model.
     Xnew : array (m, d), optional
-        New inputs, of which one or two vary; two must form a regular grid, see `input_grid`. The default is a grid
-        around the data.
+        New inputs, of which one or two vary; two varying inputs must form a regular grid, see `input_grid`. The default
+        is a grid around the data.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     ring_kwargs : dict, optional

@@ -1,7 +1,8 @@
 """Variational Bayes of latent values, hyperparameters and their parents together (Girolami and Rogers 2006).
 
-Girolami and Rogers (2006, sections 4.3 and 4.4) approximate the posterior by q(f) q(v) q(φ), with the parents ψ of the
-priors of φ at a point. Here v are utilities, and φ are the hyperparameters of the latent values' prior. A step computes
+Girolami and Rogers (2006, sections 4.3 and 4.4) approximate the posterior by q(f) q(v) q(φ), where v are utilities and
+φ hyperparameters of the prior of the latent values. The parents ψ, in the priors of φ, have a point estimate. A step
+computes
 
     q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
 
@@ -9,30 +10,30 @@ priors of φ at a point. Here v are utilities, and φ are the hyperparameters of
 
     ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained.                                             equation 4.8
 
-Evaluating K at φ̃ is the paper's first-order approximation of E[K⁻¹] (appendix A.1). If latent functions have separate
-hyperparameters, q(φ) is a product. Then each block of hyperparameters has weights from its latent functions alone
-(equation 4.5 and appendix A.3).
+The value of K at φ̃ replaces E[K⁻¹]⁻¹, a first-order approximation of the paper (appendix A.1). If latent functions
+have separate hyperparameters, q(φ) is a product, and the weights of each block of hyperparameters depend on its latent
+functions alone (equation 4.5 and appendix A.3).
 
 The log weight of a draw is a sum over latent functions k of terms r_k(φ). Let N(m, K) be the prior of the latent values
 at φ, and ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃ the mean utilities. The forms of the terms are:
 
-- "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), of the program behind the results of Girolami and Rogers (2006).
+- "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), as in the program of Girolami and Rogers (2006).
 
-- "utilities": log N(ṽ_k | m_k, K_k + I), the latent values integrated out, which is the best q(φ) of q(v) q(f, φ).
+- "utilities": log N(ṽ_k | m_k, K_k + I), which is optimal for a posterior of the form q(v) q(f, φ).
 
-- "latent": log N(f̃_k | m_k, K_k) − ½ tr K_k⁻¹ S_k, which is the best q(φ) of q(f) q(v) q(φ).
+- "latent": log N(f̃_k | m_k, K_k) − ½ tr K_k⁻¹ S_k, which is optimal for a posterior of the form q(f) q(v) q(φ).
 
-- "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, which has no trace.
+- "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, without the trace.
 
-Two of them bound log p(y | ψ̃) from below, if the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is replaced by its
-expectation. The bounds for "latent" and "utilities" are
+The rules "latent" and "utilities" have lower bounds of log p(y | ψ̃), up to the Monte Carlo error of means over draws
+φ_s ~ p(φ | ψ̃). With r_s = Σ_k r_k(φ_s) the bounds are
 
     Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s,
 
     Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s,
 
-The second is for q(v) = N(f̃, I) truncated to the cones of the labels. The documentation's page on mathematics derives
-the weights "authors".
+the second for q(v) = N(f̃, I) truncated to the cones of the labels. For a derivation of the weights "authors" see the
+page on mathematics of the documentation.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -71,18 +72,18 @@ from pymc_gpep.solvers.site_algebra import NotPositiveDefiniteError
 
 
 class LatentValues(NamedTuple):
-    """Distribution q(f), and its terms in the bounds."""
+    """Distribution q(f), and terms of the bounds that depend on q(f)."""
 
     mean: Array
     """Mean f̃, (c, n)."""
     roots: Array
     """Roots R_k (1 or c, n, n), with S_k = R_k R_kᵀ."""
     bound: float
-    """Bound of the log evidence at the hyperparameters of K."""
+    """Lower bound of the log evidence at the hyperparameters of K."""
     rest: float
-    """Terms of the bound of log p(y | ψ̃) that do not depend on draws, for weights by latent values."""
+    """Terms of the bound of log p(y | ψ̃) that do not depend on draws, for the weights "latent"."""
     rest_by_utilities: float
-    """The same terms for weights by utilities."""
+    """The same terms for the weights "utilities"."""
     utilities: Array
     """Means of the utilities under q(v), (c, n)."""
     start: Array | None
@@ -90,12 +91,12 @@ class LatentValues(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Rule for the weights of draws, with settings of the steps that use it."""
+    """Rule for the weights of draws, with settings of steps with these weights."""
 
     each: Callable[[Moments, LatentValues], Array]
-    """Function that returns r_k, (c,), for a prior of the latent values."""
+    """Function of a prior of the latent values and q(f) that returns r_k, (c,)."""
     rest: Callable[[LatentValues], float] | None
-    """Function that returns the bound's terms that do not depend on draws; None without a bound."""
+    """Function of q(f) that returns the terms of the bound that do not depend on draws; None without a bound."""
     updates: int | None
     """Number of updates of the latent values in a step; None until convergence."""
     from_priors: bool
@@ -110,7 +111,7 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
     prior : DensePrior
     mean : array (c, n)
     roots : array (1 or c, n, n), optional
-        Roots R_k of their covariances R_k R_kᵀ, one for all functions or one for each. Without them f is the mean.
+        Roots R_k of the covariances R_k R_kᵀ of f_k, one for all functions or one for each. If omitted, f is the mean.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
 def covariance_roots(posterior: Posterior) -> Array:
     """Return roots R_k (1 or c, n, n) of posterior covariances R_k R_kᵀ; a single root if the covariances are equal.
 
-    For K_k = L_k L_kᵀ they are L_k M_k⁻ᵀ with M_k M_kᵀ = I + L_kᵀ D_k L_k, computed without subtraction.
+    For K_k = L_k L_kᵀ the roots are L_k M_k⁻ᵀ with M_k M_kᵀ = I + L_kᵀ D_k L_k. No matrices are subtracted.
     """
     shared = len(posterior.prior.k) == 1 and (posterior.precision == posterior.precision[0]).all()
     found = []
@@ -226,10 +227,10 @@ def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapp
 
 
 class Blocks(NamedTuple):
-    """Blocks of hyperparameters, and the latent functions of each."""
+    """Blocks of hyperparameters, and the latent functions of each block."""
 
     functions: NDArray[np.bool_]
-    """Mask (b, c) of the functions whose densities weigh the draws of each block."""
+    """Mask (b, c) of the functions whose terms r_k are summed in the weights of each block."""
     of: dict[str, NDArray[np.int64]]
     """Block of each entry of the children, by name."""
 
@@ -242,9 +243,9 @@ def find_blocks(
 ) -> Blocks:
     """Return blocks of hyperparameters, by the functions whose priors they change.
 
-    Functions with the same covariance have one block with all hyperparameters. Functions with a common hyperparameter
-    are in the same block. Dependent entries of a variable are in the same block, and so are variables of which one is
-    in the prior of the other.
+    If all functions have the same covariance, there is one block with all hyperparameters. Functions with a common
+    hyperparameter are in the same block. Dependent entries of a variable are in the same block, and so are two
+    variables if the prior of one contains the other.
 
     Parameters
     ----------
@@ -252,7 +253,7 @@ def find_blocks(
     here, there : mapping
         Children by name, on their natural scale. The values must differ.
     moments : callable
-        Function that returns the prior of the latent values for such children.
+        Function of children by name that returns the prior of the latent values.
     """
     children = {name: np.asarray(here[name], dtype=np.float64) for name in hierarchy.children}
     before = moments(children)
@@ -297,7 +298,7 @@ class Step(NamedTuple):
     latent: LatentValues
     """Distribution q(f) at the hyperparameters where the step began."""
     draws: Array
-    """Draws φ_s, with the ψ̃ that they were drawn for, flat and unconstrained, (draws, d)."""
+    """Draws φ_s, together with ψ̃ in their prior, flat and unconstrained, (draws, d)."""
     log_weights: Array
     """Σ_k r_k over the functions of each block, (b, draws); −∞ if a covariance has no Cholesky factor."""
     blocks: NDArray[np.int64]
@@ -308,8 +309,8 @@ class Step(NamedTuple):
     def joint_draws(self, random_seed: int) -> tuple[Array, Array]:
         """Return draws of all hyperparameters (draws, d), and their log weights (draws,).
 
-        With a single block these are its draws and weights. Several blocks are independent: draws of each are resampled
-        by their weights, and combined in order.
+        With a single block, draws and weights are returned. Several blocks are independent: draws of each block are
+        resampled by weights, shuffled, and combined.
         """
         if len(self.log_weights) == 1:
             return self.draws, self.log_weights[0]
@@ -332,7 +333,7 @@ def mean_field_steps(
     utilities: Array | None = None,
     random_seed: int = 0,
 ) -> Iterator[Step]:
-    """Yield steps without end, from hyperparameters θ.
+    """Yield the results of steps without end, from initial hyperparameters θ.
 
     Parameters
     ----------
@@ -345,9 +346,9 @@ def mean_field_steps(
     weights : str
         Name of a rule in `WEIGHTS`.
     inner : int, optional
-        Number of updates (4.6) of q(f) in a step. The default depends on the weights.
+        Number of updates of q(f), equation 4.6, in a step. The default depends on the weights.
     utilities : array (c, n), optional
-        Mean utilities for the first update. The default is their value at the prior mean.
+        Mean utilities for the first update. The default is the mean utilities at the prior mean of the latent values.
     random_seed : int
 
     Raises
@@ -478,7 +479,7 @@ def _log_weights(
     return np.stack([each[:, own].sum(axis=1) for own in functions])
 
 
-_PATIENCE = 5  # Number of steps within which the bound must rise. It is random.
+_PATIENCE = 5  # Number of steps within which the bound, a random number, must rise.
 
 
 @dataclass(frozen=True)
@@ -489,7 +490,7 @@ class MeanField(HyperMethod):
     `pymc_gpep.rivals.mean_field`. The weights belong to new draws of the hyperparameters from their priors given the
     parents. Parents are at their most probable values given the mean of the hyperparameters on the natural scale. Nodes
     are the draws of the last step. At a node latent values have the Gaussian of the approximation. If latent functions
-    have separate hyperparameters, each has a separate posterior, with weights from its latent values alone.
+    have separate hyperparameters, these are independent, with weights from the latent values of their function alone.
 
     Parameters
     ----------
@@ -500,10 +501,10 @@ class MeanField(HyperMethod):
     weights : {"authors", "utilities", "latent", "printed"}
         Rule for the weights of draws, see `pymc_gpep.rivals.mean_field`. `"authors"` are the weights in the program of
         Girolami and Rogers, which predict best on the paper's data. They are for functions of variance 1, have no
-        bound, and do not learn a magnitude. `"utilities"` and `"latent"` have bounds of log p(y), of which that of
-        `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs in its
-        toy example. `"authors"` and `"printed"` begin at the prior means, and update latent values once in each step.
-        All other rules begin at the maximum, and update latent values until convergence.
+        bound, and do not learn a magnitude. `"utilities"` and `"latent"` have lower bounds of log p(y), and the bound
+        of `"utilities"` is higher. `"printed"` are the weights of the paper's equation 4.5, with which all inputs of
+        its toy example become irrelevant. `"authors"` and `"printed"` begin at the prior means, and update latent
+        values once in each step. All other rules begin at the maximum, and update latent values until convergence.
     inner : int, optional
         Number of updates of the latent values in a step. The default depends on the weights.
     tolerance : float

@@ -1,4 +1,4 @@
-"""Naive TAP: mean field theory with prior variances in place of cavity variances."""
+"""Naive TAP (Thouless, Anderson and Palmer): EP with prior variances in place of cavity variances."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,8 +20,8 @@ class NaiveTAP(NewtonApproximation):
 
     The method is EP with each cavity variance replaced by its upper limit, the prior variance K_ii. It is the naive
     mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact for
-    points that are independent under the prior. These papers have no evidence. Here it is the expression of EP with
-    these cavities.
+    points that are independent under the prior. These papers define no evidence. The evidence here is the formula of EP
+    with these cavities.
     """
 
     name: ClassVar[str] = "tap_naive"

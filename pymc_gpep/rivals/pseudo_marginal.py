@@ -1,6 +1,6 @@
-"""Pseudo-marginal Metropolis–Hastings: hyperparameters move as if the latent values were integrated out, exactly.
+"""Pseudo-marginal Metropolis–Hastings: hyperparameters move as if the latent values were integrated out exactly.
 
-With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s) for independent standard normals z_1 … z_S,
+Z̃(θ) is the evidence of the sites. With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s), for standard normals z_s,
 
     Ẑ(θ, z) = Z̃(θ) (w_1 + … + w_S) / S
 
@@ -8,9 +8,9 @@ has the mean p(y | θ). So p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose margin
 2009). A particle s that is chosen with probability w_s / Σ w has f_s from the posterior given θ. A chain has three
 moves:
 
-1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and all other z from N(0, I). That is
-their distribution given θ, f and the choice of the first particle. So the chain is never stuck at an accidentally large
-estimate.
+1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and all other z from N(0, I). This is
+the distribution of z given θ, f and the choice of the first particle. So the chain is never stuck at an accidentally
+large estimate.
 
 2. Hyperparameters and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt
    2018).
@@ -52,7 +52,7 @@ class EvidenceEstimate(NamedTuple):
 
     @property
     def weights(self) -> Array:
-        """Return the share of each particle in the estimate."""
+        """Return the share of each particle in the estimate, (particles,)."""
         return np.asarray(softmax(self.log_weights))
 
     @property
@@ -77,8 +77,8 @@ class PseudoMarginal(EllipticalSlice):
     exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. Then
     these move by elliptical slice sampling at fixed hyperparameters.
 
-    Each proposal takes a solve. In return, hyperparameters can move further than with the interpolated sites of
-    `EllipticalSlice` and `GuidedHMC`, which cost almost nothing.
+    Each proposal takes a solve, whereas interpolated sites of `EllipticalSlice` and `GuidedHMC` cost almost nothing. In
+    return, hyperparameters can move further.
 
     For a model from `gpep.marginalize`, the step samples the hyperparameters exactly: it ignores the evidence in the
     model's Potential. Latent values are not stored, and `gpep.recover_latent` draws new values from the approximation.
@@ -89,13 +89,13 @@ class PseudoMarginal(EllipticalSlice):
     vars : sequence of TensorVariable, optional
         Latent values and hyperparameters; the default is all. For a marginal model all hyperparameters.
     particles : int
-        Number S of draws of the latent values for an estimate. With one draw, hyperparameters and latent values move
-        jointly. With many draws and a good approximation, hyperparameters move as if latent values were integrated out.
-        If log weights have the standard deviation σ, about exp(σ²) particles are needed.
+        Number S of particles, draws of the latent values for an estimate. With one particle, hyperparameters and latent
+        values move jointly. With many particles and a good approximation, hyperparameters move as if latent values were
+        integrated out. If log weights have the standard deviation σ, about exp(σ²) particles are needed.
     correlation : float
-        Correlation ρ between the normals of the particles and of a proposal: 0 for independent estimates, 1 for equal
-        normals. A smaller correlation adds noise to the ratio of two estimates. Then the acceptance may be low for any
-        step size. All normals are drawn again in every draw, for any ρ.
+        Correlation ρ between the normals z at the current point and at a proposal: 0 for independent estimates, 1 for
+        equal normals. A smaller correlation adds noise to the ratio of two estimates. Then the acceptance may be low
+        for any step size. All normals are drawn again in every draw, for any ρ.
     sweeps : int
         Number of ellipses for each draw.
     model : pm.Model, optional
@@ -117,8 +117,8 @@ class PseudoMarginal(EllipticalSlice):
     accepted more often. `log_evidence_sd` is its standard error, from the particles. `ellipse_evaluations` is the mean
     number of likelihood evaluations for an ellipse.
 
-    If the approximation does not converge, its sites are replaced by sites extrapolated from the mode: the estimate is
-    unbiased for any sites. They depend only on the hyperparameters, and not on the history of the chain.
+    If the approximation does not converge, sites interpolated around the mode replace its sites: the estimate is
+    unbiased for any sites. Sites depend only on the hyperparameters, and not on the history of the chain.
 
     Examples
     --------
@@ -186,7 +186,7 @@ class PseudoMarginal(EllipticalSlice):
         return super().read(model, likelihood) if self._marginal is None else self._marginal
 
     def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
-        # Always begin from the same sites, so that the estimate is a function of hyperparameters and normals.
+        # All solves begin from the same sites, so that the estimate depends on hyperparameters and normals alone.
         solved = solution_sites(self._solved(prior, point, self._start))
         return super().sites(fitted, prior, point) if solved is None else solved
 
@@ -198,7 +198,7 @@ class PseudoMarginal(EllipticalSlice):
         )
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
-        """Return the estimate at a point for standard normals z, an array of the whitening's shape per particle."""
+        """Return the estimate at a point for standard normals z, (particles, ...) with the shape of the whitening."""
         f = np.stack([whitening.latent(each) for each in z])
         log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
         log_weights[np.isnan(log_weights)] = -np.inf

@@ -47,11 +47,11 @@ class QEP(AcceleratedEP):
     """EP with couplings between classes as in `"nested_ep"`, and tilted moments by quadrature.
 
     With full sites this is EP without further approximations, apart from errors of the quadrature. Nested EP
-    approximates it. The time is proportional to (n(c − 1))³ if prior covariances are matrices. With diagonal sites, as
-    in Riihimäki, Jylänki and Vehtari (2013), the posterior has the structure and cost of nested EP. Diagonal sites
-    match the tilted means, and only the diagonal of the precision that tilted covariances add. So their fixed point is
-    not a stationary point of the evidence. Derivatives are computed for constant sites, and differ from derivatives of
-    the evidence by about one percent.
+    approximates this result. The time is proportional to (n(c − 1))³ if prior covariances are matrices. With diagonal
+    sites, as in Riihimäki, Jylänki and Vehtari (2013), the posterior has the structure and cost of nested EP. Diagonal
+    sites match the tilted means, and only the diagonal of the tilted minus the cavity precision. So their fixed point
+    is not a stationary point of the evidence. Derivatives are computed for constant sites, and differ from derivatives
+    of the evidence by about one percent.
 
     Parameters
     ----------
@@ -132,5 +132,5 @@ class QEP(AcceleratedEP):
         return ""
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """The tilted factors of nested EP."""
+        """Return the tilted factors of nested EP."""
         return nested_factors(solution)

@@ -1,6 +1,6 @@
-"""Couplings between latent functions that a method's sites ignore, from tilted distributions at its result.
+"""Couplings between latent functions that the sites of a method ignore, from tilted distributions at its fixed point.
 
-A response is a posterior whose means respond to a force like the means of the method, see
+A response is a posterior whose means change with a linear term in the log density as the means of the method do, see
 `pymc_gpep.approximations.kl`. `nested_factors` returns the tilted factors of nested EP, for corrections of the
 evidence.
 """
@@ -18,8 +18,8 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, DifferenceFactors
 from pymc_gpep.likelihoods.softmax import class_nodes
 
-_NODES = 2000
-_NOTHING = 1e-14  # Precision of a negligible site, in units of the inverse variance.
+_NODES = 2000  # Number of quadrature nodes of a point.
+_NOTHING = 1e-14  # Precision of a negligible site, times the mean variance of the latent values.
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
@@ -45,10 +45,10 @@ def projected_sites(likelihood: Likelihood, labels: NDArray[np.int64], mean: Arr
 
 
 def tilted_response(solution: Solution) -> Posterior:
-    """Return the response of an EP that matches marginals only. The likelihood must have `DifferenceFactors`.
+    """Return the response of an EP that matches marginals only. The likelihood must offer `DifferenceFactors`.
 
-    The derivative of a tilted mean in the cavity mean is the whole tilted covariance. By inner EP, its inverse is the
-    precision of the cavity plus the precision of a site of nested EP.
+    The response needs the whole tilted covariance of a point. Inner EP approximates the inverse of this covariance by
+    the precision of the cavity plus the precision of a site of nested EP.
     """
     posterior, labels = solution.posterior, solution.labels
     c, n = solution.mean.shape
@@ -64,7 +64,7 @@ def tilted_response(solution: Solution) -> Posterior:
 
 
 def projected_response(solution: Solution) -> Posterior:
-    """Return the response for a likelihood with `CoupledQuadrature`, a projection, exact for up to three classes."""
+    """Return the response with sites of `projected_sites`, which are exact for up to three classes."""
     posterior = solution.posterior
     mean, cov = posterior.cavities(solution.mean, solution.cov)
     pi, _ = projected_sites(solution.likelihood, solution.labels, mean.T, cov)
@@ -72,7 +72,7 @@ def projected_response(solution: Solution) -> Posterior:
 
 
 def factorial_response(solution: Solution) -> Posterior:
-    """Return sites that reduce the prior variance of each value given all other values to its variance v."""
+    """Return a posterior whose sites reduce the prior variance of each value, given all other values, to v."""
     posterior = solution.posterior
     v, k = posterior.precision, posterior.prior.k
     sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # Points without factor have no observation.
@@ -84,8 +84,8 @@ def factorial_response(solution: Solution) -> Posterior:
 def nested_factors(solution: Solution) -> TiltedFactors:
     """Return the tilted factors of nested EP for the same prior and labels, for corrections of another approximation.
 
-    If sites match only some tilted means and covariances, corrections lack the terms with one loop, which are not
-    small. Nested EP is the sum of these terms.
+    If the sites of an approximation match only some tilted means and covariances, its corrections contain terms with
+    one loop, which are not small. Nested EP is the sum of these terms.
     """
     prior, method = solution.posterior.prior, NestedEP()
     nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)

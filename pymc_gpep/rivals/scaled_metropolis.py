@@ -15,7 +15,7 @@ from pymc_gpep.reading import read_classifier
 from pymc_gpep.samplers.guided import guided
 from pymc_gpep.samplers.step import LatentStep, sampled_model
 
-_FORGETTING = 0.6  # Exponent of the adaptation's gain: the k-th draw of tuning changes log ε by at most k^-0.6.
+_FORGETTING = 0.6  # Exponent of the gain of the adaptation: tuning draw k changes log ε by at most k^-0.6.
 
 
 @dataclass_state
@@ -31,9 +31,9 @@ class ScaledMetropolis(LatentStep):
     """Sample latent values by Metropolis-Hastings steps under which their Gaussian prior is invariant.
 
     Latent functions are Gaussian processes, or sums of effects; for sums the step moves standard normals of effects.
-    From f it proposes m + √(1 − ε²) (f − m) + ε L n with n ~ N(0, I), for the prior N(m, L Lᵀ). The ratio of
-    likelihoods alone determines acceptance. A proposal takes O(c n²) and one evaluation of the likelihood.
-    Hyperparameters are moved by other steps; by default by NUTS.
+    From f the step proposes m + √(1 − ε²) (f − m) + ε L n with n ~ N(0, I), for the prior N(m, L Lᵀ). The ratio of
+    likelihoods alone determines acceptance. A proposal takes O(c n²) operations and one evaluation of the likelihood.
+    Other steps, by default NUTS, move hyperparameters.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compiled loops of the methods in this room.
+"""Compiled loops of the methods in this package.
 
 quadrature_ep: EP of a multinomial probit by quadrature
 class_independent: EP with independent latent functions in the posterior

@@ -1,19 +1,19 @@
 """Active rows: scores of many candidate rows to a few digits, and the posterior with one more row.
 
-The information of a coupled site (`probit_information`, `softmax_information`) is for a point without a site. The label
-acts on the differences g_j = f_y − f_j, j ≠ y. The information is the divergence of the distribution of g with the site
-from the distribution without the site (Seeger and Jordan 2004, equation 14).
+`probit_information` and `softmax_information` compute the information of a label at a point that has no site yet. The
+label depends on the differences g_j = f_y − f_j, j ≠ y. The information is the divergence of the distribution of g with
+the site from the distribution without the site (Seeger and Jordan 2004, equation 14).
 
 Averages of a multinomial probit over latent values use `rough_log_likelihood`. It has about nine digits, and takes a
 tenth of the time of `pymc_gpep.kernels.likelihoods.multinomial_probit`. The trapezoid rule is centred at 0 rather than
-at the mode, with a wider step and tabulated distribution functions. If the label is improbable, the mode is far away
+at the mode, with a wider step and tabulated distribution functions. If the label is improbable, the mode is far from 0
 and the tables have too few digits. Then the exact rule is used.
 
-`append_coupled` adds one row of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l rows
-before it have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the columns m_k = B_k
-K_k,j and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new row
-appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations bring L and the q up to date. The remainders of each row
-after the rotations update the moments.
+`append_coupled` adds one row of coupled sites, in the notation of `pymc_gpep.kernels.gaussians.coupled`. The l earlier
+rows have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has columns m_k = B_k K_k,j
+and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l. A new row
+appends b_k to each B_k, and adds Σ b_k b_kᵀ to H. Rotations update L and the q. The remainders of the new entries after
+the rotations update the moments.
 """
 
 import math
@@ -29,15 +29,15 @@ from pymc_gpep.kernels.special.largest_of_independent import log_largest
 from pymc_gpep.kernels.special.probit import trapezoid_rule
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-_SWEEPS, _TOLERANCE = 20, 1e-3
+_SWEEPS, _TOLERANCE = 20, 1e-3  # Largest number of sweeps, and tolerance, of inner EP.
 
 
 @kernel
 def _divergence(differences, spread, alpha, beta, room, side):
-    """Return ½(log|M| + tr(M⁻¹ − I) + gᵀSg) for scalar sites of g + u, u ~ N(0, 1), and g ~ N(`differences`, S).
+    """Return ½(log|M| + tr(M⁻¹ − I) + hᵀSh), with scalar sites α, β on g + u, u ~ N(0, 1), and g ~ N(`differences`, S).
 
     Let R = diag(√α) and B = I + R (S + 11ᵀ) R = L Lᵀ; `spread` is S + 11ᵀ. Then |M| = |B| / (1 + 1ᵀα),
-    M⁻¹ − I = −S R B⁻¹ R and g = R B⁻¹ R (β / α − differences). `room` (d, d) and `side` (d, d + 1) are overwritten.
+    M⁻¹ − I = −S R B⁻¹ R and h = R B⁻¹ R (β / α − differences). `room` (d, d) and `side` (d, d + 1) are overwritten.
     """
     d = alpha.shape[0]
     total = 1.0
@@ -57,7 +57,7 @@ def _divergence(differences, spread, alpha, beta, room, side):
             room[j, k] = math.sqrt(alpha[j]) if j == k else 0.0
     solve_lower(lower, side)  # L⁻¹ R S and L⁻¹ R (β / α − differences)
     solve_lower(lower, room)  # L⁻¹ R
-    # tr(S R B⁻¹ R) = Σ (L⁻¹ R S) ∘ (L⁻¹ R), and S g = (L⁻¹ R S)ᵀ v, so that gᵀSg = vᵀ (L⁻¹ R S) (L⁻¹ R)ᵀ v.
+    # tr(S R B⁻¹ R) = Σ (L⁻¹ R S) ∘ (L⁻¹ R). With v = L⁻¹ R (β / α − differences), hᵀSh = vᵀ (L⁻¹ R S) (L⁻¹ R)ᵀ v.
     for j in range(d):
         for k in range(d):
             value -= side[j, k] * room[j, k]
@@ -73,7 +73,7 @@ def _divergence(differences, spread, alpha, beta, room, side):
 
 @kernel
 def probit_information(mean, cov, y, log_z, information):
-    """Write the information of labels of a multinomial probit, by inner EP without a start.
+    """Write the information of labels of a multinomial probit, by inner EP from sites of 0.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def probit_information(mean, cov, y, log_z, information):
 def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
     """Write the information of labels of a softmax, by quadrature.
 
-    The information is computed for the Gaussian with the tilted moments; sites are not projected.
+    The information is the divergence of the Gaussian with the tilted moments, without a projection of sites.
 
-    `nodes` and `log_weights` are as in `softmax_moments`, all else as in `probit_information`.
+    `nodes` and `log_weights` are as in `softmax_moments`, all other arguments as in `probit_information`.
     """
     c, p = mean.shape
     d = c - 1
@@ -134,9 +134,9 @@ def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
 
 @kernel
 def rough_log_normalisers(mean, variance, y, parameters, log_z):
-    """Write the log normalisers of whole points of a multinomial probit to about 1e-6, without derivatives.
+    """Write the log normalisers of points of a multinomial probit with errors of about 1e-6, without derivatives.
 
-    It takes a small fraction of the time of `pymc_gpep.kernels.methods.factors.point_derivatives`.
+    The function takes a small fraction of the time of `pymc_gpep.kernels.methods.factors.point_derivatives`.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ def rough_log_normalisers(mean, variance, y, parameters, log_z):
         log_z[i] = log_largest(mean[i], utility_variance, y[i], room)
 
 
-_WIDER = 1.25  # Factor by which the step is wider than for 15 digits. Ten digits remain.
-_REACH = 6.8  # Range of the nodes on either side of the mode.
+_WIDER = 1.25  # Ratio of the step to the step for 15 digits. The wider step has ten digits.
+_REACH = 6.8  # Range of the nodes on either side of the centre.
 _FURTHEST = 8.5  # Argument at which the tables end.
 _LOWEST = -5.0  # Difference of latent values below which the label counts as improbable.
 _LEAST = 1e-4  # Probability below which the label counts as improbable.
@@ -165,7 +165,7 @@ _LEAST = 1e-4  # Probability below which the label counts as improbable.
 
 @kernel
 def rough_log_likelihood(f, y, gradient):
-    """Return Σ log p(y_i | f_i), and write its derivative into `gradient` (c, n)."""
+    """Return Σ log p(y_i | f_i) for latent values f (c, n), and write its derivative into `gradient` (c, n)."""
     c, n = f.shape
     step = _WIDER * trapezoid_rule(float(c))[0]
     before = int(_REACH / step)
@@ -221,7 +221,7 @@ def rough_log_likelihood(f, y, gradient):
 
 @kernel
 def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mean, cov):
-    """Include one more point after `size` points. It updates `lower`, `weights`, `stubs` and the moments.
+    """Include one more point after `size` points, and update `lower`, `weights`, `stubs` and the moments.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
     weights : (d,) array
         L⁻¹ Σ B_kᵀ β_k, β_k = L_k⁻¹ D_k^{-½} ν_k.
     stubs : (c, d, p) array
-        Cholesky rows q of p points.
+        Columns q of p points.
     new : (c, p) array
         New entries of the columns m of these points.
     rows : (c, d) array
@@ -288,7 +288,7 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
                     cov[j, a, e] -= change
                     if e < a:
                         cov[j, e, a] -= change
-    # The new row of L, and its entries in the candidates' Cholesky rows.
+    # The new row of L, and the new entries of the columns q.
     for i in range(size):
         for e in range(i):
             last[i] -= lower[i, e] * last[e]

@@ -1,17 +1,17 @@
 """Sites of class-independent EP: tilted moments by inner EP and by quadrature.
 
 Each point has c scalar sites. Their precisions π and locations ν match the marginals of the tilted distribution. The
-precision of class k is 1/v̂_k − 1/v_k, where v_k is the variance of its cavity. It is not negative, since the
-likelihood is log-concave (Prékopa). It is below 1, since noise of variance 1 smooths the marginal likelihood of each
+precision of class k is 1/v̂_k − 1/v_k, with the tilted variance v̂_k and the cavity variance v_k. It is not negative,
+since the likelihood is log-concave (Prékopa). It is below 1, since noise of variance 1 smooths the likelihood of each
 f_k. For the quadrature of a multinomial probit see `pymc_gpep.kernels.methods.factors.quadrature_tilted`.
 
-For a softmax the differences are g_j = f_y − f_j = (F t)_j. Their moments, with the loss of covariance Ω of t, come
-from `pymc_gpep.kernels.moments.softmax_quadrature`. Under an independent cavity of variances v_k the differences have
-C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The latent values follow them by Cov(f, g) C⁻¹ F = R, with the rows
+For a softmax the differences are g_j = f_y − f_j, and g − E g = F t. The tilted distribution of t has the covariance
+I − Ω, from `pymc_gpep.kernels.moments.softmax_quadrature`. Under independent cavities with variances v_k, g has the
+covariance C = diag(v_j) + v_y 11ᵀ = F Fᵀ. The regression of f on t is R = Cov(f, g) C⁻¹ F, with the rows
 
     R_y = Σ_j q_j F_j / Σ_k q_k,   R_j = R_y − F_j,   q_k = 1 / v_k,
 
-where the last sum is over all classes. So there are weights, and no inverse. Tilted variances are v_k − R_k Ω R_kᵀ, or
+where Σ_k is over all classes. So no matrix is inverted. Tilted variances are v_k − R_k Ω R_kᵀ, or
 1 / Σ q + R_k (I − Ω) R_kᵀ. The first form is exact to rounding if v_k − v̂_k is small, the second if v̂_k is small.
 """
 
@@ -29,12 +29,12 @@ from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, target, scale):
     """Write new sites of all points into `target`, given the posterior's means and variances (c, n).
 
-    `tilted(settings, mean, variance, y, old, new, scale)` computes the moments of one point with the cavity's means and
-    variances (c,). The first c of this point's sites `old` (2, d) are π and ν; further sites are inner sites. It writes
-    `new`, and the scale of the inner sites, and returns log Ẑ and the largest change of an inner site.
+    `tilted(settings, mean, variance, y, old, new, scale)` computes the sites of one point from cavity means and
+    variances (c,). The first c sites of a point in `old` (2, d) are π and ν; further sites are inner sites. `tilted`
+    writes `new` and the scale of the inner sites. It returns log Ẑ and the largest change of an inner site.
 
-    The function returns success, the part of the evidence that the points add, and the largest change of a site in
-    units of its marginal.
+    The function returns success, the terms of the points in the log evidence, and the largest change of a site in units
+    of its marginal.
     """
     c, n = pi.shape
     cavity = np.empty((2, c))
@@ -44,7 +44,7 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
         for a in range(c):
             v = variance[a, i]
             keep = 1.0 - pi[a, i] * v
-            if v < 0.0 or keep <= 0.0:  # A proper covariance has neither.
+            if v < 0.0 or keep <= 0.0:  # The posterior or a cavity is improper.
                 return False, np.nan, np.nan
             cavity[0, a] = (mean[a, i] - nu[a, i] * v) / keep
             cavity[1, a] = v / keep
@@ -62,7 +62,7 @@ def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, targe
 
 @kernel
 def class_sites(mean, variance, y, alpha, beta, pi, nu):
-    """Write π and ν (c,) that have the marginals of inner sites α and β (c − 1,) under independent cavities.
+    """Write π and ν (c,) that reproduce the marginals with inner sites α and β (c − 1,), for independent cavities.
 
     The sites of f are, up to a constant,
 
@@ -71,7 +71,7 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
     where π and ν are as in equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w. Its
     precision is r_l = π_l / (1 + π_l v_l) and its location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l). Let D = Σ_{l≠k} r_l
     and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location (ν_k D + π_k
-    T) / (π_k + D). Nothing cancels.
+    T) / (π_k + D). These formulas contain no cancelling differences.
     """
     c = mean.shape[0]
     total = 1.0
@@ -101,7 +101,7 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
 
 @kernel
 def inner_tilted(settings, mean, variance, y, old, new, scale):
-    """Return the tilted moments of one point by inner EP, for `independent_update`. Its inner sites are α and β.
+    """Write the sites of one point by inner EP, as `tilted` of `independent_update`. The inner sites are α and β.
 
     Inner EP sweeps its sites until changes are within the tolerance, or `max_inner` times. The inner sites are part of
     the outer iteration, so the fixed point does not depend on `max_inner`.
@@ -135,7 +135,7 @@ def inner_tilted(settings, mean, variance, y, old, new, scale):
 
 @kernel
 def iep_update(max_inner, tolerance, mean, variance, pi, nu, y, sites, target, scale):
-    """Write new sites of all points, see `independent_update`."""
+    """Write new sites of all points by inner EP, see `independent_update`."""
     others = mean.shape[0] - 1
     settings = (max_inner, tolerance, np.empty(others), np.empty((others, others)), np.empty(others))
     return independent_update(inner_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
@@ -143,14 +143,14 @@ def iep_update(max_inner, tolerance, mean, variance, pi, nu, y, sites, target, s
 
 @kernel
 def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
-    """Write new sites of all points, see `independent_update`."""
+    """Write new sites of all points by quadrature, see `independent_update`."""
     c = mean.shape[0]
     settings = (np.empty(c), np.empty(c), np.empty(c), np.empty((4, c)))
     return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
 
 
 _LEAST = 1e-150  # Smallest variance; smaller values are raised to it.
-_HALF = 0.5  # Reduction of a variance above which the remainder form is more accurate.
+_HALF = 0.5  # Relative reduction of a variance above which the second form of a tilted variance is used.
 
 
 @inlined_kernel
@@ -162,7 +162,7 @@ def _room(c):
 
 @kernel
 def _tilted(settings, mean, variance, y, old, new, scale):
-    """Compute the matched site of one point by quadrature, for `independent_update`."""
+    """Write the sites of one point by quadrature, as `tilted` of `independent_update`."""
     nodes, log_weights, (rows, s, factor, loss) = settings
     m, gradient, weight = rows[0], rows[1], rows[2]
     c = mean.shape[0]

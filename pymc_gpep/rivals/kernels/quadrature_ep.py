@@ -10,15 +10,15 @@ of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from the momen
 L⁻¹ C.
 
 Coordinate x_j is a standard normal above a bound set by the coordinates before it (separation of variables: Genz 1992,
-Journal of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being
-q times that above the bound. That leaves an integrand of the same shape for any C, and the last coordinate is in closed
-form. In q the moments are singular like powers of log q at 0. If the bound is far below, they are singular like powers
-of log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes
-come in the order of their standardised means, the least likely to be positive first.
+Journal of Computational and Graphical Statistics 1). It is a function of a uniform q: the upper tail probability of x_j
+is q times the upper tail probability of the bound. The integrand then has the same shape for any C, and the last
+coordinate is integrated in closed form. The moments are singular in q like powers of log q at 0, and, if the bound is
+low, like powers of log(1 − q) at 1. With q = s³ (4 − 3s), the Jacobian 12 s² (1 − s) removes these singularities, so
+Gauss–Legendre in s converges fast. Classes are sorted by standardised means, the least likely to be positive first.
 
-The sites have the form of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the mean of the tilted
-distribution of g and Σ̂⁻¹ − Σ⁻¹, or its diagonal alone (equations 19 to 21). That diagonal lies in [0, 1): the factors
-Φ are log-concave with a curvature below 1. A full Λ is stored as in `pymc_gpep.kernels.moments.full_sites`.
+The sites have the form of nested EP, exp(ξᵀg − gᵀΛg/2) in g_j = f_y − f_j + u. They match the tilted mean of g. With
+tilted and cavity covariances Σ̂ and Σ, Λ is Σ̂⁻¹ − Σ⁻¹, or its diagonal (equations 19 to 21). The diagonal lies in
+[0, 1): the factors Φ are log-concave with a curvature below 1. For a full Λ see `pymc_gpep.kernels.moments.full_sites`.
 """
 
 import math
@@ -39,10 +39,10 @@ from pymc_gpep.kernels.special.normal import log_ndtr, probit_moments
 
 @kernel
 def product_moments(mu, factor, rule, mean, cov):
-    """Write mean (d,) and covariance (d, d) of t in g = μ + F t, C = F Fᵀ: 0 and I without factors.
+    """Write the mean (d,) and covariance (d, d) of t under N(t | 0, I) ∏ Φ(g_j), with g = μ + F t and C = F Fᵀ.
 
-    `factor` (d, d) is F, lower triangular; `rule` (2, order) holds nodes and log weights for a standard normal. Returns
-    log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
+    `factor` (d, d) is F, lower triangular; `rule` (2, order) contains nodes and log weights for a standard normal. The
+    function returns log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
     """
     d = mu.shape[0]
     nodes, log_weights = rule
@@ -82,15 +82,15 @@ def product_moments(mu, factor, rule, mean, cov):
     return top + math.log(total)
 
 
-_MARGIN = 0.01
+_MARGIN = 0.01  # Smallest difference of standardised means for which an order is changed.
 _ndtri_exp = scipy_function("special.cython_special", "ndtri_exp", types.float64(types.float64))
 
 
 @kernel
 def _orthant_moments(mu, lower, rule, mean, cov):
-    """Return the log probability that μ + L x is positive, and write mean (d,) and covariance (d, d) of x given this.
+    """Return the log probability that μ + L x is positive. Write mean (d,) and covariance (d, d) of x given this event.
 
-    `rule` (2, order) holds log q and log weights.
+    `rule` (2, order) contains log q and log weights.
     """
     d = mu.shape[0]
     log_nodes, log_weights = rule
@@ -98,7 +98,7 @@ def _orthant_moments(mu, lower, rule, mean, cov):
     last = d - 1
     digit = np.zeros(d, np.int64)
     x = np.empty(d)
-    level = np.zeros(d)  # log weight of the digits before each coordinate
+    level = np.zeros(d)  # Log weight of the digits before each coordinate.
     top = -np.inf
     total = 0.0
     rescale(mean, cov, 0.0)
@@ -140,10 +140,10 @@ def _orthant_moments(mu, lower, rule, mean, cov):
 
 @kernel
 def _sort(mu, cavity, order):
-    """Update `order`, the order of coordinates by their standardised means. It contains −1 before the first call.
+    """Update `order`, the order of coordinates by their standardised means. Before the first call, entries are −1.
 
     The error of the rule depends slightly on the order, so an iteration might swap nearly equal means for ever.
-    Therefore an order is kept until it is wrong by more than a margin.
+    Therefore coordinates are swapped only if their means are in the wrong order by more than a margin.
     """
     margin = _MARGIN
     if order[0] < 0:
@@ -164,11 +164,11 @@ def _sort(mu, cavity, order):
 
 @kernel
 def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
-    """Compute mean (d,) and covariance (d, d) of t in g = μ + F t, C = F Fᵀ.
+    """Write the mean (d,) and covariance (d, d) of t under N(t | 0, I) ∏ Φ(g_j), with g = μ + F t and C = F Fᵀ.
 
-    They are 0 and I for the Gaussian alone. `cavity` and `factor` (d, d) are C and F, lower triangular. `rule` (2, ·)
-    holds log q and log weights. `order` (d,), the order of the coordinates, is as the last call left it, or −1 at
-    first. The function returns log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
+    `cavity` (d, d) is C, and `factor` (d, d) is F, lower triangular. `rule` (2, ·) contains log q and log weights.
+    `order` (d,) is the order of the coordinates after the last call, or −1 before the first call. The function returns
+    log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
     """
     d = mu.shape[0]
     _sort(mu, cavity, order)
@@ -185,7 +185,7 @@ def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
     of_x = np.empty(d)
     spread = np.empty((d, d))
     log_z = _orthant_moments(moved_mu, lower, rule, of_x, spread)
-    # With R = L⁻¹ F, rows of F in the order of the classes: mean Rᵀ m and covariance I − Rᵀ (I − V) R.
+    # With R = L⁻¹ F, rows of F in sorted order, t has the mean Rᵀ m and the covariance I − Rᵀ (I − V) R.
     solve_lower(lower, response)
     for j in range(d):
         mean[j] = 0.0
@@ -202,12 +202,12 @@ def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
     return log_z
 
 
-_BISECTIONS = 30
+_BISECTIONS = 30  # Number of bisections for the factor of the off-diagonal entries.
 
 
 @kernel
 def _is_semidefinite(a, part, lower):
-    """Return whether `a` (d, d), its off-diagonal entries times `part`, is positive semi-definite."""
+    """Return whether `a` (d, d), with off-diagonal entries multiplied by `part`, is positive semi-definite."""
     d = a.shape[0]
     for j in range(d):
         for i in range(j, d):
@@ -252,7 +252,7 @@ def shrink_to_semidefinite(a, lower):
 
 @kernel
 def difference_sites(y, sites, pi, nu, w, location):
-    """Write Π and ν of the differences to `pi` (n, d, d) and `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n).
+    """Write Π and ν of differences to `pi` (n, d, d), `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n).
 
     If Λ is not positive semi-definite, `sites` are changed.
     """
@@ -308,11 +308,11 @@ BELOW_ONE = 1.0 - 1e-12
 
 @inlined_kernel
 def tilted_site(m, s, hermite, rule, order, precision, location, scale):
-    """Match N(g | m, s) ∏_j Φ(g_j) in d dimensions, whose mean is μ̂ and covariance Σ̂.
+    """Write the site that matches N(g | m, s) ∏_j Φ(g_j) in d dimensions, with mean μ̂ and covariance Σ̂.
 
-    `hermite` says whether the `rule` (2, ·) is Gauss–Hermite's; `order` is for `truncated_moments`. Writes Λ = Σ̂⁻¹ −
-    s⁻¹ into `precision` (d, d), s⁻¹ (μ̂ − m) into `location`, the diagonal of Σ̂ into `scale`, and μ̂ over `m`. Returns
-    the log normaliser.
+    `hermite` is True if `rule` (2, ·) is a Gauss–Hermite rule; `order` is for `truncated_moments`. The function writes
+    Λ = Σ̂⁻¹ − s⁻¹ to `precision` (d, d), s⁻¹ (μ̂ − m) to `location`, the diagonal of Σ̂ to `scale`, and μ̂ to `m`. It
+    returns the log normaliser.
     """
     d = m.shape[0]
     lower = lower_factor(s)
@@ -349,9 +349,9 @@ def tilted_site(m, s, hermite, rule, order, precision, location, scale):
 def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale):
     """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
-    `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences. `scale` receives the units of changes for
-    `site_ep`. Returns the sum of the points' terms of the evidence, and the largest change of a site in units of its
-    marginal.
+    `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences. `scale` is overwritten with the units of
+    changes for `site_ep`. The function returns the terms of all points in the log evidence, and the largest change of a
+    site in units of its marginal.
     """
     n, d = nu.shape
     m = np.empty(d)
@@ -377,8 +377,8 @@ def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, 
 def qep_update(hermite, rule, orders, mean, cov, y, sites, target, scale):
     """Write new sites of all points to `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
-    `scale` (n, c − 1) receives the marginal variances of g. Returns the sum of the points' terms of the evidence, and
-    the largest change of a site in units of its marginal.
+    `scale` (n, c − 1) is overwritten with the marginal variances of g. The function returns the terms of all points in
+    the log evidence, and the largest change of a site in units of its marginal.
     """
     _, n, d = sites.shape
     m = np.empty(d)

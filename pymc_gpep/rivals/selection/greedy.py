@@ -1,17 +1,17 @@
 """The posterior given active rows, and moments of many candidates, while rows are included one after another.
 
 Each candidate j has a column m_k = L_k⁻¹ D_k^½ K_k,j, with one number for each active row and each function. Here A_k =
-I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. The column of a new candidate is computed at once, from the prior
-covariance with the active rows.
+I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. The column of a new candidate is one matrix product with its prior
+covariances with the active rows.
 
 `LiquidGrowth` moves the sites of the latest active rows by EP, before they are fixed (Seeger and Jordan 2004, appendix
-D). The latent values of these rows have a separate Gaussian, with sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed
-sites it has G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
+D). The latent values f_L of these rows have sites exp(νᵀf − ½ fᵀΠf). Given the rows with fixed sites, f_L has the
+covariance G and the mean h. With Π = R Rᵀ and S = I + RᵀG R, a candidate whose covariance with f_L is C has the moments
 
     mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
 
-So only covariances of a candidate with these rows are needed. When the site of a row is fixed, they are updated by
-conditioning on the site. With `Reweighting`, the labels of these rows are less informative at first: a weight γ
+where A is the covariance of the candidate given the rows with fixed sites. When the site of a row is fixed, G, h, C and
+A are conditioned on this site. With `Reweighting`, the labels of these rows are less informative at first: a weight γ
 multiplies the latent values of a row in its likelihood.
 """
 
@@ -61,7 +61,7 @@ class Growth(ABC):
         Number of active rows.
     mean : array (c, p)
     held : array (·,) of int
-        Candidates that may not be replaced; empty here.
+        Positions of candidates that may not be replaced; empty by default.
     """
 
     sites_class: ClassVar[type[CoupledSites | IndependentSites]]
@@ -88,18 +88,18 @@ class Growth(ABC):
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        """Return covariances (·, c, c) of the functions of these candidates."""
+        """Return covariances (·, c, c) of the functions at the candidates `places`."""
 
     def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
-        """Return covariances (c, ·, c) of the functions of a candidate with the functions of these candidates.
+        """Return covariances (c, ·, c) of the functions at candidate `place` with the functions at candidates `places`.
 
         Parameters
         ----------
         place : int
         column : array (q, ·)
-            Prior covariances of these candidates with the candidate.
+            Prior covariances of the candidates `places` with candidate `place`.
         places : array of int
-            Positions of these candidates; the default is all candidates.
+            Positions of candidates; the default is all candidates.
         """
         size, every = self.size, np.arange(self.n_functions)
         known = np.matmul(self._stubs[:, None, :size, place], self._stubs[:, :size, places])[:, 0]
@@ -130,10 +130,10 @@ class Growth(ABC):
 
     @abstractmethod
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
-        """Write the remaining moments, given stubs (·, size, f) and variances (·, f) without couplings of functions."""
+        """Write second moments, given columns m (·, size, f) and variances (·, f) without couplings of functions."""
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
-        """Make a candidate active. It remains a candidate, with its moments.
+        """Make a candidate active. It remains a candidate, so that its moments are still updated.
 
         Parameters
         ----------
@@ -230,17 +230,17 @@ class CoupledGrowth(Growth):
         self._covariance[places] = cov
 
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        # The first rotation would restore the part of the variance that m subtracts. Both are left out.
+        # The rotation for m would restore the part of the variance that m subtracts, so both are left out.
         append_coupled(
             self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
             self._covariance,
         )  # fmt: skip
 
 
-_STEP = 0.8  # Step size towards the matched sites. It is below 1, since all sites move at once.
+_STEP = 0.8  # Step size towards the matched sites, below 1 since all sites in the moving window move at once.
 _ROUNDING = 1e-10  # An eigenvalue below this fraction of the largest counts as zero.
 
-# Largest number of updates after all weights are 1, and largest change that counts as converged.
+# Largest number of updates after weights are set to 1, and largest change that counts as converged.
 _LAST, _STILL = 100, 1e-4
 
 type Match = Callable[[Places, Array, Array, Array], Matched]
@@ -277,13 +277,13 @@ class LiquidGrowth:
         Function that returns sites of candidates, given positions, means (c, ·), covariances (·, c, c), and weights
         (·,).
     from_cavity : bool
-        Whether the moments exclude the row's own site.
+        Whether `match` needs the moments of a row without the site of the row.
     n_covariances : int
         Number of covariances, q.
     liquid : int
         Largest number of rows in the moving window.
     passes : int
-        Number of updates of their sites after each inclusion.
+        Number of updates of the sites in the moving window after each inclusion.
     weights : Reweighting
         Weights of the rows in the moving window.
 
@@ -325,13 +325,13 @@ class LiquidGrowth:
 
     @property
     def mean(self) -> Array:
-        """Return the mean of the candidates, (c, p)."""
+        """Return the posterior means of the candidates, (c, p)."""
         c, p = self._frozen.mean.shape
         moved = self._weights @ self._cross[: len(self.held)].reshape(len(self._weights), p * c)
         return np.asarray(self._frozen.mean + moved.reshape(p, c).T)
 
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        """Return the covariance of the functions of some candidates, (·, c, c)."""
+        """Return covariances (·, c, c) of the functions at the candidates `places`."""
         found = self._frozen.covariance(places).copy()
         f, c, _ = found.shape
         cross = self._cross[: len(self.held)][:, :, places]
@@ -363,7 +363,7 @@ class LiquidGrowth:
         self.settle(self._passes)
 
     def settle(self, passes: int) -> float:
-        """Update all sites `passes` times. Return the largest change in the last update, in units of the marginals."""
+        """Update all sites in the moving window `passes` times. Return the largest step of the last update."""
         moved = np.inf
         for _ in range(passes):
             moved = self._move()
@@ -379,7 +379,7 @@ class LiquidGrowth:
                     break
 
     def _update(self) -> None:
-        """Compute the gain and the weights w that the sites imply."""
+        """Compute L⁻¹Rᵀ with S = L Lᵀ, and the weights w, from the sites in the moving window."""
         k, c = len(self.held), self._frozen.n_functions
         roots = np.zeros((k, c, k, c))
         precision, location = self._own[:, :, :k]
@@ -393,7 +393,7 @@ class LiquidGrowth:
         self._weights = pull - self._gain.T @ (self._gain @ (prior @ pull))
 
     def _move(self) -> float:
-        """Take a damped step to the matched sites. Return the largest step."""
+        """Take a damped step to the matched sites. Return the largest step, in units of the marginals."""
         k, c = len(self.held), self._frozen.n_functions
         precision, location = self._own[:, :, :k]
         mean, cov = self.mean[:, self.held], self.covariance(self.held)
@@ -450,7 +450,7 @@ class Candidates:
 
     With the rule `separate`, each function chooses rows independently (Seeger and Jordan 2004, section 6). The score of
     a row is the information from a site on the function's latent value. The site itself comes from the tilted
-    distribution of all functions of the row. The active rows are then the union, in the order of their first choice.
+    distribution of all functions of the row. Active rows are then the union over functions, in order of first choice.
 
     Parameters
     ----------
@@ -465,9 +465,9 @@ class Candidates:
     liquid : int
         Size of the moving window: number of latest active rows whose sites are still updated.
     passes : int
-        Number of updates of these sites after each inclusion.
+        Number of updates of the sites in the moving window after each inclusion.
     weights : Reweighting
-        Weights of these rows while their sites are updated.
+        Weights of the rows in the moving window.
 
     Attributes
     ----------
@@ -493,9 +493,9 @@ class Candidates:
         self.waiting = np.ones((len(self._groups), p), bool)
         self._prior_mean: Array = np.empty((c, p))
         self._wants = np.zeros(p, np.int64)  # Group with the best score, for each candidate.
-        self._position: dict[int, int] = {}  # active row → its position
+        self._position: dict[int, int] = {}  # Active row → its position in the order of choice.
         self._scores: list[float] = []
-        self._chosen: list[list[int]] = [[] for _ in self._groups]  # Positions of the rows of each group.
+        self._chosen: list[list[int]] = [[] for _ in self._groups]  # Positions of the active rows of each group.
         self.replace(np.arange(p), self.rows)
 
     def _growth(self, c: int) -> Growth | LiquidGrowth:
@@ -509,7 +509,7 @@ class Candidates:
 
     @property
     def taken(self) -> Places:
-        """Rows that cannot be chosen again, since all groups with free sites have a site for them."""
+        """Rows that cannot be chosen again: every group that may have more sites has a site at these rows."""
         left = [self._active[own] for own, room in zip(self._chosen, self._room, strict=True) if room]
         return reduce(np.intersect1d, left) if left else self._active
 
@@ -554,7 +554,7 @@ class Candidates:
             self.waiting[k, places] = ~np.isin(rows, active[chosen])
 
     def moments(self, places: Places) -> tuple[Array, Array]:
-        """Return means (c, ·) and covariances (·, c, c) of these candidates."""
+        """Return means (c, ·) and covariances (·, c, c) of the latent values at the candidates `places`."""
         c = self.prior.n_functions
         mean, cov = np.empty((c, len(places))), np.zeros((len(places), c, c))
         for group, growth in zip(self._groups, self.growths, strict=True):
@@ -567,14 +567,14 @@ class Candidates:
         return SeenRows(self.likelihood.at(rows), self.labels[rows], *moments)
 
     def _match(self, places: Places, mean: Array, cov: Array, weights: Array) -> Matched:
-        """Return sites of these candidates, whose latent values are multiplied by weights in the likelihood."""
+        """Return sites of candidates, given moments of latent values, which weights multiply in the likelihood."""
         found = self.rule.match(self._seen(places, weights * mean, weights[:, None, None] ** 2 * cov))
         return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
-        """Return the candidates that a group may choose, and the highest score of their sites.
+        """Return positions of candidates, and the highest score of a site of each candidate over groups.
 
-        Separate sites without information are left out, as in the paper.
+        With the rule `separate`, sites without information are left out, as in the paper.
         """
         waiting = self.waiting & self._room[:, None]
         places = np.flatnonzero(waiting.any(axis=0))
@@ -631,7 +631,7 @@ def choose_rows(
     passes: int = 0,
     weights: Reweighting = EVEN,
 ) -> Selection:
-    """Return rows that are chosen by their scores.
+    """Return active rows, chosen one after another by the best score.
 
     Parameters
     ----------
@@ -651,7 +651,7 @@ def choose_rows(
     order = rng.permutation(n)
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
-    moving = liquid if liquid > 1 else 0  # Rows that remain candidates, and are not scored.
+    moving = liquid if liquid > 1 else 0  # Number of active rows that remain candidates, and are not scored.
     size = min(max(pool, len(first) + 1) + moving, n)  # Score at least one row in addition to the first rows.
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
@@ -661,7 +661,7 @@ def choose_rows(
     keep = int(retained * (size - moving))
     while not candidates.full:
         places, scores = candidates.scores(criterion)
-        if not len(places):  # No row has information.
+        if not len(places):  # No remaining candidate has information.
             break
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         best = int(scores.argmax())

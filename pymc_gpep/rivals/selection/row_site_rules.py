@@ -1,16 +1,16 @@
 """Sites and scores of candidate rows, and the bound of the log evidence over all rows given the active rows.
 
-The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p), with the divergence for the active latent values f_I. All other values
-have their prior given f_I (Seeger and Jordan 2004, equation 15). For fixed sites exp(νᵀf − ½ fᵀΠf), q = N(m + K b, K −
-K M K). A row with prior covariances C_k with the active rows has the moments
+The bound is Σ_i E log p(y_i | f_i) − KL(q ‖ p), with q and the prior p of the active latent values f_I. Other latent
+values have their prior given f_I (Seeger and Jordan 2004, equation 15). For fixed sites exp(νᵀf − ½ fᵀΠf), q is
+N(m + K b, K − K M K). A row with prior variances κ_k and covariances C_k with active rows has mean h and covariance A,
 
     h_k = m_k + C_k b_k,   A_kl = δ_kl (κ_k − C_k B_k C_kᵀ) + C_k T_k (C_l T_l)ᵀ,   M = blockdiag(B) − T Tᵀ.
 
-Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) for a row (appendix A has another way).
+Derivatives follow from dM = −M dK M and db = −M (dK b + dm), in O(c d²) operations for a row.
 
-The average of a log density is exact for a single function. Several functions enter by their differences from the
-observed function, x = μ + L s with s standard normal. Their average is a sum over fixed nodes, and derivatives are
-propagated through the Cholesky factor L.
+The average of a log density is exact for a single function. With several functions, the log density depends on
+differences from the observed function, x = μ + L s with s standard normal. The average is a sum over fixed nodes s, and
+derivatives are propagated through the Cholesky factor L.
 """
 
 from abc import ABC, abstractmethod
@@ -55,7 +55,7 @@ from pymc_gpep.solvers.site_ep import site_of
 _MOST = 81  # Largest number of nodes of a product rule.
 _FINEST, _COARSEST = 20, 3  # Largest and smallest number of nodes in each dimension.
 _SPHERE = 64  # Number of nodes on a sphere, if a product rule would have too many.
-_SEED = 20_040_661
+_SEED = 20_040_661  # Fixed seed of the rotations of nodes on a sphere.
 _ROUNDING = 1e-13  # Relative rounding error of a singular covariance.
 
 
@@ -76,7 +76,7 @@ def has_averages(likelihood: Likelihood) -> bool:
 
 
 def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> RowAverages:
-    """Return the average over N(mean_i, cov_i), for means (c, B) and covariances (B, c, c)."""
+    """Return averages of log densities over N(mean_i, cov_i), for means (c, B) and covariances (B, c, c)."""
     if likelihood.offers(AverageLogDensity):
         found = np.empty((3, len(labels)))
         given = np.ascontiguousarray(mean[0]), np.ascontiguousarray(cov[:, 0, 0]), labels, likelihood.parameters
@@ -132,7 +132,7 @@ def _differences(c: int) -> Array:
 
 @lru_cache(maxsize=8)
 def _rule(d: int) -> tuple[Array, Array]:
-    """Return points (N, d) and weights (N,) for N(0, I)."""
+    """Return points (N, d) and weights (N,) of a quadrature rule for N(0, I)."""
     order = min(int(_MOST ** (1.0 / d) + 1e-9), _FINEST)
     if order < _COARSEST:
         # Use opposite points on the sphere of radius √d, on rotated axes: averages of cubic functions are exact.
@@ -237,7 +237,7 @@ class ActiveBound:
         return Block(of_cross, of_variance, slope)
 
     def slopes(self) -> BoundSlopes:
-        """Return derivatives in the prior moments of the active rows, through the posterior of all added rows."""
+        """Return derivatives in the prior moments of active rows, through the posterior, of the sum over added rows."""
         posterior, b, t = self._posterior, self._b, self._t
         k_prior, weights = posterior.prior.k, posterior.weights
         c, d = weights.shape
@@ -285,7 +285,7 @@ class RowBlocks(Protocol):
     """Number of covariances, q."""
 
     def block(self, columns: Places, rows: Places) -> Block:
-        """Return the covariances (q, columns, rows) of rows `columns`, maybe empty, with `rows`; moments of `rows`."""
+        """Return covariances (q, columns, rows) of rows `columns`, possibly empty, with `rows`; moments of `rows`."""
 
 
 class DenseRows:
@@ -344,7 +344,7 @@ class SeenRows(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Sites of rows, each computed as if the row were included next."""
+    """Sites of rows, each computed as the site of the next active row."""
 
     precision: Array
     """Site precisions π, (c, p)."""
@@ -353,7 +353,7 @@ class Matched(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Information of the labels of rows, each as if the row were included next, to a few digits."""
+    """Information of the labels of rows, each computed as for the next active row, to a few digits."""
 
     log_z: Array
     """Log probabilities of the labels, (p,)."""
@@ -380,9 +380,9 @@ class RowSiteRule(ABC):
     shares: ClassVar[bool] = False
     """Whether all functions of a row have the same precision."""
     from_cavity: ClassVar[bool] = True
-    """Whether a site is computed from moments without it.
+    """Whether a site is computed from moments without this site.
 
-    If not, it is computed from moments with it, at a fixed point.
+    Otherwise the site is computed from moments with this site, at a fixed point.
     """
 
     @property
@@ -400,9 +400,9 @@ class RowSiteRule(ABC):
 
     @abstractmethod
     def told(self, seen: SeenRows) -> Told:
-        """Return scores ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of rows, with M = I + ΠA and g = M⁻¹(ν − Πμ).
+        """Return divergences ½(log|M| + tr(M⁻¹ − I) + gᵀAg), with M = I + ΠA and g = M⁻¹(ν − Πμ), for moments μ and A.
 
-        The divergence is between distributions of the row's latent values alone (Seeger and Jordan 2004, equation 14).
+        They are between distributions of the latent values of a row alone (Seeger and Jordan 2004, equation 14).
         """
 
     def log_normalisers(self, seen: SeenRows) -> Array:
@@ -419,8 +419,8 @@ RANDOM = "random"
 def information(rule: RowSiteRule, seen: SeenRows) -> Array:
     """Return the information of each row (p,): the divergence between the posteriors with and without its site.
 
-    Seeger and Jordan (2004, equation 14) choose the row with the largest. Separate sites have a value for each
-    function, (c, p).
+    Seeger and Jordan (2004, equation 14) choose the row with the largest information. For separate sites, each function
+    has a value, (c, p).
     """
     return rule.told(seen).information
 
@@ -431,9 +431,9 @@ def surprise(rule: RowSiteRule, seen: SeenRows) -> Array:
 
 
 def expected_information(rule: RowSiteRule, seen: SeenRows) -> Array:
-    """Return the information of each row, averaged over its predicted labels.
+    """Return the information of each row, averaged over possible labels by their predictive probabilities.
 
-    The row's label is not used, so that rows are not chosen because of wrong labels.
+    The observed label is not used, so rows are not chosen because of wrong labels.
     """
     parts, weight = [], np.zeros(len(seen.labels))
     for label in range(seen.likelihood.n_classes(len(seen.mean))):
@@ -504,12 +504,12 @@ class PointMoments(_IndependentSites):
 
 
 class QuadratureMoments(_IndependentSites):
-    """`PointMoments` for a likelihood with quadrature in several dimensions. Scores use few nodes."""
+    """Sites as in `PointMoments`, for a likelihood with quadrature in several dimensions. Scores use few nodes."""
 
     method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Return whether the likelihood has such quadratures."""
+        """Return whether the likelihood has quadratures of sites, and of scores."""
         return likelihood.offers(IndependentQuadrature) and likelihood.offers(RoughSites)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -528,7 +528,7 @@ class QuadratureMoments(_IndependentSites):
 
 
 class OneFunctionMoments(_IndependentSites):
-    """`PointMoments` for a likelihood of one latent function."""
+    """Sites as in `PointMoments`, for a likelihood of one latent function."""
 
     method = "ep"
 
@@ -544,9 +544,9 @@ class OneFunctionMoments(_IndependentSites):
 
 
 class UtilitySites(_IndependentSites):
-    """One online step of variational Bayes (equations 5.1 to 5.4): the mean utilities, seen with unit noise.
+    """Sites of one step of variational Bayes (Girolami and Rogers 2006, equations 5.1 to 5.4), with precisions of 1.
 
-    These are taken at the mean of the latent values, whose variance does not enter.
+    Locations are the mean utilities at the mean of the latent values. Variances of latent values have no effect.
     """
 
     method = "vb"
@@ -554,7 +554,7 @@ class UtilitySites(_IndependentSites):
     from_cavity = False
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether the likelihood has utilities."""
+        """Return whether the likelihood has utilities."""
         return likelihood.offers(UtilityBound) and likelihood.offers(RoughNormaliser)
 
     def _rough(self, seen: SeenRows) -> tuple[Array, Matched]:
@@ -564,12 +564,12 @@ class UtilitySites(_IndependentSites):
 
 
 def _by_derivatives(seen: SeenRows, rho: Array, gamma: Array) -> Matched:
-    """Sites from ∂ log Ẑ / ∂ mean and −∂² log Ẑ / ∂ mean², (c, p) each."""
+    """Return sites from `rho`, ∂ log Ẑ / ∂ mean, and `gamma`, −∂² log Ẑ / ∂ mean², (c, p) each."""
     return Matched(*site_of(rho, np.maximum(gamma, 0.0), seen.mean, np.diagonal(seen.cov, axis1=1, axis2=2).T))
 
 
 def _rough_normalisers(seen: SeenRows) -> Array:
-    """Log normalisers (p,) of a likelihood that has `RoughNormaliser`, under independent functions."""
+    """Return log normalisers (p,) of a likelihood with `RoughNormaliser`, for independent functions."""
     log_z = np.empty(len(seen.labels))
     given = *seen.by_row, seen.labels, seen.likelihood.parameters
     seen.likelihood.computation(RoughNormaliser).log_normalisers(*given, log_z)
@@ -588,12 +588,12 @@ class _CoupledSites(RowSiteRule):
 
 
 class InnerEP(_CoupledSites):
-    """Inner EP (Riihimäki and others 2013, appendix A), in the form on which Seeger and Jordan (2004) project."""
+    """Coupled sites by inner EP (Riihimäki and others 2013, appendix A)."""
 
     method = "nested_ep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether the likelihood has factors of differences."""
+        """Return whether the likelihood has factors of differences."""
         return likelihood.offers(DifferenceFactors) and likelihood.offers(SiteInformation)
 
     def match(self, seen: SeenRows) -> Matched:
@@ -607,19 +607,19 @@ class InnerEP(_CoupledSites):
 
 
 class Projection(_CoupledSites):
-    """The projection of section 4.3, exact if the coupling has the form of these sites, otherwise approximate."""
+    """Coupled sites by the projection of Seeger and Jordan (2004, section 4.3), exact for up to three classes."""
 
     method = "qep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Whether the likelihood has such a projection."""
+        """Return whether the likelihood has such a projection."""
         return likelihood.offers(CoupledQuadrature) and likelihood.offers(SiteInformation)
 
     def match(self, seen: SeenRows) -> Matched:
         return Matched(*projected_sites(*seen))
 
     def log_normalisers(self, seen: SeenRows) -> Array:
-        """See `RowSiteRule`; by the formula for tails, to about a percent."""
+        """See `RowSiteRule`; log probabilities by the formula for tails, to about one percent."""
         return seen.likelihood.log_tail(np.ascontiguousarray(seen.mean.T), seen.cov, seen.labels)
 
 
@@ -633,13 +633,13 @@ RULES: tuple[RowSiteRule, ...] = (
     PointMoments(SEPARATE),
     QuadratureMoments(SEPARATE),
 )
-"""All there are; those of one name are for different likelihoods, and the first that fits is the default."""
+"""All rules. Rules with the same name are for different likelihoods. The first rule that fits is the default."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
 
 
 def rows_can_be_chosen(likelihood: Likelihood) -> bool:
-    """Whether a likelihood has sites for choosing rows, and a bound over all rows."""
+    """Return whether a likelihood has sites for the choice of rows, and a bound over all rows."""
     return has_averages(likelihood) and any(rule.fits(likelihood) for rule in RULES)
 
 
