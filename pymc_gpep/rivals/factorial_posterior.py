@@ -138,7 +138,7 @@ class FactorialAlgebra(PosteriorAlgebra):
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
         """Return means (n, c) and covariances (n, c, c) of points, each given the distribution of all other points.
 
-        Given values f_j, j ≠ i, f_i has the variance D_i = 1 / [K⁻¹]_ii. Its mean is m_i − D_i Σ_j [K⁻¹]_ij (f_j − m_j).
+        Given f_j, j ≠ i, f_i has the variance D_i = 1 / [K⁻¹]_ii. Its mean is m_i − D_i Σ_j [K⁻¹]_ij (f_j − m_j).
         The values f_j are independent, with variances v_j.
         """
         c, n = self._v.shape
