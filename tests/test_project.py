@@ -294,7 +294,7 @@ def test_kernels_are_called_in_lower_rooms_only():
     assert calls == []
 
 
-def test_only_their_makers_name_forms_of_priors():
+def test_only_lower_rooms_import_forms_of_priors():
     """Code that uses rows of effects or sparse precisions does not distinguish these forms."""
     forms = {f"{kind}_{what}" for kind in ("row", "precision") for what in ("form", "prior", "posterior")}
     found = [
@@ -379,7 +379,7 @@ def test_class_checks_are_detected(code):
     assert asks_which(ast.walk(ast.parse(code)), {"LogitLikelihood"}) == []
 
 
-def test_only_their_makers_check_the_class_of_a_prior():
+def test_only_gaussians_check_the_class_of_a_prior():
     classes = classes_of(Prior)
     assert {prior.__name__ for prior, *_ in POSTERIORS} <= classes
     found = [
@@ -446,7 +446,7 @@ def test_times_are_measured_by_monotonic_clocks():
     assert [str(path) for path in MODULES if jumps.search(path.read_text())] == []
 
 
-def test_import_brings_no_optional_or_heavy_library():
+def test_import_loads_no_optional_or_slow_library():
     # These libraries are for plots or comparisons. `import pymc` may load them, and `import pymc_gpep` must not.
     added = imported_and_named()[0].split()
     assert "pymc_gpep" in added

@@ -34,7 +34,7 @@ def test_response_matches_differences_of_means(method, kind, variance):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_response_of_kl_with_covariances_of_variances_equals_shift_of_means(kind):
+def test_response_of_kl_with_varying_variances_equals_shift_of_means(kind):
     """With the squared covariances as responses of the variances, the formula gives the shift of the means exactly."""
     problem = random_binary(4, 10, variance=20.0, jitter=0.05)
     solver = METHODS["kl"](tolerance=1e-10)

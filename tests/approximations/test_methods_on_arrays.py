@@ -51,7 +51,7 @@ def test_method_name_serves_several_likelihoods():
         ("poisson", {"parameters": OFFSET, "dampin": 0.5}, TypeError, "Did you mean 'damping'"),
     ],
 )
-def test_illegal_input_is_refused_by_name(likelihood, options, error, message):
+def test_error_for_invalid_input_names_the_input(likelihood, options, error, message):
     with pytest.raises(error, match=message):
         methods.ep(K, np.zeros(N), COUNTS, likelihood, **options)
 
@@ -61,7 +61,7 @@ def test_likelihoods_without_parameters_refuse_parameters():
         methods.ep(K, np.zeros(N), COUNTS > 2, "probit", parameters=OFFSET)
 
 
-def test_options_for_another_likelihood_are_refused_by_name():
+def test_error_for_options_of_another_likelihood_names_the_option():
     with pytest.raises(TypeError, match="nested_ep has the option max_size for noisy_multinomial_probit, robust_max"):
         methods.nested_ep(K, np.zeros((3, N)), COUNTS % 3, "multinomial_probit", max_size=5)
 

@@ -127,7 +127,7 @@ def test_precisions_are_limited_to_nonnegative_values_if_ep_diverges():
 
 
 @pytest.mark.parametrize("worst", [-5.0, -1e30])
-def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
+def test_negative_precisions_are_halved_until_the_posterior_is_proper(worst):
     """A precision that fails for every fraction becomes 0."""
     posterior = FunctionSitePosterior(Problem(DensePrior(K[None], MEAN), MEAN, Y), -np.inf)
     sites = np.array([[2.0, worst, 1.0, 0.5], LOCATION[0]])[:, :, None]
@@ -143,7 +143,7 @@ def test_negative_precisions_are_halved_until_there_is_a_posterior(worst):
     assert_allclose(posterior.mean[0], MEAN[0] + cov @ (LOCATION[0] - precision * MEAN[0]), rtol=1e-9)
 
 
-def test_covariances_identify_rows_with_negative_sites(student_t):
+def test_refit_without_a_row_of_negative_site_matches_a_new_solve(student_t):
     method, rest = EP(tolerance=1e-9), np.array([0, 1, 2])
     solution = method.solve(K, MEAN, Y, likelihood=student_t)
     assert (solution.posterior.precision < 0).any()

@@ -178,7 +178,7 @@ def test_row_without_variance_of_one_predictor_averages_over_the_other():
     assert_allclose(found.evidence, logsumexp(terms) + np.log(f[1] - f[0]), rtol=0.0, atol=1e-6)
 
 
-def test_warm_start_keeps_the_rules_of_rows():
+def test_warm_start_keeps_the_quadrature_rules_of_rows():
     likelihood, _ = likelihood_of("zeros", 3)
     roots = np.zeros((2, 3, 4))
     roots[0, :, :2], roots[1, :, 2:] = [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], [[1.5, 0.0], [0.2, 0.3], [0.0, 0.6]]

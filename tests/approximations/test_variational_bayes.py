@@ -146,7 +146,7 @@ def test_bound_rises_and_converges_at_all_scales(data, log_variance, log_lengths
     "options",
     [{"max_products": 0, "tolerance": 1e-7, "max_iterations": 2000}, {"max_products": 1}, {"max_products": 5}],
 )
-def test_optimum_does_not_depend_on_the_limit_on_products(options):
+def test_optimum_does_not_depend_on_max_products(options):
     prior = standardised(iris, 1, 1)
     expected = TIGHT.solve(*prior)
     solution = VariationalBayes(**options).solve(*prior)

@@ -47,7 +47,7 @@ def test_scores_are_computed_from_labels() -> None:
     assert np.isnan(scores(p * np.nan, np.array([0, 0]))).all()
 
 
-def test_waves_are_mixed_in_pairs() -> None:
+def test_class_means_of_waveform_data_are_averages_of_two_waves() -> None:
     X, y = waveform(30_000, np.random.default_rng(0))
     # A wave of the generator has height 6 at its centre. The mean weight of each wave is ½.
     for label, middles in enumerate(((11, 15), (11, 7), (15, 7))):

@@ -129,7 +129,7 @@ def test_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
 
 @pytest.mark.parametrize("name", STEPPED)
 @pytest.mark.parametrize("likelihood", LINKS)
-def test_many_steps_converge_and_few_steps_do_not(name, likelihood):
+def test_stepped_solve_converges_after_many_steps_only(name, likelihood):
     rng = np.random.default_rng(6)
     X = rng.standard_normal((60, 2))
     y = (np.sin(2.0 * X[:, 0]) + 0.5 * rng.standard_normal(60) > 0.0).astype(np.int64)

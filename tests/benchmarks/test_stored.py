@@ -80,7 +80,7 @@ def test_results_without_a_commit_are_not_stored(tmp_path, commit):
     assert not list(tmp_path.iterdir())
 
 
-def test_pieces_without_a_picture_do_not_replace_pieces_with_a_picture(tmp_path):
+def test_results_that_do_not_suffice_for_a_picture_are_not_stored(tmp_path):
     with pytest.raises(ValueError, match=r"Results of 'nothing\*' are not sufficient .*: name more"):
         store("active_sets", "sparse_toy", SparseToy(), of_commit("0" * 12), ("nothing*",), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -249,7 +249,7 @@ def chosen_at_random(seed: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_ten_pieces_are_repeated():
+def test_ten_distinct_cells_are_chosen_at_random():
     assert len(set(chosen_at_random(83))) == 10
 
 

@@ -109,7 +109,7 @@ def test_inputs_with_one_column_are_accepted_as_a_vector():
     assert_allclose(fit.predict(data={"x": NEW[:, 0]}, progressbar=False)["mean"], expected["mean"], rtol=1e-12)
 
 
-def test_model_scales_new_inputs():
+def test_new_inputs_are_scaled_within_the_model():
     fit, _ = process(lambda: (pm.Data("X", X) - 1.0) / 2.0)
     plain, _ = process(lambda: pm.Data("X", (X - 1.0) / 2.0))
     found = fit.predict(data={"X": NEW}, progressbar=False)

@@ -35,7 +35,7 @@ def test_dims_with_labels_of_wrong_length_get_default_names():
     assert plain_dims(made, {"u": (4,), "s": (), "steps": (3,)}, coords) == {"steps": ["steps_dim_0"]}
 
 
-def test_other_labels_of_draws_are_kept(fit):
+def test_draws_keep_labels_of_matching_length(fit):
     draws = fit.sample(6, random_seed=1)["posterior"]
     assert draws["u"].dims[2:] == ("group",)
     assert list(draws["group"].values) == LABELS
@@ -48,13 +48,13 @@ def test_dims_given_by_the_caller_take_precedence(fit):
     assert draws["steps"].dims[2:] == ("step",)
 
 
-def test_other_labels_of_effects_are_kept(fit):
+def test_effects_without_matching_labels_have_a_default_dim(fit):
     found = fit.effects(["u", "steps"])
     assert found["steps"].dims == ("moment", "steps_dim_0")
     assert_allclose(found["steps"].sel(moment="mean"), np.diff(found["u"].sel(moment="mean")), atol=1e-10)
 
 
-def test_other_labels_of_recovered_draws_are_kept():
+def test_recovered_draws_without_matching_labels_are_right():
     marginal = gpep.marginalize(model(), method="laplace")
     draws = pm.draw(marginal["s"], 3, random_seed=1)
     sampled = xr.DataTree.from_dict(

@@ -85,7 +85,7 @@ def test_evidence_and_moments_match_sums_over_a_grid(name, binary):
 
 
 @pytest.mark.parametrize("name", ["StudentT", "Exponential"])
-def test_evidence_does_not_depend_on_the_base(name, monkeypatch):
+def test_evidence_does_not_depend_on_the_normal_base_of_a_prior(name, monkeypatch):
     evidences = []
     for width in (1.5, 12.0):
         monkeypatch.setattr(prior_rows, "WIDTH", width)

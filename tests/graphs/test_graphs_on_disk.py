@@ -67,7 +67,7 @@ def test_graph_that_an_earlier_process_stored_is_not_rewritten(folder, new_proce
     assert len(made) == len(stored(folder)) == 2
 
 
-def test_modes_and_versions_have_files_of_their_own(folder, monkeypatch):
+def test_each_mode_and_version_has_its_own_files(folder, monkeypatch):
     with rewritten():
         described = [alike_graphs._described(mode) for mode in (INTERPRETED, HARDLY_REWRITTEN)]
     paths = [graphs_on_disk.path_of(each) for each in described]

@@ -73,7 +73,7 @@ def test_random_variables_are_replaced_before_their_data():
     assert functions([])(point) == []
 
 
-def test_settled_function_evaluates_parts_of_data_once_with_equal_results():
+def test_settled_function_evaluates_expressions_of_data_once():
     calls = []
 
     @pytensor.wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])

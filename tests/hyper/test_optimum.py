@@ -271,7 +271,7 @@ def test_slope_is_judged_in_standard_deviations():
     [(lambda t: -((t - 40.0) ** 2), 0.0), (lambda t: -((t - 0.03) ** 2), 0.0), (lambda t: np.log(t) - t, 0.01)],
     ids=["far", "near", "wall"],
 )
-def test_line_search_ends_higher_and_flatter(height, begin):
+def test_line_search_raises_the_value_and_reduces_the_slope(height, begin):
     def slope(at):
         return (height(at + 1e-6) - height(at - 1e-6)) / 2e-6
 

@@ -60,7 +60,7 @@ def test_subset_of_many_points_has_the_correlations_of_all_points():
     assert seen.correlation["neighbours"] == pytest.approx(np.median(np.sort(k)[:, -2]) / 4, rel=0.01)
 
 
-def test_starts_move_length_scales_and_draw_the_rest():
+def test_starts_are_distinct_and_change_length_scales():
     posterior = log_posterior(models.shared)
     first = posterior.space.initial_point()
     points = starting_points(posterior, first, 7, random_seed=1)

@@ -155,7 +155,7 @@ def test_closed_forms_match_quadrature_rules(name, rows, adaptive, kernel):
         ("ordinal logit", "average_log", ordinal.logit_average_log_slopes),
     ],
 )
-def test_closed_slopes_match_quadrature_rules(name, average, kernel):
+def test_closed_form_slopes_match_quadrature_rules(name, average, kernel):
     derivatives, parameter_derivatives = DENSITIES[name]
     arrays = MEAN, VARIANCE, Y, PARAMETERS.get(name, CUTPOINTS)
     adaptive = getattr(parameter_slopes(ScalarDensity(derivatives), parameter_derivatives), average)

@@ -98,7 +98,7 @@ def test_density_of_all_points_is_the_product(likelihood):
 
 
 @likelihoods
-def test_sees_common_is_whether_density_depends_on_a_common_shift(likelihood):
+def test_sees_common_is_true_if_density_depends_on_a_common_shift(likelihood):
     f = np.random.default_rng(1).normal(size=(n_functions(likelihood), N))
     labels = observed(likelihood)
     seen = abs(likelihood.log_density(f + 2.0, labels) - likelihood.log_density(f, labels)) > 1e-10

@@ -89,7 +89,7 @@ def test_rows_without_exposure_follow_the_prior_given_remaining_rows(method):
     assert_allclose(draws.var(axis=0), found.latent["variance"], rtol=0.15)
 
 
-def test_evidence_without_any_exposure_is_1():
+def test_evidence_is_1_if_all_exposures_are_0():
     nothing, _ = model(slice(None), hours=np.zeros(12), counts=np.zeros(12, dtype=int))
     found = fit(nothing, "fv")
     assert_allclose(found.log_evidence, 0.0, atol=1e-12)

@@ -70,7 +70,7 @@ def test_final_sites_are_float64(monkeypatch, tolerance):
         assert_allclose(mixed.gradient, alone.gradient, atol=1e-7)
 
 
-def test_sites_that_single_precision_cannot_resolve_are_found(monkeypatch):
+def test_sites_below_the_rounding_of_single_precision_are_detected(monkeypatch):
     """The rounding of single precision exceeds the sites here.
 
     The limit forbids single precision, and is then removed.

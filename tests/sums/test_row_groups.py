@@ -147,7 +147,7 @@ def noise_at_each_point():
     return pm.gp.Latent(cov_func=cov).prior("f", X=TWO[:, None])
 
 
-def equal_in_what_a_covariance_takes_alone():
+def equal_in_the_column_of_the_covariance():
     """The covariance depends on the first column.
 
     The mean depends on the second column, which differs within groups.
@@ -166,7 +166,7 @@ APART = {
     "an effect of each row": lambda: pm.Normal("e", 0.0, pm.HalfNormal("s"), shape=N) + pm.Normal("a"),
     "white noise": noise_at_each_point,
     "white noise of a process with a level": lambda: noise_at_each_point() + pm.Normal("a"),
-    "means of a process": equal_in_what_a_covariance_takes_alone,
+    "means of a process": equal_in_the_column_of_the_covariance,
 }
 
 

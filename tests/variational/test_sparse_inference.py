@@ -122,7 +122,7 @@ def test_predictions_match_dense_formula(pairwise):
 
 
 @pytest.mark.variation
-def test_functions_can_stay_coupled(nested, dense):
+def test_nested_sites_agree_with_the_dense_fit(nested, dense):
     _, gp, fit = nested
     assert fit.converged
     assert "sparse_ep (sites='nested', 6 inducing inputs for each function): log evidence" in str(fit)
