@@ -20,11 +20,11 @@ class Advice(NamedTuple):
     Attributes
     ----------
     provoke : callable
-        Raises or warns.
+        Call that raises or warns.
     message : str
         Pattern of the message, with the remedy as it is written there.
     advised : callable
-        The same after the remedy: it neither raises nor warns.
+        The call after the remedy, which neither raises nor warns.
     """
 
     provoke: Callable[[], Any]

@@ -22,8 +22,8 @@ _held: set[Path] = set()
 def compiled_alone(compiler: Any, dispatcher: Any, signature: Any) -> Any:
     """Compile a kernel, or read it from the cache, while no other process does so.
 
-    The lock also covers kernels that this kernel calls. Those never call it, except by recursion. A thread waits while
-    it holds numba's lock, so that it never waits for a thread of its own process.
+    The lock also covers kernels that this kernel calls. They never call this kernel, except by recursion. A thread that
+    waits holds Numba's lock, so it never waits for another thread of its process.
     """
     index = getattr(getattr(dispatcher._cache, "_cache_file", None), "_index_path", None)
     if index is None or fcntl is None:

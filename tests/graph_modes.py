@@ -23,7 +23,7 @@ _AS_FOR_USERS = dict(vars(INTERPRETED))
 def hardly_rewritten() -> Iterator[None]:
     """Within this context, graphs of fits and graphs without a mode are hardly rewritten.
 
-    `INTERPRETED` is one object wherever it was imported: its contents are replaced.
+    Modules import the same object `INTERPRETED`, so its contents are replaced.
     """
     with patch.dict(vars(INTERPRETED), vars(HARDLY_REWRITTEN), clear=True):
         yield
@@ -39,8 +39,8 @@ def rewritten() -> Iterator[None]:
 def interpret_graphs() -> None:
     """Let PyTensor interpret graphs until this process ends.
 
-    Compiling takes ten seconds for a graph that a test or a page evaluates a few times. Within such graphs C code would
-    be linked, one second for each operation.
+    Compilation takes ten seconds for a graph that a test or a page evaluates a few times. C code inside of interpreted
+    graphs would be linked in one second for each operation.
     """
     pytensor.config.mode, pytensor.config.cxx = INTERPRETED, ""
 

@@ -76,8 +76,8 @@ def pytest_collection_finish(session):
 def pytest_collection_modifyitems(config, items):
     """Deselect tests that have a make target of their own: clusters, commands, examples and docstrings.
 
-    Of a `variation`, the parameters that its mark names run with the quick tests, and all other parameters with the
-    slow tests.
+    In a test with the mark `variation`, the parameters that the mark names run with the quick tests, and all other
+    parameters with the slow tests.
     """
     here = Path(__file__).parent
     named, found = set(), set()

@@ -33,7 +33,7 @@ class ShortLived:
     Parameters
     ----------
     prepare : function
-        Function that makes what all tests share, before the first fork.
+        Function that makes the shared fixtures before the first fork.
     """
 
     def __init__(self, prepare: Callable[[], object]) -> None:

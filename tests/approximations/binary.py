@@ -52,7 +52,7 @@ class BinaryProblem(NamedTuple):
 
     @property
     def reference(self) -> tuple[Array, Array, Array]:
-        """Covariance, signs and mean (n,), in the order of the dense references."""
+        """Covariance, labels as signs, and mean (n,), in the order of the arguments of the dense references."""
         return self.k, self.signs, self.mean[0]
 
 

@@ -46,9 +46,9 @@ class Case(NamedTuple):
 
     @property
     def by_quadrature(self) -> bool:
-        """Whether a quadrature in several dimensions computes tilted moments. It depends on the order of the classes.
+        """Whether a quadrature in several dimensions computes tilted moments.
 
-        The quadrature needs cavities of full rank and few classes.
+        The quadrature depends on the order of the classes. It needs cavities of full rank and few classes.
         """
         return DifferenceQuadrature in self.approximator.needs
 
@@ -97,7 +97,7 @@ approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
 def in_turn(cases: int, values: int) -> list[tuple[int, int]]:
     """Pairs (case, value), such that each case has a value and each value has a case.
 
-    The step between cases lets each value meet cases of several kinds.
+    Values are assigned with a step between cases, so that each value has cases of several kinds.
     """
     step = next(step for step in (5, 7, 11) if cases % step)
     return [(step * i % cases, i % values) for i in range(max(cases, values))]

@@ -12,7 +12,7 @@ EP = NestedEP()
 
 
 def check(data, points, every=1):
-    """Solve also with permuted rows, and from the solutions at the two points before."""
+    """Solve also with permuted rows, and from the solutions at the two previous points of the grid."""
     X, y = (x[::every] for x in data())
     n, c = y.size, y.max() + 1
     mean = np.zeros((c, n))

@@ -96,7 +96,7 @@ def test_samplers_are_guided_with_negative_precisions_set_to_zero():
 def test_ep_from_zero_sites_finds_the_better_of_two_fixed_points():
     """The log density of angles is convex at the prior mean.
 
-    From its mode, EP converges to an evidence that is off by 18.
+    From the mode of the posterior, EP would converge to another fixed point, whose log evidence is off by 18.
     """
     y, k = np.array([2.8, 2.6]), 2.0 * np.array([[1.0, 0.95], [0.95, 1.0]])
     with pm.Model() as model:

@@ -79,7 +79,7 @@ def test_memory_keeps_the_last_solutions():
 
 
 def test_predicted_precisions_stay_valid_at_any_distance():
-    """They lie between 0 and the largest known precision.
+    """Predicted precisions lie between 0 and the largest known precision.
 
     If a solution has no precision, the nearest solution is used.
     """

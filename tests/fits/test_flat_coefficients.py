@@ -136,7 +136,7 @@ def test_laplace_of_counts_matches_a_dense_computation(form):
 
 @pytest.mark.parametrize(("kind", "method"), [("poisson", "laplace"), ("bernoulli", "ep"), ("normal", "kl")])
 def test_gradient_of_the_evidence_matches_differences(form, kind, method):
-    """The slope is multiplied by a hyperparameter. The evidence depends on it only by the Jacobian."""
+    """A hyperparameter multiplies the slope. The evidence depends on this hyperparameter only by the Jacobian."""
     scaled = regression(kind, scale=lambda name: pm.HalfNormal(name, 1.0))
     with scaled:
         fit = pm.fit(method=method, hyper="map", tolerance=1e-10, progressbar=False)
@@ -607,7 +607,7 @@ def test_columns_too_close_for_double_precision_are_named():
 def test_improper_posterior_of_a_scale_is_refused(prior):
     """With a flat prior of the level, two groups do not bound the scale.
 
-    A flat prior of log σ does not bound it below.
+    A flat prior of log σ does not bound the scale from below.
     """
     with pm.Model() as model:
         scale = pm.HalfFlat("s") if prior == "half-flat" else pm.math.exp(pm.Flat("s"))

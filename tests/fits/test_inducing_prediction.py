@@ -28,7 +28,7 @@ WAYS = [
 
 @pytest.fixture(scope="module", params=WAYS, ids=lambda way: f"{way[0]} of the {way[1]}")
 def predicted(request):
-    """At new inputs: moments of the utilities, probabilities without label noise, and probabilities."""
+    """At new inputs: moments of the utilities, and probabilities without and with label noise."""
     method, likelihood, options = request.param
     with pm.Model():
         gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=0.7) + pm.gp.cov.WhiteNoise(0.5))

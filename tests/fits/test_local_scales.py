@@ -125,7 +125,7 @@ def test_local_variables_stay_hyperparameters_if_named_and_for_other_methods(opt
 
 
 def test_common_scales_stay_hyperparameters():
-    """Not local are a scale of all effects, a scale with another use, and scalar scales."""
+    """A scale of all effects, a scale with another use, and a scalar scale are not local."""
     with pm.Model() as made:
         tau, lam = pm.HalfNormal("tau", 1), pm.HalfNormal("lam", 1, shape=P)
         one = pm.Normal("one", 0, pm.HalfNormal("s", 1))

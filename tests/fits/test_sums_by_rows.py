@@ -250,7 +250,7 @@ def test_draws_contain_variables_of_classes(monkeypatch):
 
 @pytest.mark.parametrize(("build", "method"), [(binary, EP()), (classes, NestedEP())], ids=["binary", "classes"])
 def test_compiled_code_receives_all_coefficients(monkeypatch, build, method):
-    """Naming a compiled mode suffices: real machine code for such graphs would take ten seconds and more."""
+    """`FAST_COMPILE` counts as a compiled mode: machine code for such graphs would take ten seconds and more."""
     monkeypatch.setattr(effect_sum, "_MANY", 1)
     with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
         build()

@@ -1,8 +1,8 @@
 """Small fits of every kind, and their stored numbers.
 
-`numbers.json` has the numbers of all fits before a large change of the code's structure. They need not be accurate:
-other tests compare fits with independent references. A change without effect on fits leaves the file as it is. A change
-with an effect makes the file anew, with the reason in its commit:
+`numbers.json` contains stored numbers of all fits, which show whether a change of the code affects fits. The numbers
+need not be accurate: other tests compare fits with independent references. After a change that is meant to affect fits,
+write the file again, and state the reason in the commit:
 
 python -m tests.golden.make
 """

@@ -54,9 +54,9 @@ def test_third_derivative_depends_on_differences_only():
 
 
 def test_third_derivative_is_finite_in_both_tails():
-    """For a certain class they vanish.
+    """Third derivatives vanish for a certain class.
 
-    For an impossible class log p is about −(f_0 − f_1)² / 4, so that they vanish too.
+    For an impossible class log p is about −(f_0 − f_1)² / 4, so third derivatives vanish as well.
     """
     assert_allclose(contracted([40.0, 0.0], 0, np.eye(2)), 0.0, atol=1e-14)
     assert_allclose(contracted([40.0, 0.0], 1, np.eye(2)), 0.0, atol=1e-3)

@@ -24,7 +24,7 @@ class BinaryGaussian:
     Attributes
     ----------
     evidence : float
-        The method's own.
+        Log evidence of the method.
     mean, alpha : ndarray, shape (n,)
     covariance : ndarray, shape (n, n)
     w : ndarray, shape (n,)

@@ -1,7 +1,7 @@
-"""Nested EP with dense linear algebra, written from the paper's formulae with no thought of speed.
+"""Nested EP with dense linear algebra, written from the formulas of the paper without regard to speed.
 
 Source: Riihimäki, Jylänki and Vehtari, "Nested expectation propagation for Gaussian process classification with a
-multinomial probit likelihood", JMLR 14 (2013). Equation numbers are theirs.
+multinomial probit likelihood", JMLR 14 (2013). Equation numbers refer to it.
 
 The inner EP is the (c + 1)-dimensional one of Appendix A, over w = (f_i, u_i), run to convergence within every
 outer update. The site of point i is built from equation (11), the evidence from equation (28). Vectors over all

@@ -26,8 +26,8 @@ Direction: d_alpha = 1/v - 1/z, d_beta = (m - mu) / v + d_alpha mu, which is the
 and it stays non-negative when d_alpha is shortened, in either sign. So d_alpha can be clipped to keep alpha >= 0 and
 the cavity precision p - alpha positive. Both constraints are slack at every fixed point of EP; the first lets
 E_q g^2 be less than E_r g^2 on the way. (The second is active as long as no cavity reproduces the moments of q, as
-with vague priors at zero sites, and there the theory does not say much: start from a few EP sweeps.) Since D is
-concave, a step is known to ascend as soon as the slope at its end is not negative.
+with vague priors at zero sites. The theory does not cover this case: start from a few EP sweeps.) Since D is
+concave, a step ascends if the slope at its end is not negative.
 
 Outer loop: (p, l) <- (1/z, mu/z) from the moments just matched. F falls, or stays at a fixed point of EP.
 

@@ -1,4 +1,4 @@
-r"""EP that cannot cycle: descent on the free energy of `flat_energy`, with plain EP steps wherever they do no harm.
+r"""EP that cannot cycle: descent on the free energy of `flat_energy`, by plain EP steps if they make progress.
 
 Gradient. Write (mu, z) for the marginal moments of q and (a, b) for the cavity that matches them. Since KL(q || prior)
 at given marginals has derivatives beta - alpha mu and -alpha / 2, and psi has b - a mu and -a / 2,
@@ -20,8 +20,8 @@ Every step costs one posterior; F needs one scalar root per factor besides.
 
 Guarantee. F >= 0 and steps of kind 1 that lower F, if infinitely many, drive r to zero; so do those that lower
 r_best; and if from some point on all steps are of kind 2, Armijo's rule makes every limit point stationary. Either way
-the iterates have a limit point that is a fixed point of EP. Only rounding ends this: once changes of F are lost in it,
-EP steps are taken as they come, with a damping that is halved whenever the residual rises.
+the iterates have a limit point that is a fixed point of EP. Rounding limits this guarantee: once changes of F are lost
+in rounding, all EP steps are accepted, with a damping that is halved whenever the residual rises.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def energy_descent(
     max_steps : int
         Steps before giving up.
     ep_steps : bool
-        Without EP proposals every step is a safe step until F cannot be told from its minimum.
+        Without EP proposals every step is a safe step, until F equals its minimum up to rounding.
 
     Returns
     -------

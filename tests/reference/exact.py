@@ -1,4 +1,4 @@
-"""Brute force for tiny problems: evidence and posterior moments without any approximation but quadrature.
+"""Evidence and posterior moments of tiny problems by quadrature, without other approximations.
 
 Only the differences d_ij = f_{y_i, i} - f_{j, i} (j != y_i) enter the likelihood. They are Gaussian a priori,
 d ~ N(A m, A K A'), of dimension n(c - 1), and the latent values given d are Gaussian and untouched by the labels.
@@ -60,7 +60,7 @@ class ImportanceEstimate(NamedTuple):
     evidence : float
         Log of the average weight.
     error : float
-        Its standard error (delta method).
+        Standard error of `evidence` (delta method).
     effective_size : float
         Effective number of draws, (sum w)^2 / sum w^2.
     """
@@ -73,7 +73,7 @@ class ImportanceEstimate(NamedTuple):
 def log_likelihood(f: ArrayLike, y: ArrayLike, *, nodes: int = 64) -> Array:
     """log p(y | f) = log E_u prod_{j != y} Phi(u + f_y - f_j), by Gauss-Legendre over u about the integrand's mode.
 
-    The integrand is log-concave with curvature at most -1 on the log scale, so 9 either side of the mode is plenty.
+    The log integrand has a curvature of at most -1, so an interval of 9 on either side of the mode suffices.
 
     Parameters
     ----------
@@ -292,9 +292,9 @@ def importance_evidence(
     K, y, m
         As in `orthant_evidence`; K must be positive definite.
     proposal_mean : array_like, shape (c, n)
-        Mean of the Gaussian proposal, which also says how many classes there are.
+        Mean of the Gaussian proposal, whose length is the number of classes.
     proposal_covariance : array_like, shape (cn, cn)
-        Its covariance, classes first. It should be a little wider than the posterior.
+        Covariance of the proposal, classes first. It should be a little wider than the posterior.
     draws, seed : int
         Number of draws, and the seed.
 

@@ -19,8 +19,8 @@ Minimised over r at given moments, F is a plain function of the site parameters,
 
 where the maximising (a, b) is the cavity whose tilted distribution has mean mu and variance z. Where no such cavity
 exists (z at least 1 + 1/b^2 with b = (mu - sqrt(mu^2 + 4)) / 2 < 0) the maximum is at a = 0 and that b, which means
-that r may have less variance than q. No spurious stationary point comes of it: stationarity asks a = 1/z_s - alpha_s,
-and that is positive.
+that r may have less variance than q. This causes no spurious stationary point: stationarity requires
+a = 1/z_s - alpha_s > 0.
 """
 
 from __future__ import annotations

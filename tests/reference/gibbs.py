@@ -1,4 +1,4 @@
-"""Gibbs sampling of the augmented multinomial probit model at fixed covariance: the exact posterior, given time.
+"""Gibbs sampling of the augmented multinomial probit model at fixed covariance, exact up to Monte Carlo error.
 
 The utilities are v_ij = f_ij + e_ij with e ~ N(0, 1), and y_i is the class of the largest (Girolami and Rogers 2006,
 appendix D). Given f the utilities of a point are drawn jointly and exactly from the truncated cone:

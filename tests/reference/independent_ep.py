@@ -1,7 +1,7 @@
-"""Class-independent EP for the multinomial probit (IEP, QIEP), with dense linear algebra and no thought of speed.
+"""Class-independent EP for the multinomial probit (IEP, QIEP), with dense linear algebra, without regard to speed.
 
-The nested EP paper (Riihimäki, Jylänki and Vehtari 2013, sections 3.1 and 3.2.2) describes IEP by what it drops: no
-posterior dependencies between the classes. Prior and sites being independent over classes, so is the posterior.
+IEP (Riihimäki, Jylänki and Vehtari 2013, sections 3.1 and 3.2.2) has no posterior dependencies between the classes:
+prior and sites are independent over classes, and so is the posterior.
 
 Site of f_i        exp(nu_i' f_i - f_i' diag(pi_i) f_i / 2), one precision and location for each class and point.
 Cavity             scalar for each class: 1/v_cav = 1/v - pi, m_cav = v_cav (m/v - nu), with m, v the posterior's
@@ -20,7 +20,7 @@ Evidence           equation (28) with diagonal sites. Zhat_i enters by its logar
 At a fixed point only the explicit dependence on the prior is left: d log Z / dK_k = (b_k b_k' - B_k) / 2 with
 B_k = D_k^(1/2) (I + D_k^(1/2) K_k D_k^(1/2))^-1 D_k^(1/2), and d log Z / dm_k = b_k.
 
-What differs is how the tilted moments are had:
+The two variants differ in the computation of tilted moments:
 
 * "inner_ep": by the inner EP of appendix A, run to convergence with a diagonal cavity covariance: the paper's IEP. Its
   sites alpha, beta only serve the moments; their fixed point given the cavity is unique, and where they are started
@@ -212,9 +212,9 @@ def independent_ep(
     m : array_like, shape (c, n)
         Prior mean.
     moments : {"quadrature", "inner_ep"}
-        How the tilted moments are had: QIEP or IEP.
+        Computation of the tilted moments: QIEP or IEP.
     damping : float
-        Part of the change of a site that is made, halved whenever 20 sweeps bring no new best residual.
+        Fraction of the change of a site that is made, halved whenever 20 sweeps do not lower the best residual.
     tolerance : float
         Stop when the residual (see `IndependentEP`) is below this.
     accept : float

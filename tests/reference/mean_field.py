@@ -55,7 +55,7 @@ def grid_posterior(log_weight: Callable[[Array], float], rates: Array, log_axis:
         r at φ (d,).
     rates : ndarray, shape (d,)
     log_axis : ndarray
-        Equally spaced, of each log φ_d.
+        Equally spaced values of each log φ_d.
     """
     d = rates.size
     phis = np.exp(np.stack(np.meshgrid(*[log_axis] * d, indexing="ij"), axis=-1).reshape(-1, d))
@@ -97,13 +97,13 @@ def authors_steps(
     prior_mean : ndarray, shape (c, n)
         Zero in the paper.
     phi : ndarray, shape (1, d) or (c, d)
-        Where it begins, for all classes together or for each.
+        Initial relevances, for all classes together or for each class.
     draws : sequence of ndarray, shape (s, 1, d) or (s, c, d)
-        From the exponential priors, with the rates that the step before ended with.
+        Draws from the exponential priors, with the rates at the end of the previous step.
     sigma, tau : float
-        Of the gamma prior of the rates.
+        Parameters of the gamma prior of the rates.
     utilities : ndarray, shape (c, n), optional
-        Where they begin; random in the paper, and here those at the prior mean if not given.
+        Initial utilities. They are random in the paper; the default here is the utilities at the prior mean.
     """
     unit = np.eye(y.size)
     utilities = mean_utilities(prior_mean, y) if utilities is None else utilities

@@ -49,14 +49,14 @@ def posterior_moments(kind: str, y: NDArray[np.int64], hyperparameters: Array, f
     kind : str
     y : ndarray of int, shape (n,)
     hyperparameters : ndarray, shape (s, d)
-        Draws from their prior, in whatever form their means are wanted.
+        Draws of the hyperparameters from their prior, on the scale whose means are returned.
     f : ndarray, shape (s, c, n)
-        A draw from the prior of the latent values for each of them.
+        A draw from the prior of the latent values for each draw of the hyperparameters.
 
     Returns
     -------
     mean : ndarray, shape (d + 2cn,)
-        Of the hyperparameters, of f and of f².
+        Means of the hyperparameters, of f and of f².
     error : ndarray
         Standard errors, by the delta method.
     effective_size : float

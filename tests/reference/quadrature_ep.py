@@ -1,7 +1,7 @@
 """EP with coupled sites by quadrature, dense: section 3.3 of the nested EP paper, plain damped updates.
 
 Λ is Σ̂_g⁻¹ − Σ_g⁻¹, full or its diagonal, and ξ = (Λ + Σ_g⁻¹) μ̂_g − Σ_g⁻¹ μ_g (equations 19 and 21). The site of f is
-what a site on g leaves when u is integrated out, up to a constant, and the evidence is equation (28).
+the site of g with u integrated out, up to a constant. The evidence is equation (28).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EP with inducing inputs as the paper has it, in the inducing values themselves, with dense matrices and no shortcuts.
+"""EP with inducing inputs by the formulas of the paper, for the inducing values, with dense matrices.
 
 Villacampa-Calvo and Hernández-Lobato (2017), sections 2.1 and 2.2, with the unit noise of the multinomial probit. Class
 k has inducing values u^k ~ N(0, K_k) at its own inducing inputs. At an input x_i its projection is x_i^k = υᵀu^k,
@@ -10,9 +10,9 @@ Every factor is approximated by Gaussians exp(ν υᵀu − t (υᵀu)² / 2), o
 * "pairwise": φ_ik = Φ((f_i^y − f_i^k) / √2), k ≠ y, with the e's integrated out (6).
 * "quadrature": φ_i = p(y_i | f_i) as it is, with the e's integrated out (3).
 
-An update takes the factor's Gaussians out of q (division of natural parameters, M × M matrices), computes mean and
-variance of the projections under cavity times factor by quadrature, carries them over to u^k, which depends on the
-factor through its projection only, and divides by the cavity again. Damped, all factors at once.
+An update divides q by the Gaussians of a factor (subtraction of natural parameters, M × M matrices). Quadrature returns
+mean and variance of the projections under cavity times factor. The moments of u^k follow, since u^k depends on the
+factor only by its projection. Division by the cavity gives new Gaussians. All factors are updated at once, and damped.
 
 log Z_q = g(q) − g(prior) + Σ_factors [log Z + g(cavity) − g(q)], g the log normaliser of a Gaussian in its natural
 parameters, summed over classes (9).

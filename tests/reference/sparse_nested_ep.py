@@ -1,9 +1,9 @@
-"""Nested EP by way of inducing values, with one dense Gaussian of all variables and no shortcuts.
+"""Nested EP with inducing values, by one dense Gaussian of all variables.
 
 Function k has inducing values u^k ~ N(0, K_k), and at an input x_i the projection υᵀu^k, υ = K_k⁻¹ k_i. Its latent
 value is m_i^k plus the projection plus e, e ~ N(0, r), r = κ_i − k_iᵀυ (FITC), so that its utility has noise of
-variance s = 1 + r around the projection. The class y has the largest utility: with t_i ~ N(0, s_y) for the noise of the
-observed one, a point is ∏_{j≠y} Φ(g_j / √s_j), g_j = m^y − m^j + υ^yᵀu^y − υ^jᵀu^j + t_i.
+variance s = 1 + r around the projection. The class y has the largest utility: with t_i ~ N(0, s_y), the noise of class
+y, the factors of a point are ∏_{j≠y} Φ(g_j / √s_j), g_j = m^y − m^j + υ^yᵀu^y − υ^jᵀu^j + t_i.
 
 All u^k and t_i are one vector of cM + n numbers with a normal prior, each g_j a constant and a linear function of it,
 and its factor gets a scalar site exp(βg − αg²/2). EP on these: cavities by removal of one site's natural parameters

@@ -1,7 +1,7 @@
 """Variational Bayes for the multinomial probit by dense algebra, as the fixed point of the paper's iteration.
 
 Source: Girolami and Rogers, "Variational Bayesian multinomial probit regression with Gaussian process priors", Neural
-Computation 18 (2006). Equation numbers refer to it. Prior means, which the paper does not have, are subtracted
+Computation 18 (2006). Equation numbers refer to it. Prior means, which are zero in the paper, are subtracted
 throughout. The expectations over u are Gauss-Legendre sums about the mode of the integrand.
 """
 

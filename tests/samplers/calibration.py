@@ -129,11 +129,11 @@ class Chain:
     Parameters
     ----------
     make : callable
-        Makes the step, or several, within the model's context.
+        Function that returns one or more steps within the context of the model.
     seed : int
     likelihood : str
     model : pm.Model, optional
-        That of the likelihood if not given.
+        The default is the model of the likelihood.
     tune : int
     """
 

@@ -1,4 +1,4 @@
-"""Newton's method for cavity means that correspond to latent values, started from other latent values."""
+"""Newton's method for the cavity means that belong to given latent values, started at other latent values."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ N = 24
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("log_width", [-6.0, 0.0, 10.0])
 def test_cavity_means_from_another_start_match_latent_values(kind, log_width):
-    """Small steps use a Taylor series of h. Large steps cross from one tail to the other."""
+    """Small steps use a Taylor series of the log averages h. Large steps go from one tail to the other."""
     rng = np.random.default_rng(1)
     width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)
     problem = Problem(DensePrior(np.eye(N)[None], np.zeros((1, N))), np.zeros((1, N)), rng.integers(0, 2, N))

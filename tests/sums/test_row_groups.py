@@ -148,9 +148,9 @@ def noise_at_each_point():
 
 
 def equal_in_the_column_of_the_covariance():
-    """The covariance depends on the first column.
+    """Rows that are equal in the column of the covariance.
 
-    The mean depends on the second column, which differs within groups.
+    The mean depends on the other column, which differs within groups.
     """
     x = np.column_stack([TWO, np.arange(N)])
     mean = pm.gp.mean.Linear(np.array([0.0, 1.0]))

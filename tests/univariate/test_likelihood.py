@@ -374,7 +374,7 @@ def test_fits_of_a_sum_predict_and_are_saved():
 def test_derivatives_of_truncated_densities_are_finite(lower, upper):
     """PyMC's graph depends on whether a bound is a constant.
 
-    The derivative with respect to an infinite bound needs it.
+    With an infinite bound, derivatives are finite only if the bound is a constant of the graph.
     """
     y, f = np.array([0.1, 0.2, 0.3, 0.4]), np.array([-8.0, 0.3, -0.2, 7.0])
     with pm.Model() as model:
