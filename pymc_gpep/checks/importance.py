@@ -44,7 +44,7 @@ class BlockCheck(NamedTuple):
 
 
 def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck:
-    """Weight draws of a fit by blocks.
+    """Weight draws of a fit by the block of each point.
 
     Parameters
     ----------

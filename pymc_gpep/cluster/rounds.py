@@ -233,7 +233,7 @@ class WorkerPart:
 
 _TOGETHER = 8  # Number of sums that are added in one task.
 _PATIENCE = 1.0  # Seconds between checks that workers still exist.
-_TRIES = 20  # Largest number of attempts of work during which parts are lost.
+_TRIES = 20  # Largest number of attempts of a computation if workers with their parts are lost.
 
 
 class LostPartsError(RuntimeError):
@@ -256,7 +256,7 @@ class Rounds:
 
     def __init__(self, client: "Client", recipes: Sequence[PartRecipe]) -> None:
         self._client = client
-        # Each part gets a copy, since a compiled graph writes results into its storage.
+        # Each part gets a copy of its recipe, since compiled graphs in the recipe write results into their storage.
         self._recipes = [cloudpickle.dumps(recipe) for recipe in recipes]
         self._parts: dict[int, Future[Any]] = {}
         self._homes = [""] * len(recipes)
@@ -280,7 +280,7 @@ class Rounds:
         homes = self._client.who_has(found)
         for part in parts:
             if self._parts[part].status == "error":
-                self._parts[part].result()  # This raises the exception of the part.
+                self._parts[part].result()  # The call raises the exception with which the part failed.
             self._homes[part] = next(iter(homes.get(self._parts[part].key, ())), "")
 
     def _workers(self) -> set[str]:

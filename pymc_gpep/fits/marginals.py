@@ -546,7 +546,7 @@ def quantiles_of(values: Array, weights: Array, p: float) -> Array:
 
 
 def of_priors(hyper: HyperPosterior, sizes: Mapping[str, int]) -> dict[int, Array]:
-    """Return quantiles (s, k) of effects whose priors are not normal, by their places among all entries.
+    """Return quantiles (s, k) of effects whose priors are not normal, by position among all entries of `sizes`.
 
     Parameters
     ----------
@@ -574,7 +574,7 @@ class _Alone(NamedTuple):
 
     name: str
     rows: NDArray[np.intp]
-    """Rows of the prior factors of all n entries, (n,)."""
+    """Row of the prior factor of each of the effect's n entries, (n,)."""
     places: NDArray[np.intp]
     """Positions of entries that keep their prior, (k,)."""
     cross: Array

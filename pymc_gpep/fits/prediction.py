@@ -167,7 +167,7 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
         spread = np.sqrt(np.maximum(square - centre**2, 0.0))
     usable = np.isfinite(centre) & (centre > first.least)
     centre = np.where(usable, centre, 1.0)
-    # Spread of rows whose standard deviation is lost by rounding of the squared centre.
+    # Spread in place of a standard deviation that is lost by rounding in `square - centre**2`.
     lost = np.where(usable & (centre != 0.0), 1e-8 * np.abs(centre), 1.0)
     spread = np.where(usable & np.isfinite(spread) & (spread > 0.0), spread, lost)
 

@@ -106,7 +106,7 @@ class ModelRows:
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
-        """Return derivatives in hyperparameters, given derivatives in covariances (q, d, d) and means (c, d)."""
+        """Return derivatives of a value in hyperparameters from those in covariances (q, d, d) and means (c, d)."""
         every = np.arange(len(rows))
         apart = covariance.copy()
         apart[:, every, every] = 0.0

@@ -70,7 +70,7 @@ class SeparateSitePosterior(SitePosterior):
         self._inverses, self._p = np.empty((c, n, n)), np.empty((n, n))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`. Locations are shifted first."""
+        """See `ImpliedPosterior`. First π δ is added to the site locations ν, with the common shift δ."""
         prior_mean, pi, nu, mean = self._problem.mean, self.precision, self.location, self.mean
         c = len(mean)
         pi[:], nu[:] = sites[0, :, :c].T, sites[1, :, :c].T
@@ -101,7 +101,7 @@ class SeparateSitePosterior(SitePosterior):
         return all(ok for ok, _ in each), sum(log_det for _, log_det in each)
 
     def _weigh(self) -> None:
-        """Compute the weights b from the sites."""
+        """Compute the weights b of the posterior mean m + K b from the sites."""
         given = self._inverses, self.precision, self.location, self._problem.mean, self.weights
         for own in zip(*given, strict=True):
             function_weights(*own)
@@ -178,7 +178,7 @@ class IEP(AcceleratedEP):
         return 2 * n_points * (2 * n_functions - 1)
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
+        """Return the coupled Gaussian whose covariance is the derivative of the posterior means in a force on f."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -205,7 +205,7 @@ class QIEP(AcceleratedEP):
         return independent_ep(problem, start, history, update=update, **options)
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
+        """Return the coupled Gaussian whose covariance is the derivative of the posterior means in a force on f."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -228,7 +228,7 @@ class QIEPSoftmax(QIEP):
     whole_factors: ClassVar[str] = "for a softmax"
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
+        """Return the coupled Gaussian whose covariance is the derivative of the posterior means in a force on f."""
         return projected_response(solution)
 
 
@@ -319,7 +319,7 @@ class NoisyQIEP(NoisyNestedEP):
         return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled posterior that responds to a force like the means of the tilted distributions."""
+        """Return the coupled Gaussian whose covariance is the derivative of the posterior means in a force on f."""
         y, (c, n) = solution.labels, solution.mean.shape
         mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
         d, size = c - 1, packed_size(c)

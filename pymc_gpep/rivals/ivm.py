@@ -97,7 +97,7 @@ def iterate_separately(
     likelihood : Likelihood
         Likelihood of these rows.
     there : array (c, n) of bool
-        Mask of sites that exist.
+        Whether each function has a site at each row.
 
     Returns
     -------

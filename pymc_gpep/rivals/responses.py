@@ -19,7 +19,7 @@ from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, Differen
 from pymc_gpep.likelihoods.softmax import class_nodes
 
 _NODES = 2000  # Number of quadrature nodes of a point.
-_NOTHING = 1e-14  # Precision of a negligible site, times the mean variance of the latent values.
+_NOTHING = 1e-14  # Product of the precision of a negligible site and the mean variance of the latent values.
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 

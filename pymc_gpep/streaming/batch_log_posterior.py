@@ -325,7 +325,7 @@ class BatchLogPosterior(BlockLogPosterior):
 
     @property
     def has_evidence(self) -> bool:
-        """Whether the sites are sites of EP for the exact likelihood."""
+        """Whether the log evidence is defined: the sites are sites of EP for the exact likelihood."""
         return self.of_ep and self.rule.expresses.exact
 
     def held(self, best: Evaluation) -> LogPosterior:

@@ -147,16 +147,16 @@ class StepBatch(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """Moments of the variables x that sites act on, (B, d) each."""
+    """Moments (B, d) of the variables x of sites. A latent value is a prior mean + x + a residual independent of x."""
 
     mean: Array
     """Mean of x."""
     variance: Array
     """Variance of x."""
     prior_mean: Array
-    """Prior mean of the latent value without x."""
+    """Prior mean of the latent value."""
     rest: Array
-    """Residual variance of the latent value without x."""
+    """Variance of the residual."""
 
 
 class Effect(NamedTuple):
@@ -249,7 +249,7 @@ class AveragesMemory(Memory):
 
     @abstractmethod
     def constant(self, q: StepPosterior, counts: Array) -> np.float64:
-        """Return the objective's terms that do not belong to points, from the Gaussian of the batch."""
+        """Return the part of the objective that is not a sum over points, from the Gaussian q of the batch."""
 
     def take(self, remembered: Remembered, batch: StepBatch, beta: float) -> Effect:
         features, arrays = batch.features, batch.arrays

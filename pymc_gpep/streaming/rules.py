@@ -74,7 +74,7 @@ class _OfTwoClasses(Rule):
     response: ClassVar[type[NormalResponse | LogisticResponse]]
     """Response p(y | f)."""
     made: ClassVar[Callable[[], PointKernel]]
-    """Function that returns the loop."""
+    """Function that returns the compiled loop of the functional over points."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:

@@ -31,13 +31,13 @@ _log = logging.getLogger("pymc")  # Logger of PyMC, which shows the choices of `
 AUTO = "auto"
 """Name of the method in `pm.fit` for an automatic choice."""
 
-_DENSE = 1e10  # Work c n³ of a fit that takes about a minute.
+_DENSE = 1e10  # Largest work c n³ of a fit with matrices of all rows. Such a fit takes about a minute.
 _QUADRATURES = 20_000  # Largest number of rows with several linear predictors for EP. With more, EP takes minutes.
 _SPARE = 1.5  # Assumed ratio of the largest memory of a search to its minimum.
-_INDUCING = 100
-_COMMON = 200  # Number of inducing inputs of a model with one function, whose sites need no joint quadrature.
-_SWEPT = 2e8  # Work c n M² of a search that takes about a minute.
-_BATCH = 200
+_INDUCING = 100  # Number M of inducing inputs if the user sets none.
+_COMMON = 200  # The same number for models that `SparseEP` does not fit, and other methods with inducing inputs fit.
+_SWEPT = 2e8  # Largest work c n M² of a fit by sweeps over all rows. Such a fit takes about a minute.
+_BATCH = 200  # Number of rows in a batch if the user sets none.
 _PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # Passes over the rows; smallest and largest number of steps.
 _GIGABYTE = 1e9
 

@@ -366,7 +366,7 @@ def test_figure_5_has_a_row_for_each_data_set() -> None:
     assert FIGURE_5.tables({}) == {}
 
 
-def test_errors_of_figure_4_are_averages_at_iterations() -> None:
+def test_table_of_figure_4_shows_averages_over_folds_at_some_iterations() -> None:
     scores = np.arange(39.0).reshape(13, 3)
     found = {f"vi, M 4, fold {k}": {"scores": scores + k, "points": np.array(30)} for k in range(2)}
     (row,) = figure4.EXPERIMENT.tables(found)["errors"].rows

@@ -108,7 +108,7 @@ def entries(roots):
     return Entries(np.tile(np.arange(roots.shape[1]), (len(roots), 1)), roots, roots.shape[1])
 
 
-def test_standard_normal_of_a_single_level_is_assigned_to_the_level():
+def test_standard_normal_that_affects_one_level_belongs_to_the_level():
     roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
     found = owners_of("g", np.ones(3), entries(roots))
     assert found.tolist() == [-1, 0, 1, 1, 2]

@@ -95,7 +95,7 @@ CASES = {
 
 
 def scale(initial):
-    """A positive hyperparameter."""
+    """Add a positive hyperparameter `scale` with an initial value to the model."""
     return pm.HalfNormal("scale", 2.0, initval=initial)
 
 

@@ -146,7 +146,7 @@ def test_single_column_may_be_a_vector():
 
 
 @pytest.mark.variation
-def test_intermediate_arrays_have_one_axis_over_the_data():
+def test_intermediate_arrays_have_at_most_one_axis_over_the_data():
     n = 200_000  # a full matrix would take 320 GB
     inputs = np.random.default_rng(0).normal(size=(n, 2))
     covariance = 2.0 * cov.Matern52(2, ls=1.0) + cov.WhiteNoise(0.1) + cov.Constant(1.0) * cov.Linear(2, c=0.0)

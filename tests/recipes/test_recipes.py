@@ -313,9 +313,9 @@ def is_affine(node):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_recipe_is_affine_in_its_normals(name):
-    """Without its parents, which are means and scales, the graph has no random variable.
+    """The graph from normals z, means and scales has no random variable, and is affine in z and means jointly.
 
-    Scales do not depend on means.
+    In each product at most one factor depends on z or on means.
     """
     variable, model, _ = built(name)
     found = recipe(variable, model)

@@ -74,9 +74,9 @@ class Link(ABC):
         return float(log_z), float(mode + shift), float(second / zeroth - shift**2)
 
     def average_log(self, y: float, mean: float, variance: float) -> tuple[float, float, float]:
-        """E log sig(y f) over N(f | mean, variance), and its derivatives with respect to both (appendix A.2.1).
+        """E log sig(y f) over N(f | mean, variance), its derivatives in the mean and in the variance (appendix A.2.1).
 
-        By the heat equation the derivatives are the averages of the first derivative and of half the second derivative.
+        By the heat equation these are averages of the first derivative of log sig(y f) in f and of half the second.
         """
         if variance == 0.0:
             first, second, _ = self.derivatives(np.float64(y * mean))

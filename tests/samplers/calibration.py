@@ -98,7 +98,7 @@ def roots(eta: Array, ls: Array) -> Array:
 
 
 def quantities(state: State, labels: Labels, likelihood: Likelihood) -> Array:
-    """Compared quantities (s, number of `QUANTITIES`). The last two depend on all latent values."""
+    """Return values of `QUANTITIES`, (s, number of quantities). The last two depend on all latent values."""
     white = np.linalg.solve(roots(state.eta, state.ls), state.f.swapaxes(1, 2))
     return np.column_stack(
         [

@@ -54,7 +54,7 @@ from pymc_gpep.solvers.site_ep import site_of
 
 _MOST = 81  # Largest number of nodes of a product rule.
 _FINEST, _COARSEST = 20, 3  # Largest and smallest number of nodes in each dimension.
-_SPHERE = 64  # Number of nodes on a sphere, if a product rule would have too many.
+_SPHERE = 64  # Number of nodes on a sphere, which replace a product rule with more than `_MOST` nodes.
 _SEED = 20_040_661  # Fixed seed of the rotations of nodes on a sphere.
 _ROUNDING = 1e-13  # Relative rounding error of a singular covariance.
 
@@ -65,9 +65,9 @@ class RowAverages(NamedTuple):
     value: float
     """Sum of E log p(y_i | f_i)."""
     slope: Array
-    """Derivatives in the means, (c, B)."""
+    """Derivatives of the sum in the means, (c, B)."""
     curvature: Array
-    """Derivatives in the covariances, symmetric, (B, c, c)."""
+    """Derivatives of the sum in the covariances, symmetric, (B, c, c)."""
 
 
 def has_averages(likelihood: Likelihood) -> bool:
@@ -612,7 +612,7 @@ class Projection(_CoupledSites):
     method = "qep"
 
     def fits(self, likelihood: Likelihood) -> bool:
-        """Return whether the likelihood has such a projection."""
+        """Return whether the likelihood offers the computations of the projection."""
         return likelihood.offers(CoupledQuadrature) and likelihood.offers(SiteInformation)
 
     def match(self, seen: SeenRows) -> Matched:
