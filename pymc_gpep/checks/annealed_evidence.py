@@ -68,7 +68,7 @@ def prior_base(prior: Prior) -> Base:
 def posterior_base(posterior: Posterior, prior: Sampled | None = None) -> Base:
     """Return an approximate posterior as base, also from an approximation that did not converge.
 
-    Sites are scaled to be 1 at the mean. Without this scale, large terms would cancel.
+    Sites are divided by their values at the mean. Otherwise log sites and log normaliser would be large and cancel.
 
     Parameters
     ----------

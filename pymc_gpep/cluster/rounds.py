@@ -323,7 +323,7 @@ class Rounds:
         return len(self._parts)
 
     def _sum(self, parts: Sequence[int], task: Task) -> Sums:
-        # The message is the result of a task, not of `scatter`, so that dask can compute it again if it is lost.
+        # The message is the result of a dask task. If it is lost, dask computes it again, unlike data of `scatter`.
         message = self._client.submit(_carried, cloudpickle.dumps(task), pure=False)
         found = [
             self._client.submit(_done, self._parts[part], message, workers=[self._homes[part]], pure=False)

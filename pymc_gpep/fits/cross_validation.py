@@ -312,7 +312,7 @@ def _leaves_open(classifier: GPClassifier, functions: Any, chosen: Groups) -> ND
     for g, rows in enumerate(chosen.rows):
         others = np.delete(np.arange(len(of)), rows)
         own = columns[:, of[others]], functions.labels[others], functions.likelihood.at(others)
-        # First remove all rows that share latent values with the group. Then add the rows outside the group.
+        # All rows that share latent values with the group are removed first. Rows outside the group then return.
         first = np.delete(columns, of[rows], axis=1).reshape(-1, columns.shape[2])
         try:
             check_columns(*own, classifier.prior.recipes)

@@ -129,7 +129,7 @@ def _existing(found: xr.Dataset, moments: Mapping[str, NDArray[np.int64]]) -> xr
     """Replace means and standard deviations that do not exist by NaN."""
     for name, count in moments.items():
         own = found[name]
-        # The mean needs one moment, the standard deviation two.
+        # A mean exists if one moment is finite, a standard deviation if two moments are finite.
         lowest = np.array([1, 2]).reshape(-1, *[1] * (own.ndim - 1))
         found[name] = own.where(count.reshape(own.shape[1:]) >= lowest)
     return found

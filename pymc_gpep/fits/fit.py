@@ -64,17 +64,17 @@ class GPGroup(Group):
 
     @property
     def mean(self) -> pt.TensorVariable:
-        """Mean, (d,)."""
+        """Posterior means of the free variables, (d,)."""
         return self._settled["gp_mean"]
 
     @property
     def std(self) -> pt.TensorVariable:
-        """Standard deviation, (d,); 0 for hyperparameters at their maximum."""
+        """Posterior standard deviations of the free variables, (d,); 0 for hyperparameters at their maximum."""
         return self._settled["gp_std"]
 
     @property
     def cov(self) -> pt.TensorVariable:
-        """Covariance, (d, d), dense."""
+        """Posterior covariance of the free variables as a dense matrix, (d, d)."""
         return pt.as_tensor_variable(self._covariance())
 
     @one_blas_thread()

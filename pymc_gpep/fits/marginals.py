@@ -275,9 +275,9 @@ class AffineEntries(NamedTuple):
 
     joint: Joint
     mean: Array
-    """Means, (m,)."""
+    """Means of the entries, (m,)."""
     variance: Array
-    """Variances, (m,)."""
+    """Variances of the entries, (m,)."""
     slopes: Sequence[Callable[[], Array]]
     """Functions that return the slopes (q, s) of a block of s entries in the q integrated variables."""
 
@@ -578,7 +578,7 @@ class _Alone(NamedTuple):
     places: NDArray[np.intp]
     """Positions of entries that keep their prior, (k,)."""
     cross: Array
-    """Prior covariances with new rows, (k, m)."""
+    """Prior covariances of these k entries with m new rows, (k, m)."""
     mean: Array
     """Means of the entries that a Gaussian prediction of new rows uses, (n,), and their variances, `variance`."""
     variance: Array

@@ -107,7 +107,7 @@ class SeparateSitePosterior(SitePosterior):
             function_weights(*own)
 
     def _shift(self, pull: Array) -> Array:
-        """Return δ (n,), from Σ_k b_k (n,)."""
+        """Return the common shift δ (n,) from Σ_k b_k (n,)."""
         return matrix_shift(self._p, pull, factored=True)
 
     def _spread(self) -> None:

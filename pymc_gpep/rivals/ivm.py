@@ -356,7 +356,7 @@ class IVM(FurtherMethod):
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
         liquid, weights = min(self.liquid, active), self._reweighting
-        if self.criterion == RANDOM or active == n:  # no choice to make
+        if self.criterion == RANDOM or active == n:  # This choice needs no scores.
             rows = rng.permutation(n)[:active]
             candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, self.passes, weights)
             return candidates.include_first(active).finish().selection

@@ -140,13 +140,13 @@ def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> T
     k, residual = _by_covariance(k, x - mean)
     root = cholesky(k)
     white = solve_triangular(root, residual, lower=True, b_ndim=2)
-    times = residual.shape[-1]  # Number of classes for each matrix.
+    times = residual.shape[-1]  # Number of classes with the same K.
     value = -0.5 * (white**2).sum() - times * pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum()
     value -= 0.5 * np.log(2.0 * np.pi) * x.size
     a = cho_solve((root, True), residual, b_ndim=2)
     inverse = cho_solve((root, True), pt.broadcast_to(pt.eye(k.shape[-1]), k.shape), b_ndim=2)
     slope = 0.5 * (a @ a.swapaxes(-2, -1) - times * inverse)
-    # `linear` has the explicit derivatives, and cancels in the value.
+    # `linear` contributes the explicit derivatives. Its value is subtracted.
     linear = (disconnected_grad(slope) * k).sum() - (disconnected_grad(a) * residual).sum()
     return disconnected_grad(value - linear) + linear
 

@@ -239,7 +239,7 @@ class StepTrace:
     def loss(self) -> float:
         """Average loss of the last complete epoch, or of all steps before its end; NaN without successful steps."""
         steps = len(self.losses)
-        end = steps - steps % self.per_epoch or steps  # An incomplete epoch would count rows twice.
+        end = steps - steps % self.per_epoch or steps  # Losses from two epochs would count some rows twice.
         return average_loss(self.losses[max(end - self.per_epoch, 0) : end])
 
     @cached_property

@@ -170,7 +170,7 @@ class _GraphMoments:
     def rows(self, x: Array) -> list[RowMoments]:
         self._x = x
         found = self._blocks.block(self._point, self._z, x)
-        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.effect_rows else None  # One group.
+        effects = np.ascontiguousarray(found.effects[0].T) if self._blocks.effect_rows else None
         means = [found.mean[each.taken].T for each in self._groups]
         return [
             RowMoments(np.ascontiguousarray(cross.T), variance, mean if mean.any() else None, effects)
@@ -192,7 +192,7 @@ class _GraphMoments:
 
 _PAIRS = 1000  # Number of pairs of rows from which the median distance is computed.
 _SQUARE = 4.0  # Median squared distance of two rows, in units of the initial length scales.
-_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Number of Newton steps, step that counts as converged, longest step.
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Largest number of Newton steps; length of the last step; longest step.
 _PARTS = 1.0, 0.5, 0.25  # Shares of the move to the initial length scales that are tried, in order.
 _UNLIKELY = 10.0  # Largest decrease of the log prior by the move.
 

@@ -169,7 +169,7 @@ class Effect(NamedTuple):
     sums: Array
     """Σ t and Σ ν of the sites on each function, (2, B, c); not finite if S or h would not be finite."""
     slopes: Callable[[], list[StepSlopes]]
-    """Derivatives in the features of each group."""
+    """Function that returns derivatives of the objective in the features of each group."""
     remembered: Callable[[], Remembered]
     """Function that returns averages or sums after the batch. It overwrites S."""
     stored: RowSites | None = None
@@ -213,9 +213,9 @@ class BatchSites(NamedTuple):
     """New sites of a batch, and their terms of the objective."""
 
     precision: Array
-    """t, (B, d)."""
+    """New site precisions t, (B, d)."""
     location: Array
-    """ν, (B, d)."""
+    """New site locations ν, (B, d)."""
     value: Array
     """Term of each point in the objective, (B,)."""
     in_mean: Array

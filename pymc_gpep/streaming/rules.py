@@ -44,7 +44,7 @@ class Rule(ABC):
     """Factors of the likelihood of a point. Each factor has a scalar site on every function that it depends on."""
 
     expresses: ClassVar[type[ScalarSites]]
-    """Kind of the factors."""
+    """Kind of the factors in which the rule expresses a likelihood."""
     functional: ClassVar[str]
     """Name of the functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
 

@@ -173,7 +173,7 @@ class Run:
                     taken = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
                 if went_well := taken.went_well:
                     break
-        finally:  # Also after an interrupt.
+        finally:  # This also runs after an interrupt.
             if not went_well:
                 self._state.jitter.set_value(jitter)
         self._failures = 0 if went_well else self._failures + 1

@@ -116,7 +116,7 @@ class BatchProblem(NamedTuple):
     rows: int
     """Number of rows in total."""
     prior: StepBlocks
-    """Prior moments."""
+    """Prior moments of the inducing values and of the rows of a batch."""
     effect_rows: EffectRows | None = None
     """Effects that are added to the process. If set, rows are rows of a table."""
     held: Array | None = None

@@ -71,7 +71,7 @@ def product_moments(mu, factor, rule, mean, cov):
             mean[j] += weight * t[j]
             for i in range(j + 1):
                 cov[j, i] += weight * t[j] * t[i]
-        # Advance the digits, the last digit fastest.
+        # Proceed to the next node: count up its digits, the last digit fastest.
         changed = d - 1
         while changed >= 0 and digit[changed] == nodes.shape[0] - 1:
             digit[changed] = 0

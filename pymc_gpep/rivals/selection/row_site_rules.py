@@ -156,11 +156,11 @@ class _Rows(NamedTuple):
     """Moments of B rows under the posterior."""
 
     cross: list[Array]
-    """Prior covariances C_k, (d, B)."""
+    """Prior covariances C_kᵀ, (d, B)."""
     smoothed: list[Array]
-    """Products B_k C_k."""
+    """Products B_k C_kᵀ, (d, B)."""
     shared: Array | None
-    """Products T_k C_k (c, d, B), for coupled sites."""
+    """Products T_kᵀ C_kᵀ (c, d, B), for coupled sites."""
     moments: tuple[Array, Array]
     """Means (c, B) and covariances (B, c, c) of the rows' latent values."""
 
@@ -179,8 +179,8 @@ class ActiveBound:
         self._b, self._t = posterior.algebra.smoothing()
         self.value: float = -posterior.divergence
         c, d = posterior.weights.shape
-        self._pull = np.zeros((c, d))  # Sum Σ C_kᵀ slope_k.
-        self._inner = np.zeros((c, d, d))  # Part of M from the covariances of rows.
+        self._pull = np.zeros((c, d))  # Sum Σ C_kᵀ (derivatives in the means h_k) over rows.
+        self._inner = np.zeros((c, d, d))  # Derivatives in K through the covariances A of rows.
         self._common = np.zeros((d, d))
 
     def value_of(self, block: Block, labels: NDArray[np.int64], likelihood: Likelihood, weight: float) -> None:
@@ -333,9 +333,9 @@ class SeenRows(NamedTuple):
     labels: NDArray[np.int64]
     """Labels, (p,)."""
     mean: Array
-    """Means, (c, p)."""
+    """Means of the latent values, (c, p)."""
     cov: Array
-    """Covariances, (p, c, c)."""
+    """Covariances of the latent values of each row, (p, c, c)."""
 
     @property
     def by_row(self) -> tuple[Array, Array]:
