@@ -248,7 +248,7 @@ def test_imports_between_modules_have_no_cycle():
     assert sorted(needs) == []
 
 
-def test_rooms_stand_on_at_most_seventeen_floors():
+def test_longest_chain_of_imports_has_at_most_seventeen_rooms():
     """Each room stands one floor above the highest room that it imports from."""
     below = {name: set() for name in ROOMS}
     for path in MODULES:

@@ -262,7 +262,7 @@ def test_class_that_is_defined_again_replaces_the_first():
         ("approximation", "CautiousEP", ValueError, "'CautiousEP' is not a path"),
     ],
 )
-def test_wrong_entries_are_refused(table, entry, error, message):
+def test_registration_of_wrong_entries_is_refused(table, entry, error, message):
     with pytest.raises(error, match=message):
         gpep.register(table, entry)
 
@@ -447,7 +447,7 @@ def complete(kind):
     return type(kind.__name__, (kind,), {"link": LogLog.link})
 
 
-def test_own_entries_are_complete():
+def test_entries_of_the_package_pass_the_checks_of_registration():
     for table in TABLES:
         for entry in table_of(table):
             table_of(table)._check(entry)

@@ -39,7 +39,7 @@ def add(site, text):
     page.write_text(page.read_text() + text)
 
 
-def test_site_without_faults_passes(site):
+def test_website_without_faults_passes(site):
     assert check_site.broken_links(site) == []
     assert check_site.missing_pictures(site) == []
     assert check_site.wide_parts(site) == []

@@ -68,7 +68,7 @@ def test_evidence_on_real_data_equals_stored_values(data, log_variance, log_leng
 
 
 @pytest.mark.slow
-def test_wine_agrees_with_gibbs():
+def test_nested_ep_of_wine_agrees_with_gibbs_sampling():
     k, mean, y = standardised(wine, 1, 1)
     k, mean, y = k[::2, ::2], mean[:, ::2], y[::2]
     solution = NestedEP().solve(k, mean, y)

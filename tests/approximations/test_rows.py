@@ -108,7 +108,7 @@ def test_posterior_by_rows_equals_posterior_by_covariance(q, rank):
     assert_allclose(z.mean(axis=0), prior.whitened_slope(dense.weights), atol=0.04)
 
 
-def test_digits_are_kept_under_a_wide_prior():
+def test_predictive_variance_under_a_wide_prior_keeps_digits():
     j = np.column_stack([np.full(N, 1e5), np.linspace(-1.0, 1.0, N)])[None]
     sites = IndependentSites(np.ones((1, N)), np.zeros((1, N)))
     found = posterior_of(RowPrior(j, np.zeros((1, N))), sites)

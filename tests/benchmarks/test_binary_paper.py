@@ -197,7 +197,7 @@ def test_parts_of_a_grid_are_joined():
             assert float(whole["evidence"].sel(at)) == value
 
 
-def test_trials_below_mean_or_median_are_counted():
+def test_trials_with_scores_below_mean_or_median_are_counted():
     names = ("LA", "EP", "KL", "VB", "FV", "LR", "TAPnaive")
     best = [dict(zip(SWEPT, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9, 0.8, 0.2, 0.1, 0.65), strict=True))]
     assert dict(zip(names, below(best, "mean", "text").values(), strict=True))["LA"] == (1, 1)

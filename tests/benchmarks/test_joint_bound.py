@@ -29,7 +29,7 @@ def test_derivatives_match_differences_of_the_bound(bound: JointBound) -> None:
     assert off < 1e-4 * abs(bound(at)[1] @ along)
 
 
-def test_steps_start_at_the_prior(bound: JointBound) -> None:
+def test_bound_at_the_first_point_is_the_bound_at_the_prior(bound: JointBound) -> None:
     """At the prior the class probabilities are equal, and the divergence is zero."""
     right = 1.0 / 3.0
     expected = right * np.log(1.0 - EPSILON + EPSILON / 3) + (1.0 - right) * np.log(EPSILON / 3)

@@ -113,7 +113,7 @@ def test_signed_steps_match_inner_updates():
         np.testing.assert_allclose(place.get_value(), at, atol=1e-12)
 
 
-def test_printed_numbers_match_their_places_in_the_paper():
+def test_transcribed_numbers_equal_numbers_in_table_2_of_the_paper():
     assert len(TABLE2) == 8 * 3 * 4
     assert TABLE2["glass", 5, "gfitc"] == (0.61, 0.05)
     assert TABLE2["vowel", 20, "vi"] == (0.15, 0.03)

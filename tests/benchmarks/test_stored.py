@@ -107,7 +107,7 @@ def test_tables_are_stored_and_read_without_changes(tmp_path):
     assert shown[-1] == "origin"
 
 
-def test_other_tables_of_a_file_are_kept(tmp_path):
+def test_earlier_tables_in_a_file_are_kept(tmp_path):
     others = {"command": "before", "machine": None, "seconds": None, "tables": {"older": {"printed": ["1" * 12]}}}
     file = tmp_path / "binary_paper.tap_equations.json"
     file.write_text(json.dumps(others))

@@ -46,7 +46,7 @@ def test_picture_names_the_fixed_size():
     assert [ax.get_title() for ax in figure.axes] == ["c = 3", "n = 800"]
 
 
-def test_growth_with_classes_is_the_exponent_for_many_classes():
+def test_exponent_of_classes_in_table_2_is_fitted_to_many_classes():
     classes = np.array([2, 6, 10, 20])
     cell = {"classes": classes, "points": np.array(100), "likelihood": 1e-7 * np.where(classes < 6, 50.0, classes**3)}
     rows = Table2().tables({"likelihood, EP": cell})["likelihood"].cells

@@ -65,7 +65,7 @@ def test_standard_errors_match_the_spread_of_repeated_estimates():
         assert 0.65 < spread / claimed < 1.4  # 4 standard errors of the standard deviation of 60 numbers
 
 
-def test_transitions_follow_the_temperature():
+def test_expected_log_likelihood_along_the_path_matches_closed_form():
     u = run(3, 1500, sweeps=4)
     precision = np.linalg.inv(K)
     for temperature, column in zip(PATH, u, strict=True):

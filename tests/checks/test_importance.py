@@ -146,7 +146,7 @@ def test_evidence_matches_another_sampler():
     assert check.fitted_log_evidence == fit.log_evidence
 
 
-def test_verdicts_differ_for_an_easy_and_a_hard_posterior():
+def test_verdict_on_draws_is_good_only_for_an_easy_posterior():
     easy = fitted(classifier(0.5)[0], "nested_ep").importance(random_seed=7)
     assert easy.usable
     assert easy.draws_verdict == "good"

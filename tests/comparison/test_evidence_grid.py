@@ -80,7 +80,7 @@ def test_options_are_passed_to_the_approximation(shared):
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 3, 4), (1, 1)])
-def test_serpentine_visits_all_cells_in_single_steps(shape):
+def test_serpentine_path_visits_each_grid_cell_once_by_neighbours(shape):
     path = np.array(list(serpentine(shape)))
     assert len({tuple(index) for index in path}) == len(path) == np.prod(shape)
     assert (np.abs(np.diff(path, axis=0)).sum(axis=1) == 1).all()

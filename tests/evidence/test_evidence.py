@@ -256,7 +256,7 @@ def test_second_derivative_is_refused():
 
 
 @pytest.mark.parametrize("output", [3, 4], ids=["sites", "status"])
-def test_other_outputs_have_no_derivative(output):
+def test_outputs_besides_the_evidence_have_no_derivative(output):
     k = pt.dtensor3("k")
     _, mean, labels, _ = dense_inputs()
     found = Evidence(TIGHT).make_node(k, mean, labels).outputs[output].sum().astype("float64")

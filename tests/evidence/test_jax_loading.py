@@ -40,16 +40,16 @@ def rewrite(output, mode):
 
 
 @pytest.mark.parametrize("make", OURS.values(), ids=OURS)
-def test_support_is_loaded_where_jax_compiles_operations_of_the_package(make, loaded):
+def test_jax_dispatch_is_loaded_where_jax_compiles_operations_of_the_package(make, loaded):
     rewrite(make(), "JAX")
     assert loaded == ["pymc_gpep.evidence.jax_dispatch"]
 
 
-def test_support_is_not_loaded_by_other_backends(loaded):
+def test_jax_dispatch_is_not_loaded_by_other_backends(loaded):
     rewrite(OURS["log probability"](), "NUMBA")
     assert loaded == []
 
 
-def test_support_is_not_loaded_for_other_graphs(loaded):
+def test_jax_dispatch_is_not_loaded_for_graphs_without_operations_of_the_package(loaded):
     rewrite(pt.exp(F).sum(), "JAX")
     assert loaded == []

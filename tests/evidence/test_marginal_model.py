@@ -144,7 +144,7 @@ def test_chosen_likelihood_of_two_is_marginalised():
     ],
     ids=["second likelihood", "potential"],
 )
-def test_other_terms_on_latent_values_are_refused(term):
+def test_models_with_a_second_term_of_latent_values_are_refused(term):
     model, _ = models.shared()
     with model:
         term(model["f"])

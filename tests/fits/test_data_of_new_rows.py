@@ -131,7 +131,7 @@ def test_exposure_determines_the_number_of_rows_for_a_single_input():
     assert_allclose(found["y_mean"][1], 3 * found["y_mean"][0], rtol=1e-8)
 
 
-def test_data_of_effects_and_of_noise_have_equal_checks():
+def test_data_of_effects_and_data_of_noise_are_checked_alike():
     with pm.Model():
         x, width = pm.Data("x", X), pm.Data("width", X)
         mean = x @ pm.Normal("slope", 0, 1, shape=2)

@@ -91,7 +91,7 @@ def test_slopes_equal_products_with_the_transposed_map(prior):
         np.testing.assert_allclose(whitening.slope(slope), expected, atol=1e-12)
 
 
-def test_z_given_f_reproduces_f(prior):
+def test_normals_drawn_given_latent_values_reproduce_the_latent_values(prior):
     rng = np.random.default_rng(2)
     for whitening in all_maps(prior):
         f = whitening.latent(rng.normal(size=whitening.shape))

@@ -146,7 +146,7 @@ def test_update_of_a_shared_variable_is_applied():
         assert [float(each) for each in function(2.0)] == [8.0, -2.0]
 
 
-def test_draws_are_refused_each_time():
+def test_graph_that_draws_is_refused_in_repeated_evaluations():
     for _ in range(2):
         with pytest.raises(StructureError, match="drawn anew"):
             evaluate([pm.Normal.dist() + 1])

@@ -126,7 +126,7 @@ def test_file_that_calls_other_code_is_not_run(folder, tmp_path):
     assert kept.exists()
 
 
-def test_functions_are_made_without_a_folder(tmp_path, new_process, monkeypatch):
+def test_functions_are_compiled_without_a_folder_for_graphs(tmp_path, new_process, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(graphs_on_disk, "_folder", lambda: tmp_path / "file" / "graphs")
     np.testing.assert_allclose(function()([0.0, 0.0, 0.0])[0], 3.0)

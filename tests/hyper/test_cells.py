@@ -160,7 +160,7 @@ def test_lost_mass_of_a_tail_is_near_its_integral():
     assert exact / 4.0 < cells.share_lost < 4.0 * exact
 
 
-def test_branch_that_a_surrogate_misses_is_reported():
+def test_mode_that_the_surrogate_density_misses_is_reported():
     """The first of four hyperparameters has a second hill, as high as the first and wider."""
 
     def hills(x):

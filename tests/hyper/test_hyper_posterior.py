@@ -234,7 +234,7 @@ def test_hessian_does_not_depend_on_the_units():
 
 @pytest.mark.parametrize("resolution", [4, 5])
 @pytest.mark.parametrize("d", range(1, 17, 2))
-def test_design_is_of_second_order(d, resolution):
+def test_sphere_design_integrates_polynomials_of_degree_three(d, resolution):
     """The nodes lie on a sphere, integrate polynomials of degree 3, and have corners of the given resolution."""
     points = sphere_design(d, resolution)
     assert_allclose((points**2).sum(axis=1), d)
@@ -546,7 +546,7 @@ def test_invalid_options_are_named(pair):
         pm.fit(method="nested_ep", hyper="mcmc", progressbar=False)
 
 
-def test_saddle_raises_value_error():
+def test_saddle_of_a_log_posterior_raises_value_error():
     class Saddle:
         joint = True
 

@@ -260,7 +260,7 @@ def test_search_without_given_curvatures_finds_units_by_its_steps(turn):
     np.testing.assert_allclose(turn @ (found.best.theta - at), 0.0, atol=1e-2)
 
 
-def test_slope_is_judged_in_standard_deviations():
+def test_slope_is_negligible_in_units_of_the_standard_deviation():
     """The slope 0.9 with standard deviation 0.01 is negligible. The slope 0.05 with standard deviation 50 is not."""
     assert is_close(0.5 * 0.9**2 * 0.01**2, 1)
     assert not is_close(0.5 * 0.05**2 * 50.0**2, 1)

@@ -66,7 +66,7 @@ def test_step_is_the_mixed_step_from_the_combination_of_least_residual(used):
     assert_allclose(step, mixing * f - gamma @ (dx[:used] + mixing * df[:used]), rtol=1e-9, atol=1e-9)
 
 
-def test_repeated_change_is_used_once():
+def test_repeated_change_of_sites_counts_once_in_acceleration():
     rng = np.random.default_rng(1)
     weight, f = np.ones(6), rng.standard_normal(6)
     dx, df = rng.standard_normal((2, 1, 6))

@@ -40,7 +40,7 @@ def test_diagonal_plus_common_factor_is_recovered():
         assert (centred(root @ root.T).diagonal() < 0.1 * diagonal).all()
 
 
-def test_diagonal_is_the_largest_possible():
+def test_diagonal_of_the_split_is_the_largest_possible():
     a = np.random.default_rng(1).standard_normal((6, 6))
     v = a @ a.T + 0.1 * np.eye(6)
     _, variance, _ = split(v)

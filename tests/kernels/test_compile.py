@@ -119,7 +119,7 @@ def test_change_of_a_kernel_recompiles_only_its_callers(package):
         "from .folder import NUMBER",
     ],
 )
-def test_key_follows_an_import_in_any_form(package, imported, monkeypatch):
+def test_source_key_changes_with_a_module_imported_in_any_form(package, imported, monkeypatch):
     monkeypatch.setattr(compile, "_PACKAGE", package.kernels.parent)
     package.write("folder.callee", "NUMBER = 2.0\n")
     (package.kernels / "folder" / "__init__.py").write_text("from pymc_gpep.kernels.folder.callee import NUMBER\n")

@@ -32,7 +32,7 @@ def direction(k, w, r, reduction, limit):
 
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_direction_equals_dense_algebra(seed, per_class):
+def test_newton_direction_equals_dense_algebra(seed, per_class):
     k, w, r, prior, sites = setting(seed, per_class)
     d, pull, left = direction(k, w, r, 1e-14, 200)
     assert_allclose(pull.ravel(), np.linalg.solve(sites @ prior + np.eye(C * N), r.ravel()), atol=1e-9)

@@ -80,5 +80,5 @@ def test_variances_lie_between_zero_and_one(z):
 
 @settings(deadline=None, derandomize=True)
 @given(st.floats(-37.0, 37.0))
-def test_tails_sum_to_one(z):
+def test_normal_tail_probabilities_sum_to_one(z):
     assert np.exp(log_ndtr(z)) + np.exp(log_ndtr(-z)) == pytest.approx(1.0, abs=1e-15)

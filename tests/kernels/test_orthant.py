@@ -164,7 +164,7 @@ def tilted_log_weight(z, mu, lower, bound):
 
 @pytest.mark.parametrize("d", [4, 9, 25])
 @pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
-def test_tilt_is_a_saddle_point(d, scale):
+def test_tilt_is_a_saddle_point_of_the_log_weight(d, scale):
     rng = np.random.default_rng(d)
     lower, bound, mu, z = tilted(random_covariance(rng, d, scale), scale * rng.standard_normal(d))
     assert mu[-1] == 0.0

@@ -76,7 +76,7 @@ def test_invalid_normal_density_returns_nan(link, mean, variance):
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_terms_are_continuous_where_rules_meet(link):
+def test_averages_are_continuous_where_the_quadrature_rule_changes(link):
     rng = np.random.default_rng(3)
     for sd in (math.sqrt(0.5), 2.0):
         for mean in rng.normal(size=8) * 5:

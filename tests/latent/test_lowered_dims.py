@@ -143,7 +143,7 @@ def test_results_of_a_model_with_dims_match_the_ordinary_model_and_have_its_dims
     assert gpep.samplers.lower_dims(plain) is plain
 
 
-def test_dims_only_features_are_refused_with_their_name():
+def test_unsupported_features_of_pymc_dims_are_refused_by_name():
     class Doubled(transforms.DimTransform):
         name = "doubled"
 

@@ -20,7 +20,7 @@ def censored():
         return pm.fit(method="ep", progressbar=False)
 
 
-def test_infinite_bound_at_a_new_point_does_not_censor(censored):
+def test_observation_with_an_infinite_bound_is_not_censored(censored):
     found = censored.predict(data=NEW, observed=[0.5, 0.7, 0.1])
     noisy = stats.norm(found["mean"].values.ravel(), np.sqrt(found["variance"].values.ravel() + SIGMA**2))
     expected = np.where([True, False, False], noisy.logsf(0.5), noisy.logpdf([0.5, 0.7, 0.1]))

@@ -142,7 +142,7 @@ def test_predictive_draws_work_in_numba():
 
 
 @pytest.mark.slow
-def test_nuts_of_pymc_samples_the_model():
+def test_nutpie_samples_a_multinomial_probit():
     """nutpie compiles the gradient of the log probability. Other tests use PyMC's sampler."""
     # The prior is wide and each point has one label: the latent value of the observed class has the largest mean.
     f_true = np.repeat(np.eye(C), 4, axis=0)

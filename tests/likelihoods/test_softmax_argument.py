@@ -15,7 +15,7 @@ def test_quotient_that_is_a_softmax_is_recognised():
     assert softmax_argument(transposed).owner.inputs[0] is x
 
 
-def test_other_quotients_are_not_recognised():
+def test_quotient_that_is_not_a_softmax_is_not_recognised():
     x, y = pt.matrices("xy")
     one, other = pm.math.exp(x), pm.math.exp(y)
     assert softmax_argument(one / one.sum(axis=0, keepdims=True)) is None

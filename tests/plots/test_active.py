@@ -28,7 +28,7 @@ def test_active_rows_are_marked_by_rings(fit, given):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1", "2", "active"]
 
 
-def test_rings_for_one_input_surround_the_drawn_data(fit, given):
+def test_rings_of_active_rows_surround_drawn_data_of_one_input(fit, given):
     ax = plot_active(fit, Xnew=input_grid(X, [0], points=9), ax=given(), legend=False)
     rings = np.asarray(ax.collections[-1].get_offsets())
     drawn = np.concatenate([np.asarray(each.get_offsets()) for each in ax.collections[:-1]])

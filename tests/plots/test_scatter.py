@@ -31,7 +31,7 @@ def test_scatter_shows_only_the_true_class():
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == list("abc")
 
 
-def test_diagonal_is_drawn():
+def test_diagonal_of_equal_probabilities_is_drawn():
     (ax,) = plot_probability_comparison({name: P[name] for name in ("MCMC", "EP")}, "MCMC")
     (line,) = ax.lines
     assert line.get_slope() == 1

@@ -104,7 +104,7 @@ KEPT_WHOLE = {
 
 
 @pytest.mark.parametrize("case", KEPT_WHOLE)
-def test_other_series_are_not_changed(case):
+def test_series_without_an_unusual_start_are_not_changed(case):
     start, declare, asked = KEPT_WHOLE[case]
     with pm.Model() as model:
         pm.Normal("y", declare("u", sigma=1.0, init_dist=start(), shape=T), NOISE, observed=Y)

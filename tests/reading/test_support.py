@@ -78,7 +78,7 @@ def test_search_finds_the_positive_maximum(prior):
 
 
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
-def test_no_node_of_an_integral_is_negative():
+def test_nodes_of_a_positive_scale_have_no_negative_values():
     with declared("normal", (0.4, 0.5)):
         fit = pm.fit(method="ep", hyper="ccd", progressbar=False)
     nodes = fit.nodes

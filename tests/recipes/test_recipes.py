@@ -297,7 +297,7 @@ def test_field_has_the_mean_and_covariance_of_the_recipe(name, change):
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - FIELDS))
-def test_other_variables_have_no_field(name):
+def test_variable_without_a_sparse_field_has_field_none(name):
     variable, model, _ = built(name)
     assert recipe(variable, model).field is None
 

@@ -146,7 +146,7 @@ def test_likelihood_sums_to_one():
 
 
 @pytest.mark.parametrize("setting", [(0, 2, 2), (1, 3, 2), (5, 1, 4), (0, 2, 3)], ids=lambda s: f"n={s[1]}, c={s[2]}")
-def test_two_exact_evidences_agree_and_ep_is_near(setting):
+def test_quadrature_and_orthant_evidence_agree_and_nested_ep_is_near(setting):
     seed, n, c = setting
     p = random_problem(seed, n, c, variance=1.0, with_mean=True)
     exact = quadrature_posterior(p.K, p.y, p.m, tolerance=1e-7)
@@ -178,7 +178,7 @@ def test_gibbs_matches_quadrature(seed, n, c):
     np.testing.assert_allclose(average.covariance, blocks, atol=0.05)
 
 
-def test_utilities_are_in_the_cone_even_far_out():
+def test_drawn_utility_of_the_label_is_the_largest_at_extreme_latent_values():
     rng = np.random.default_rng(11)
     f = 20.0 * rng.normal(size=(50, 4, 6))
     y = np.array([0, 1, 2, 3, 0, 1])

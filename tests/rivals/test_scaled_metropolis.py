@@ -282,7 +282,7 @@ def test_invalid_options_are_refused(options, message):
         (["eta"], "vars leaves out latent values, 'f'"),
     ],
 )
-def test_hyperparameters_are_refused(names, message):
+def test_vars_with_hyperparameters_are_refused(names, message):
     with small.bernoulli() as model, pytest.raises(ValueError, match=message):
         gpep.samplers.ScaledMetropolis([model[name] for name in names])
 

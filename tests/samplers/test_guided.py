@@ -161,7 +161,7 @@ def test_ellipses_are_centred_at_the_guide(monkeypatch):
     assert (np.abs(np.mean(directions, axis=0)) < 4.5 * scale).all()
 
 
-def test_ratio_times_guide_gaussian_equals_the_posterior():
+def test_density_ratio_times_gaussian_of_the_guide_is_the_posterior():
     """The test compares two states, since a few hundred draws would not reveal a neglected tenth of a site."""
     with build(PROBLEMS["bernoulli"]) as problem:
         step = gpep.samplers.GuidedHMC(rng=1)

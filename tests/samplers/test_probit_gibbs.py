@@ -315,7 +315,7 @@ def test_invalid_numbers_of_sweeps_are_refused(sweeps, error, message):
         step_of(models.fixed()[0], sweeps=sweeps)
 
 
-def test_step_is_a_public_name():
+def test_gibbs_step_is_a_public_name():
     assert gpep.samplers.ProbitGibbs.__module__ == "pymc_gpep.samplers.probit_gibbs"
     assert "ProbitGibbs" in gpep.samplers.__all__
 

@@ -122,7 +122,7 @@ def test_exception_in_a_worker_thread_is_raised():
 
 
 @pytest.mark.parametrize("per_class", [False, True])
-def test_values_do_not_depend_on_the_team(blas, monkeypatch, per_class):
+def test_evidence_and_gradient_do_not_depend_on_the_threads(blas, monkeypatch, per_class):
     monkeypatch.setattr("pymc_gpep.solvers.team._processors", lambda: 2)
     monkeypatch.setattr("pymc_gpep.solvers.team._SMALL", 10)
     problem = random_problem(2, 40, 3, variance=30.0, per_class=per_class)

@@ -40,7 +40,7 @@ def test_entries_by_probes_equal_the_matrix(per_row, blocks):
     assert_allclose(in_full(entries), a, atol=1e-12)
 
 
-def test_large_map_without_entries_is_recognised():
+def test_entries_of_a_dense_linear_map_are_not_enumerated():
     a = np.random.default_rng(1).normal(size=(20, 80))
     assert entries_of(lambda x: x @ a.T, [(80,)]) is None
     assert_allclose(in_full(every_entry(lambda x: x @ a.T, [(80,)])), a, atol=1e-12)

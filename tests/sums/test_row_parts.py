@@ -75,6 +75,6 @@ def test_rows_times_parts_equal_the_coefficients(build):
     assert root.shape[0] <= 50
 
 
-def test_hyperparameters_of_each_row_exclude_a_factorisation():
+def test_model_with_a_hyperparameter_of_each_row_has_no_row_parts():
     model, prior = read(a_number_of_each_row)
     assert prior.row_parts(frozen_data(model)) is None
