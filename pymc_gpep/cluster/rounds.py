@@ -250,7 +250,7 @@ class Rounds:
     Parameters
     ----------
     client : distributed.Client
-    recipes : sequence of Recipe
+    recipes : sequence of PartRecipe
         Recipe of each part.
     """
 

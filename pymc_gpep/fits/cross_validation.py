@@ -170,7 +170,7 @@ def _vectors(classifier: GPClassifier) -> str | None:
 def _rows_left_out(
     fit: Fitted, response: str | None, gp: Gp, refit_above: float, tolerance: float, pit: bool, progressbar: bool
 ) -> "LeaveOneOut":
-    from pymc_gpep.checks.left_out import ROUGH, summed_up  # This import loads ArviZ.
+    from pymc_gpep.checks.left_out import ROUGH, summed_up  # This import loads ArviZ, which is slow.
 
     classifier, weights, n_points = fit.classifier, fit.hyper_posterior.weights, len(fit.labels(gp))
     converged, several = fit.converged, bool(classifier.parts)
@@ -273,7 +273,7 @@ def _groups_left_out(
     if refit_above < np.inf:
         raise ValueError("refit_above is for rows, and groups are not fitted again. Leave refit_above or groups out.")
     check_whole("draws", draws, 100)
-    from pymc_gpep.checks.left_out import groups_summed_up  # This import loads ArviZ.
+    from pymc_gpep.checks.left_out import groups_summed_up  # This import loads ArviZ, which is slow.
 
     chosen, weights = _groups_of_rows(fit.classifier, groups, fit.log_posterior.space.data), fit.hyper_posterior.weights
     found = np.empty((len(LeftOutGroup._fields), len(weights), len(chosen.rows)))

@@ -270,7 +270,7 @@ def _over_one_input(
     if data is not None:
         inputs, y = data
         for k, colour in enumerate(palette):
-            # One row for each class below the axis of probabilities.
+            # The points of each class are drawn in a row of their own, below the axis of probabilities.
             row = np.full(np.count_nonzero(y == k), row_of_class(k))
             style = {"marker": MARKERS[k % len(MARKERS)], "s": 18, "color": colour, "alpha": 0.7, "linewidth": 0}
             ax.scatter(inputs[y == k, 0], row, **style | options["point"])

@@ -173,7 +173,7 @@ WEIGHTS: dict[str, Weights] = {
 """Rules for weights by name, the default first."""
 
 
-_STEP = 1e-4  # Step of finite differences for second derivatives.
+_STEP = 1e-4  # Step in hyperparameters for finite differences of slopes.
 _POLISH = 6  # Number of Newton steps. Each reduces the error by a factor of 10⁷.
 _LARGEST = 1.0  # Largest Newton step.
 

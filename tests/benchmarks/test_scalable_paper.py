@@ -122,7 +122,7 @@ def test_transcribed_numbers_equal_numbers_in_table_2_of_the_paper():
     assert {name for name, *_ in TABLE2} == set(TITLES) - {"vowel-features"}
 
 
-def test_table_2_has_its_cells():
+def test_experiment_of_table_2_has_a_cell_for_each_run():
     cells = EXPERIMENT.cells("", quick=False)
     sparse = sum(method.sparse for method in METHODS.values())
     assert len(cells) == FOLDS * len(TITLES) * (len(PERCENTS) * sparse + len(METHODS) - sparse)

@@ -35,7 +35,7 @@ def random_factors(size, seed=0):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_terms_match_the_power_series(size):
+def test_second_and_third_order_terms_match_the_power_series(size):
     factors = random_factors(size)
     two, three = log_ratio_by_loops(factors.correlation, factors.third, factors.fourth)
     assert factors.two_loops.sum() == pytest.approx(two, rel=1e-10)

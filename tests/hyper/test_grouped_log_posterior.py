@@ -51,9 +51,9 @@ LIKELIHOODS = {
 
 
 def log_posteriors(observe, approximator, repeats=1):
-    """Log posteriors with and without grouping.
+    """Return log posteriors with and without grouping of rows.
 
-    The rows are repeated `repeats` times to reach the sizes of other forms.
+    The model has `repeats` copies of the rows: other forms of the prior are used for more rows.
     """
     with pm.Model() as model:
         u = pm.Normal("u", 0.0, pm.HalfNormal("s", 2.0), shape=GROUPS * repeats)
