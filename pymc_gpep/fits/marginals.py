@@ -225,7 +225,7 @@ class SkewNormals(NamedTuple):
     skewness: Array
     """Skewnesses of the parts, (s, m)."""
     tilted: Mapping[int, Array] = MappingProxyType({})
-    """Quantiles (s, k) at the levels `_PROBABILITIES` of numbers with other distributions, by position."""
+    """Quantiles (s, k), at the levels `_PROBABILITIES`, of numbers that are not skew normal, by position."""
 
     def quantiles(self, p: float) -> Array:
         """Return the quantiles (m,) at probability p, by bisection."""

@@ -92,7 +92,7 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
     ----------
     weights : array (s,)
         Weights of the parts; they sum to 1.
-    predictions : iterable of s Predictions
+    predictions : iterable of s Prediction
         Predictions, either all with covariances or all without.
     """
     sums: dict[str, Array] = {}

@@ -173,7 +173,7 @@ def test_computed_index_out_of_range_is_refused():
 
 
 @pytest.mark.parametrize("labels", [list("abcd"), [2001, 2002, 2003, 2004]], ids=["words", "years"])
-def test_labels_are_refused_with_the_positions_that_work(labels):
+def test_labels_of_levels_are_refused_with_advice_on_positions(labels):
     fit = fitted(lambda u, a: u[a], coords={"group": labels}, a=A)
     for new_levels in (False, True):
         with pytest.raises(ValueError, match=r"label .*pd\.Index\(model\.coords\['group'\]\)\.get_indexer\(labels\)"):

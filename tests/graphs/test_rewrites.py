@@ -48,7 +48,7 @@ def test_scales_outside_of_distances_do_not_change_values(name):
             assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
-def test_single_scale_does_not_divide_the_inputs():
+def test_common_length_scale_divides_products_instead_of_inputs():
     (graph,) = scales_outside([pm.gp.cov.ExpQuad(3, ls=SCALE)(Z, X)])
     product = next(each for each in ancestors([graph]) if each.owner is not None and isinstance(each.owner.op, Dot))
     assert SCALE not in ancestors([product])

@@ -73,7 +73,7 @@ class Energy(NamedTuple):
 
 
 def factors(K: ArrayLike, y: ArrayLike, m: ArrayLike | None = None, *, c: int | None = None) -> Factors:
-    """Prior of g. The arguments are the arguments of `flat_ep.flat_model`."""
+    """Return the prior mean h and covariance C of g, for arguments as in `flat_ep.flat_model`."""
     model = flat_model(K, y, m, c=c)
     return Factors(model.functionals @ model.mean, model.functionals @ model.covariance @ model.functionals.T)
 

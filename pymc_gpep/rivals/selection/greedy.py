@@ -572,7 +572,7 @@ class Candidates:
         return Matched(weights**2 * found.precision, weights * found.location)
 
     def scores(self, name: str) -> tuple[Places, Array]:
-        """Return positions of candidates, and the highest score of a site of each candidate over groups.
+        """Return positions of candidates, and for each the highest score of its site over groups of functions.
 
         With the rule `separate`, sites without information are left out, as in the paper.
         """
