@@ -32,7 +32,7 @@ _SEED = 20_161_018  # Fixed seed of the draws, so that equal fits return equal r
 _EXACT = 1e-5  # Relative variation of log likelihood minus log sites below which sites equal the likelihood.
 ROUGH = 0.3
 """`p_loo_i` above which leave-one-out densities of methods that do not match moments are inaccurate."""
-_NEGLIGIBLE = 0.02  # Excess of tail weights, relative to the density of a group, below which Pareto k is −inf.
+_NEGLIGIBLE = 0.02  # Value of `excess_of_tail` below which the Pareto k of a group is −inf.
 
 
 def harmonic(log_weights: Array, log_densities: Array) -> Array:

@@ -178,7 +178,7 @@ class IEP(AcceleratedEP):
         return 2 * n_points * (2 * n_functions - 1)
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled Gaussian whose covariance is the derivative of the means in h, see `Approximator`."""
+        """Return the coupled Gaussian whose covariance is the derivative of means in h: see `Approximator.response`."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -205,7 +205,7 @@ class QIEP(AcceleratedEP):
         return independent_ep(problem, start, history, update=update, **options)
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled Gaussian whose covariance is the derivative of the means in h, see `Approximator`."""
+        """Return the coupled Gaussian whose covariance is the derivative of means in h: see `Approximator.response`."""
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -228,7 +228,7 @@ class QIEPSoftmax(QIEP):
     whole_factors: ClassVar[str] = "for a softmax"
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled Gaussian whose covariance is the derivative of the means in h, see `Approximator`."""
+        """Return the coupled Gaussian whose covariance is the derivative of means in h: see `Approximator.response`."""
         return projected_response(solution)
 
 
@@ -319,7 +319,7 @@ class NoisyQIEP(NoisyNestedEP):
         return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the coupled Gaussian whose covariance is the derivative of the means in h, see `Approximator`."""
+        """Return the coupled Gaussian whose covariance is the derivative of means in h: see `Approximator.response`."""
         y, (c, n) = solution.labels, solution.mean.shape
         mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
         d, size = c - 1, packed_size(c)

@@ -153,7 +153,7 @@ def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
 
 
 _TARGET = 0.3  # Target acceptance probability. The best value is 0.44 in one dimension, and 0.23 in many dimensions.
-_GAIN = 3.0  # Gain times number of draws: the weight of a draw decreases with the cube of its age.
+_GAIN = 3.0  # Gain of a draw times number of draws: draw j gets a weight of about j², so that first draws count little.
 _DELAY = 30.0  # Weight of the initial covariance, as a number of draws.
 _KEPT = 0.01  # Smallest share of the initial covariance, so that every direction is proposed.
 
