@@ -58,7 +58,7 @@ class _Structure(NamedTuple):
     leaves: list[Variable]
     """Inputs, then shared variables, in the order of a traversal."""
     ops: list[Op]
-    """Operations with `stands_for`, in the order of a traversal. Operations with equal values may replace them."""
+    """Operations with `stands_for`, in the order of a traversal. A reused graph gets the new graph's operations."""
 
 
 class _Rewritten(NamedTuple):
@@ -273,7 +273,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
     for node in io_toposort([], outputs):
         if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
-            if number.type.dtype == "int64" and number.data > _LARGEST:  # Derivatives have lengths in this form.
+            if number.type.dtype == "int64" and number.data > _LARGEST:  # Form of lengths in derivatives.
                 now[node.outputs[0]] = length(number.data)
             continue
         lengths = range(*_lengths(node).indices(len(node.inputs)))
@@ -444,7 +444,7 @@ def in_double_precision(outputs: Sequence[TensorVariable], stop: Collection[Vari
 def _promoted_graph(
     outputs: Sequence[Variable], stop: Collection[Variable], made: dict[Variable, Variable]
 ) -> list[Variable]:
-    """Return expressions with the variables in `made` replaced. New replacements are added to `made`."""
+    """Return expressions with leaves in double precision. All replacements of variables are stored in `made`."""
 
     def new(variable: Variable) -> Variable:
         if variable not in made:

@@ -468,7 +468,7 @@ def slopes_of(value: TensorVariable, wanted: Sequence[Variable]) -> list[TensorV
 def pulled_back(
     outputs: Sequence[TensorVariable], wanted: Sequence[Variable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
-    """Return symbols for derivatives of a scalar in `outputs`, and its derivatives in `wanted` in terms of these."""
+    """Return symbols for the derivatives of a scalar in `outputs`, and expressions for its derivatives in `wanted`."""
     bars = [each.type() for each in outputs]
     total = pt.add(0.0, *((bar * each).sum() for bar, each in zip(bars, outputs, strict=True)))
     return bars, slopes_of(total, wanted)
