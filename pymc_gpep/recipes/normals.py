@@ -39,7 +39,7 @@ type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 
 _SPARSE = 0.1  # Largest share of nonzero entries in a precision that counts as sparse.
 _HELD = 8  # Largest number of zero-sum constraints in a field.
-_SMALL = 100  # With fewer rows than this, a precision with a larger share also counts as sparse.
+_SMALL = 100  # Number of rows below which a precision with a larger share also counts as sparse.
 
 
 @reads(FlatRV)

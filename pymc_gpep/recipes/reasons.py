@@ -18,7 +18,7 @@ _MIXTURES = {
     LaplaceRV: "pm.Normal(..., sigma=b * pt.sqrt(2 * w)) with w = pm.Exponential('w', 1{shape})",
     MvStudentTRV: "pm.MvNormal(..., cov=w * scale) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
 }
-"""The same priors as normals with a scale variable, which is a hyperparameter."""
+"""Distribution → code for the same prior as a normal whose scale has a variable w, a hyperparameter."""
 
 
 def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:

@@ -63,8 +63,8 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
 def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | None:
     """Return a field for normal steps, whose vector is the start and the walk minus the start; None for other steps.
 
-    The start is a separate part. Steps with a common scale are divided by this scale: beside a large precision of small
-    steps, smaller precisions would be rounded.
+    The start is a separate part. Steps with a common scale are divided by this scale. Otherwise small steps have a
+    large precision, next to which smaller precisions are lost to rounding.
     """
     start, innovations, _ = parameters(variable)
     *series, length = shape
