@@ -83,11 +83,11 @@ class Joint:
         return np.asarray(self.columns(name) @ weights.ravel())
 
     def moved(self, columns: Array) -> Array:
-        """Return the covariance (q, s) of z with variables that have the slopes (q, s)."""
+        """Return the covariance (q, s) of z with s linear functions of z with slopes `columns` (q, s)."""
         return np.asarray(self._cov @ columns)
 
     def covariance(self, columns: Array) -> Array:
-        """Return the covariance (s, s) of variables that have the slopes (q, s)."""
+        """Return the covariance (s, s) of s linear functions of z with slopes `columns` (q, s)."""
         return np.asarray(columns.T @ self.moved(columns))
 
     def variances(self) -> dict[str, Array]:
@@ -178,7 +178,7 @@ class SampledValues(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[TensorVariable, TensorVariable]:
-        """Variables by which graphs may refer to an integrated variable → the user's variable."""
+        """Free variables, value variables and latent values of graphs → the variable that the user named."""
 
     @property
     @abstractmethod
@@ -236,11 +236,11 @@ class RowsOfNormals(NamedTuple):
     """Latent functions at m rows, f = mean + J z + e, by the standard normals z of a model."""
 
     rows: Coefficients
-    """J, (cm, q)."""
+    """Coefficients J, (cm, q)."""
     residual_covariance: Array
     """Covariance (m, c, c) of e at each row. The e of a row is independent of all other rows."""
     mean: Array
-    """m, (c, m)."""
+    """Prior mean, (c, m)."""
 
     @classmethod
     def exact(cls, rows: Coefficients, mean: Array) -> "RowsOfNormals":

@@ -371,7 +371,7 @@ def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> Tens
 
 
 def _uncut(parameter: Variable, mask: NDArray[np.bool_]) -> Variable:
-    """Return the parameter of all rows from which this parameter selects the rows of the mask; else this parameter."""
+    """Return the source of a parameter that selects the rows of the mask. Other parameters are returned unchanged."""
     node = parameter.owner
     if node is None:
         return parameter
