@@ -234,7 +234,7 @@ def inducing_rows(
     x: TensorVariable,
     data: Mapping[Variable, Variable],
 ) -> TensorVariable:
-    """Return the graph of (W | r) (n, M + 1) for a process at inputs x (n, d), with inducing inputs z (M, d).
+    """Return the graph of the coefficients (W | r), (n, M + 1), of a process at inputs x (n, d).
 
     Parameters
     ----------
