@@ -290,7 +290,7 @@ class RowDensity:
         return compiled_rows([self.graph.y, *self.graph.rows], self._cut.parts)
 
     def _orders(self, count: int) -> list[TensorVariable]:
-        """Return inputs (latent values and `columns`), then results (log density and its derivatives)."""
+        """Return latent values and `columns` as inputs, then log density and `count` − 1 derivatives as outputs."""
         cut = self._cut
         found = row_derivatives(self._of_columns, self._moved[0], count)
         if self._allowed is not None:

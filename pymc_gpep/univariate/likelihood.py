@@ -414,7 +414,7 @@ def depends_on_draws(part: TensorVariable) -> bool:
 
 
 def _in_the_way(variable: TensorVariable, latents: Collection[Variable]) -> list[str]:
-    """Return names of up to two variables that leave one argument if they are hyperparameters; empty if none do."""
+    """Return names of at most two variables which, as hyperparameters, leave one argument; else an empty list."""
     behind = [each for each in ancestors(variable.owner.inputs) if each in set(latents)]
     for count in range(1, min(len(behind), _MOST_KEPT + 1)):
         for kept in combinations(behind, count):

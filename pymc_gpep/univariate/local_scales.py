@@ -37,7 +37,7 @@ WITH_STATES, ON_A_SCALE, ON_THE_LINE = 2, 0, -1
 # Largest steps of the lattice, for a single continuous local variable and for several.
 _STEPS = {ON_A_SCALE: (0.25, 0.35), ON_THE_LINE: (0.08, 0.25)}
 _FURTHEST = {ON_A_SCALE: 640.0, ON_THE_LINE: 60.0}  # Largest unconstrained value on the lattice.
-_COARSE = (4.0, 8.0)  # Steps of the lattice on which the search for its ends begins.
+_COARSE = (4.0, 8.0)  # First steps in the search for the lattice's ends: for one continuous variable, and for several.
 _POINTS = 24  # Least number of lattice points within the range of a density.
 _FINER = 8.0  # Largest factor by which steps shrink from one lattice to the next.
 _UNIT = 2.0**-20  # Distance from 0 within which lattice values of a variable without a transform are evenly spaced.
@@ -45,9 +45,9 @@ _DROP = 30.0  # The lattice ends where the log density is this much below its ma
 _LARGEST = 1e280  # Variances of components are clipped at this value.
 _END = 0.02  # The variance does not exist if rare components have more than this share of the second moment.
 _IMPOSSIBLE = -1e10  # Log density at values of density 0, for importance weights of draws.
-# Distances, in widths, at which the search for quantiles begins: from the narrowest component, and from the mean.
+# Offsets, in widths, at which the search for quantiles begins: from the narrowest component, and from the mean.
 _PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
-_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # Infinite variance.
+_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # Variance ∞.
 _AROUND = np.linspace(-7.0, 7.0, 57)
 
 
@@ -93,7 +93,7 @@ class _Tilted(NamedTuple):
     diverges: NDArray[np.bool_]
     """Mask (n,) of effects whose tilted distribution is improper.
 
-    Their nodes are those of the prior, and log_z is NaN.
+    These effects have the moments of the prior, and log_z is NaN.
     """
     gain: Array
     """1 + r v for the variances v of the prior's components, (K, n)."""

@@ -117,7 +117,7 @@ class TiltedNodes(NamedTuple):
     diverges: NDArray[np.bool_]
     """Mask (n,) of effects whose tilted distribution is improper.
 
-    Their nodes are those of the prior, and log_z is NaN.
+    These effects have the nodes of the prior, and log_z is NaN.
     """
 
     def average(self, values: Array) -> Array:
@@ -432,7 +432,7 @@ class _Computations:
         out[self._first :] = own
 
     def average_slopes(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """Write derivatives of log_z in the parameters. In a bound, this is plus or minus the tilted density there."""
+        """Write derivatives of log_z in the parameters. In a bound, this is ± the tilted density at the bound."""
         out[:] = 0.0
         with np.errstate(all="ignore"):
             prior = self._of(parameters)
