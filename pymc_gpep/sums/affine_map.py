@@ -41,7 +41,7 @@ _PARTS = 8
 _ROUNDS = 30
 # Largest share of unidentified values after a split. It is 0.12 for two coefficients, 0.59 for four, 0.79 for five.
 _TOO_MANY = 0.7
-# Largest length of a last axis of which a value may use several entries.
+# Largest length of a last axis whose positions are probed separately.
 _SIDE_BY_SIDE = 8
 # Largest number of values, or of entries of directions, in memory (32 MB).
 _AT_ONCE = 4_000_000
@@ -307,7 +307,7 @@ class AffineValues(NamedTuple):
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
-    """T by name, (q, ...)."""
+    """Coefficients T by name, (q, ...)."""
     noise: dict[str, Array]
     """Variances of ε by name: variances of processes at new inputs, given their values at inputs of the model."""
     axes: dict[str, int]
@@ -324,7 +324,7 @@ class ValueTaken(NamedTuple):
 
     coefficients: Array
     cells: NDArray[np.int64]
-    """Index of the value among the points of the process."""
+    """Point of the process whose value each entry selects."""
     alone: bool
     """Whether each entry selects at most one value."""
 
@@ -334,9 +334,9 @@ class Affine(NamedTuple):
 
     centres: dict[str, Array]
     slopes: dict[str, Array]
-    """T along several directions by name, (s, ...)."""
+    """Changes T d of the expressions along s directions d, by name, (s, ...)."""
     taken: dict[str, list[list[ValueTaken]]]
-    """A by name, for each output of each separate process."""
+    """Coefficients A of process values by name, for each output of each separate process."""
     inputs: list[Array]
     """Inputs of each separate process, (m, d)."""
 

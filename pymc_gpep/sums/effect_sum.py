@@ -378,7 +378,7 @@ class EffectSum(LatentPrior):
         return AffineMap(self, {"argument": self.argument}, {}, by=by, size=self.n_plain)
 
     def plain_roots(self) -> TensorVariable:
-        """Return J (c, n, q) for the standard normals of recipes."""
+        """Return the coefficients J (c, n, q) of the standard normals of recipes."""
         slopes = self.plain_map.graphs("argument", [pt.eye(self.n_plain)])[1]
         return self.shaped(slopes, self.n_points, batched=True)
 
@@ -421,7 +421,7 @@ class EffectSum(LatentPrior):
         return PartsMap(self, argument, partial(self.by_function, batched=True), data) if self._few else None
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return coefficients of fitted rows by parts; None if `parts` is None or parts have many entries."""
+        """Return coefficients of fitted rows by parts; None if a dense matrix is better, or parts have many entries."""
         found = self.parts(self.argument, data)
         return None if found is None else found.of_fit(self.n_points, self.n_points // 2)
 

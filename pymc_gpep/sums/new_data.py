@@ -483,7 +483,7 @@ class DataBehind:
         return {self._n_rows, *(len(each) for each in self.fitted.values() if each.ndim), *coords, *static}
 
     def free_length(self, m: int) -> int:
-        """Return the smallest number ≥ m that is not an axis length in the fit, so that fixed axes raise errors."""
+        """Return the smallest length ≥ m that no axis has in the fit, so that axes of fixed length raise errors."""
         return next(length for length in range(m, m + len(self._lengths) + 1) if length not in self._lengths)
 
     def symbols(self, names: Sequence[str]) -> dict[str, TensorVariable]:

@@ -251,7 +251,7 @@ class PartsMap:
         return self._function([])
 
     def _function(self, more: Sequence[TensorVariable]) -> AtPoint:
-        """Return a function of z that computes B, the expressions `more`, and the shapes of parts."""
+        """Return a function that computes the coefficients B, the expressions `more`, and the shapes of parts."""
         shapes = [each.shape for each in self._by_normals.made[2:]]
         return self._by_normals.functions([self._root, *more, *shapes], self._by_normals.symbols)
 
