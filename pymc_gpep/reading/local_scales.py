@@ -43,7 +43,7 @@ from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX
 
 WIDTH = 4.0
 """Deviation of the base at the initial point, divided by a deviation that few components exceed."""
-# Largest number of local variables of an effect: with a density, and including indicators.
+# Largest numbers of local variables of an effect: of variables with a density, and in total.
 _WITH_A_DENSITY, _AT_ALL = 2, 3
 _SHARE = 0.8  # Prior probability of components whose deviations do not exceed the base's deviation / WIDTH.
 
@@ -115,7 +115,7 @@ def _scaled_effects(model: pm.Model, asked: Collection[str]) -> Iterator[_Scaled
 
 
 def _is_named(u: TensorVariable, best: _Scaled, model: pm.Model) -> bool:
-    """Return whether u has a name, unlike the best effect so far, and depends on no other normal variable."""
+    """Return whether u is named, the effect of `best` is not, and u depends on no further normal variable."""
     if _name_of(u, model) is None or _name_of(best.effect, model) is not None:
         return False
     behind = set(ancestors([u])) - {best.normal, *best.locals}

@@ -516,7 +516,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # Fields need no matrix roots. Their vectors are as long as z.
+        if not by_class:  # A field needs no matrix root, and is as long as z.
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:

@@ -424,7 +424,7 @@ def _by_one_axis(rv: TensorVariable) -> TensorVariable | None:
         return rv if rv.ndim < 2 else None
     if rv.ndim > 1 and None in shape:
         return None
-    # PyMC would compute 100 − (−100) in int8.
+    # Differences of small integers overflow: PyMC would compute 100 − (−100) in int8.
     given = [each.astype("float64") if each.dtype.startswith("int") else each for each in op.dist_params(rv.owner)]
     if rv.ndim > 1:
         given = [each if each.ndim == 0 else pt.broadcast_to(each, shape).ravel() for each in given]
