@@ -63,7 +63,7 @@ def moment_graphs(
 
 
 class MomentFunctions:
-    """Moments as functions of hyperparameters, numbers of a prior, inducing inputs z (M, d) and rows x (B, d).
+    """Moments of a prior as functions of hyperparameters, its own numbers, inducing inputs z (M, d) and rows x (B, d).
 
     Parameters
     ----------
@@ -131,12 +131,12 @@ class MomentFunctions:
 
     @cached_property
     def inducing_slopes(self) -> Any:
-        """Derivatives as a function of (hyperparameters, numbers, z, derivatives in the result of `inducing`)."""
+        """Pullback of `inducing`: a function of (hyperparameters, numbers, z, derivatives in the result)."""
         return self._slopes([self._z], [self._inducing])
 
     @cached_property
     def block_slopes(self) -> Any:
-        """Derivatives as a function of (hyperparameters, numbers, z, x, derivatives in the results of `block`)."""
+        """Pullback of `block`: a function of (hyperparameters, numbers, z, x, derivatives in the results)."""
         return self._slopes([self._z, self._x], self._block)
 
 
@@ -384,7 +384,7 @@ class InducingBlocks:
         return [np.asarray(point[name]) for name in self._names]
 
     def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], Group, Array]]:
-        """Yield for each of the q groups its moment functions, values of their first inputs, the group, and its z."""
+        """Yield for each of q groups: its moment functions, their first arguments, the group, its inducing inputs."""
         numbers = self._moments.numbers(values)
         for group in grouped(self._alike, len(z)):
             k = group.functions[0]

@@ -200,7 +200,7 @@ class InducingSum(OneProcessInForm):
 
     @cached_property
     def _process_rows(self) -> TensorVariable:
-        """(W | r) of the process at its inputs, in terms of the model's random variables."""
+        """Coefficients (W | r) of the process at its inputs, in terms of the model's random variables."""
         own = process_functions_of(self)
         return inducing_rows(self, own, self.inducing, own.inputs, self.data)
 
@@ -213,7 +213,7 @@ class InducingSum(OneProcessInForm):
         return None
 
     def array(self) -> TensorVariable:
-        """Return J and r (1, n, n_common + 1), in terms of the model's random variables."""
+        """Return the matrix (J | r), (1, n, n_common + 1), in terms of the model's random variables."""
         assert self.structure is not None
         (term,), rows = self.terms, self._process_rows
         if not term.whole:

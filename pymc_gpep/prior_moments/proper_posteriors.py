@@ -154,7 +154,7 @@ def check_columns(
 
 
 def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
-    """Raise a StructureError if columns (m, p) of length 1 are linearly dependent, exactly or nearly."""
+    """Raise a StructureError if columns (m, p) of norm 1 are linearly dependent, exactly or nearly."""
     if _are_clearly_independent(seen):
         return
     if (dependent := _null_space(seen)).size:
@@ -185,7 +185,7 @@ def _rows_of(columns: Array, labels: Any, likelihood: Likelihood) -> _Rows | Non
 
 
 def _stays(likelihood: Likelihood, labels: Any, sign: float, n: int) -> NDArray[np.bool_]:
-    """Return a mask of rows whose likelihood does not fall to 0 far to one side."""
+    """Return a mask of rows whose likelihood does not fall to 0 at large latent values of this sign."""
     found, open_ = np.zeros(n, bool), np.ones(n, bool)
     for far in _FAR:
         with np.errstate(all="ignore"):
@@ -227,7 +227,7 @@ def _are_clearly_independent(rows: Array) -> bool:
 
 
 def _separating(rows: _Rows) -> Array | None:
-    """Return a direction (p,) along which no row's likelihood falls; None if all directions have such a row."""
+    """Return a direction (p,) along which no row's likelihood falls; None without such a direction."""
     held = rows.held if len(rows.held) else np.zeros((1, rows.rising.shape[1]))
     basis = _null_space(held)
     if not basis.shape[1]:
