@@ -40,7 +40,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Outcome
 
 REFUSED = -1
-"""Status of a solver that raised a ValueError. Compiled code cannot raise it."""
+"""Status that replaces a ValueError of a solver, since compiled code cannot raise exceptions."""
 
 _int = types.int64
 _ints = types.CPointer(types.int64)

@@ -61,7 +61,7 @@ def _jax_log_probability_hessian(op: LogProbabilityHessian, node: Apply, **kwarg
 
 
 def with_slopes(solve: Callable[..., Any], slopes: Sequence[int | None], message: str) -> Callable[..., Any]:
-    """Return `solve` with derivatives of its first output for JAX."""
+    """Return `solve` with derivatives for JAX: output `slopes[i]` is the derivative of output 0 in input i."""
     differentiable = jax.custom_vjp(solve)
 
     def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], Any]:
