@@ -124,7 +124,7 @@ class DenseLogPosterior(LogPosterior):
         return {}
 
     def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
-        """Return the classifier with its prior in the form that suits the fit."""
+        """Return the classifier with the form of the prior that `suited` selects; unchanged for compiled code."""
         return classifier if self.compiled else suited(classifier, approximator)
 
     @property

@@ -44,7 +44,7 @@ class DistanceToFit(NamedTuple):
     """Prior moments that show whether inputs are far from the values that determine a posterior."""
 
     cross: Array
-    """Covariances of inputs with these values, (q, m, n); NaN entries are ignored."""
+    """Covariances (q, m, n) of m inputs with the n values that determine the posterior; NaN entries are ignored."""
     variance: Array
     """Variances at the inputs, (q, m)."""
     own: Array
@@ -55,21 +55,21 @@ class GroupOfRows(NamedTuple):
     """Posterior N(μ, R Rᵀ) of latent values at m rows, and the sites of their observations."""
 
     mean: Array
-    """μ, (c, m)."""
+    """Posterior mean μ, (c, m)."""
     root: Array
-    """R, (c, m, p)."""
+    """Root R of the posterior covariance, (c, m, p)."""
     sites: Sites
     """Sites of the rows."""
     weights: Array
     """Forces ν − Πμ of the sites with location ν and precision Π, (c, m)."""
     own: "Labelled"
-    """Observations that are left out; they belong to the first rows."""
+    """Left-out observations, which belong to the first of the m rows."""
     kept: "tuple[tuple[NDArray[np.intp], Labelled], ...]" = ()
-    """Observations that stay although they share sites with left-out rows, with their positions among the rows."""
+    """Observations that are not left out, but share sites with left-out rows; with their positions among the rows."""
     whole: "Labelled | None" = None
-    """All observations of the rows if some of them stay; else None."""
+    """All observations of the m rows if only a part of them is left out; else None."""
     removed: tuple[Array, Array] | None = None
-    """Precisions and forces (m,) that are removed to draw without the observations; None to remove the sites."""
+    """Precisions and forces (m,) to subtract for draws without the observations; None to subtract the sites."""
 
 
 class Labelled(NamedTuple):
@@ -220,7 +220,7 @@ class LatentFunctions(ABC):
 
     @abstractmethod
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """Return the covariance (c, n, c, n) of f at the model's points; of z in place of f for `rotated` functions."""
+        """Return the covariance (c, n, c, n) of f at the model's points. For `rotated` functions z replaces f."""
 
     def of_normals(self, matrix: Array) -> Array:
         """Return J S (cn, p) for S (q, p), where f = J z for standard normals z and rows J (cn, q).
@@ -262,7 +262,7 @@ def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
     return mean @ centred, found
 
 
-_SOME = 200  # Number of fitted rows whose distances represent all rows.
+_SOME = 200  # Number of fitted rows whose prior covariances represent all fitted rows.
 _ROWS = 500  # Number of rows between updates of progress and checks for an interrupt.
 
 
@@ -386,7 +386,7 @@ class DenseFunctions(LatentFunctions):
         return self._priors.followed(found, self.alike, of, self._rest)
 
     def _rest(self, rows: NDArray[np.intp]) -> list[Factor]:
-        """Return the likelihood factors of other rows at the points of `rows`."""
+        """Return the likelihood factors of the other rows of the groups that contain `rows`."""
         return []
 
     @cached_property

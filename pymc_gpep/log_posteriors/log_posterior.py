@@ -258,7 +258,7 @@ class LogPosterior(ABC):
         """Return the prior covariance (1 or c, m, m) of the rows, or of a sample of them, and their observations."""
 
     def ending_with(self, x: Array, solution: Any) -> Self:
-        """Return the log posterior for a fit that ended with this solution at x, possibly another object."""
+        """Return the log posterior after a fit ended with this solution at x. Subclasses may return a changed copy."""
         return self
 
     def stored(self, x: Array, solution: Any) -> xr.Dataset:

@@ -15,15 +15,15 @@ from pymc_gpep.array_types import Array
 _PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameters, one pair per parameter.
 _MOST_PAIRS = 50
 _SIGNIFICANT = 1e-10  # Cosine between step and change of the gradient below which a pair is rounding error.
-_COLLINEAR = 1e-10  # Smallest eigenvalue of a curvature that is scaled to a unit diagonal.
-_UNKNOWN = 1e-4  # Smallest such eigenvalue of a curvature that is estimated from the steps of a search.
+_COLLINEAR = 1e-10  # Lower limit of eigenvalues of a given curvature, scaled to a unit diagonal.
+_UNKNOWN = 1e-4  # The same limit for a curvature that is estimated from the steps of a search.
 
 
 class Curvature(NamedTuple):
     """Curvature of a log posterior in some of its parameters."""
 
     which: NDArray[np.bool_]
-    """Mask (d,) of these k parameters."""
+    """Mask (d,) of the k parameters whose curvature is given."""
     matrix: Array
     """Approximately minus the second derivatives, (k, k)."""
 
@@ -137,7 +137,7 @@ _RISE, _FLATTER = 1e-3, 0.9  # Wolfe conditions: smallest rise, largest final sl
 _TRIALS, _FEW_TRIALS = 20, 4
 _LEAST, _MOST = 2.0, 100.0  # Smallest and largest growth factor of a step that is too short.
 _INSIDE = 0.1  # Smallest distance of a trial from the ends of its bracket (share of the bracket).
-_BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end could not be evaluated.
+_BEFORE_WALL = 0.3  # Position of the next trial in a bracket whose end could not be evaluated (share of the bracket).
 
 type Look = Callable[[float], tuple[float, float]]
 """Function of a fraction of a step. It returns the rise of the log posterior and its slope; NaN after a failure."""

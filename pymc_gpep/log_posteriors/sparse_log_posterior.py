@@ -51,8 +51,8 @@ OVER_FITTED = (
 FEW = 6
 """Number of inputs whose prior covariance is stored in a file, to identify the model."""
 
-_PLACES, _MANY = 20, 400  # Numbers of positions and of rows in a sample that represents all rows.
-_SOME = 200  # Number of fitted rows whose distances represent all rows.
+_PLACES, _MANY = 20, 400  # Number of positions, and total number of rows, of a sample of all rows.
+_SOME = 200  # Number of fitted rows whose prior covariances represent all fitted rows.
 _INDEPENDENT = (
     "The sites of this fit treat the functions of a point as independent, so leave-one-out is off by a tenth or "
     'more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, sites="coupled" of "ivm"), '
