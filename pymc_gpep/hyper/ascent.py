@@ -163,7 +163,7 @@ class Sharpness:
 
 
 _WINDOW, _WINDOWS = 10, 3  # Number of steps in a window, and number of consecutive windows that are compared.
-_SHARPER, _HIGHER = 0.1, 1.0  # Largest ratio of deviations, last window to first; least rise in each window.
+_SHARPER, _HIGHER = 0.1, 1.0  # Largest ratio of deviations (last window / first); smallest rise from window to window.
 _POINT = 1e-8  # Standard deviation, relative to the distance from the start, that counts as 0.
 
 
@@ -320,7 +320,7 @@ class HyperAscent:
         return {"decrement": self.decrement, "deviations": deviations}
 
     def polished(self, exact: Evaluation, log_posterior: LogPosterior) -> Evaluation:
-        """Return the end after a few more steps with an accurate log posterior, which give coefficients more digits.
+        """Return the end of the search after a few more steps that make coefficients accurate to more digits.
 
         Parameters
         ----------
@@ -353,7 +353,7 @@ class HyperAscent:
         rises = self._rough is not self._evaluate and self._gain > _GAIN
 
         def look(part: float) -> tuple[float, float]:
-            # After `_TRIALS` rough evaluations, points differ little: only accurate evaluations distinguish them.
+            # After `_TRIALS` rough evaluations, the log posterior differs little between points: evaluate accurately.
             rough = rises and len(found) < _TRIALS
             there = (self._rough if rough else self._evaluate)(here.theta + part * step, self._near)
             found[part] = there, rough
@@ -419,7 +419,7 @@ def is_close(decrement: float, size: int) -> bool:
     return decrement < _CLOSE * size
 
 
-_GAIN = 0.1  # Gain of an iteration above which the next one evaluates the rough log posterior.
+_GAIN = 0.1  # Gain of an iteration above which the next iteration evaluates the rough log posterior.
 _TRIALS = 2  # Largest number of rough evaluations in a line search.
 _NEWTON, _AS_PROMISED = 6, 0.3  # Limit on first Newton steps; relative error of a predicted gain that ends them.
 _ENOUGH = 1e-7  # Expected gain of the log posterior below which a search ends.
@@ -431,6 +431,6 @@ _PART = 0.1  # Step of the differences for second derivatives, in standard devia
 _CURVED = 1e-6  # Smallest eigenvalue, relative to the diagonal, that counts as curvature.
 _NEIGHBOURS = 3  # Number of solutions from which a start is predicted.
 _SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero, before and after curvatures are estimated.
-_STEEP = 0.1  # Slope above which a search in the units of another search is begun again.
+_STEEP = 0.1  # Slope above which a search that began with given units begins again without these units.
 _NO_START = np.empty(0)
 _CONVERGED = "nothing is left to gain"

@@ -42,8 +42,8 @@ from pymc_gpep.log_posteriors.hyperparameters import Hyperparameters
 from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _ITERATIONS = 50  # Largest number of iterations of a search in the coordinates of a Cholesky factor.
-_SMALLEST = 1e-10  # Smallest 1 − z² of a partial correlation z.
-_BY_ROW = 2000  # Number of matrix entries whose cost equals the averages of one row without a formula.
+_SMALLEST = 1e-10  # Smallest 1 − |z| of a partial correlation z.
+_BY_ROW = 2000  # Cost of a row whose averages have no formula, as a number of matrix entries.
 
 
 class Coordinates:
@@ -84,7 +84,7 @@ class Coordinates:
 
     @staticmethod
     def _row(own: Array) -> tuple[Array, Array, Array]:
-        """Return elements of θ for a row of the factor, its partial correlations z, and ratios s c of entries to z."""
+        """Return, for coordinates of a row, its elements of θ, partial correlations z_k, and ratios L_k / z_k."""
         z, log_sd = np.tanh(own[:-1]), own[-1]
         log_rest = -np.log(np.cosh(own[:-1]))  # log √(1 − z²)
         scale = np.exp(log_sd + np.concatenate([[0.0], log_rest.cumsum()]))
@@ -99,7 +99,7 @@ class Coordinates:
             entries, (own, last) = scale * z, (slope[:-1], slope[-1])
             # For entries L_k = s c_k z_k: ∂L_k / ∂φ_m is s c_k (1 − z_k²) if m = k, and −L_k z_m if m < k.
             later = np.append((own * entries)[::-1].cumsum()[::-1], 0.0)[1:]
-            # Number of later entries of the row.
+            # For each entry, the number of later entries in its row.
             count = np.arange(len(z))[::-1]
             gradient[row[:-1]] = own * scale * (1.0 - z**2) - z * (later + last) - count * z
             gradient[row[-1]] = own @ entries + last + len(z)
@@ -138,7 +138,7 @@ class MovedLogPosterior:
         return self._log_posterior.joint and not self.rows_without_formula
 
     def is_small(self, entries: int) -> bool:
-        """Return whether evaluations are exact, and no dearer than a solution with this number of matrix entries."""
+        """Return whether evaluations are exact, and cost at most a solution with this number of matrix entries."""
         own = self._log_posterior
         return own.joint and own.entries + _BY_ROW * self.rows_without_formula <= entries
 
@@ -189,7 +189,7 @@ class MovedLogPosterior:
 
 _MOST = 5000  # Largest number of latent values for a correction of the evidence, which needs matrices of all pairs.
 _AT, _BEYOND = 1.7, 1.5  # Distance of points from the maximum (standard deviations); relative reach of parabolas.
-_SHARE, _SMALL = 0.5, 0.01  # Largest term of the next order: relative to the correction, and absolute.
+_SHARE, _SMALL = 0.5, 0.01  # Largest term beyond second order: relative to the correction, and absolute.
 _LARGEST = 2.0  # Change of the correction along an axis above which the axis is ignored.
 
 
@@ -228,7 +228,7 @@ def correction_at(log_posterior: LogPosterior, z: Array, nodes: Sequence[Evaluat
 
 
 def _beside(z: Array, axis: int) -> list[int]:
-    """Return the index of a place on each side of an axis: the place whose distance is nearest to `_AT`."""
+    """Return for each side of an axis the index of the place whose distance from the maximum is nearest to `_AT`."""
     on_axis = (z != 0.0).sum(axis=1) == 1
     sides = (np.flatnonzero(on_axis & (side * z[:, axis] > 0.0)) for side in (-1.0, 1.0))
     return [int(own[np.argmin(np.abs(np.abs(z[own, axis]) - _AT))]) for own in sides if own.size]
@@ -240,7 +240,7 @@ def _two_loops(log_posterior: LogPosterior, node: Evaluation) -> float:
         return np.nan
     factors = log_posterior.approximator.tilted_factors(solution)
     found = float(factors.two_loops.sum())
-    # Largest term of the next order, a sum over pairs of factors.
+    # Largest term beyond second order, a sum over pairs of factors.
     later = float(factors.fourth @ factors.by_fourth_powers(factors.fourth)) / 48.0
     return found if abs(later) < _SHARE * abs(found) + _SMALL else np.nan
 
@@ -250,13 +250,13 @@ _BATCH = 12  # Number of cells that are split together.
 _WORST = 0.02  # Smallest score of a cell in a batch, relative to the cell with the largest score.
 _POINTS = 6  # log2 of the number of points at which the density of a cell is averaged.
 _UNKNOWN = 2.0  # Assumed error of the log density along an axis without a split.
-_THIRD, _MIXED = 40.0, 20.0  # Divisors of the remainders of values and of slopes, whose sum is the error of a cell.
+_THIRD, _MIXED = 40.0, 20.0  # Error of a cell: remainder of values / 40 + remainders of slopes / 20.
 _TOP = 8.0  # Log density, relative to the maximum of the search, at which compression begins.
-_COMPRESSED = 12.0  # Unit c of the compression for no axes; each axis adds 1.
+_COMPRESSED = 12.0  # Unit c of the compression, minus the number of axes.
 _DEEPEST = 500.0  # Largest exponent in the inverse of the compression.
 _CONVEX = 4.0  # Largest contribution of second derivatives to the compressed log density in a cell.
 _ABOVE = 0.5  # Largest excess of a quadratic model over the largest computed log density.
-_NARROW, _DEEP = 0.05, 30.0  # A cell of less than this half-width, with this fall of the log density, has no mass.
+_NARROW, _DEEP = 0.05, 30.0  # A cell with a smaller half-width and a larger fall of the log density has no mass.
 _PROPOSALS = 131_072  # Number of points from which draws are resampled.
 _HEAVIEST = 16.0  # Largest weight of a proposal, in units of the mean weight in its cell.
 _MARGIN = 0.03  # Width of the border of the box, as a share of the box.
@@ -271,12 +271,12 @@ It returns log densities (m,), minus infinity where the approximation fails, and
 
 
 def stretched(z: Array) -> Array:
-    """Return coordinates x for standardised coordinates."""
+    """Return coordinates x = 2 arsinh(z / 2) for standardised coordinates z."""
     return np.asarray(2.0 * np.arcsinh(0.5 * z))
 
 
 def unstretched(x: Array) -> Array:
-    """Return standardised coordinates for x."""
+    """Return standardised coordinates z = 2 sinh(x / 2)."""
     return np.asarray(2.0 * np.sinh(0.5 * x))
 
 
@@ -330,7 +330,7 @@ class Cells:
         return _TOP - self._fall * np.expm1(-self.value.max() / self._fall)
 
     def _model(self, u: Array, which: NDArray[np.int64]) -> Array:
-        """Return log densities (m, k) of the models of cells (m,), at places u (m, k, d) relative to their centres."""
+        """Return log densities (m, k) by the quadratic models of m cells, at places u (m, k, d) minus their centres."""
         linear = np.einsum("mkd,md->mk", u, self.slope[which])
         split = self.split[which]
         second = np.where(split[:, :, None] & split[:, None], self.second[which], 0.0)

@@ -189,7 +189,7 @@ def sphere_design(d: int, resolution: int = 5) -> Array:
     if d == 1:
         return axes
     columns: list[int] = []
-    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # The index is the number of multiplied columns.
+    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # Entry i: the products of i columns.
     while len(columns) < d:
         column = 1 + max(columns, default=0)
         while any(column in found for found in products):

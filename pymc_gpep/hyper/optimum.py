@@ -77,7 +77,7 @@ class Optimum:
     decrement: float = np.nan
     """Expected gain of the log posterior by a Newton step from the end; NaN if the curvature is unknown."""
     deviations: Array | None = None
-    """Standard deviations (d,) by the same curvature; None if it is unknown, or for many parameters."""
+    """Standard deviations (d,) by the curvature at the end; None if it is unknown, or for many parameters."""
 
     def settled(self) -> Self:
         """Return the search as converged if it ended at a border that is absent in the coordinates of the integral."""
@@ -255,7 +255,7 @@ def maximise(
             )
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message, ended_by = False, "", stopped
-        best = exact = climb.highest()  # This point is solved to the full tolerance on demand.
+        best = exact = climb.highest()  # A later solve at this point, if needed, has the full tolerance.
     found = Optimum(
         exact if exact.usable else best, converged, message, tuple(climb.history), remark=remark, **climb.judgement()
     )
@@ -357,13 +357,13 @@ _UNDEFINED = "having replaced the start, at which the log posterior is undefined
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
-_SHOWN = 1e-4  # Gain of a step above which its curvature is used.
+_SHOWN = 1e-4  # Product of a step and its change of the gradient above which `units` uses the pair.
 
 
 _STEEP = 0.5  # Slope (unconstrained) above which a point with unavailable curvature is not a maximum.
-_FAR = 3.0  # Move of a log scale that counts as running away: a factor of twenty.
-_VERY_FAR = 7.0  # Move of a log scale that counts as running away in an unfinished search.
-_SOME_WAY = 2.0  # Move of a log scale that counts as running away with noisy gradients.
+_FAR = 3.0  # Change of a log scale during a search that counts as divergence: a factor of twenty.
+_VERY_FAR = 7.0  # Change of a log scale that counts as divergence if the search reached its limit of iterations.
+_SOME_WAY = 2.0  # Change of a log scale that counts as divergence in a search with noisy gradients.
 _FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior rises.
 _BEYOND = (1e-3, 1e-2, 1e-1)  # Lengths of steps along the slope (standard deviations) that search for a border.
 _MUCH = 0.05  # Slope per standard deviation above which messages name a hyperparameter.
@@ -503,7 +503,7 @@ def _still_rising(space: Hyperparameters, optimum: Optimum) -> str:
     return f"the log posterior still rises in {names}, by about {optimum.decrement:.2g}, and no step increases it"
 
 
-_TINY_LOG_SPREAD = -6.0  # Logarithm of a standard deviation too small for data.
+_TINY_LOG_SPREAD = -6.0  # Logarithm of a diagonal entry of a Cholesky factor that counts as collapsed to 0.
 _NEARER = 0.5  # Step towards a smaller logarithm of a standard deviation, at which the log posterior is compared.
 _FALLS = 1e-3  # Smallest fall of the log posterior over the step `_NEARER` that shows a maximum.
 
@@ -529,7 +529,7 @@ def collapsed(space: Hyperparameters, log_posterior: LogPosterior, best: Evaluat
         n = int((np.sqrt(8 * rows.shape[-1] + 1) - 1) / 2)
         ends = np.cumsum(np.arange(1, n + 1)) - 1
         gone = rows[..., ends] < _TINY_LOG_SPREAD
-        gone[..., 0] = False  # The first row is a single logarithm, whose density vanishes at 0.
+        gone[..., 0] = False  # Row 1 is only a log standard deviation, whose density falls to 0 at −∞.
         if not gone.any():
             continue
         found[str(rv.name)] = float(np.exp(rows[..., ends][gone].min()))

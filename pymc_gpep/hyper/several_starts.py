@@ -249,7 +249,7 @@ type Follow = Callable[[tuple[Evaluation, ...]], None]
 
 class _Search(NamedTuple):
     optimum: Optimum | None
-    """Result of the search; None if it could not begin."""
+    """Result of the search; None if the search could not begin."""
     end: Evaluation
 
 

@@ -21,20 +21,20 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 # Distances from the maximum at which the end of a density is evaluated, in standard deviations and in unconstrained
 # units. The first distance with a finite log posterior is used.
 _END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
-# Smallest distance in standard deviations, and smallest standard deviation that counts as no maximum.
+# Smallest distance of an end in standard deviations, and standard deviation from which a maximum counts as absent.
 _LEAST, _NO_MAXIMUM = 5.0, 20.0
 # Smallest fall of the log posterior over the outer half of the distance; for a smaller fall the integral is infinite.
 _FALL = 0.1
 # Fall below the maximum at which an end of the density is negligible.
 _DEEP = 12.0
-# Pairs of log distances from the maximum between which the power p is measured. At such distances p is an integer.
+# Pairs of distances from the maximum, in log scales, between which the power p is measured and rounded.
 _FAR = (6.0, 9.0), (3.0, 6.0)
 _MOMENTS = 2  # Largest power p of a tail in which the mean or the variance does not exist.
 # Slope of the log posterior in the logarithm of a scale with a half-flat prior. If the slope is larger, the posterior
 # rises without end.
 _RISING = 0.5
 _WITHOUT_END = "its log posterior rises without end towards larger values"
-_TOGETHER = 3  # Largest number of scales that grow together.
+_TOGETHER = 3  # Largest number of half-flat scales in one tail.
 
 
 class Tail(NamedTuple):
@@ -43,7 +43,7 @@ class Tail(NamedTuple):
     places: tuple[int, ...]
     """Indices of the elements of θ that grow."""
     names: tuple[str, ...]
-    """Names of their hyperparameters."""
+    """Names of the hyperparameters to which the growing elements of θ belong."""
     power: int
     """Power p: the density of the log scales falls as t⁻ᵖ."""
     far: tuple[Evaluation, Evaluation]
@@ -56,7 +56,7 @@ class Tail(NamedTuple):
 
 
 def heavy_tails(log_posterior: LogPosterior, best: Evaluation) -> list[Tail]:
-    """Return the tails in which a scale lacks a mean or a variance, or which make the posterior improper.
+    """Return the tails in which a scale has no mean or no variance, and tails that make the posterior improper.
 
     The data determine at least as many directions for several scales together as for each scale. So only scales with
     small powers can make a heavy tail together.
@@ -145,7 +145,7 @@ def _improper(space: Hyperparameters, names: Sequence[str], why: str, has_maximu
 def _depth_of_end(
     log_posterior: LogPosterior, best: Evaluation, direction: Array, reaches: Sequence[float]
 ) -> float | None:
-    """Return the depth of a far end below the maximum; None if the log posterior falls further or is not finite."""
+    """Return the depth of a far end below the maximum; None if the log posterior still falls, or is not finite."""
     for reach in reaches:
         with np.errstate(all="ignore"):
             near, far = (

@@ -19,7 +19,7 @@ ENOUGH_ALIKE = 0.9
 ALL_ALIKE = 0.99
 """Effective share of the draws above which the Pareto k is ignored."""
 
-_NEGLIGIBLE = 1e-4  # Total weight of the draws that are dropped.
+_NEGLIGIBLE = 1e-4  # Largest total weight of the dropped draws, relative to the weight of all draws.
 _TAIL = 5  # Smallest number of draws in a tail that can be fitted.
 _CONSTANT = 1e-8  # Spread of log weights that counts as rounding.
 _GRID = 30  # Smallest number of tail shapes in the average.
