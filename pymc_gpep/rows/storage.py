@@ -242,7 +242,7 @@ def _open(file: str) -> Any:
 
 @contextmanager
 def _damage(what: str, advice: str = "Take another copy of the file.") -> Iterator[None]:
-    """Raise a ValueError that names the file, where a library fails to read its bytes."""
+    """Replace an error of a library that reads a file by a ValueError that names the file; a context manager."""
     try:
         yield
     except Exception as error:  # Each library has errors of its own for damaged files.
