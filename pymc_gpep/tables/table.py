@@ -257,7 +257,7 @@ class CategoryColumn(Column):
         labels = values.categories
         if labels is None:
             assert values.numbers is not None
-            # A column without any present value may have any type.
+            # A column in which all values are missing may have any type.
             strings = all(isinstance(level, str) for level in self.levels if level is not None)
             if strings and not np.isnan(values.numbers).all():
                 raise TypeError(f"Column {self.name!r} has numbers, and had categories in training.")
