@@ -90,7 +90,7 @@ def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> l
         return []
     number_of = {column.tobytes(): number for number, column in enumerate(digits.T)}
     try:
-        with pm.Model(model=None), warnings.catch_warnings():  # The model collects declared variables.
+        with pm.Model(model=None), warnings.catch_warnings():  # Variables that functions declare go to this model.
             warnings.simplefilter("ignore")
             made = [result for function in functions if isinstance(result := function(digits), Variable)]
     except Exception:  # A user's function may fail for these inputs.
