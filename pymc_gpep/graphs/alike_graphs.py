@@ -273,7 +273,7 @@ def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
 
     for node in io_toposort([], outputs):
         if isinstance(node.op, TensorFromScalar) and isinstance(number := node.inputs[0], ScalarConstant):
-            if number.type.dtype == "int64" and number.data > _LARGEST:  # Form of lengths in derivatives.
+            if number.type.dtype == "int64" and number.data > _LARGEST:  # A length in a derivative.
                 now[node.outputs[0]] = length(number.data)
             continue
         lengths = range(*_lengths(node).indices(len(node.inputs)))

@@ -271,7 +271,7 @@ class _Proof(Walk):
 def _unproven(
     output: TensorVariable, axis: int | None, rows: Collection[Variable], stop: Sequence[Variable]
 ) -> CannotSplitError | None:
-    """Return the reason why the graph does not prove that rows are independent; None if it proves that."""
+    """Return the reason why the graph does not prove that rows are independent; None if the graph proves it."""
     count = pt.lscalar()
     walk = _Proof(_RowData(rows), {ROWS: count, COLUMNS: count}, pt.zeros((1, 1)), stop)
     one = output.type.broadcastable
