@@ -195,7 +195,7 @@ class SampledValues(ABC):
 
     @abstractmethod
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return expressions in which these symbols replace integrated variables.
+        """Return expressions in which the symbols `parts` replace integrated variables.
 
         Raises
         ------
