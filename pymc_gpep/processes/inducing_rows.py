@@ -86,7 +86,7 @@ class _ByGraphs:
 
     @cached_property
     def values(self) -> list[Any]:
-        """Functions of leaves, z and x.
+        """Function of leaves and z, and function of leaves, z and x.
 
         The first returns the covariance of inducing values, the second their covariance with rows, and row variances.
         """
@@ -94,9 +94,9 @@ class _ByGraphs:
 
     @cached_property
     def slopes(self) -> list[Any]:
-        """Functions of the same inputs and of derivatives with respect to the results.
+        """Pullbacks of the functions `values`, which take the same inputs and derivatives with respect to the results.
 
-        They return derivatives with respect to leaves and z.
+        The pullbacks return derivatives with respect to leaves and z.
         """
         made = []
         for inputs, graphs in self._parts:
@@ -159,7 +159,7 @@ class InducingRows(Op):
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
     def whitened(self, inputs: Sequence[Any]) -> tuple[InducingMoments, InducingWhitening, Array] | None:
-        """Return moments, the factor L of the covariance of inducing values, and L⁻¹; None without a factor."""
+        """Return moments, the factor L of the covariance of inducing values, and L⁻¹; None if L does not exist."""
         *leaves, z, _ = inputs
         moments = self.moments.at(leaves, z)
         white = whitening(moments.covariances[0][None], JITTER)
