@@ -210,7 +210,7 @@ def _cut_graph(
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
         return made
-    # A cut of the graph at hyperparameters and data over rows is preferred unless it has more parameters.
+    # Prefer a cut at hyperparameters and data over rows, unless it has more parameters than the first cut.
     try:
         deeper = cut_with(rows)
     except RowsMixedError:

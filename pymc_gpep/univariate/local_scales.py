@@ -45,9 +45,9 @@ _DROP = 30.0  # The lattice ends where the log density is this much below its ma
 _LARGEST = 1e280  # Variances of components are clipped at this value.
 _END = 0.02  # The variance does not exist if rare components have more than this share of the second moment.
 _IMPOSSIBLE = -1e10  # Log density at values of density 0, for importance weights of draws.
-# Offsets, in widths, at which the search for quantiles begins: from the narrowest component, and from the mean.
+# Offsets of a search for quantiles, in widths: from the narrowest component (`_FINE`: infinite variance), and the mean.
 _PLACES = np.r_[-(4.0 ** np.arange(12.0, -14.0, -1.0)), 0.0, 4.0 ** np.arange(-13.0, 13.0)]
-_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]  # Variance ∞.
+_FINE = np.r_[-(2.0 ** np.arange(24.0, -26.0, -0.25)), 0.0, 2.0 ** np.arange(-25.75, 24.25, 0.25)]
 _AROUND = np.linspace(-7.0, 7.0, 57)
 
 

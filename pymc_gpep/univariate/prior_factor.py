@@ -44,7 +44,7 @@ MIXTURE = "PriorMixture"
 """Name of the distribution of an observed variable that is the factor of a prior with local scales."""
 
 SUFFIX = "_prior"
-"""Suffix of the names of these observed variables, after the name of the effect."""
+"""Suffix of the names of observed variables that are factors of priors, after the name of the effect."""
 
 _OWN = 4
 """Number of parameters of the factor itself: mean and deviation of the base, and two bounds."""
