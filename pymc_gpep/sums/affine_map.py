@@ -182,7 +182,7 @@ class _Taken(NamedTuple):
 
 
 def _taken(moved: _Moved, parts: Sequence[NDArray[np.int64]], q: int) -> list[_Taken]:
-    """Return for each part, an array of positions of coefficients, the values that depend on these coefficients."""
+    """Return for each array of coefficient positions in `parts` the values that depend on these coefficients."""
     directions = np.zeros((len(parts), 3, q))
     for own, places in zip(directions, parts, strict=True):
         own[:, places] = probes(places.shape)
