@@ -324,7 +324,7 @@ def _settled_alone(
 
 
 def _few_more(several: Gaussians, alone: Gaussians) -> bool:
-    """Return whether with several predictors only few more entries are integrated out than with a single predictor."""
+    """Return whether several predictors add only few integrated entries to the entries of a single predictor."""
     more = [each.size for v, each in several.recipes.items() if v not in alone.recipes]
     return alone.processes.keys() >= several.processes.keys() and sum(more) <= MOST_NUMBERS
 
