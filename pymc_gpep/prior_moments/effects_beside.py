@@ -80,7 +80,7 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
 
 
 def _with_wide_priors(classifier: GPClassifier, whole: LatentSum) -> LatentSum:
-    """Return a sum with wide normal priors in place of flat priors, of standard deviation `_WIDE` in a typical row.
+    """Return a sum with normal priors in place of flat priors. Their standard deviation in a typical row is `_WIDE`.
 
     Raises
     ------

@@ -126,7 +126,7 @@ class MomentFunctions:
 
     @cached_property
     def block(self) -> Any:
-        """Function of (hyperparameters, numbers, z, x) for all other moments."""
+        """Function of (hyperparameters, numbers, z, x) for the moments at rows x."""
         return self._function([self._z, self._x], self._block)
 
     @cached_property

@@ -398,7 +398,7 @@ def _as_sparse(rows: Entries) -> csr_array:
 
 
 _MANY = 60  # Number of standard normals up to which dense matrices are as fast.
-_PAIRS = 40_000_000  # Largest number of pairs of entries in rows (160 MB).
+_PAIRS = 40_000_000  # Largest number of pairs of entries of a row, summed over rows (160 MB).
 _DENSE = 1.0 / 3.0  # Operations of a dense factorisation of a (q, q) matrix, divided by q³.
 _ORDER = 2  # Largest order of running sums that is tried.
 _ROUNDING = 1e-11  # Differences below this fraction of the largest along a direction count as zero.

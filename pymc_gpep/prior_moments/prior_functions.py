@@ -54,7 +54,7 @@ class Moments(NamedTuple):
     """Prior, observations and likelihood for an approximation, at a point of the hyperparameters."""
 
     k: Array
-    """Prior covariance (1 or c, n, n), or another array from which the form of prior is made."""
+    """Prior covariance (1 or c, n, n), or another array from which the prior is made."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: Observed
@@ -131,7 +131,7 @@ def prior_roots(
 ) -> Callable[[PointType], Array] | None:
     """Return a function from a point of the model to factors J (c, n, q) of the prior covariance.
 
-    None if Cholesky factors are used, or if the form of prior consists of the factors.
+    None if Cholesky factors are used, or if the prior's array already consists of the factors.
     """
     roots = None if prior_type.by_normals else classifier.prior.roots()
     if roots is None:
