@@ -233,7 +233,7 @@ class DenseLogPosterior(LogPosterior):
     def loosely(self, gradients: bool = True) -> Self:
         """Return the log posterior with a wider tolerance.
 
-        The tolerance suffices for a search. Without `gradients` it is wider, and suffices for weights of points.
+        It suffices for a search. Without `gradients` the tolerance is even wider, and suffices for weights of points.
         """
         return self._loosened(self.approximator.looseness ** (1 if gradients else 2))
 
@@ -256,7 +256,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _function(self) -> GraphFunction:
-        # Compiled at the first evaluation, since a fit from a file may not need it.
+        # Compiled at the first evaluation, since a fit from a file may not need the function.
         outputs = arrays_as_shared(self._outputs)
         value_vars = self.space.value_vars
 

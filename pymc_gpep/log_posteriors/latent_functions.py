@@ -152,7 +152,7 @@ class LatentFunctions(ABC):
         """Return the functions at new rows, which are inputs (m, d) or data."""
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
-        """Return prior covariances (1 or c, m, n) of new rows with all fitted rows, their variances and means.
+        """Return prior covariances (1 or c, m, n) of new rows with fitted rows, and variances and means of new rows.
 
         Raises
         ------
@@ -445,7 +445,7 @@ class DenseFunctions(LatentFunctions):
         try:
             self.posterior.prior.check()
         except NotPositiveDefiniteError as error:
-            # The model needs Cholesky factors, for latent values mean + factor × noise. Approximations do not.
+            # The model computes latent values as mean + Cholesky factor × noise. Approximations use other factors.
             at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
             raise NotPositiveDefiniteError.of(
                 f"The prior covariance of the latent values {self._names}",

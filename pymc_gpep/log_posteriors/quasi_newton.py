@@ -16,7 +16,7 @@ _PAIRS = 10  # Smallest limit on the number of stored pairs; with more parameter
 _MOST_PAIRS = 50
 _SIGNIFICANT = 1e-10  # Cosine between step and change of the gradient below which a pair is rounding error.
 _COLLINEAR = 1e-10  # Lower limit of eigenvalues of a given curvature, scaled to a unit diagonal.
-_UNKNOWN = 1e-4  # The same limit for a curvature that is estimated from the steps of a search.
+_UNKNOWN = 1e-4  # Lower limit of scaled eigenvalues of a curvature that is estimated from a search.
 
 
 class Curvature(NamedTuple):
