@@ -21,7 +21,7 @@ _STEP = 0.03  # Step of finite differences of gradients, in the unconstrained sp
 _PRODUCTS = 6  # Largest number of products with the matrix of second derivatives.
 _UPWARDS = 1e-3  # Upward curvature above which a direction is tried as an escape from a saddle.
 _REACHES = (0.1, -0.1, 1.0, -1.0)  # Lengths of the trial moves in a direction, in the unconstrained space.
-_MARGIN = 1e-5  # Smallest relative increase of the log posterior that counts.
+_MARGIN = 1e-5  # Smallest relative increase of the log posterior that is not rounding.
 _NO_SLOPE = 1e-7  # Slope that counts as zero, relative to the largest slope.
 _STILL = 1e-3  # Largest move of a hyperparameter that counts as unmoved.
 
@@ -259,7 +259,7 @@ class HyperAscent:
         return bool(np.abs(self._here.gradient).max() > _STEEP)
 
     def _iterate(self) -> bool:
-        """Iterate until the expected gain is negligible. Return whether this was reached.
+        """Iterate until the expected gain is negligible. Return whether the gain became negligible.
 
         The iteration also ends if no step leads higher, at the limit of iterations, and if the density is unbounded.
         """

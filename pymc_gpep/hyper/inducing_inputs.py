@@ -236,7 +236,7 @@ class SignedSteps:
 class OptimiserSteps:
     """Steps of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
 
-    Each success lengthens the steps slightly, and a rejected step halves the following steps.
+    Each accepted step makes the following steps slightly longer, and a rejected step halves them.
 
     Parameters
     ----------

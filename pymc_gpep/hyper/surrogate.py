@@ -23,12 +23,12 @@ DRAWS = 4096
 """Number of draws that represent a density."""
 
 _LENGTHS = 1.0, 1.5, 2.5, 4.0, 7.0  # Length scales of the process, in warped coordinates.
-_FEW = 3  # Largest number of axes without the longest scale, which would extrapolate too far.
+_FEW = 3  # Largest number of axes for which the longest scale is not tried: it would extrapolate too far.
 _PAIRS_FROM, _PAIRS = 3, 0.7  # Smallest number of axes for a covariance with pairs; share of the pairs in it.
 _HELD = 200_000  # Largest number of entries of temporary arrays.
 _LARGE = 700  # Number of values and slopes above which the length scale is not selected again.
 _NUGGET = 1e-8  # Relative variance of the noise of values and slopes.
-_COMPRESSED = 12.0  # Unit c of the compression, minus the number of axes.
+_COMPRESSED = 12.0  # The unit c of the compression is this number plus the number of axes.
 _DEEPEST = 30.0  # Lowest compressed log density, in units of c.
 _MARGIN = 1.0  # Largest excess of the interpolated log density over the highest computed value.
 _STEEPEST = 0.05, 20.0  # Limits of the derivative dx / dt of a warp.

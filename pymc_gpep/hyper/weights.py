@@ -147,7 +147,7 @@ def _pareto_fits(x: Array) -> tuple[Array, Array]:
     weight[weight < 10.0 * np.finfo(float).eps] = 0.0
     best = (b * weight).sum(axis=0) / weight.sum(axis=0)
     shape = np.log1p(-best * x).mean(axis=0)
-    apart = quartile > x[0]  # Otherwise the tail is far from a generalised Pareto distribution.
+    apart = quartile > x[0]  # Equal smallest excesses do not fit a generalised Pareto tail.
     shrunk = (n * shape + 5.0) / (n + 10.0)
     return np.where(apart, shrunk, np.nan), np.where(apart, -shape / best, np.nan)
 
@@ -204,6 +204,6 @@ def with_marginals(draws: Array, x: Array, weights: Array) -> Array:
 
 
 def weighted_draws(log_weights: Array, points: Array, random_seed: int, count: int) -> Array:
-    """Return draws (count, d) of equal weight from points (m, d) with log weights (m,), with their marginals."""
+    """Return draws (count, d) of equal weight with the marginals of points (m, d) with log weights (m,)."""
     chosen = points[resampled(log_weights, points, random_seed, count)]
     return with_marginals(chosen, points, np.exp(log_weights - log_weights.max()))
