@@ -21,7 +21,7 @@ _former: defaultdict[str, list[Any]] = defaultdict(list)  # Former values of cha
 
 @contextmanager
 def _changed(name: str, value: Any) -> Iterator[None]:
-    """Change a setting of PyTensor until no thread is in this context."""
+    """Change a setting of PyTensor until the last thread leaves the context; a context manager."""
     with one_thread_at_a_time:
         _former[name].append(_former[name][0] if _former[name] else getattr(pytensor.config, name))
         setattr(pytensor.config, name, value)
