@@ -201,7 +201,7 @@ class NewLevels:
     def _placed(
         self, point: PointType, x: NewData, without: NewData | None = None
     ) -> tuple[NewData, NDArray[np.bool_]]:
-        """Return rows with placeholders other than the levels in `without`, and a mask of rows with too few levels.
+        """Return rows with placeholders other than levels in `without`, and a mask of rows without enough placeholders.
 
         In a row each new level of a variable has a separate placeholder, which is not the level of any other index.
         """
