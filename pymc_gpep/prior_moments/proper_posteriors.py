@@ -289,7 +289,7 @@ def _names(recipes: Mapping[TensorVariable, Recipe], likelihood: Likelihood) -> 
 
 
 def _improper(names: Sequence[_Name], which: NDArray[np.bool_], before: str, after: str = "") -> StructureError:
-    """Return the error for a direction that the data do not determine, with the names of its columns."""
+    """Return the error for coefficients that the data do not determine together, named by the mask `which`."""
     advice = [own.advice for own, there in zip(names, which, strict=True) if there]
     first = min(advice, key=lambda text: not text.startswith("The bounds"))
     held = all(own.held for own, there in zip(names, which, strict=True) if there)
