@@ -33,14 +33,14 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 
 _FIRST = 1.7  # Distance between the maximum and the first point of a ray (standard deviations).
 _FALL, _AIM = 5.0, 7.0  # Fall of the log density at which a ray ends, and predicted fall at its next point.
-_FARTHER, _FARTHEST = 4.0, 8.0  # Largest ratio of distances and largest step (standard deviations) of a ray.
+_FARTHER, _FARTHEST = 4.0, 8.0  # Largest ratio of successive distances on a ray; largest step (sd).
 _ON_A_RAY = 6  # Largest number of points on a ray.
 _LONG = 0.4  # Eigenvalue of the scaled precision below which an eigenvector gets rays.
 _BATCH, _GROWTH = 8, 0.3  # Smallest number of points in a round, and number per earlier evaluation.
 _PREDICTED, _ENOUGH = 4, 32  # Smallest number of draws that test the surrogate: 4 d², at most 32.
 _CHEAP, _TIMES, _NUMBERS = 200_000, 3, 2500  # Limit on evaluations for small solves: × 3, at most 2500 / (1 + d).
 _WRONG = 4.0  # Size at which errors of the log density are clipped before their average.
-_CANDIDATES, _CHAINS = 300, 256  # Number of draws from which a round selects its points, and of chains.
+_CANDIDATES, _CHAINS = 300, 256  # Number of draws from which a round selects its points; number of Markov chains.
 _EACH = 4  # Number of hyperparameters above which the tolerance grows with its square root.
 _UNSURE = 0.8  # Error of the log density at random draws above which a fit reports it.
 _FEW = 3  # Largest number of hyperparameters for which cells cover the whole prior.

@@ -362,7 +362,7 @@ _SHOWN = 1e-4  # Smallest product of a step and its fall of the gradient for a s
 
 _STEEP = 0.5  # Slope (unconstrained) above which a point with unavailable curvature is not a maximum.
 _FAR = 3.0  # Change of a log scale during a search that counts as divergence: a factor of twenty.
-_VERY_FAR = 7.0  # Change of a log scale that counts as divergence if the search reached its limit of iterations.
+_VERY_FAR = 7.0  # Change of a log scale that counts as divergence in an unfinished search.
 _SOME_WAY = 2.0  # Change of a log scale that counts as divergence in a search with noisy gradients.
 _FURTHER = 3  # Number of unit steps beyond the end over which an unbounded prior rises.
 _BEYOND = (1e-3, 1e-2, 1e-1)  # Lengths of steps along the slope (standard deviations) that search for a border.

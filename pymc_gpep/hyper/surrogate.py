@@ -35,7 +35,7 @@ _STEEPEST = 0.05, 20.0  # Limits of the derivative dx / dt of a warp.
 _TABLE = 400  # Number of entries in the table of a warp.
 _FURTHEST = 12.0  # Warped coordinate at the end of a table.
 _PROPOSALS, _FEWEST = 2, 12  # log2 of the number of proposals for each draw, and of the smallest total number.
-_WIDER, _DEGREES = 1.1, 6.0  # Scale of proposals relative to the quadratic form; degrees of freedom.
+_WIDER, _DEGREES = 1.1, 6.0  # Scale of t proposals relative to the quadratic form; their degrees of freedom.
 _WORTH = 0.1  # Effective share of weighted draws below which Markov chains continue from them.
 _CHAINS, _STEPS, _BETWEEN, _LEAPS = 1024, 40, 5, 6  # Numbers: chains, burn-in, steps between draws, leapfrog steps.
 

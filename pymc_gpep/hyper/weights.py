@@ -147,7 +147,7 @@ def _pareto_fits(x: Array) -> tuple[Array, Array]:
     weight[weight < 10.0 * np.finfo(float).eps] = 0.0
     best = (b * weight).sum(axis=0) / weight.sum(axis=0)
     shape = np.log1p(-best * x).mean(axis=0)
-    apart = quartile > x[0]  # Equal smallest excesses do not fit a generalised Pareto tail.
+    apart = quartile > x[0]  # If the smallest quarter of excesses is equal, no Pareto tail fits.
     shrunk = (n * shape + 5.0) / (n + 10.0)
     return np.where(apart, shrunk, np.nan), np.where(apart, -shape / best, np.nan)
 
