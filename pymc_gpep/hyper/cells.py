@@ -84,7 +84,7 @@ class Coordinates:
 
     @staticmethod
     def _row(own: Array) -> tuple[Array, Array, Array]:
-        """Return, for coordinates of a row, its elements of θ, partial correlations z_k, and ratios L_k / z_k."""
+        """Return for φ of a row of a Cholesky factor L: its θ, its partial correlations z_k, and ratios L_k / z_k."""
         z, log_sd = np.tanh(own[:-1]), own[-1]
         log_rest = -np.log(np.cosh(own[:-1]))  # log √(1 − z²)
         scale = np.exp(log_sd + np.concatenate([[0.0], log_rest.cumsum()]))

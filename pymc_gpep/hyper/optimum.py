@@ -357,7 +357,7 @@ _UNDEFINED = "having replaced the start, at which the log posterior is undefined
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
-_SHOWN = 1e-4  # Smallest product of a step and its fall of the gradient for a step that `units` uses.
+_SHOWN = 1e-4  # `units` uses a step if step · (decrease of the gradient over it) exceeds this number.
 
 
 _STEEP = 0.5  # Slope (unconstrained) above which a point with unavailable curvature is not a maximum.
