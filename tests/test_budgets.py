@@ -25,7 +25,7 @@ BUDGETS = {
     "progress": (74, 1),
     "pytensor_settings": (54, 1),
     "kernels": (10364, 6),
-    "solvers": (5661, 5),
+    "solvers": (5663, 5),
     "gaussians": (4234, 6),
     "likelihoods": (7427, 6),
     "approximations": (4678, 6),

@@ -230,9 +230,8 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
     """
     image, pull, step = np.empty((3, *b.shape))
     closest = np.inf
-    begin(problem, b, ascent, image)
+    value = begin(problem, b, ascent, image)
     for _ in range(_MAX_APPROACHES):
-        value = log_posterior(problem, b, ascent, image)
         slope = ascent.gradient - b
         reduction = min(_REDUCTION, closest)  # Newton's method squares the error.
         problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
@@ -243,6 +242,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
         b += ascent.length(b, pull, step, value, float(np.vdot(slope, step))) * pull
         if max(residual, reduction) * residual < MARGIN * max(tolerance, problem.prior.rounding(b)):
             break
+        value = log_posterior(problem, b, ascent, image)
 
 
 def of_width_zero(derivatives: Callable[..., None]) -> Callable[..., None]:
@@ -345,10 +345,9 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
     inaccurate. The function returns log evidence and status. At the end `ascent` is at `x`.
     """
     step, image = np.empty_like(x), np.empty_like(problem.mean)
-    begin(problem, x, ascent, image)
+    value = begin(problem, x, ascent, image)
     evidence, closest = np.nan, np.inf
     while not history.is_full():
-        value = log_posterior(problem, x, ascent, image)
         ok, log_det = ascent.factorise()
         if not ok:
             return np.nan, NOT_POSITIVE_DEFINITE
@@ -374,6 +373,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         if not history.is_full():
             x += ascent.length(x, step, image, value, slope) * step
             _go_on(problem, x, ascent, step, image, residual, limit)
+            value = log_posterior(problem, x, ascent, image)
     return evidence, OUT_OF_ITERATIONS
 
 
@@ -411,11 +411,13 @@ def log_posterior(problem: Problem, x: Array, ascent: Ascent, image: Array) -> f
     return ascent.log_density() - 0.5 * problem.prior.inner(x, x, image)
 
 
-def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> None:
-    """Set `x` to 0 if the log posterior is higher at 0."""
+def begin(problem: Problem, x: Array, ascent: Ascent, image: Array) -> float:
+    """Set `x` to 0 if the log posterior is higher at 0. Return the log posterior at `x`, with `ascent` at `x`."""
     cold = log_posterior(problem, np.zeros_like(x), ascent, image)
-    if not log_posterior(problem, x, ascent, image) >= cold:
-        x[:] = 0.0
+    if (value := log_posterior(problem, x, ascent, image)) >= cold:
+        return value
+    x[:] = 0.0
+    return log_posterior(problem, x, ascent, image)
 
 
 _ENOUGH = 0.1  # Largest final slope of a line search, relative to the first slope.
