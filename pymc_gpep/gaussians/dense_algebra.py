@@ -61,8 +61,8 @@ type Matrices = NDArray[np.float64] | NDArray[np.float32]
 
 _FEWEST_POINTS = 200  # Smallest number of points at which saving a triangular solve is worth the lost digits.
 _DIGITS = 1e-9  # Largest relative rounding error of a difference between classes.
-_LONG = 2000  # Number of points up to which some work stays on one thread.
-# Speed-up on two threads, by counts of operations. The fewest functions that give it are divided among threads.
+_LONG = 2000  # With more points, the factorisations of all classes are divided among threads; see `_shared_out`.
+# Required speed-up on two threads, by counts of operations. `_shared_out` returns the fewest classes that reach it.
 _GAIN = 1.6
 
 
@@ -130,7 +130,7 @@ def marginal_moments(
 def _last_follows(k: Array) -> bool:
     """Return whether moments of the last class can be computed from the other classes, under a common covariance.
 
-    These moments are differences of numbers as large as the prior variance, which therefore must not be too large.
+    The subtraction loses digits if prior variances are large. Then, and for few points, the function returns False.
     """
     n = k.shape[-1]
     return len(k) == 1 and n >= _FEWEST_POINTS and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
@@ -316,7 +316,7 @@ class DenseBlocks(PosteriorAlgebra):
 
     @cached_property
     def _factor(self) -> Array:
-        """G = R L⁻ᵀ, (c, n, n(c − 1))."""
+        """Factor G = R L⁻ᵀ of M = G Gᵀ, (c, n, n(c − 1))."""
         n, c, rank = self._roots.shape
         g = np.zeros((c, n, n, rank))
         g[:, range(n), range(n)] = self._roots.swapaxes(0, 1)
@@ -450,7 +450,7 @@ class DenseCoupled(PosteriorAlgebra):
         (c, m), n = variance.shape, self.p.shape[0]
 
         def smooth(a: int) -> Array:
-            """Return K_*a B_a without computing B_a, since points are predicted in many blocks."""
+            """Return K_*a B_a. B_a itself would be computed again for each of many blocks of points."""
             scaled = own_matrix(left, a) * roots[a]
             return np.asarray(dsymm(1.0, self.inverses[a].T, scaled.T).T) * roots[a]
 
@@ -539,7 +539,7 @@ class DenseIndependent(PosteriorAlgebra):
 
     @property
     def _b(self) -> Array:
-        """B_k, (1 or c, n, n)."""
+        """B_k = D_k^½ A_k⁻¹ D_k^½, (1 or c, n, n)."""
         roots = np.sqrt(self._pi[: self._distinct])
         return np.stack([scaled_symmetric(own, root) for own, root in zip(self.inverses, roots, strict=True)])
 

@@ -224,7 +224,7 @@ class PlacePrior(PriorByRows):
         assert isinstance(rows, PlaceRows)
         return rows.rows.variances(np.eye(rows.size)) + rows.entries**2
 
-    # In a variational bound sites do not act on residuals, whose coordinates are 0.
+    # In a variational bound sites do not act on the residuals e, so the posterior mean of e is 0.
 
     def pull(self, force: Array) -> Array:
         found = super().pull(force)
@@ -285,12 +285,12 @@ class PlaceAlgebra(IndependentRows):
 
     @cached_property
     def _inverse(self) -> Array:
-        """Λ⁻¹, (q, q)."""
+        """Posterior covariance Λ⁻¹ of z, (q, q)."""
         return np.asarray(self._root.T @ self._root)
 
     @cached_property
     def _at_places(self) -> Array:
-        """C, (p, q)."""
+        """Sums C_p of each place, (p, q); 0 in a variational bound."""
         rows = self.prior.rows
         found = np.zeros((rows.count, rows.size))
         if self._integrated:
@@ -304,7 +304,7 @@ class PlaceAlgebra(IndependentRows):
         return ((some, rows[some]) for some in blocks_of_rows(*rows.shape))
 
     def _seen(self, rows: PlaceRows, some: slice, j: Array) -> Array:
-        """Return H of a slice of rows, given their J, as a new array."""
+        """Return the rows H_i (see the module) of a slice as a new array, given their J_i."""
         if not self._integrated:
             return j.copy()
         places = rows.places[some]
@@ -348,9 +348,9 @@ class PlaceAlgebra(IndependentRows):
         return self.marginal_covariances() if self._integrated else self._squares[:, None, None]
 
     def kept(self) -> Array:
-        """See `SiteAlgebra`. In a variational bound the variance is that of J z."""
+        """See `SiteAlgebra`. In a variational bound the sites act on J z, so residual variances do not count."""
         rows, pi = self.prior.rows, self.sites.precision[0]
-        if self._integrated and self._alone:  # 1 − π r² / d equals 1 / d.
+        if self._integrated and self._alone:  # d = 1 + π r².
             found = 1.0 / self._d[rows.places] - pi * self._squares
         elif self._integrated:
             found = 1.0 - pi * self.marginal_covariances()[:, 0, 0]
@@ -392,7 +392,7 @@ class PlaceAlgebra(IndependentRows):
         found[:, q] = (b + u) * numbers[q:][places] + b * change[q:][places] - pi * (r - with_c) / d
         return found[None]
 
-    # Results for all q + p coefficients.
+    # Results for all q + p coordinates z and e.
 
     def covariance_times(self, column: Array) -> Array:
         """Return the posterior covariance of the coefficients times a column (q + p,)."""

@@ -190,7 +190,7 @@ class Posterior:
         prior_mean : array (c, m)
             Prior means at the new points.
         """
-        # Equations 26 and 27 of the nested EP paper.
+        # Riihimäki, Jylänki and Vehtari (2013), equations 26 and 27.
         mean = prior_mean + self.prior.image(left, self.coordinates)
         own = variance if self.prior.by_normals else np.broadcast_to(variance, prior_mean.shape)
         return mean, self.algebra.covariance_at(left, own)
@@ -200,7 +200,7 @@ class Posterior:
         return *self.predict(*there), self.prior.block(*there)
 
     def at_left_out(self, whole: Any, i: int) -> tuple[Array, Array]:
-        """Return mean (c, 1) and covariance (1, c, c) at point i of the prior `whole`, given all other points."""
+        """Return mean (c, 1) and covariance (1, c, c) at point i of the prior `whole`. Other points are the data."""
         return self.predict(*whole.point_of(i))
 
     # Joint moments of several points.
@@ -257,7 +257,7 @@ class Posterior:
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Return draws (count, c, n) of f at the points of the data."""
-        if self.prior.by_weights and self.sites.signed:  # The prior covariance may be singular.
+        if self.prior.by_weights and self.sites.signed:  # Whitening needs its root.
             root = self.algebra.root_among(np.arange(self.prior.shape[1]))
             return np.asarray(self.mean + np.einsum("kip,pd->dki", root, rng.standard_normal((root.shape[2], count))))
         return np.asarray(self.prior.latent(self.draw_whitened(rng, count)))

@@ -119,12 +119,12 @@ class PrecisionStructure:
 
     @cached_property
     def prior_slots(self) -> tuple[Indices, Indices]:
-        """Slots in the pattern of the prior: of the entries of Q, and of the pairs of positions of each point."""
+        """Slots (`FactorPattern.slots`) in `prior`: of entries of Q, and of the pairs of positions of each point."""
         return self.prior.slots(self.first, self.second), self.prior.slots(*self._pairs)
 
     @cached_property
     def posterior_slots(self) -> tuple[Indices, Indices]:
-        """Slots in the pattern of the posterior: of the entries of Q, and of the pairs of positions of each point."""
+        """Slots in the pattern `posterior`: of the entries of Q, and of the pairs of positions of each point."""
         return self.posterior.slots(self.first, self.second), self.posterior.slots(*self._pairs)
 
     @cached_property
@@ -203,7 +203,7 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def rows(self) -> Entries:
-        """A, (cn, q)."""
+        """Rows A of coefficients, (cn, q)."""
         return self._rows
 
     @property
@@ -482,7 +482,7 @@ class NeighbourStructure(PrecisionStructure):
 
     @cached_property
     def effects(self) -> tuple[FactorPattern, Indices, Indices] | None:
-        """Pattern of the precision of effects, slots of its entries, slots of flat coefficients; or None."""
+        """Pattern of the precision of effects, slots of its entries and of flat coefficients; None without effects."""
         if not self.begin:
             return None
         first, second = self.first[: self.n_own], self.second[: self.n_own]
@@ -490,7 +490,7 @@ class NeighbourStructure(PrecisionStructure):
         return pattern, pattern.slots(first, second), pattern.slots(self.flat, self.flat)
 
     def regressions(self, rest: Array) -> tuple[Array, Array, Array]:
-        """Return b (p, m), d (p,) and prior variances (p,), given the array after the coefficients."""
+        """Return regressions b (p, m), residual variances d (p,) and prior variances (p,), from the array's end."""
         p, m = self.sets.cells.shape
         own = rest[self.n_own :]
         return own[: p * m].reshape(p, m), own[p * m : -p], own[-p:]
@@ -565,7 +565,7 @@ class NeighbourPrior(PrecisionPrior):
         return variance[None]
 
     def _inverse_entries(self) -> Array:
-        """See `PrecisionPrior`; 0 for the process, whose log determinant `_array_gradient` differentiates in d."""
+        """See `PrecisionPrior`. Entries of the process are 0: `_array_gradient` adds its log determinant, −Σ log d."""
         s = self.structure
         found = np.zeros(len(s.first))
         if s.effects is not None and self._effects is not None:

@@ -96,7 +96,7 @@ class DensePrior(PriorForm):
         _ = self.roots
 
     def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[PriorForm]]:
-        """Return the array for a solver, and the form of prior that the solver makes of it; see `NormalsPrior`."""
+        """Return the covariances and their form, from which a solver builds a prior; see `NormalsPrior.for_solver`."""
         return self.array, type(self)
 
     @property
@@ -241,8 +241,8 @@ class DensePrior(PriorForm):
 
 
 _FACTOR, _ROOT, _INVERSE = range(3)  # Contents of the matrix: Cholesky factor of A, its inverse, or A⁻¹.
-_CERTAIN = 1e-3  # Value of 1 − kept above which the variance (1 − kept) / π is accurate.
-_FEW_ROWS = 4  # All of A⁻¹ is computed if more than 1 / _FEW_ROWS of the rows are below `_CERTAIN`.
+_CERTAIN = 1e-3  # The variance (1 − `kept`) / π is accurate if 1 − `kept` is above this number.
+_FEW_ROWS = 4  # If more than 1 / _FEW_ROWS of the rows are below `_CERTAIN`, the whole of A⁻¹ is computed.
 
 
 class DenseFunctionPosterior(FunctionPosterior):

@@ -128,9 +128,9 @@ class PriorForm(SolverPrior):
             self.multiply(self.coordinates(own), out)
         return found
 
-    # Arguments define new points by `left`, variances (1 or c, m) and means m* (c, m). Either `left` has covariances
-    # (1 or c, m, n) with the points of the data, and variances are prior variances. Or `left` has rows J* (cm, q) for
-    # latent values m* + J* z + e, and variances are the variances of e.
+    # New points: three arguments define m of them. `mean` has prior means m* (c, m). By covariances, `left` has the
+    # covariances (1 or c, m, n) with the data, and `variance` (1 or c, m) the prior variances. By coefficients, `left`
+    # has rows J* (cm, q) of f* = m* + J* z + e, and `variance` the variances of e.
 
     def point_of(self, i: int) -> tuple[Any, Array, Array]:
         """Return point i of this prior as a new point of the prior at all other points."""
@@ -175,13 +175,13 @@ class PriorForm(SolverPrior):
 
     @property
     def own(self) -> Array:
-        """Prior variances (1 or c, n) of the variables with which `reach` returns covariances."""
+        """Prior variances (1 or c, n) of the variables in `reach`: by default of all latent values."""
         return self.variances
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
         """Return prior covariances (1 or c, s, n) of points (s,) with the variables of `own`, and variances of points.
 
-        Covariances of a point with itself are NaN.
+        By default the variables are the latent values. The entry of a point with itself is NaN.
         """
         cross = self.among(some, np.arange(self.shape[1]))
         cross[:, np.arange(some.size), some] = np.nan
@@ -401,8 +401,8 @@ class PosteriorAlgebra(SiteAlgebra):
         """Return draws (draws, c, q) of z minus its mean. They are exact, by perturbation.
 
         Let f₀ = J z be a draw from the centred prior, and ε a normal vector whose covariance is the precision of the
-        sites. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. A precision without a root allows no ε: then
-        draws use a root of the posterior covariance.
+        sites. Then z + Jᵀ(ε − M (f₀ + K ε)) has the posterior covariance. If site precisions may be negative, ε may
+        not exist. Then draws use a root of the posterior covariance.
         """
         if self.sites.signed:
             covariance = self.whitened_covariance(prior)
@@ -440,7 +440,7 @@ class PosteriorAlgebra(SiteAlgebra):
     def cavities(self, mean: Array, cov: Array, weights: Array) -> tuple[Array, Array]:
         """See `Posterior.cavities`."""
         if self.sites.signed:
-            # Π is 0 along the common part of all functions. So the cavity has the same common part as Σ.
+            # (I − ΣΠ)⁻¹ Σ needs no root of Π, which a signed Π does not have.
             wide = np.linalg.solve(np.eye(len(mean)) - cov @ self.sites.blocks, cov)
             wide = 0.5 * (wide + wide.swapaxes(1, 2))
         else:

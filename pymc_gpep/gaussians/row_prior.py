@@ -111,7 +111,7 @@ class RowAlgebra(PosteriorAlgebra):
 
     @cached_property
     def _root(self) -> Array:
-        """L⁻¹, (q, q)."""
+        """Inverse L⁻¹ of the Cholesky factor of Λ, (q, q)."""
         root: Array = dtrtri(self._factor, lower=1)[0]
         return root
 
@@ -132,7 +132,7 @@ class RowAlgebra(PosteriorAlgebra):
         return Moved(weights, step[None])
 
     def _located(self, force: Array) -> tuple[Array, Array]:
-        """Return z̄ (q,) and b (c, n)."""
+        """Return the mean z̄ (q,) and the weights b (c, n), for `force` ν − Πm (c, n)."""
         centre = self._solved(self.prior.pull(force)[0])
         centre += self._solved(self.prior.residual(self._left(force, centre), centre[None])[0])
         return centre, self._left(force, centre)
@@ -156,7 +156,7 @@ class RowAlgebra(PosteriorAlgebra):
         return self._rows.covariances(self._root)
 
     def gradient(self, b: Array, moved: Moved | None = None, x: Array | None = None) -> Array:
-        """See `SiteAlgebra`: twice the derivative in K, times J, or the equivalent for B if J = A B."""
+        """See `SiteAlgebra`. The derivative in J is 2 G J, for the derivative G in K. If J = A B, it is Aᵀ(2 G J)."""
         rows, pulled = self._rows, self.prior.coordinates(b)[0] if x is None else x[0]
         inverse = cho_solve((self._factor, True), np.eye(len(self._factor)), check_finite=False)
         gradient = rows.outer((b if moved is None else b + moved.weights).ravel(), pulled)
@@ -178,7 +178,7 @@ class RowAlgebra(PosteriorAlgebra):
         half = self.root_among(points)
         c, s, q = half.shape
         flat = half.reshape(c * s, q)
-        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # BLAS computes one triangle.
+        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # NumPy uses `syrk`: one triangle.
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
         return np.asarray(self.prior.at(points) @ self._root.T)
@@ -296,7 +296,7 @@ class PriorByRows(PriorForm):
     @property
     @abstractmethod
     def n_normals(self) -> int:
-        """Length of z, q."""
+        """Number q of standard normals z."""
 
     @abstractmethod
     def at(self, points: NDArray[np.int64]) -> Array:
@@ -316,7 +316,7 @@ class PriorByRows(PriorForm):
 
     @property
     def own(self) -> Array:
-        """Array (c, 1) of ones: the variance of the single normal that represents a row."""
+        """Ones (c, 1): `reach` returns covariances with a single normal of variance 1, on which all rows depend."""
         return np.ones((len(self.mean), 1))
 
     def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -481,7 +481,7 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        return 1, q  # Separate rows need a single matrix.
+        return 1, q  # J alone.
 
     @classmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
@@ -490,7 +490,7 @@ class RowPrior(PriorByRows):
     @classmethod
     def kept(cls, c: int, n: int, q: int, known: Any = None) -> int:
         based = known is not None and known.rows is not None
-        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # Data determine A in J = A B.
+        return super().kept(c, n, q, known) + q * (2 * q - n if based else q)  # B is stored, A is data.
 
     @classmethod
     def algebra(cls, n: int, q: int, known: Any = None) -> str:
@@ -515,7 +515,7 @@ class RowPrior(PriorByRows):
 
     @property
     def _apart(self) -> RowStructure | None:
-        """Structure for J as a dense array, without A."""
+        """Structure of the prior with J itself as its array, without A."""
         return RowStructure(flat=tuple(self.flat.tolist())) if self.flat.size else None
 
     def variance_gradient(self, of_variance: Array) -> Array:

@@ -430,7 +430,7 @@ class GivenUtilities(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, v: Array) -> Array:
-        """Return a draw given utilities v (c, n), to which a common shift of the utilities of a point may be added."""
+        """Return a draw given utilities v (c, n). In place, a drawn shift may be added to all utilities of a point."""
 
 
 def given_utilities(prior: Sampled, shifted: bool) -> GivenUtilities:
