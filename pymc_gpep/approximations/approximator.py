@@ -52,8 +52,8 @@ class Approximator(ABC):
     schemes: ClassVar[tuple[str, ...]]
     """Names of the schemes of the fallback sequence, in order."""
     looseness: ClassVar[float] = 1.0
-    """Factor on the tolerance in a search for a maximum, squared for evidences that only weight points. It is above 1
-    if the error of the evidence is of second order in the tolerance."""
+    """Factor on the tolerance during a search for hyperparameters. Evaluations without derivatives use its square.
+    It is above 1 if the error of the evidence is of second order in the tolerance."""
     bounds: ClassVar[bool] = False
     """Whether the evidence is a lower bound, which may be far below the log marginal likelihood."""
     matches_moments: ClassVar[bool] = False
@@ -303,7 +303,7 @@ class Approximator(ABC):
 
 # Factor on the tolerance of solves that only rank hyperparameters far from a maximum, with the first scheme only.
 _RANKS = 1e4
-# Largest distance of a predicted log √α below all combined values. It is never above them: the site could be invalid.
+# Largest distance of a predicted log √α below the smallest combined value. A more precise site could be invalid.
 _FAR = 1.0
 
 
@@ -365,6 +365,6 @@ def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
     precision, location = np.split(start, 2)
     logs = 0.5 * np.log(precisions[:, smooth])
     root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # Limit rounding errors as well.
+    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # exp may round up.
     location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
     return start

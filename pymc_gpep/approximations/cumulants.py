@@ -79,9 +79,9 @@ class ScalarCavities(NamedTuple):
     covariance: Array
     """Posterior covariance of all g, (N, N)."""
     mean: Array
-    """Mean of each g in its cavity, Variance of each g in its cavity, (N,)."""
+    """Cavity mean of each g, (N,)."""
     variance: Array
-    """(N,)."""
+    """Cavity variance of each g, (N,)."""
 
 
 def tilted_factors(
@@ -144,11 +144,11 @@ _WIDER = 1.5  # Variance s² of points: cavity variances can be three times the 
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
 DISTANCES = 61  # Number of distances of t from its mean at which rows are averaged given t.
-_PROPER = 1e-3  # Smallest ratio of the precisions of a row given t: without its site, and with its site.
-_NARROW = 1e-12  # Smallest variance of a row given t, relative to its variance.
-_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # Sweeps of EP given t, sweeps with full steps, tolerance of a step.
-_EVERY = 3  # EP given t is run at every third distance.
-_SHARE = 3e-3  # Largest share of a marginal at distances at which EP given t does not converge.
+_PROPER = 1e-3  # Smallest precision of a latent value given t without its site, relative to the precision with it.
+_NARROW = 1e-12  # Smallest variance of a latent value given t, relative to its posterior variance.
+_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: largest number of sweeps, sweeps undamped, tolerance.
+_EVERY = 3  # EP given t is run at every third of these distances.
+_SHARE = 3e-3  # Largest probability of the distances at which EP given t may fail to converge.
 _SEED = 20_090_401
 
 
@@ -207,7 +207,7 @@ def _of_several(solution: Solution) -> Array:
 
 
 def _log_ratios(solution: Solution, x: Array) -> Array:
-    """Return log p(y_i | f_i) minus the log site, which is 0 at the mean, (s, n), for f = mean + x, x (s, c, n)."""
+    """Return log p(y_i | f_i) − log site_i(f_i) (s, n) at f = mean + x, x (s, c, n). Log sites are 0 at the mean."""
     posterior, f = solution.posterior, solution.mean + x
     log_sites = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
     return solution.likelihood.log_densities(f, solution.labels) - log_sites
@@ -300,8 +300,8 @@ def marginal_log_ratios(
 ) -> tuple[Array, bool]:
     """Return log ratios of the marginal of t to its Gaussian at distances (G,), and whether EP was run given t.
 
-    `log_ratios` computes the ratios at some distances; others are interpolated. If EP of all rows given t is cheap, it
-    is run at fewer distances. Its evidences given t include all terms of second order in the third cumulants.
+    `log_ratios` is evaluated at `DISTANCES` distances, and interpolated between them. EP of all rows
+    given t, if cheap, corrects them at every third distance, to second order in the third cumulants.
 
     Parameters
     ----------
@@ -341,8 +341,8 @@ def _log_evidences(
 ) -> Array:
     """Return EP's log evidence of the rows given t (G,), up to a constant; NaN if EP is expensive or does not converge.
 
-    EP starts at the sites of the solution, where the evidence is `log_ratios` of all rows. Distances with a negligible
-    share of the marginal may end without convergence.
+    EP starts at the sites of the fit, where the evidence is `log_ratios` of all rows. `share` (G,) is the probability
+    of each distance. EP ends once the unconverged distances have a total probability of at most `_SHARE`.
     """
     root = solution.posterior.root_among(rows)[0]
     if at.size * root.size * root.shape[1] > most:
@@ -378,7 +378,7 @@ def _log_evidences(
             break
         step[:, ~(size > _TOLERANCE)] = 0.0
         added += step * (1.0 if sweep < _UNDAMPED else 0.5)
-    # Log evidence of the added sites, and of each row in its cavity without its site.
+    # EP's evidence: normaliser of `added` sites, times ∫ cavity × likelihood / ∫ cavity × site of each row.
     whole = (added[1] * start - 0.5 * added[0] * start**2).sum(axis=1)
     sign, log_determinant = np.linalg.slogdet(precision)
     whole += 0.5 * np.einsum("ga,gab,gb->g", pulled, precision, pulled) - 0.5 * log_determinant

@@ -33,7 +33,7 @@ from pymc_gpep.solvers.problem import Found, History, Problem, lost_in_rounding,
 from pymc_gpep.solvers.site_ep import SCHEMES, FunctionSitePosterior, largest_change, site_ep, site_of
 
 _AT_MODE = 1e-2  # Tolerance of the mode from which a cold solve starts.
-# The rough kernel is used for tolerances from _WIDE on, and otherwise for changes above _CLOSE tolerances.
+# The kernel `rough` is used if the tolerance is at least _WIDE, or if the largest change exceeds _CLOSE tolerances.
 _WIDE, _CLOSE = 1e-5, 1e3
 _WIDEST = 10.0  # Largest variance of a cavity, in units of the prior variance.
 _DIGITS = 8.0 * np.finfo(np.float64).eps
@@ -134,12 +134,12 @@ class EP(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        # Sites at a kink of the log density have precision 0, so flat coefficients may have no proper posterior.
+        # Laplace's site at a kink of a log density has precision 0: the posterior of flat coefficients may be improper.
         hard = not likelihood.log_concave or (problem.prior.flat.size and not likelihood.offers(ScalarDensity))
         if likelihood.of_prior and not start.any():
             start.reshape(2, -1)[:] = self._start_with_priors(problem, likelihood)
         elif hard and not start.any() and likelihood.offers(AverageLogDensity):
-            # Prefer the fixed point near the best Gaussian, if there are several.
+            # Start at the Gaussian with the smallest KL divergence: there may be several fixed points.
             begin = np.zeros_like(start)
             KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
             start[:] = begin if np.isfinite(begin).all() else 0.0

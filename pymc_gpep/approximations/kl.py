@@ -1,10 +1,10 @@
 """Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008), and linear responses.
 
 A small force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites
-of some approximations ignore couplings between latent functions. The means of such an approximation do not respond by
-its posterior covariance. They respond by the covariance of another Gaussian with the same prior and means. The sites of
-this Gaussian have the precision of the tilted distribution or of the log likelihood at each point (Opper and Winther
-2003).
+of some approximations ignore couplings between latent functions. Then Cov(f) h with its posterior covariance is not the
+change of its means. The change is C h, with the covariance C of another Gaussian: the Gaussian of the response. It has
+the same prior and means. Its sites have the precision of the tilted distribution, or of the log likelihood, at each
+point (Opper and Winther 2003).
 """
 
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ def curvature_response(solution: Solution) -> Posterior:
 
 
 def bound_response(solution: Solution) -> Posterior:
-    """Return the Gaussian of the response under a quadratic bound for one latent function, at fixed variances."""
+    """Return the Gaussian of the response (see the module), for a quadratic bound and one function, at fixed v."""
     terms = solution.likelihood.computation(QuadraticBound).terms
     variance = np.ascontiguousarray(solution.cov[:, 0, 0])
     step = _DIFFERENCE * np.sqrt(variance)
@@ -65,13 +65,13 @@ def bound_response(solution: Solution) -> Posterior:
 def average_response(solution: Solution) -> Posterior:
     """Return the Gaussian of the response for `KL`, whose variances change with its means.
 
-    A force moves the means m. The means change the variances v, which move the means again, by ∂²g/∂m∂v. With the
-    covariance V and S = V ∘ V, the means follow by
+    A force h changes the means m. The means change the variances v, which change the means again, by g_mv = ∂²g/∂m∂v.
+    With the covariance V and S = V ∘ V, the derivative of the means in h is
 
-        [K⁻¹ + W − diag(g_mv) (I − 2 S diag(g_vv))⁻¹ 2 S diag(g_mv)]⁻¹,
+        [K⁻¹ + W − diag(g_mv) (I − 2 S diag(g_vv))⁻¹ 2 S diag(g_mv)]⁻¹.
 
-    which is not of the form of sites. Only the diagonal v² of S is used, as if each variance changed only with the mean
-    of the same point. The posterior covariance would omit this change.
+    The last term is not diagonal, so it is not a site precision. Therefore only the diagonal v² of S is used, as if
+    each variance changed only with the mean of the same point. The posterior covariance omits the last term.
     """
     terms = solution.likelihood.computation(AverageLogDensity).terms
     mean, whole = solution.mean[0], solution.cov[:, 0, 0]
@@ -157,7 +157,7 @@ class KL(AcceleratedBound):
         )
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian whose site precisions are reduced, since variances change with the means."""
+        """Return the Gaussian of the response. Its site precisions are lower, since variances change with the means."""
         return average_response(solution)
 
 
@@ -186,5 +186,5 @@ class QuadraticVB(AcceleratedBound):
         )
 
     def response(self, solution: Solution) -> Posterior:
-        """Return the Gaussian with the curvature of the bound in the means, which may be far below the precisions."""
+        """Return the Gaussian of the response. Site precisions are the curvature of the bound in the means."""
         return bound_response(solution)

@@ -78,7 +78,7 @@ class NewtonApproximation(Approximator):
         return n_functions * n_points
 
 
-# Change of differences below which a step cannot overshoot: W changes by e^0.5 < 2 at most.
+# A step that changes differences of latent values by less cannot overshoot: W changes by a factor e^0.5 < 2 at most.
 _CLOSE = 0.5
 
 
@@ -106,7 +106,7 @@ class FunctionsAscent(ABC):
         """Write the derivative (c, n) in f of −½ log|I + WK|, for posterior covariances (n, c, c)."""
 
     def parameter_slopes(self, cov: Array, moved: Moved) -> Array:
-        """Return derivatives (p, n) in parameters of the likelihood, if the mode moves by `moved`."""
+        """Return derivatives (p, n) of the evidence in likelihood parameters; `moved` is the mode's response to f."""
         return NO_PARAMETERS
 
 
@@ -196,7 +196,7 @@ def found_at_mode(
 ) -> Found:
     """Return the result of a search for the mode that ended at weights b (c, n) and coordinates x of the prior.
 
-    If the last factorised curvature is not `exact`, there is no posterior.
+    If the last factorised curvature is not `exact`, weights and covariances in the result are NaN.
     """
     c, n = b.shape
     cov = np.full((n, c, c), np.nan)

@@ -46,7 +46,7 @@ def fraction() -> Metadata:
 
 
 def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
-    """Limit of an option to names; `elsewhere` maps names in other methods to these names."""
+    """Limit of an option to names. `elsewhere` maps names in other methods to `names`, for suggestions."""
     others = elsewhere or {}
 
     def suggestion(value: Any) -> str:
@@ -84,8 +84,8 @@ def check_limits(options: Any) -> None:
 def documented(kind: type, base: type | None = None) -> str | None:
     """Return the docstring of a class, extended by the documentation of options of its base class.
 
-    Options that the docstring documents are not changed. `base` is the base class, by default the first. None is
-    returned if Python runs without docstrings.
+    Options that the docstring documents are not changed. `base` is by default the first base class. None is returned
+    if Python runs without docstrings.
     """
     above, own = (base or kind.__mro__[1]).__doc__, kind.__doc__
     if not above or not own:

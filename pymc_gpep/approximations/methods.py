@@ -52,7 +52,7 @@ class ArrayMethod(NamedTuple):
 
 
 class FurtherMethod(ABC):
-    """Options of a method with a separate plan and without a matrix of all rows."""
+    """Options of a method that is neither in `APPROXIMATIONS` nor in `SPARSE_APPROXIMATIONS`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: ClassVar[str]
@@ -106,7 +106,7 @@ SPARSE_APPROXIMATIONS: Registry[type[SparseApproximation]] = Registry(
 FURTHER_METHODS: Registry[type[FurtherMethod]] = Registry(
     "method", (), of=FurtherMethod, apart=[APPROXIMATIONS, SPARSE_APPROXIMATIONS]
 )
-"""Methods with separate plans."""
+"""Methods that other modules register, such as active rows. They do not use a matrix of all rows."""
 
 METHODS = APPROXIMATIONS.names
 """Names for `pm.fit(method=...)` of methods that work on all rows together."""

@@ -265,7 +265,7 @@ def energy_descent(
         state = trial
         best = min(best, state.residual)
     sites[:] = state.sites
-    posterior.take(sites)  # The posterior may have the sites of a rejected trial.
+    posterior.take(sites)  # The last trial that was evaluated may have been rejected.
     return -state.cost, status
 
 

@@ -21,7 +21,7 @@ from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.sparse_sweeps import LeftOut
 
 _MOVES = 0.01  # Relative change of a variance, or squared shift in standard deviations, above which a site is updated.
-_MOST = 24  # Largest number of factors that are updated for one row.
+_MOST = 24  # Largest number of prior factors whose sites are updated when a row is left out.
 _SWEEPS, _DAMPED, _TOLERANCE = 200, 20, 1e-9
 _FEW = 0.7  # Share of unconverged problems below which sweeps drop the converged problems.
 _TOGETHER = 800  # Largest number of rows, or of effects, in a batch of covariances.
@@ -204,7 +204,7 @@ class PriorSites:
         alike : array (n,) or None
             Group number of each row; equal rows have the same number.
         of : array (n,) or None
-            Point of each row; None if each row is a point.
+            Index of the point of each row; None if rows are points.
         rest : callable
             Function that returns, for rows, the likelihood factors of the other rows at their points.
         """
@@ -237,7 +237,7 @@ class PriorSites:
         moved : array (B, K)
             Indices of factors to update, padded by −1.
         rest : sequence of Factor
-            Factors of the other rows at the points. In each problem the point precedes the effects.
+            Factors of the other rows at the points. In each local problem, the point's latent value is first.
         """
         solution = self._solution
         base, prior, sites = self._base(points[:, None], moved)
@@ -253,7 +253,7 @@ class PriorSites:
         return np.where(done, found, np.nan), mean[:, 0], cov[:, 0, 0]
 
     def _base(self, rows: NDArray[np.intp], moved: NDArray[np.intp]) -> tuple[LocalEP, Factor, tuple[Array, Array]]:
-        """Return local problems of rows (B, m) and factors (B, K), the factors, and the removed sites (B, m + K)."""
+        """Return local problems without the sites of rows (B, m) and factors (B, K); the factors; these sites."""
         solution, posterior, m = self._solution, self._posterior, rows.shape[1]
         problem, place = np.nonzero(moved >= 0)
         chosen = self.points[moved[problem, place]]

@@ -431,7 +431,7 @@ class _Averages:
         self._nodes, self._weights = averaging_rule(len(problem.mean), order)
 
     def __call__(self, mean: Array, cov: Array) -> tuple[float, Array, Array]:
-        """Return the sum of averages, their gradients (k, n), and minus average second derivatives (n, k, k)."""
+        """Return Σ E[log p], the average gradients (k, n), and minus the average second derivatives (n, k, k)."""
         total, slope, curvature = 0.0, np.empty_like(mean), np.empty_like(cov)
         for rows, f, y, parameters in self._parts(mean, cov):
             value, gradient, hessian = self._density.derivatives(f, y, parameters)
@@ -451,7 +451,7 @@ class _Averages:
         return out
 
     def _parts(self, mean: Array, cov: Array) -> Iterator[tuple[slice, Array, Observed, Array]]:
-        """Yield slices of m rows, with latent values (k, d m), observations and parameters at their d nodes."""
+        """Yield slices of m rows, and for their d nodes each: latent values (k, d m), observations, parameters."""
         d, n = len(self._weights), mean.shape[1]
         root = covariance_root(cov)
         step = max(1, _AT_A_TIME // d)

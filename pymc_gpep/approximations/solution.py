@@ -28,11 +28,11 @@ class Neighbours(NamedTuple):
     """Starts of solves at several places, in order of time."""
 
     places: tuple[Array, ...]
-    """Vectors (d,) that identify problems, such as hyperparameters."""
+    """Place of each problem: a vector (d,), such as its hyperparameters."""
     starts: tuple[Array, ...]
     """`Solution.start` at each place."""
     root: Array | None = None
-    """Matrix (d, d) whose columns are units of distance between places. The default is the identity."""
+    """Matrix R (d, d): the distance of places x and x′ is |R⁻¹(x − x′)|. The default is the identity."""
 
     def joined(self, place: Array, start: Array, limit: int) -> "Neighbours":
         """Return the solutions with a new solution, limited to the last `limit`."""
