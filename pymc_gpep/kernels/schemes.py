@@ -150,7 +150,7 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
 
 @kernel
 def _cavity_at(z, variance):
-    """Return the tilted mean, and 1/a, of the cavity with tilted variance `variance` and cavity mean z √(1 + 1/a)."""
+    """Return the tilted mean, and w = 1/a, of the cavity N(z √(1 + w), w) whose tilted variance is `variance`."""
     _, h, _, truncated = probit_moments(z)
     rest = h + z if z > -5.0 else (1.0 - truncated) / h
     half = 1.0 - variance

@@ -53,7 +53,7 @@ def change_to_site(precision, slope, at, sites, target, scale, i):
         target[1, i, j] = slope[j]
         for k in range(d):
             target[1, i, j] += precision[j, k] * at[k]
-        # For the second half accelerated EP uses squared units: Λ_jk has the unit 1 / (g_j g_k).
+        # `SiteVector.norm` multiplies squared changes of this half by `scale`. Λ_jk has the unit 1 / (g_j g_k).
         for k in range(j):
             scale[i, entry] = scale[i, j] * scale[i, k]
             entry += 1

@@ -51,13 +51,13 @@ def centre(mean, cov, total):
 
 
 RANK = 1e-14
-"""Eigenvalue below which it is rounding error, relative to the largest variance."""
+"""Largest eigenvalue of a covariance that counts as 0, relative to the largest variance."""
 NEWTON = 100
 HALVINGS = 40
 CLOSE = 1e-12
 """Distance from the mode, in standard deviations, that counts as converged."""
 PASSES = 2
-_SMALL = 0.3  # Trace of Ω at which both formulas of Ω have equal weight.
+_SMALL = 0.3  # Trace of Ω at which `small_or_large` averages its two formulas of Ω with equal weights.
 _SMALLEST = 1e-300
 
 

@@ -127,7 +127,7 @@ def split_covariance(v, variance, root, room):
         if not _inverse(rest, lower, m):
             return False
         m -= 1.0 / (common * c)
-        if iteration == 0:  # This start is feasible: the eigenvalues of m with unit diagonal sum to c.
+        if iteration == 0:  # Start with v − D > 0: no eigenvalue of D^½ m D^½ exceeds its trace ½.
             for k in range(c):
                 variance[k] = 0.5 / (m[k, k] * c)
             barrier = np.sum(variance) / c

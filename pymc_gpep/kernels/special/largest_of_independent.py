@@ -32,12 +32,12 @@ from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 FROM = -5.5
 """Start of a table, in widths of its utility."""
-_TO, _PER_WIDTH = 9.5, 8  # End of the table, and cells for each unit of width.
+_TO, _PER_WIDTH = 9.5, 8  # End of a table in widths of its utility, and smallest number of cells for one width.
 _NOTHING = 1e-9  # Value of a distribution function that counts as 0.
 _ALL = 1.0 - 2e-7  # Value of a distribution function that counts as 1.
 _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.
 _MOST_CELLS = 8  # Largest number of cells between two nodes.
-_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are read from a table together.
+_LANES, _ONE = np.uint64(8), np.uint64(1)  # Number of nodes that are read from a table together; 1 of equal type.
 MOST_NODES = 4000
 """Largest number of nodes of the trapezoid rule."""
 ROOM = 4 * (MOST_NODES + 16)
@@ -348,7 +348,7 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _CERTAIN:
                     piece = min(piece, _WIDTH / slopes[j])
-            if x + piece == x:  # A piece narrower than rounding: the previous piece contains the step of Φ.
+            if x + piece == x:  # The piece is below rounding of x. The step of Φ was in the previous piece.
                 piece = abs(x) * 1e-15
             for q in range(nodes.shape[0]):
                 at = x + 0.5 * piece * (1.0 + nodes[q])
@@ -419,7 +419,7 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
         for j in range(c):
             if mean[j] + reach * sd[j] > x:
                 piece = min(piece, width * sd[j])
-        if x + piece == x:  # A piece narrower than rounding: the previous piece contains the step of Φ.
+        if x + piece == x:  # The piece is below rounding of x. The step of Φ was in the previous piece.
             break
         below = 1.0
         for j in range(c):

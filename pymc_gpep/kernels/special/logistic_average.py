@@ -409,7 +409,7 @@ _ERROR_OF_MEAN = math.log(1e-16)
 _RANGE_OF_MEAN = 9.0  # A standard normal variable exceeds this with probability 1e-19.
 _WIDE_FOR_MEAN = 8.0  # Smallest standard deviation that is large compared with the width of σ.
 _PANEL = 4.0  # Width of a panel: 16 Gauss-Legendre nodes have an error of 1e-17, since σ has poles at ±iπ.
-_PANELS = 10  # Number of panels: σ(−40) < 1e-17.
+_PANELS = 10  # Number of panels. They end at 40, where σ(−40) < 1e-17 is negligible.
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 

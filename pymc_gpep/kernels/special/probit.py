@@ -95,7 +95,7 @@ def _tabulated() -> np.ndarray:
     log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))
     hazard = np.exp(-0.5 * _NODES**2 - log_p) * _INV_SQRT_2PI
     hazard[tail] = math.sqrt(2.0 / math.pi) / scaled[tail]
-    far = _NODES < -100.0  # Here λ + f would cancel; the asymptotic series is exact.
+    far = _NODES < -100.0  # λ + f would lose its digits; the series has full precision.
     inverse = np.where(far, 1.0 / np.where(far, _NODES, 1.0), 0.0) ** 2
     curvature = np.where(far, 1.0 - inverse * (1.0 - inverse * (6.0 - 50.0 * inverse)), hazard * (hazard + _NODES))
     return np.stack([-log_p, hazard, curvature]) * _WEIGHTS

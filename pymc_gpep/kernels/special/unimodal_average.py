@@ -306,7 +306,7 @@ def _terms(pull, v, measure, count, slope, curvature, room, out):
     They are written to `out` (6,), followed by the scale of rounding errors of cumulants. `pull` is (g₀ − m)/v, and
     `measure` the distance between nodes. `slope` is added to ℓ′ of `room`, and `curvature` to its ℓ″ and ℓ‴. The
     derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on. For a wide normal density they are
-    computed as cumulants of g, which would cancel for a narrow density.
+    computed from cumulants of g. For a narrow density, such differences would lose digits.
     """
     total = 0.0
     average = 0.0
@@ -372,7 +372,7 @@ def _powers(mode, count, room):
 
 @inlined_kernel
 def _none_of_wide(mean, v):
-    """Return log E exp(−eᵍ) = log(1 − E Φ((m − h)/√v)) for large v, and four derivatives in m. `_NODES` defines h."""
+    """Return log E exp(−eᵍ) = log(1 − E Φ((m − h)/√v)) for large v, and four derivatives in m. See `_NODES` for h."""
     scale = 1.0 / math.sqrt(v)
     some = first = second = third = fourth = 0.0  # Probability of a count above 0, and its derivatives.
     for k in range(len(_NODES)):
@@ -383,7 +383,7 @@ def _none_of_wide(mean, v):
         second -= density * x * scale
         third += density * (x * x - 1.0) * scale**2
         fourth -= density * x * (x * x - 3.0) * scale**3
-    none = some - 1.0  # Minus the probability of the count 0; ratios are derivatives of the log probability.
+    none = some - 1.0  # Minus the probability of count 0. So below, a … d are its derivatives, relative to it.
     a, b, c, d = first / none, second / none, third / none, fourth / none
     return (
         math.log1p(-some),
@@ -473,9 +473,9 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
     return value, fine[1], fine[2], fine[3], fine[4], of_p, of_q
 
 
-_SMOOTH = 0.7  # Largest width of the integrand for which the short rule is used.
-_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance between nodes in widths, and weight of a negligible node.
-_SURE = 1e-6, 1e5  # Smallest variance and largest rate of the short rule.
+_SMOOTH = 0.7  # Largest width of the integrand for which `log_rate_normal` uses a single trapezoid rule.
+_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance between nodes of this rule, in widths; weight of a negligible node.
+_SURE = 1e-6, 1e5  # Smallest variance, and largest rate at the mode, for which this rule is used.
 
 
 @kernel
