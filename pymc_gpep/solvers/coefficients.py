@@ -216,7 +216,7 @@ class _Parted(Coefficients):
         self._rows = np.flatnonzero(~sparse), np.flatnonzero(sparse)
         self._parts = full, entries
         self._sparse, self._place = sparse, np.where(sparse, np.cumsum(sparse), np.cumsum(~sparse)) - 1
-        # Last weights and JᵀwJ of the full rows: these weights often stay while weights of single effects change.
+        # Last weights and JᵀwJ of the full rows. They are reused if only weights of sparse rows change.
         self._last: tuple[Array, Array] | None = None
 
     def _joined(self, parts: Iterator[Array]) -> Array:
@@ -335,7 +335,7 @@ class OwnRows(NamedTuple):
     """Rows of one function, with its nonzero columns only."""
 
     rows: Coefficients
-    """J, (n, s)."""
+    """Coefficients J in these columns, (n, s)."""
     columns: NDArray[np.int64]
     """Ascending positions (s,) of these columns among all columns."""
 

@@ -40,9 +40,9 @@ class SiteSums(NamedTuple):
 
     features: Features
     precision: Array
-    """Σ t, (c, B)."""
+    """Sum Σ t of the precisions of the sites of each function, (c, B)."""
     location: Array
-    """Σ ν, (c, B)."""
+    """Sum Σ ν of the locations of the sites of each function, (c, B)."""
     rows: slice = slice(None)
 
 
@@ -107,7 +107,7 @@ def own_features_shift(
         for k, (w, weights) in enumerate(zip(block.features.w, block.precision / root_total, strict=True)):
             scaled[:, k] = lower_product(posterior.root[k], w).T * weights[:, None]
         u = scaled.reshape(-1, c * size)
-        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # BLAS computes half of this symmetric product.
+        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # NumPy uses `syrk` for uᵀu.
 
     for of_pulled, of_gram in each(sums):
         pulled += of_pulled
@@ -157,7 +157,7 @@ class CommonSites(Protocol):
     def averaged(
         self, shifted: Array, features: Sequence[StepFeatures], t: Array, mean: Array, beta: float
     ) -> tuple[Array, ...]:
-        """Return the averages with a batch (Σ t and means, both (B, c)) at weight β; `shifted` is g after the move."""
+        """Return the averages after a batch of weight β, given Σ t and means, (B, c). `shifted` comes from `shift`."""
 
 
 class SameFeatures:
@@ -183,7 +183,7 @@ class SameFeatures:
 
 
 class OwnFeatures:
-    """Averages for functions in several groups.
+    """Averages for functions in several groups, whose features differ.
 
     Test functions φ are features of the functions, about M in total. Functions contribute features at different
     positions, since they may have the same inducing inputs.

@@ -41,10 +41,10 @@ from pymc_gpep.solvers.problem import History, Problem
 _CLOSE = 0.1  # A step that moves latent values by less is taken without a line search.
 _MAX_INVERSIONS = 100
 _LOST = 1e-8  # Slope of μ + D h′(μ) below which few digits remain.
-# Ratio of tilted to cavity variance below which a cavity is narrowed, with nearly the same sites.
+# Ratio of tilted to cavity variance below which a cavity is narrowed. The narrower cavity has nearly the same site.
 _MOST_KEPT = 0.2
 _SHORT = 1e-4  # Relative change of h″ and h‴ up to which a fourth-order series replaces h.
-_SLIGHT = 0.3  # Largest relative change of a step by its third-order term.
+_SLIGHT = 0.3  # Largest relative change of a step by Halley's third-order term. A larger term is omitted.
 _MAX_APPROACHES = 30  # Largest number of inexact Newton steps before the first factorisation.
 _REDUCTION, _LIMIT = 0.01, 100  # Relative residual, and largest number of conjugate gradient steps, per Newton step.
 
@@ -186,7 +186,7 @@ class CavityAscent:
 def _bend(h: Array, step: Array) -> Array:
     """Return the approximate relative change of h″ and h‴ over a step (n,); NaN without an estimate.
 
-    In a nearly quadratic tail of h, h‴ and h⁗ are nearly 0; only their ratio shows how far the tail extends.
+    If h is nearly quadratic, h‴ / h″ is nearly 0. Then h⁗ / h‴ measures the distance over which h‴ changes.
     """
     return np.asarray(np.abs(step) * np.maximum(np.abs(h[3] / h[2]), np.abs(h[4] / h[3])))
 
@@ -291,7 +291,7 @@ _LOOSE = 10.0  # Difference of weights and slopes (prior standard deviations) ab
 _NEAR = 1.0  # Residual below which several steps use the same curvature.
 _FASTER = 0.3  # Largest ratio of the residuals after and before a step with an earlier curvature.
 _NEGLIGIBLE = 1e-2  # Largest fall of the log posterior that counts as rounding.
-_NEARER = 0.5  # Ratio of consecutive residuals above which the steps end.
+_NEARER = 0.5  # Ratio of consecutive residuals above which steps at the level of rounding end.
 MARGIN = 0.1
 """Residual (in units of the tolerance) at which steps with an earlier curvature stop. The next step uses a new one."""
 
@@ -361,12 +361,12 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
         gain = max(abs(slope), float((ascent.stiffness * image**2).sum()))
         if residual < limit:
             if residual < tolerance or gain < _NEGLIGIBLE:
-                # Here the residual measures only f. One more step reduces the error of the gradient.
+                # Without weights, the residual measures f but not the gradient. One more step improves the gradient.
                 if not problem.prior.by_weights:
                     x += step
                     evidence += log_posterior(problem, x, ascent, image) - value
                 return evidence, CONVERGED
-            # For a steep density, rounding of f changes the evidence.
+            # The density is steep: rounding of f changes the evidence. Continue while the residual falls.
             if not residual < _NEARER * closest:
                 return evidence, OUT_OF_DIGITS
             closest = residual

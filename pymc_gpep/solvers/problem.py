@@ -160,7 +160,7 @@ def relative_problem(problem: Problem) -> tuple[Problem, Array]:
 def lost_in_rounding(problem: Problem, x: Array, history: History, status: int) -> int:
     """Return `OUT_OF_DIGITS` if iterations ended at their limit with residuals at the level of rounding; else `status`.
 
-    `x` are the coordinates of the prior at f.
+    `x` are the coordinates of the last latent values, see `SolverPrior.coordinates`.
     """
     close = history.smallest_residual < problem.prior.rounding(x)
     return OUT_OF_DIGITS if status == OUT_OF_ITERATIONS and close else status

@@ -119,7 +119,7 @@ _NARROWEST = 0.1  # Smallest ratio of a variance after and before a step.
 _CLOSE = 0.3  # A step that moves means by less (standard deviations) is taken without a line search.
 _ROUGHLY = 1e-3  # Tolerance of the sites from which a cold solve starts.
 _WIDE = 1.0  # Largest precision at the start of a cold solve.
-_DEAR = 2.0  # Average loss of log density above which a start is rejected; good sites lose at most about 0.5.
+_DEAR = 2.0  # Value of `loss` above which a start is rejected; for good sites it is at most about 0.5.
 
 
 class _Look(NamedTuple):
@@ -252,7 +252,7 @@ def scalar_bound(
         wide[0] = np.clip(wide[0], 0.0, largest_precision)
         sites[:, :, 0] = wide
         if not (wide.any() and loss(wide) < _DEAR):
-            # Under wide posteriors averages of exponentially growing functions may overflow.
+            # Under a wide posterior, averages of functions that grow exponentially may overflow.
             mode = sites_at_mode(problem, average, _ROUGHLY, wide=False)
             more = np.maximum(min(_WIDE, largest_precision) - mode[0], 0.0)
             sites[:, :, 0] = [mode[0] + more, mode[1] + more * posterior.mean] if posterior.update(*mode) else 0.0

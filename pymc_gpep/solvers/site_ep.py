@@ -49,7 +49,7 @@ class SiteSpace(Protocol):
 
 
 class SiteVector:
-    """Sites (2, n, d) as a vector x, with residual f, weights for units of marginals, and differences of x and f.
+    """Sites (2, n, d) as a vector x, with their residual f, its weights in the norm, and past changes of x and f.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
 PATIENCE = 40
 """Number of sweeps without progress before the next scheme."""
-_PATIENCE_OF_RANKS = 12  # `PATIENCE` of a solve that only ranks hyperparameters, with one scheme.
+_PATIENCE_OF_RANKS = 12  # `PATIENCE` of a solve whose evidence only ranks hyperparameters.
 _SHRINKAGE = 0.6  # Step length of each scheme, relative to the previous scheme.
 
 

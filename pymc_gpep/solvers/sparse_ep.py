@@ -239,7 +239,7 @@ class _Rows(NamedTuple):
     w: list[Array]
     """Features of each function, (M, B)."""
     rest: Array
-    """s of each function, (c, B)."""
+    """Residual variances s of each function, (c, B)."""
     pi: Array
     """Π = diag(π) − ππᵀ / 1ᵀπ, (c, B)."""
     nu: Array

@@ -139,7 +139,7 @@ def _orders(there: csc_array) -> list[Indices]:
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
-    """Return for each row of P, in an order, the earlier columns with entries: starts of rows, and columns."""
+    """Return the columns of entries left of the diagonal, by row of P in this order: starts of rows, columns."""
     place = np.argsort(order)
     entries = there.tocoo()
     row, column = place[entries.row], place[entries.col]

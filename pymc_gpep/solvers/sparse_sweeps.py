@@ -252,7 +252,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         """Return the derivatives at a slice of rows."""
 
     def _projected(self, sums: SiteSums) -> SiteSums:
-        """Return the sites of each function as sites of its projection. By default they are equal."""
+        """Return the sums of sites on latent values as sums of sites on projections. By default they are equal."""
         return sums
 
     def _sums(self, block: SiteSums) -> tuple[Array, Array]:
@@ -349,7 +349,7 @@ class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):
         return mean, variance
 
     def _rest(self, features: Features) -> Array:
-        """Return s of each function, (c, B)."""
+        """Return the residual variances s of each function, (c, B)."""
         return features.rest[self._owner]
 
     def _by_site(self, rows: slice, values: Array) -> Array:

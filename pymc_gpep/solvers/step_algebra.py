@@ -341,7 +341,7 @@ class _Products:
 
 
 class _OfGroup:
-    """Moments of a group, from shared products times a ratio."""
+    """Prior moments of a group, computed from the shared `_Products` times the ratio of the group's scales."""
 
     def __init__(self, profile: Profile, variance: float, products: _Products, ratio: float) -> None:
         self._profile, self._variance, self._products, self._ratio = profile, variance, products, ratio

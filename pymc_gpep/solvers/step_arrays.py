@@ -161,7 +161,7 @@ class StepArrays:
         return np.array([dsymv(1.0, own.T, x, lower=0) for own in precision])
 
     def solved(self, system: Array, right: Array, ridge: float) -> Array:
-        """Return the solution of a system (n, n) with a relative ridge, or zeros. The lower triangle is overwritten."""
+        """Return the solution of a system (n, n) with a relative ridge; zeros if it fails. `system` is overwritten."""
         self.with_diagonal(system, ridge * max(float(system.trace()), 0.0) / len(system) + LEAST_RIDGE)
         _, solution, failed = dposv(system.T, right, lower=0, overwrite_a=1)
         return np.zeros_like(right) if failed or not np.isfinite(solution.sum()) else solution

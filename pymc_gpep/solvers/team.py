@@ -148,7 +148,7 @@ class _Limit:
         self._users = 0
         self._before: list[tuple[_Library, int]] = []
         self.allowed = 1
-        """Number of threads that the user allows: BLAS's before the limit, at most the number of processors."""
+        """Number of threads that the user allows: BLAS's number before the limit, but at most one per processor."""
 
     def enter(self) -> None:
         with self._lock:
