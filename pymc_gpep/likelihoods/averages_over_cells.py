@@ -36,10 +36,10 @@ _REACH = 9.5  # Smallest distance between the mean and an end of a range, in sta
 _LOOKS = 33  # Number of places where slopes are evaluated first.
 _MODES = 3  # Largest number of modes of a density.
 _STEPS = 40  # Largest number of steps of a search for a mode.
-_LONGEST = 100  # Largest number of steps of other searches.
+_LONGEST = 100  # Largest number of steps of a search for an end or a width.
 _AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # Places about a mode of p, in widths.
 _EVEN = 20.0  # Scale of sinh (standard deviations) for which nodes are nearly equidistant.
-_BROAD = 4.0  # Width of a cell above which the bend of a log-concave density counts as narrow.
+_BROAD = 4.0  # Width of a cell above which `_one_cell` searches for a bend of the log density.
 _LEAST = 1e-60  # Weight of a node below which its slope counts as 0, since it may overflow.
 _HALVINGS = 50  # Number of bisections in the search for a bend.
 
@@ -345,7 +345,7 @@ def _tilted_cells(points: DensityPoints) -> _Rules:
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
     without = _left(len(points.mean), found)
-    if without.size:  # For example, the density has a jump.
+    if without.size:  # No mode was found: for example, the density has a jump.
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
     return _cells(points, found, places, value)
@@ -393,7 +393,7 @@ def _plain_cells(points: DensityPoints, sd: Array, ends: list[Array]) -> _Rules:
 
 _FEWEST, _MOST = 12, 1536  # Smallest and largest number of nodes of a cell.
 _AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half the nodes. The error is about its square.
-_POINT = 1e-10  # Variance below which a normal density counts as a point, for unit curvature.
+_POINT = 1e-10  # Smallest variance of a normal density for a rule, in units of the inverse curvature of log p.
 _NARROW = 1e-3  # Variance, in units of the inverse curvature, below which derivatives of log p are used.
 _SMOOTH = 1e-9  # Rounding error of a second derivative, relative to the inverse variance.
 _POINTS = 2048  # Number of points of a batch.
@@ -442,9 +442,9 @@ def _tilted_weights(rule: CellRule, count: int) -> tuple[Array, Array, Array, Ar
 def _log_average(rule: CellRule, count: int) -> Array:
     """Return h and four derivatives in the mean.
 
-    With s = (f − μ)/D the derivatives are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), also for densities with
-    kinks. Powers of a small D would amplify rounding errors of the last two. For a narrow N they are computed as
-    Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
+    With s = (f − μ)/D and joint cumulants κ they are E ℓ′, Cov(ℓ′, s), κ(ℓ′, s, s) and κ(ℓ′, s, s, s), also for
+    densities with kinks. Powers of a small D would amplify rounding errors of the last two. For a narrow N they are
+    computed as Cov(ℓ″, s) + κ(ℓ′, ℓ′, s) and its derivative.
     """
     variance = rule.points.variance
     deviation, weights, value, (_, slope, curvature) = _tilted_weights(rule, count)

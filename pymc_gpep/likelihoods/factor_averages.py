@@ -50,7 +50,7 @@ class UtilityNoise(NamedTuple):
     common: float
     """Variance of the normal part of the noise."""
     weights: Array
-    """Weights of the mixture of normals that is the other part. They sum to 1, and may be negative."""
+    """Weights of a mixture of normals, the rest of the noise. They sum to 1, and may be negative."""
     means: Array
     variances: Array
     error: float

@@ -50,7 +50,7 @@ class Factors(NamedTuple):
     """Constant c of each group, (g,)."""
 
     def table(self) -> tuple[NDArray[np.int64], Array]:
-        """Return the factors of each group (slots, g), and their weights, which are 0 beyond the last factor."""
+        """Return indices (slots, g) of the factors of each group, and their weights (slots, g); 0 in unused slots."""
         g = int(self.of.max()) + 1
         order = np.argsort(self.of, kind="stable")
         counts = np.bincount(self.of, minlength=g)
@@ -220,7 +220,7 @@ class GroupedLikelihood(CombinedLikelihood):
         Products with similar numbers of factors are computed together. Slopes have a row for each parameter.
         """
         one, product = kernels
-        # A density without compiled averages computes single factors in the same call as products.
+        # Without compiled averages (`ColumnDensity`), `product` also computes the groups with a single factor.
         single = self._single(parameters) & (self.located or not self.own.offers(ColumnDensity))
         columns = np.flatnonzero(single)
         if columns.size:
@@ -247,7 +247,7 @@ class GroupedLikelihood(CombinedLikelihood):
         self._parted((mean, variance), y, parameters, out, (own, self._product))
 
     def _table(self, parameters: Array) -> tuple[_Members, NDArray[np.intp], Array]:
-        """Return all factors, and indices and weights (slots, g) by group. Weights of absent factors are 0."""
+        """Return all factors, and by group their indices and weights (slots, g), with weight 0 in unused slots."""
         members, n = self._members(parameters), parameters.shape[1]
         slots = int(members.slots.max()) + 1
         table, weights = np.zeros((slots, n), np.intp), np.zeros((slots, n))

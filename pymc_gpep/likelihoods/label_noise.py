@@ -131,9 +131,9 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 
 _NARROW = 1e-5
-"""Smallest noise of the probit for a step, relative to the largest standard deviation of latent values."""
-_CLOSE = 1e-8  # Smallest noise added to latent values, relative to the largest difference of their means.
-_NONE = 1e-150  # Smallest standard deviation of the noise added to latent values.
+"""Smallest noise (standard deviation) of a probit that replaces a step, relative to the largest of latent values."""
+_CLOSE = 1e-8  # Smallest noise of this probit, relative to the largest difference of the means of latent values.
+_NONE = 1e-150  # Smallest noise of this probit.
 
 
 @dataclass(frozen=True)

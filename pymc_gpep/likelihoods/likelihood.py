@@ -155,7 +155,7 @@ class Likelihood(LocalLikelihood, ABC):
         """
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
-        """Return the reason why a random variable with `may_be` cannot be read; None if another likelihood is closer.
+        """Return why a random variable with `may_be` cannot be read; None if another likelihood gives the reason.
 
         Arguments are the arguments of `read`.
         """

@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     everywhere: "Reading | None" = None
     """Reading at all rows of the data, if responses are missing; else None."""
     likelihood: Any = None
-    """The `Likelihood`, if it depends on the variable; else None."""
+    """`Likelihood` to use in place of the one that made this reading; None to use that one."""
     names: tuple[str, ...] = ()
     """Names of the latent functions, if the functions are not classes."""
 
@@ -265,7 +265,7 @@ def _of_logarithm(
         case Elemwise(scalar_op=Pow()) if _number(operands[1]) is not None:
             yield from _of_logarithm(cast(float, _number(operands[1])) * sign, operands[0], latents, depends)
         case Elemwise(scalar_op=Sign()):
-            # NaN unless the factor of the exponentials is positive.
+            # log sign(c eᶠ) is 0 × log c: 0 for c > 0, else NaN.
             each = _of_logarithm(1, operands[0], latents, depends)
             yield from ((sign, 0.0 * term) for _, term in each if not depends(term))
         case ViewOp() | CheckAndRaise():

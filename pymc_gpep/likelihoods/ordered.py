@@ -40,7 +40,7 @@ class OrderedLikelihood(OneFunction, ABC):
     has_parameters: ClassVar[bool] = True
     rows: ClassVar[tuple[str, ...]] = ("cutpoints in rising order",)
     distribution: ClassVar[np.ufunc]
-    """F."""
+    """Distribution function F."""
 
     def of_bounds(self, x: Array) -> Array:
         """Return probabilities of classes (..., K) for differences of cutpoints and a latent value (..., K − 1)."""
@@ -165,7 +165,7 @@ class StoppingRatioLikelihood(OrderedLikelihood, ABC):
 
     written: ClassVar[str] = "pm.Categorical of stopping ratios"
     rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
-    largest_precision: ClassVar[float] = np.inf  # Each passed class adds a precision.
+    largest_precision: ClassVar[float] = np.inf  # No bound: each passed class adds to it.
 
     def of_bounds(self, x: Array) -> Array:
         stops = self.distribution(x)

@@ -33,7 +33,7 @@ class PooledRows(NamedTuple):
     y: Observed
     """Observations of the rows, (n,)."""
     alike: NDArray[np.int64]
-    """Numbers (n,), equal for rows whose parameters are equal for all hyperparameters."""
+    """Index of the parameter set of each row, (n,). Rows of a set have equal parameters for all hyperparameters."""
     parameters: Callable[[NDArray[np.int64]], TensorVariable]
     """Function of m row indices that returns a graph of their parameters (p, m)."""
 

@@ -42,7 +42,7 @@ def _normal_shapes(side: Array) -> Array:
 
 
 def _logistic_shapes(side: Array) -> Array:
-    """Return the powers of σ(g) and σ(−g)."""
+    """Return the powers of σ(g) and σ(−g): both are 1 for a density; one is 0 for a censored side."""
     return np.stack([(side <= 0.0).astype(np.float64), (side >= 0.0).astype(np.float64)])
 
 

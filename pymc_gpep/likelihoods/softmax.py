@@ -103,7 +103,7 @@ _LAST_LEVEL = 14  # log2 of the largest number of points of a sequence.
 _BITS = 30  # Bits of a Sobol point.
 _NEARLY = 20.0  # Largest error (units of the tolerance) for which more expensive rules over factors are tried.
 _NARROW = 0.1  # Largest variance between classes for which integration over latent values is fast.
-_WIDE = 5e5  # Smallest variance · classes / tolerance for which factors are tried first.
+_WIDE = 5e5  # Smallest variance × classes / tolerance for which expensive rules over factors are tried.
 
 
 def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
@@ -141,7 +141,7 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # Variance between classes.
     varied = np.flatnonzero(variance > _NARROW)
     probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
-    # For a large variance the integrand is smoother as a function of the factors, so they are tried first.
+    # If the variance is large, the integrand is smoother in factors than in latent values: try factors first.
     wide = variance * mean.shape[1] > _WIDE * tolerance
     for average, worth_it in ((_over_factors, wide & (errors <= _NEARLY * tolerance)), (_averages, True)):
         at = np.flatnonzero(worth_it & ~(errors <= tolerance))
@@ -174,8 +174,8 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 
 _COMPONENTS = 20
-_NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the components.
-# Range of the components' means, and exponent that makes small means denser.
+_NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the first and last normal of the Gumbel mixture.
+# Range of the means of these normals, and exponent that makes small means denser.
 _FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8
 _ERROR = 1.2e-5  # Error of class probabilities by the mixture.
 

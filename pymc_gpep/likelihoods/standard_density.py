@@ -70,7 +70,7 @@ def observable_of(variable: TensorVariable) -> Observable | None:
     op = variable.owner.op
     told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
     if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
-        return None  # Other densities are not in this form.
+        return None  # The variable has no list of parameters.
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
 
 
@@ -131,7 +131,7 @@ def no_slopes(parameters: int, shapes: int, n: int) -> StandardForm:
 class StandardProduct(NamedTuple):
     """Rule for products of standard densities with equal scale and offset that are again a standard density.
 
-    For rates only the scale must be equal.
+    For log rates (`LOG_RATE`), offsets may differ.
     """
 
     density: StandardDensity

@@ -34,7 +34,7 @@ from pymc_gpep.likelihoods.local_computations import Kernel
 
 type Rows = NDArray[np.intp]
 
-# Numbers of nodes along each outer element and along the inner element, by the number of outer elements.
+# Rules by number of outer elements: pairs of the number of nodes along each outer element, and along the inner element.
 _NORMAL = {1: ((15, 1), (31, 1), (91, 1), (181, 1)), 2: ((9, 1), (15, 1), (25, 1)), 3: ((7, 1), (11, 1), (15, 1))}
 _OTHERS = {1: ((11, 9), (17, 15), (31, 25)), 2: ((9, 7), (13, 11), (19, 17)), 3: ((7, 7), (9, 9), (11, 11))}
 _EQUIDISTANT, _END = 50, 9.0  # Smallest number of equidistant nodes, and position of the last node.
@@ -101,21 +101,21 @@ class TiltedNumbers(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Nodes of m rows with the same rule, and conditional moments of inner elements at the nodes."""
+    """Nodes of m rows: d outer nodes, each with e inner nodes and the moments of the q inner elements of z given it."""
 
     rows: Rows
     f: Array
-    """Latent values, (k, m d e)."""
+    """Latent values at all nodes, (k, m d e)."""
     inner_weights: Array
     """Weights of the inner nodes, (m, d, e)."""
     squares: Array
-    """½|z|² of outer numbers, (m, d)."""
+    """½|z|² of the outer elements of z at each outer node, (m, d)."""
     log_z: Array
-    """Log averages over inner numbers, (m, d)."""
+    """Log averages of the density over the inner elements, at each outer node, (m, d)."""
     mean: Array
-    """Conditional means of inner numbers, (m, d, q)."""
+    """Means of the inner elements at each outer node, (m, d, q)."""
     cov: Array
-    """Conditional covariances of inner numbers, (m, d, q, q)."""
+    """Covariances of the inner elements at each outer node, (m, d, q, q)."""
 
 
 @lru_cache
@@ -363,7 +363,7 @@ class TiltedRows:
     def _placed(
         self, rows: Rows, at: Array, root: Array, within: Array, spread: Array, inner: Array
     ) -> tuple[Array, Array]:
-        """Return latent values (k, m d e) and ½|z|² (m, d) of outer elements."""
+        """Return latent values (k, m d e) at d outer nodes with e inner nodes, and ½|z|² (m, d) of outer elements."""
         outer, _ = self._outer_rule(rows)
         m, d, e = len(rows), len(outer), len(inner)
         f, squares = np.empty((self._k, m, d, e)), np.empty((m, d))
