@@ -209,7 +209,7 @@ def utility_precisions(k, precisions, total):
 
 @kernel
 def _common_shift(d, precisions, total):
-    """Return (Σ_k S_k)⁻¹ Σ_k S_k d_k, shape (n,)."""
+    """Return minus the drawn common shift: (Σ_k S_k)⁻¹ Σ_k S_k d_k, shape (n,)."""
     c, n = d.shape
     shift = np.zeros(n)
     if precisions.shape[0] == 1:

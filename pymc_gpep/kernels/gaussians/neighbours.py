@@ -177,7 +177,7 @@ def pull_regressions(entries, slots, counts, b, of_b, of_d, out):
 
 @kernel
 def precision_entries(slots, counts, b, d, out):
-    """Add the entries of Q to `out`, an array of entries as above."""
+    """Add the entries of Q to `out`, an array of entries as defined in the module."""
     v = np.empty(b.shape[1] + 1)
     for k in range(d.size):
         v[0] = 1.0

@@ -22,7 +22,7 @@ def entry_gram(cells, values, weights, gram):
 
 @kernel
 def entry_variances(cells, values, matrix, out):
-    """Write a_iᵀ S a_i into `out` (n,), for a symmetric S = `matrix` (q, q)."""
+    """Write a_iᵀ S a_i of each row a_i into `out` (n,), for a symmetric S = `matrix` (q, q)."""
     for i in range(cells.shape[0]):
         total = 0.0
         for a in range(cells.shape[1]):
@@ -38,7 +38,7 @@ def entry_variances(cells, values, matrix, out):
 
 @kernel
 def entry_products(cells, values, numbers, out):
-    """Write a_iᵀ v into `out` (n,), for v = `numbers` (q,)."""
+    """Write the product a_iᵀ v of each row a_i into `out` (n,), for v = `numbers` (q,)."""
     for i in range(cells.shape[0]):
         total = 0.0
         for a in range(cells.shape[1]):
@@ -48,7 +48,7 @@ def entry_products(cells, values, numbers, out):
 
 @kernel
 def entry_sums(cells, values, weights, out):
-    """Add Σ_i w_i a_i to `out` (q,), for w = `weights` (n,)."""
+    """Add the weighted sum of rows Σ_i w_i a_i to `out` (q,), for w = `weights` (n,)."""
     for i in range(cells.shape[0]):
         for a in range(cells.shape[1]):
             out[cells[i, a]] += weights[i] * values[i, a]
@@ -106,7 +106,7 @@ def add_gram(slots, weighed, values, entries):
 
 @kernel
 def sparse_row_variances(slots, values, entries, out):
-    """Write a_iᵀ S a_i into `out` (n,), for a sparse symmetric S."""
+    """Write a_iᵀ S a_i of each row a_i into `out` (n,), for a symmetric S with the sparse `entries`."""
     for i in range(values.shape[0]):
         t = 0
         total = 0.0

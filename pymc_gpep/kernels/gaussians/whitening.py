@@ -52,7 +52,7 @@ def _posterior_draw(prior, root, inverse, pi, level, w, e, work, f):
 
 @kernel
 def colour(k, roots, pi, inverses, p, z, f):
-    """Write f − f̂ into `f`, computed from z."""
+    """Write f − f̂, latent values minus their posterior means, into `f`, computed from the normals `z`."""
     c, n = f.shape
     level = z[0].copy()
     solve_triangular(p, level, True)

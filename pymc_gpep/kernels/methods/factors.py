@@ -172,7 +172,7 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
             step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
             most = _MOST_NODES
             peak = 0.0
-        narrow = steepest < 2.0  # x is nearly N(0, 1): hazards give differences from its moments.
+        narrow = steepest < 2.0  # x is nearly N(0, 1): use hazards to compute small differences.
         total = 0.0
         first = 0.0
         second = 0.0

@@ -19,7 +19,7 @@ def packed_size(c):
 
 @kernel
 def read_precision(sites, i, precision):
-    """Write Λ of point i into `precision` (d, d)."""
+    """Write the site precision Λ of point i into `precision` (d, d)."""
     entry = d = precision.shape[0]
     for j in range(d):
         precision[j, j] = sites[0, i, j]
@@ -31,7 +31,7 @@ def read_precision(sites, i, precision):
 
 @kernel
 def write_precision(precision, sites, i):
-    """Write `precision` (d, d) into the sites as Λ of point i."""
+    """Write `precision` (d, d) into the sites as the site precision Λ of point i."""
     entry = d = precision.shape[0]
     for j in range(d):
         sites[0, i, j] = precision[j, j]

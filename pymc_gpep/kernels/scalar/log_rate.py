@@ -61,7 +61,7 @@ def average_log_some(mean, variance):
         return mean, 1.0, 0.0
     if mean - 10.0 * sd > _NOTHING:
         return 0.0, 0.0, 0.0
-    if variance >= WIDEST:  # The function is g for g < 0, else 0.
+    if variance >= WIDEST:  # log(1 − exp(−eᵍ)) is then g for g < 0, else 0.
         z = mean / sd
         below, density = 0.5 * math.erfc(z * _SQRT_HALF), _INV_SQRT_2PI * math.exp(-0.5 * z * z)
         return mean * below - sd * density, below, -density / sd

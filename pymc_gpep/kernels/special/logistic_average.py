@@ -227,7 +227,7 @@ def _complement(value, first, second, third, fourth):
 
 @kernel
 def _unlikely(mean, variance, room):
-    """Return H(mean ≤ 0) and its derivatives."""
+    """Return H(m) = log E σ(f) and four derivatives, for a `mean` m ≤ 0."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
     # Shift the mean to m + v, m + 2v, ... by H(m) = m + v/2 + H(−m − v), until a rule applies.
@@ -388,7 +388,7 @@ def _average(mean, scales):
 
 @kernel
 def log_logistic_mixture(mean, variance, scales):
-    """Return H(m), H′ and H″, by the `mixture_scales` of the variance."""
+    """Return H(m) = log E σ(f), H′ and H″; `scales` are the `mixture_scales` of the variance."""
     if mean < -0.5 * variance:
         value, slope, curvature = _average(-mean - variance, scales)
         ratio = slope / value
