@@ -56,7 +56,7 @@ def matrix_shift(p: Array, pull: Array, *, factored: bool) -> Array:
 
 
 class CommonShift(Protocol):
-    """Function that evaluates δ at the points of a block, (B,)."""
+    """Function that evaluates the common shift δ at the points of a block, (B,)."""
 
     def __call__(self, block: SiteSums) -> Array: ...
 
@@ -136,13 +136,13 @@ def own_features_shift(
 
 
 def _total(block: SiteSums) -> Array:
-    """Return Σ_k t_k (B,); a sum that is not positive becomes infinite."""
+    """Return total site precisions Σ_k t_k of points (B,); a sum that is not positive becomes infinite."""
     total = block.precision.sum(axis=0)
     return np.where(total > 0.0, total, np.inf)
 
 
 def _pull(posterior: WhitenedPosterior, block: SiteSums) -> Array:
-    """Return Σ_k b_k, (B,)."""
+    """Return the sums Σ_k b_k over functions at the points of a block, (B,)."""
     means = np.array([mean @ w for mean, w in zip(posterior.mean, block.features.w, strict=True)])
     total: Array = (block.location - block.precision * means).sum(axis=0)
     return total
@@ -166,7 +166,7 @@ class SameFeatures:
     Parameters
     ----------
     location : array (M,)
-        The average g.
+        The average g, see the module.
     """
 
     def __init__(self, location: Array) -> None:
@@ -192,7 +192,7 @@ class OwnFeatures:
     ----------
     arrays : StepArrays
     location : array (r,)
-        The average g.
+        The average g, see the module.
     cross : array (c, r, M)
         The average R, which `averaged` overwrites.
     precision : array (r, r)

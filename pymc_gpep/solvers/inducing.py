@@ -56,18 +56,18 @@ class Features(NamedTuple):
     """Features of the rows of a block, their residual variances and prior means."""
 
     w: Array
-    """Features w, (q, M + p, B)."""
+    """Features w of the rows, (q, M + p, B)."""
     rest: Array
-    """Residual variances s, (q, B)."""
+    """Residual variances s of the rows, (q, B)."""
     mean: Array
-    """Prior means m, (c, B)."""
+    """Prior means m of the rows, (c, B)."""
 
 
 class InducingWhitening(NamedTuple):
     """Map from inducing values to whitened values, and from rows to features."""
 
     factor: Array
-    """Cholesky factors L, (q, M, M)."""
+    """Cholesky factors L of the covariances of the inducing values, (q, M, M)."""
     jitter: float
     """Jitter on the diagonal of the covariance of the inducing values, relative to the diagonal's mean."""
     n_effects: int = 0

@@ -56,7 +56,7 @@ class NeighbourSets:
         return regressions_of(entries, self.slots, self.counts, self.cells.shape[1])
 
     def pulled(self, entries: Array, b: Array, of_b: Array, of_d: Array) -> Array:
-        """Transform derivatives in b and d to derivatives in the entries of a covariance."""
+        """Transform derivatives in regressions b and residual variances d to derivatives in covariance entries."""
         found = np.zeros_like(entries)
         pull_regressions(entries, self.slots, self.counts, b, of_b, of_d, found)
         return found

@@ -91,12 +91,12 @@ class CavityAscent:
 
     @property
     def kept(self) -> Array:
-        """Ratio of tilted variance to D, 1 − Dγ, (n,)."""
+        """Ratio of tilted variance to cavity variance D, 1 − Dγ, (n,)."""
         return np.asarray(1.0 + self.width * self.h[2])
 
     @property
     def curvature(self) -> Array:
-        """Curvature W, (n,)."""
+        """Curvature W = −ĥ″ (see the module), (n,)."""
         return np.asarray(np.maximum(-self.h[2], 0.0) / self.kept)
 
     @property

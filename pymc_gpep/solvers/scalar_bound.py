@@ -123,11 +123,11 @@ _DEAR = 2.0  # Value of `loss` above which a start is rejected; for good sites i
 
 
 class _Look(NamedTuple):
-    """Posterior, and g at its moments."""
+    """Posterior, and the average g of the log density, or a bound of it, at the posterior's moments."""
 
     posterior: FunctionPosterior
     g: Array
-    """g, ∂g/∂m and ∂g/∂v, (3, n)."""
+    """Value g of each point and its derivatives ∂g/∂m and ∂g/∂v, (3, n)."""
     at: Callable[[Array, Array], Array]
     """Function that returns g and both derivatives for other means and variances."""
     least: float
@@ -135,7 +135,7 @@ class _Look(NamedTuple):
 
     @property
     def precision(self) -> Array:
-        """Precisions W (n,) of natural sites."""
+        """Precisions W = −2 ∂g/∂v (n,) of the target sites `natural`, at least `least`."""
         return np.asarray(np.maximum(-2.0 * self.g[2], self.least))
 
 

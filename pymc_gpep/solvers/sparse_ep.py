@@ -54,9 +54,9 @@ class Tilted(NamedTuple):
     log_z: Array
     """Sum over factors of the log normalisers, (B,)."""
     rho: Array
-    """∂ log Z / ∂ mean, for each site, (B, d)."""
+    """Derivative ρ = ∂ log Z / ∂ mean for each site, (B, d)."""
     gamma: Array
-    """ρ² − 2 ∂ log Z / ∂ variance, for each site, (B, d)."""
+    """Minus the second derivative, γ = ρ² − 2 ∂ log Z / ∂ variance, for each site, (B, d)."""
 
 
 class LikelihoodFactors(NamedTuple):
@@ -241,7 +241,7 @@ class _Rows(NamedTuple):
     rest: Array
     """Residual variances s of each function, (c, B)."""
     pi: Array
-    """Π = diag(π) − ππᵀ / 1ᵀπ, (c, B)."""
+    """Numbers π of the site precisions Π = diag(π) − ππᵀ / 1ᵀπ, (c, B)."""
     nu: Array
     """Location relative to the prior mean, (c, B)."""
     constant: float

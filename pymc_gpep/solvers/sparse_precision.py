@@ -299,7 +299,7 @@ class SparsePrecision:
         return entries
 
     def _taken(self, cells: NDArray[np.int64], values: Array) -> tuple[Array, Array]:
-        """Return AY (n, p) and AY M⁻¹ for rows A by cells and values."""
+        """Return A Y (n, p) and A Y M⁻¹ (Y, M: see the module), for rows A given by cells and values."""
         moved = np.einsum("ik,pik->ip", values, self._pull[:, cells])
         return moved, np.linalg.solve(self._middle, moved.T).T
 

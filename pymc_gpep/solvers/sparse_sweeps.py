@@ -83,7 +83,7 @@ class SiteSweeps[B, P: Whitened](ABC):
 
     @abstractmethod
     def _sums(self, block: B) -> tuple[Array, Array]:
-        """Return the sums S and h over a block."""
+        """Return the sums S = Σ t w wᵀ and h = Σ ν w over the sites of a block."""
 
     @abstractmethod
     def implied(self, precision: Array, location: Array) -> P:
@@ -127,7 +127,7 @@ class SiteSweeps[B, P: Whitened](ABC):
         """Yield leave-one-out moments of all points in parts, in order: each point without its sites."""
 
     def natural(self, sites: Array) -> tuple[Array, Array]:
-        """Return S and h of sites (2, n, d), the arguments of `implied`: sums over rows."""
+        """Return S = Σ t w wᵀ and h = Σ ν w over all sites (2, n, d): the arguments of `implied`."""
         parts = self.over_blocks(sites, self._sums)
         total = next(parts)
         for found in parts:
@@ -221,7 +221,7 @@ class Slopes(NamedTuple):
     covariance: Array
     """Derivatives in w through Σ, as factors of Σ w, (c, B)."""
     rest: Array
-    """Derivatives in s, (c, B)."""
+    """Derivatives in the residual variances s, (c, B)."""
 
 
 class SparseSweeps(SiteSweeps[SiteSums, WhitenedPosterior]):

@@ -176,9 +176,9 @@ class RowMoments(NamedTuple):
     cross: Array
     """Covariances of rows with inducing values, (B, M)."""
     variance: Array
-    """Variances κ, (B,)."""
+    """Prior variances κ of the rows, (B,)."""
     mean: Array | None
-    """Means m, (B, g); None if they are 0."""
+    """Prior means m of the rows, (B, g); None if they are 0."""
     effects: Array | None = None
     """Coefficients of the p standard normals of effects added to the process, (B, p); None without effects."""
 
@@ -330,7 +330,7 @@ class _Products:
         return products if self._users == 1 else ratio * products
 
     def see(self, x: Array, narrow: Array) -> None:
-        """Compute products of z with rows (B, d)."""
+        """Compute the inner products of the inducing inputs z with rows x (B, d)."""
         self.row_norms = np.empty(len(x))
         squared_norms(x, self.squares, self.row_norms)
         self.near = bool(self._largest * max(self.row_norms.max(), self.norms.max()) < _FAR)
@@ -384,9 +384,9 @@ class StepFeatures(NamedTuple):
     """Features of a group at B rows."""
 
     w: Array
-    """Features w, (B, M + p)."""
+    """Features w of the rows, (B, M + p)."""
     rest: Array
-    """Residual variances s, (B,)."""
+    """Residual variances s of the rows, (B,)."""
     moments: RowMoments
     group: Group
 
@@ -400,9 +400,9 @@ class StepSlopes(NamedTuple):
     """Derivatives with respect to the features of a group of g functions at B rows."""
 
     w: Array
-    """Derivatives in w (B, M + p), without the dependence through s."""
+    """Derivatives in the features w at fixed residual variances s, (B, M + p)."""
     rest: Array
-    """Derivatives in s (B,); 0 if s = 0."""
+    """Derivatives in the residual variances s, (B,); 0 if s = 0."""
     mean: Array
     """Derivatives in prior means, (B, g)."""
 
@@ -466,9 +466,9 @@ class Covered(NamedTuple):
     """Posterior moments of the rows of a batch."""
 
     mean: Array
-    """Means of wᵀv_k, (B, c)."""
+    """Posterior means of the projections wᵀv_k, (B, c)."""
     variance: Array
-    """Variances of wᵀv_k, (B, c)."""
+    """Posterior variances of the projections wᵀv_k, (B, c)."""
     covariances: list[Array]
     """Products Σ_k w of each group of g functions, (B, g M)."""
 

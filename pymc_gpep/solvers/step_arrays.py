@@ -44,11 +44,11 @@ class StepGaussians(NamedTuple):
     """Gaussians N(μ_k, Σ_k) of c functions, with Σ_k = (I + β_k S_k)⁻¹ and μ_k = β_k Σ_k h_k."""
 
     mean: Array
-    """Means μ, (c, M)."""
+    """Means μ_k of the Gaussians, (c, M)."""
     covariance: Array
-    """Covariances Σ, (c, M, M)."""
+    """Covariances Σ_k of the Gaussians, (c, M, M)."""
     half_log_dets: Array
-    """½ log |I + β S|, (c,)."""
+    """Half log determinants ½ log |I + β_k S_k|, (c,)."""
     roots: Any
     """Roots R_k with Σ_k = R_kᵀ R_k, if requested."""
 
@@ -157,7 +157,7 @@ class StepArrays:
         return system
 
     def products(self, precision: Array, x: Array) -> Array:
-        """Return S x (c, M) for a vector x."""
+        """Return the products S_k x (c, M) of a vector x with the matrix of each function."""
         return np.array([dsymv(1.0, own.T, x, lower=0) for own in precision])
 
     def solved(self, system: Array, right: Array, ridge: float) -> Array:

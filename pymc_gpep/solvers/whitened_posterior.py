@@ -57,7 +57,7 @@ class Whitened(Protocol):
 
     @property
     def mean(self) -> Array:
-        """Means μ, (c, M)."""
+        """Posterior means μ of the whitened inducing values v, (c, M)."""
 
     @property
     def root(self) -> Array:
@@ -81,9 +81,9 @@ class WhitenedPosterior(NamedTuple):
     """Gaussians q(v_k) = N(μ_k, Σ_k) of independent functions, with Σ = (I + S)⁻¹ = Rᵀ R and μ = Σ h."""
 
     mean: Array
-    """Means μ, (c, M)."""
+    """Posterior means μ of the whitened inducing values v, (c, M)."""
     root: Array
-    """Lower triangular roots R, (c, M, M)."""
+    """Lower triangular roots R_k with Σ_k = R_kᵀ R_k, (c, M, M)."""
     log_normaliser: float
     """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, summed over functions."""
 
@@ -120,7 +120,7 @@ class WhitenedPosterior(NamedTuple):
         return drawn
 
     def covariances(self, k: int, w: Array) -> Array:
-        """Return Σ_k w, (M, B)."""
+        """Return the posterior covariances Σ_k w of v_k with the projections wᵀv_k, (M, B)."""
         return lower_product(self.root[k], self.half(k, w), transposed=True)
 
 
@@ -153,9 +153,9 @@ class CoupledWhitened:
     """Gaussian q(v) = N(μ, Σ) of coupled functions, with Σ = (I + S)⁻¹ = Rᵀ R and μ = Σ h."""
 
     mean: Array
-    """Means μ, (c, M)."""
+    """Posterior means μ of the whitened inducing values v, (c, M)."""
     root: Array
-    """Lower triangular root R, (cM, cM)."""
+    """Lower triangular root R with Σ = Rᵀ R, (cM, cM)."""
     log_normaliser: float
     """Log normaliser log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
 
