@@ -194,7 +194,7 @@ class SignedBlocks(PosteriorAlgebra):
 
     @cached_property
     def weighted(self) -> Array:
-        """F = W G, (c, n, cn)."""
+        """Factor F = W G of M = W − F Fᵀ, (c, n, cn)."""
         return np.einsum("iae,eiq->aiq", self._precision, self.half)
 
     def weights(self, force: Array, out: Array) -> None:
@@ -408,13 +408,13 @@ class DenseCoupled(PosteriorAlgebra):
 
     @property
     def _b(self) -> Array:
-        """B_k = D_k^½ A_k⁻¹ D_k^½, (c, n, n)."""
+        """Matrices B_k = D_k^½ A_k⁻¹ D_k^½, (c, n, n)."""
         roots = np.sqrt(self._pi)
         return np.stack([scaled_symmetric(own, root) for own, root in zip(self.inverses, roots, strict=True)])
 
     @cached_property
     def _shared(self) -> Array:
-        """T_k = B_k L⁻ᵀ (c, n, n), with P = L Lᵀ."""
+        """Matrices T_k = B_k L⁻ᵀ (c, n, n), with P = L Lᵀ."""
         return np.stack([solve_triangular(self.p, own, lower=True, check_finite=False).T for own in self._b])
 
     def smoothing(self) -> tuple[Array, Array]:
@@ -531,7 +531,7 @@ class DenseIndependent(PosteriorAlgebra):
 
     @cached_property
     def inverses(self) -> Array:
-        """A_k⁻¹ (1 or c, n, n), in lower triangles."""
+        """Matrices A_k⁻¹ (1 or c, n, n), in their lower triangles."""
         inverses = self._lower.copy()
         for matrix in inverses:
             inverse_from_cholesky(matrix)
@@ -539,13 +539,13 @@ class DenseIndependent(PosteriorAlgebra):
 
     @property
     def _b(self) -> Array:
-        """B_k = D_k^½ A_k⁻¹ D_k^½, (1 or c, n, n)."""
+        """Matrices B_k = D_k^½ A_k⁻¹ D_k^½, (1 or c, n, n)."""
         roots = np.sqrt(self._pi[: self._distinct])
         return np.stack([scaled_symmetric(own, root) for own, root in zip(self.inverses, roots, strict=True)])
 
     @property
     def full_inverses(self) -> Array:
-        """A_k⁻¹ (1 or c, n, n), as full matrices."""
+        """Matrices A_k⁻¹ (1 or c, n, n), with both triangles."""
         return np.stack([scaled_symmetric(own, np.ones(len(own))) for own in self.inverses])
 
     def smoothing(self) -> tuple[Array, None]:

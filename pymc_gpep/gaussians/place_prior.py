@@ -165,7 +165,7 @@ class PlacePrior(PriorByRows):
 
     @cached_property
     def rows(self) -> PlaceRows:
-        """J and r as rows, (n, q + p)."""
+        """Coefficients J and r of the rows, (n, q + p)."""
         own, size = self.structure, self.array.shape[2] - 1
         return PlaceRows(coefficients(self.array[0, :, :-1]), self.residual_roots, own.places, own.count, size)
 
@@ -313,14 +313,14 @@ class PlaceAlgebra(IndependentRows):
         return np.asarray(j - (rows.entries[some] / self._d[places])[:, None] * self._at_places[places])
 
     def _halves(self, rows: PlaceRows) -> Iterator[tuple[slice, Array]]:
-        """Yield H L⁻ᵀ of rows, by blocks."""
+        """Yield H L⁻ᵀ of rows (see the module), in blocks."""
         for some, j in self._blocks() if rows is self.prior.rows else rows.blocks():
             seen = self._seen(rows, some, j)
             yield some, dtrmm(1.0, self._root, seen.T, lower=1, overwrite_b=1).T
 
     @cached_property
     def _squares(self) -> Array:
-        """|L⁻¹ H_i|² (n,) for the rows of the prior."""
+        """Squared norms |L⁻¹ H_i|² (n,) of the rows of the prior, see the module."""
         return self._squared(self.prior.rows)
 
     def _squared(self, rows: PlaceRows) -> Array:
@@ -330,7 +330,7 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _solved(self, right: Array) -> Array:
-        """Return Λ⁻¹ r for all q + p coefficients."""
+        """Return C r (q + p,) for the posterior covariance C of z and e; in a variational bound the part of e is 0."""
         rows = self.prior.rows
         z, e = right[: rows.size], right[rows.size :]
         if not self._integrated:

@@ -238,19 +238,19 @@ class Posterior:
 
     @property
     def _centre(self) -> Array:
-        """Posterior mean of z."""
+        """Posterior mean of the standard normals z."""
         return np.asarray(self.prior.whitened_slope(self.weights) if self.prior.by_weights else self.coordinates)
 
     def whitened(self) -> tuple[Array, Array]:
-        """Return means and variances (c, q) of z."""
+        """Return posterior means and variances (c, q) of the standard normals z."""
         return self._centre, self.algebra.whitened_variance(self.prior)
 
     def whitened_covariance(self) -> Array:
-        """Return the covariance (c, q, c, q) of z."""
+        """Return the posterior covariance (c, q, c, q) of the standard normals z."""
         return self.algebra.whitened_covariance(self.prior)
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
-        """Return draws (draws, c, q) of z."""
+        """Return posterior draws (draws, c, q) of the standard normals z."""
         found = self.algebra.deviations(rng, draws, self.prior)
         found += self._centre
         return found

@@ -208,7 +208,7 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def n_normals(self) -> int:
-        """Length of x, q."""
+        """Number q of variables x."""
         return self.structure.q
 
     @cached_property
@@ -234,7 +234,7 @@ class PrecisionPrior(PriorByRows):
 
     @property
     def precision(self) -> SparsePrecision:
-        """Factorised Q.
+        """Factorised prior precision Q of x.
 
         Raises
         ------
@@ -329,7 +329,7 @@ class PrecisionPrior(PriorByRows):
         return self.solved(self.rows.sums(b.ravel()))[None]
 
     def precision_times(self, x: Array) -> Array:
-        """Return Q x (q,) for x (q,)."""
+        """Return the product Q x (q,) with the prior precision, for x (q,)."""
         s = self.structure
         found = _summed(s.first, self.entries_of_precision * x[s.second], s.q)
         found += _summed(s.second, np.where(s.first == s.second, 0.0, self.entries_of_precision) * x[s.first], s.q)
@@ -395,7 +395,7 @@ class PrecisionAlgebra(RowAlgebra):
     kind: ClassVar[type[Sites]] = IndependentSites
     prior: PrecisionPrior
     factor: SparsePrecision
-    """Factorised P."""
+    """Factorised posterior precision P of x."""
 
     def factorise(self, precision: Array) -> tuple[bool, float]:
         self.sites, self._centre = self.kind(precision.copy(), np.empty(0)), None
@@ -406,7 +406,7 @@ class PrecisionAlgebra(RowAlgebra):
         return True, found.log_det - self.prior.precision.log_det - self.prior.flat.size * LOG_2PI
 
     def _solved(self, right: Array) -> Array:
-        """Return P⁻¹ r (q,)."""
+        """Return the solution x (q,) of P x = r."""
         return self.factor.solve(right)
 
     def marginal_covariances(self) -> Array:

@@ -104,7 +104,7 @@ class PriorForm(SolverPrior):
     @property
     @abstractmethod
     def roots(self) -> Array:
-        """Matrix J as a dense array, (1 or c, n, q)."""
+        """Matrix J of f = m + J z as a dense array, (1 or c, n, q)."""
 
     @abstractmethod
     def latent(self, z: Array) -> Array:
@@ -116,13 +116,13 @@ class PriorForm(SolverPrior):
 
     @abstractmethod
     def draw_normals(self, rng: np.random.Generator, count: int) -> Array:
-        """Return draws (count, c, q) of z."""
+        """Return draws (count, c, q) of the standard normals z."""
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         return self.latent(self.draw_normals(rng, count))
 
     def images(self, b: Array) -> Array:
-        """Return K b (count, c, n) for b (count, c, n)."""
+        """Return the products K b (count, c, n) with the prior covariance, for b (count, c, n)."""
         found = np.empty_like(b)
         for own, out in zip(b, found, strict=True):
             self.multiply(self.coordinates(own), out)
@@ -394,7 +394,7 @@ class PosteriorAlgebra(SiteAlgebra):
         return np.maximum(self.marginal_variance(prior.roots, np.eye(prior.roots.shape[-1])), 0.0)
 
     def whitened_covariance(self, prior: PriorForm) -> Array:
-        """Return the covariance (c, q, c, q) of z."""
+        """Return the posterior covariance (c, q, c, q) of the standard normals z."""
         return self.joint_covariance(prior.roots, np.eye(prior.roots.shape[-1]))
 
     def deviations(self, rng: np.random.Generator, draws: int, prior: PriorForm) -> Array:

@@ -116,7 +116,7 @@ class RowAlgebra(PosteriorAlgebra):
         return root
 
     def _times(self, b: Array) -> Array:
-        """Return K b (c, n)."""
+        """Return the product K b (c, n) with the prior covariance."""
         return self._rows.products(self._rows.sums(b.ravel())).reshape(b.shape)
 
     def weights(self, force: Array, out: Array) -> None:
@@ -142,7 +142,7 @@ class RowAlgebra(PosteriorAlgebra):
         return force - self.sites.product(self._rows.products(centre).reshape(force.shape))
 
     def _solved(self, right: Array) -> Array:
-        """Return Λ⁻¹ r (q,)."""
+        """Return the solution x (q,) of Λ x = r."""
         return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
 
     def solve(self, right: Array, step: Array) -> None:
@@ -291,7 +291,7 @@ class PriorByRows(PriorForm):
     @property
     @abstractmethod
     def rows(self) -> Coefficients:
-        """J as rows of coefficients, (cn, q)."""
+        """Coefficients J of all functions as rows, (cn, q)."""
 
     @property
     @abstractmethod
@@ -300,11 +300,11 @@ class PriorByRows(PriorForm):
 
     @abstractmethod
     def at(self, points: NDArray[np.int64]) -> Array:
-        """Return J (c, s, q) at these points (s,)."""
+        """Return the coefficients J (c, s, q) at these points (s,)."""
 
     @abstractmethod
     def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
-        """Return J (cs, q) at these points (s,), as rows of coefficients."""
+        """Return the coefficients J at these points (s,), as rows (cs, q)."""
 
     @abstractmethod
     def known_variances(self, rows: Coefficients) -> Array:
@@ -348,7 +348,7 @@ class PriorByRows(PriorForm):
         return self._informed(self.pull(b))
 
     def _informed(self, x: Array) -> Array:
-        """Return E x."""
+        """Return E x: the coordinates x with 0 for flat coefficients."""
         found = x.copy()
         found[:, self.flat] = 0.0
         return found
@@ -454,7 +454,7 @@ class RowPrior(PriorByRows):
 
     @cached_property
     def rows(self) -> Coefficients:
-        """J as rows of coefficients, (cn, q); sparse if that is cheaper."""
+        """Coefficients J of all functions as rows, (cn, q); sparse if that is cheaper."""
         return rows_of_functions(self.array) if self._base is None else Composed(self._base, self.array[0])
 
     @property
@@ -481,7 +481,7 @@ class RowPrior(PriorByRows):
 
     @classmethod
     def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
-        return 1, q  # J alone.
+        return 1, q  # J is the only matrix.
 
     @classmethod
     def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
@@ -532,7 +532,7 @@ class RowPrior(PriorByRows):
 
     @cached_property
     def roots(self) -> Array:
-        """J as a dense array, (c, n, q)."""
+        """Coefficients J as a dense array, (c, n, q)."""
         return self.at(np.arange(self.shape[1]))
 
     def rooted(self, roots: Array) -> "RowPrior":

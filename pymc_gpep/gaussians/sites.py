@@ -149,7 +149,7 @@ class CoupledSites(Sites):
 
     @cached_property
     def _total(self) -> Array:
-        """Sums 1ᵀπ_i, (n,)."""
+        """Sums 1ᵀπ_i over the functions of each point, (n,)."""
         return np.asarray(self.precision.sum(0))
 
     @cached_property

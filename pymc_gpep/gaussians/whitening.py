@@ -70,14 +70,14 @@ class NormalsPrior(Prior):
 
     @cached_property
     def full(self) -> Array:
-        """J as a dense array, (c, n, q)."""
+        """Coefficients J as a dense array, (c, n, q)."""
         return self.rows.some(np.arange(self.function_mean.size)).reshape(*self.function_mean.shape, -1)
 
     def functions(self, x: Array) -> Array:
         return self.function_mean + self.moved(x)
 
     def moved(self, x: Array) -> Array:
-        """Return J x (..., c, n) for x (..., 1, q)."""
+        """Return latent values minus their prior means, J x (..., c, n), for x (..., 1, q)."""
         flat = x.reshape(-1, self.mean.size)
         found = np.empty((len(flat), self.function_mean.size))
         for row, each in zip(found, flat, strict=True):
@@ -339,7 +339,7 @@ class NormalsWhitening(SiteWhitening):
         return np.asarray(found)
 
     def _halved(self, x: Array) -> Array:
-        """Return L⁻¹ x."""
+        """Return L⁻¹ x, where L Lᵀ = I + JᵀΠJ."""
         found, _ = dtrtrs(self._factor, x, lower=1)
         return np.asarray(found)
 
