@@ -56,11 +56,11 @@ class TiltedFactors(NamedTuple):
         return self.third * self.by_cubes(self.third) / 12.0
 
     def by_cubes(self, weights: Array) -> Array:
-        """Return Σ_t ρ_st³ w_t over all other factors t, (N,)."""
+        """Return Σ_t ρ_st³ w_t over all other factors t, (N,), for correlations ρ and `weights` w."""
         return np.concatenate([(lines * lines * lines) @ weights for lines in self._lines])
 
     def by_fourth_powers(self, weights: Array) -> Array:
-        """Return Σ_t ρ_st⁴ w_t over all other factors t, (N,)."""
+        """Return Σ_t ρ_st⁴ w_t over all other factors t, (N,), for correlations ρ and `weights` w."""
         return np.concatenate([((square := lines * lines) * square) @ weights for lines in self._lines])
 
     @property
@@ -146,7 +146,7 @@ _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
 DISTANCES = 61  # Number of distances of t from its mean at which rows are averaged given t.
 _PROPER = 1e-3  # Smallest precision of a latent value given t without its site, relative to the precision with it.
 _NARROW = 1e-12  # Smallest variance of a latent value given t, relative to its posterior variance.
-_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: largest number of sweeps, sweeps undamped, tolerance.
+_SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: most sweeps, undamped sweeps, tolerance.
 _EVERY = 3  # EP given t is run at every third of these distances.
 _SHARE = 3e-3  # Largest probability of the distances at which EP given t may fail to converge.
 _SEED = 20_090_401
