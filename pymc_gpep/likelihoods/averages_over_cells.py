@@ -48,7 +48,7 @@ class CellDensity(Protocol):
     """A density as a function of latent values and columns (q, m) of further arguments."""
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
-        """Return log p and two derivatives (3, m)."""
+        """Return log p and its first two derivatives in f, (3, m)."""
         ...
 
 
@@ -240,7 +240,7 @@ def _cells(
 
 
 def _kinks(points: DensityPoints, modes: Array, widths: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
-    """Return modes of p (modes, n) at kinks: points, modes and widths."""
+    """Return the modes (modes, n) at which p has a kink, as tuples of indices of points, modes and widths."""
     found = []
     for mode, width in zip(modes, widths, strict=True):
         with np.errstate(invalid="ignore"):
@@ -323,7 +323,7 @@ def _one_tilted(points: DensityPoints) -> _Rules:
 
 
 def tilted_rules(points: DensityPoints, concave: bool = False) -> _Rules:
-    """Return rules for integrals of N(f) p(f)."""
+    """Return rules for integrals of N(f) p(f), with cells around the modes of p."""
     return _one_tilted(points) if concave else _tilted_cells(points)
 
 

@@ -90,9 +90,9 @@ class TiltedNumbers(NamedTuple):
     log_z: Array
     """Log averages of the density over the cavities, (n,)."""
     mean: Array
-    """Means of z, (n, k)."""
+    """Tilted means of the standard normals z, (n, k)."""
     cov: Array
-    """Covariances of z, (n, k, k)."""
+    """Tilted covariances of the standard normals z, (n, k, k)."""
 
     @classmethod
     def empty(cls, n: int, k: int) -> "TiltedNumbers":
