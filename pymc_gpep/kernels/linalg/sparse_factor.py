@@ -72,7 +72,7 @@ def place_in_runs(parent, by_count, order):
     """Write a postorder of a forest, given parents (−1 for a root). Children are visited in the order `by_count`."""
     first, following, after = np.full((3, parent.size), -1)
     root = -1
-    for j in by_count[::-1]:  # Each list of children begins with the last added child.
+    for j in by_count[::-1]:  # Reversed: each list of children begins with the last added child.
         if parent[j] < 0:
             following[j] = root
             root = j

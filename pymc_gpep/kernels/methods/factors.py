@@ -335,7 +335,7 @@ def expected_logit(mean, variance, labels, value, in_mean, in_variance):
         in_variance[b, 0] = min(0.5 * along / deviation, 0.0)
 
 
-_LEAST = 1e-12  # Variance used in place of 0.
+_LEAST = 1e-12  # Noise variance of a step likelihood, in place of 0.
 
 
 @kernel

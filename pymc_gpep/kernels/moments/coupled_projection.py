@@ -105,9 +105,9 @@ def project_site(factor, loss, y, log_pi):
     Parameters
     ----------
     factor : array (c − 1, c)
-        F.
+        Factor F of the covariance of g = μ + F t.
     loss : array (c, c)
-        Ω.
+        Ω = I − Cov t, from the tilted covariance of t.
     y : int
         Label; differences are g_j = f_y − f_a, a ≠ y.
     log_pi : array (c,)

@@ -75,7 +75,7 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
         weighted_mean += alpha[j] * m[j]
     shift = (location - weighted_mean) / total
     variance = 1.0 / total
-    # Here s is Cov(f_y − f_j, f_y − f_k). The mean of u given f subtracts the α-weighted average of differences.
+    # So far s is Cov(f_y − f_j, f_y − f_k). The mean of u given f subtracts the α-weighted average of differences.
     projected = work
     for j in range(others):
         projected[j] = 0.0

@@ -37,7 +37,7 @@ def _tail(rate, mean, sd):
     z = mean / sd
     u = z - rate * sd
     log_p, first, second, third, fourth = log_ndtr_derivatives(u)
-    if u < 0.0:  # Here the term −½u² of log Φ(u) and the other terms sum to −½z².
+    if u < 0.0:  # For u < 0 the term −½u² of log Φ(u) and the other terms sum to −½z².
         above = -second / first  # Equals φ/Φ + u.
         value = log_scaled_ndtr(u) - 0.5 * z * z
         slope = (above - z) / sd

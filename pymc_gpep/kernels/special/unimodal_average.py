@@ -383,7 +383,7 @@ def _none_of_wide(mean, v):
         second -= density * x * scale
         third += density * (x * x - 1.0) * scale**2
         fourth -= density * x * (x * x - 3.0) * scale**3
-    none = some - 1.0  # Minus the probability of count 0. So below, a … d are its derivatives, relative to it.
+    none = some - 1.0  # Minus the probability of count 0. a … d are its derivatives, divided by the probability.
     a, b, c, d = first / none, second / none, third / none, fourth / none
     return (
         math.log1p(-some),
@@ -474,8 +474,8 @@ def log_unimodal_normal(kind, a, b, mean, v, room):
 
 
 _SMOOTH = 0.7  # Largest width of the integrand for which `log_rate_normal` uses a single trapezoid rule.
-_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance between nodes of this rule, in widths; weight of a negligible node.
-_SURE = 1e-6, 1e5  # Smallest variance, and largest rate at the mode, for which this rule is used.
+_SPACING, _FEWEST_DIGITS = 0.5, 1e-12  # Distance between nodes of the single rule, in widths; negligible weight.
+_SURE = 1e-6, 1e5  # Smallest variance and largest rate at the mode for the single rule of `log_rate_normal`.
 
 
 @kernel
