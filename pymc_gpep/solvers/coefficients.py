@@ -335,9 +335,9 @@ class OwnRows(NamedTuple):
     """Rows of one function, with its nonzero columns only."""
 
     rows: Coefficients
-    """Coefficients J in these columns, (n, s)."""
+    """Coefficients J in the nonzero columns, (n, s)."""
     columns: NDArray[np.int64]
-    """Ascending positions (s,) of these columns among all columns."""
+    """Ascending positions (s,) of the nonzero columns among all columns."""
 
 
 class FunctionRows(Coefficients):

@@ -262,7 +262,7 @@ def sites_at_mode(
 ) -> Array:
     """Return site precisions and locations (2, n) of Laplace's method, or of naive TAP if `wide`.
 
-    Their accuracy is about `tolerance`. Other approximations start from them. If a site is not finite, all are 0.
+    The sites have errors of about `tolerance`, and serve as starts. If a site is not finite, all sites are 0.
     """
     prior = problem.prior
     width = prior.variances[0].copy() if wide else np.zeros(problem.labels.size)

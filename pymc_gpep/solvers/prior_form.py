@@ -23,14 +23,14 @@ class FunctionPosterior(ABC):
     Parameters
     ----------
     prior : SolverPrior
-        K.
+        Prior with the covariance K.
     prior_mean : array (n,)
-        m₀.
+        Prior mean m₀.
 
     Attributes
     ----------
     precision : array (n,)
-        π.
+        Site precisions π.
     coordinates : array (1, q)
         Coordinates x of the mean, see `SolverPrior.coordinates`.
     weights : array (n,)
@@ -164,7 +164,7 @@ class Prior(ABC):
     Attributes
     ----------
     mean : array (c, n)
-        m.
+        Prior mean m.
     """
 
     mean: Array
@@ -201,7 +201,7 @@ class SolverPrior(Prior):
     array : array with three axes
         Numbers that define the covariance. Derivatives of evidences are with respect to this array.
     mean : array (c, n)
-        m.
+        Prior mean m.
     """
 
     def __init__(self, array: Array, mean: Array) -> None:
@@ -256,7 +256,7 @@ class SolverPrior(Prior):
         return force
 
     def residual(self, gradient: Array, x: Array) -> Array:
-        """Return the right-hand side of Newton's step at coordinates x, in their shape."""
+        """Return the right-hand side of Newton's step at coordinates x, in the shape of x."""
         return self.pull(gradient) - x
 
     def inner(self, x: Array, step: Array, image: Array) -> float:

@@ -85,11 +85,11 @@ class Derivatives(NamedTuple):
     """Derivatives of an evidence."""
 
     k: Array
-    """With respect to the array of the prior: its covariance (1 or c, n, n), or its coefficients (1, n, q)."""
+    """Derivatives in the array of the prior: its covariance (1 or c, n, n), or its coefficients (1, n, q)."""
     mean: Array
-    """With respect to the prior mean, (c, n)."""
+    """Derivatives in the prior mean, (c, n)."""
     parameters: Array = NO_PARAMETERS
-    """With respect to parameters of the likelihood, (p, n); NaN if not computed."""
+    """Derivatives in the parameters of the likelihood, (p, n); NaN if not computed."""
 
 
 class Found(NamedTuple):

@@ -103,7 +103,7 @@ def accelerated_ascent(
             np.multiply(variance, variance, out=weight[:half])
             accelerated_step(weight, to_better.reshape(-1), dx, df, min(stored, depth), mixing, step)
             np.add(best_sites, step.reshape(sites.shape), out=sites)
-            # If acceleration moves a precision out of its interval, take its plain step.
+            # If acceleration moves a precision out of its interval, the precision takes the plain step.
             outside = ~((sites[0] >= least_precision) & (sites[0] <= largest_precision))
             sites[0][outside] = (best_sites + to_better)[0][outside]
         else:

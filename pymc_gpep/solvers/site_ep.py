@@ -106,7 +106,7 @@ class SiteVector:
         self._old_x[:], self._old_f[:] = self._x, self._f
         combined_step(self._f, self._dx, self._df, gamma, mixing, self._step)
         self._step += self._x
-        # If acceleration moves a precision out of its interval, it takes the plain step.
+        # If acceleration moves a precision out of its interval, the precision takes the plain step.
         precisions = self._step[:half]
         outside = ~((precisions >= interval[0]) & (precisions < interval[1]))
         precisions[outside] = self._x[:half][outside] + damping * self._f[:half][outside]
@@ -253,7 +253,7 @@ class ImpliedPosterior(Protocol):
     """Posterior for sites of one kind, used by a sweep."""
 
     least: float
-    """Lower bound of site precisions, 0 or −∞. The update clips precisions to it. The last scheme sets it to 0."""
+    """Lower bound of site precisions, 0 or −∞, to which the update clips. The last scheme sets the bound to 0."""
 
     def take(self, sites: Array) -> tuple[bool, float]:
         """Compute the posterior from sites (2, n, d). Return success and log ∫ p(f) ∏ sites df."""

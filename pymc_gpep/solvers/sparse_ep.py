@@ -150,7 +150,7 @@ class SparseEPSweeps(SparseSweeps):
 
 
 class PointAverages(NamedTuple):
-    """Likelihood by averages of its logarithm."""
+    """Likelihood in variational inference, by averages E of its logarithm."""
 
     functions: NDArray[np.int64]
     """Index of the function of each site, (n, c): each row is 0, …, c − 1."""
@@ -264,7 +264,7 @@ class CoupledSparseSweeps(SiteSweeps[_Rows, CoupledWhitened]):
         self._factors = factors
 
     def _sums(self, block: _Rows) -> tuple[Array, Array]:
-        """Return S (cM, cM), valid in its lower triangle, and h (c, M)."""
+        """Return the sums S (cM, cM), valid in its lower triangle, and h (c, M) over the sites of a block."""
         w, pi = block.w, block.pi
         precision = shared_precision(w[0], pi) if self._shared else coupled_precision(w, pi)
         return precision, np.stack([own @ nu for own, nu in zip(w, block.nu, strict=True)])

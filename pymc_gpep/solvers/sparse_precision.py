@@ -139,7 +139,7 @@ def _orders(there: csc_array) -> list[Indices]:
 
 
 def _earlier(there: csc_array, order: Indices) -> tuple[Indices, Indices]:
-    """Return the columns of entries left of the diagonal, by row of P in this order: starts of rows, columns."""
+    """Return the columns of entries left of the diagonal, by row of P in the given order: starts of rows, columns."""
     place = np.argsort(order)
     entries = there.tocoo()
     row, column = place[entries.row], place[entries.col]

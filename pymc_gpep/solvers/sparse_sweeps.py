@@ -42,9 +42,9 @@ class LeftOut(NamedTuple):
 
     rows: slice
     mean: Array
-    """Means, (B, c)."""
+    """Leave-one-out means, (B, c)."""
     cov: Array
-    """Covariances, (B, c, c)."""
+    """Leave-one-out covariances, (B, c, c)."""
     log_density: Array | None = None
     """Log densities (B,) of the labels given all other points. NaN if they must be computed from the moments."""
 
@@ -177,7 +177,7 @@ class PointSites(Protocol):
     def widening(self) -> Self | None:
         """Return these sites with negative precisions allowed; None if they are not needed or not supported.
 
-        Without negative precisions, a site that needs one matches only the mean.
+        Without them, a site that would need a negative precision matches only the mean.
         """
 
     def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any, Any]:

@@ -317,7 +317,7 @@ class _Products:
         self.near = True
 
     def ratio(self, scales: Array) -> float | None:
-        """Add a group, and return the ratio of its products to the shared products; None without a constant ratio."""
+        """Add a group, and return the ratio of its products to the shared products; None if it is not constant."""
         place = int(np.argmax(self.scales))
         root = scales[place] / self.scales[place]
         if not np.allclose(root * self.scales, scales, rtol=_RATIO_TOLERANCE, atol=0.0):
@@ -326,7 +326,7 @@ class _Products:
         return float(root**2)
 
     def under(self, ratio: float, products: Array) -> Array:
-        """Return products times a ratio, which the caller may overwrite; `products` itself for a single group."""
+        """Return `products` times a ratio, for the caller to overwrite; `products` itself for a single group."""
         return products if self._users == 1 else ratio * products
 
     def see(self, x: Array, narrow: Array) -> None:
