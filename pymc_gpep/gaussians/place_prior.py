@@ -86,7 +86,7 @@ class PlaceRows(Coefficients):
         return numbers[..., : self.size], numbers[..., self.size :]
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows of J."""
+        """Yield slices of rows, and their coefficients J."""
         for some in blocks_of_rows(len(self.entries), self.size):
             yield some, self.rows.some(np.arange(some.start, some.stop))
 
@@ -299,7 +299,7 @@ class PlaceAlgebra(IndependentRows):
         return found
 
     def _blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows of J of the prior."""
+        """Yield slices of the prior's rows, and their coefficients J."""
         rows = self.prior.array[0, :, :-1]
         return ((some, rows[some]) for some in blocks_of_rows(*rows.shape))
 

@@ -257,7 +257,7 @@ class Posterior:
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Return draws (count, c, n) of f at the points of the data."""
-        if self.prior.by_weights and self.sites.signed:  # Whitening needs its root.
+        if self.prior.by_weights and self.sites.signed:  # Whitening needs a root of K.
             root = self.algebra.root_among(np.arange(self.prior.shape[1]))
             return np.asarray(self.mean + np.einsum("kip,pd->dki", root, rng.standard_normal((root.shape[2], count))))
         return np.asarray(self.prior.latent(self.draw_whitened(rng, count)))

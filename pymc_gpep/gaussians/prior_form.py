@@ -133,7 +133,7 @@ class PriorForm(SolverPrior):
     # has rows J* (cm, q) of f* = m* + J* z + e, and `variance` the variances of e.
 
     def point_of(self, i: int) -> tuple[Any, Array, Array]:
-        """Return point i of this prior as a new point of the prior at all other points."""
+        """Return `left`, variance and mean of point i, as a new point of the prior at all other points."""
         own, others = np.array([i]), np.delete(np.arange(self.shape[1]), i)
         return self.among(own, others), self.variances[:, own], self.mean[:, own]
 

@@ -113,7 +113,7 @@ class NormalsPrior(Prior):
     # Sampled values are the standard normals themselves.
 
     def latent(self, z: Array) -> Array:
-        """Return z itself."""
+        """Return z itself, since the sampled values are standard normals."""
         return z
 
     def whitened(self, x: Array) -> Array:
