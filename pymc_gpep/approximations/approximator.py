@@ -288,7 +288,7 @@ class Approximator(ABC):
         Raises
         ------
         TypeError
-            If the approximation is not EP, or if its factors are of several numbers.
+            If the approximation is not EP, or if its factors depend on several numbers.
         """
         if self.whole_factors:
             raise TypeError(

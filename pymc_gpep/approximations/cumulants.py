@@ -147,7 +147,7 @@ DISTANCES = 61  # Number of distances of t from its mean at which rows are avera
 _PROPER = 1e-3  # Smallest precision of a latent value given t without its site, relative to the precision with it.
 _NARROW = 1e-12  # Smallest variance of a latent value given t, relative to its posterior variance.
 _SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: most sweeps, undamped sweeps, tolerance.
-_EVERY = 3  # EP given t is run at every third of these distances.
+_EVERY = 3  # EP given t is run at every third of the `DISTANCES`.
 _SHARE = 3e-3  # Largest probability of the distances at which EP given t may fail to converge.
 _SEED = 20_090_401
 

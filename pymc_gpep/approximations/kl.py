@@ -36,7 +36,7 @@ _DIFFERENCE = 1e-4  # Step of finite differences, in standard deviations.
 def curvature_response(solution: Solution) -> Posterior:
     """Return the Gaussian of the response at the mode of the posterior, for a likelihood with `BlockCurvature`.
 
-    It takes dense algebra in O((cn)³).
+    The computation takes O((cn)³), with dense matrices.
     """
     posterior = solution.posterior
     c, n = solution.mean.shape

@@ -253,7 +253,7 @@ class PriorSites:
         return np.where(done, found, np.nan), mean[:, 0], cov[:, 0, 0]
 
     def _base(self, rows: NDArray[np.intp], moved: NDArray[np.intp]) -> tuple[LocalEP, Factor, tuple[Array, Array]]:
-        """Return local problems without the sites of rows (B, m) and factors (B, K); the factors; these sites."""
+        """Return local problems without the sites of rows (B, m) and factors (B, K); the factors; the sites."""
         solution, posterior, m = self._solution, self._posterior, rows.shape[1]
         problem, place = np.nonzero(moved >= 0)
         chosen = self.points[moved[problem, place]]
@@ -271,9 +271,9 @@ class PriorSites:
         return LocalEP(centre, outside, nothing, nothing), prior, (precision, location)
 
     def of_group(self, points: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array, Array]:
-        """Return the points of factors that are updated if `points` are left out together, and their new sites.
+        """Return points of prior factors whose sites change if `points` are left out together, and the new sites.
 
-        Sites are precisions and locations by EP. If EP does not converge, they are the sites of the fit.
+        EP computes their precisions and locations. If EP does not converge, they are the sites of the fit.
         """
         cross = self._cross(points)
         precision, _ = self.natural(points)

@@ -66,7 +66,7 @@ from pymc_gpep.solvers.site_ep import SCHEMES, Ended, SitePosterior, largest_cha
 _MOST_STEPS = 50  # Largest number of steps to the smoothed means.
 _TOLERANCE = 1e-8  # Largest change of a smoothed mean that counts as converged.
 _LEAST = 1e-3  # Smallest absolute eigenvalue of W in a step; smaller values are raised to it.
-# Largest number of escapes from saddles; number of directions of each.
+# Largest number of escapes from saddles; number of trial directions at a saddle.
 _ESCAPES, _DIRECTIONS = 20, 8
 _AWAY = 4.0 * 0.5 ** np.arange(12)  # Distances of trial points from a saddle, in units of standard normals.
 

@@ -98,7 +98,7 @@ class SitesOfRows(NamedTuple):
 
     points: PointSites
     sweeps: SiteSweeps[Any, Any]
-    """Sweeps over the points, with these features."""
+    """Sweeps over the points, with the features of all rows."""
     features: RowFeatures
     team: Team
     likelihood: Likelihood
@@ -443,7 +443,7 @@ class SparseEP(SparseApproximation):
         return self.rule(likelihood, c, size).factors(likelihood, labels, c)
 
     def iterate(self, of: SitesOfRows, sites: Array, history: History) -> Iterated:
-        """Run the fallback sequence, and continue with negative site precisions if the moments need them."""
+        """Run the fallback sequence. If tilted moments need negative site precisions, continue with these."""
         wider = of.points.widening()
         wide = None if wider is None else sweep_of(wider.sweeps(of.features, of.team))
         if wide is not None and (sites[0] < 0.0).any():  # The start has negative precisions from a nearby solution.
