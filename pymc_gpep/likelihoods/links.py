@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     everywhere: "Reading | None" = None
     """Reading at all rows of the data, if responses are missing; else None."""
     likelihood: Any = None
-    """`Likelihood` to use in place of the one that made this reading; None to use that one."""
+    """`Likelihood` of the variable, if it is not the likelihood whose `read` was called; else None."""
     names: tuple[str, ...] = ()
     """Names of the latent functions, if the functions are not classes."""
 
@@ -313,7 +313,7 @@ def softmax_argument(p: Variable) -> TensorVariable | None:
         match p.owner and p.owner.op:
             case DimShuffle(new_order=(1, 0)):
                 transposed = not transposed
-            case ViewOp():  # pm.Deterministic adds it.
+            case ViewOp():  # pm.Deterministic adds a ViewOp.
                 pass
             case _:
                 return None

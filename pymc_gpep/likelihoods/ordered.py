@@ -165,7 +165,7 @@ class StoppingRatioLikelihood(OrderedLikelihood, ABC):
 
     written: ClassVar[str] = "pm.Categorical of stopping ratios"
     rows: ClassVar[tuple[str, ...]] = ("cutpoints",)
-    largest_precision: ClassVar[float] = np.inf  # No bound: each passed class adds to it.
+    largest_precision: ClassVar[float] = np.inf  # Unbounded, since each passed class adds a precision.
 
     def of_bounds(self, x: Array) -> Array:
         stops = self.distribution(x)

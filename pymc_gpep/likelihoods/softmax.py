@@ -175,7 +175,7 @@ def _normals(c: int) -> NDArray[np.float32]:
 
 _COMPONENTS = 20
 _NARROWEST, _WIDEST_COMPONENT = 0.4, 1.0  # Standard deviations of the first and last normal of the Gumbel mixture.
-# Range of the means of these normals, and exponent that makes small means denser.
+# Range of the means of the normals of this mixture, and exponent that makes small means denser.
 _FIRST, _LAST, _DENSER = -1.6, 12.0, 1.8
 _ERROR = 1.2e-5  # Error of class probabilities by the mixture.
 

@@ -101,7 +101,7 @@ class TiltedNumbers(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Nodes of m rows: d outer nodes, each with e inner nodes and the moments of the q inner elements of z given it."""
+    """Nodes of m rows: d outer nodes; at each, e inner nodes, and moments of the q inner elements of z."""
 
     rows: Rows
     f: Array
