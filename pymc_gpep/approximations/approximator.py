@@ -270,7 +270,7 @@ class Approximator(ABC):
         return likelihood
 
     def response(self, solution: Solution) -> Posterior:
-        """Return a Gaussian whose covariance is the derivative of the posterior means in h, for a log density + hᵀf.
+        """Return the Gaussian with covariance ∂μ/∂h, where μ is the posterior mean if hᵀf is added to log p(y | f).
 
         The derivative is at h = 0. The Gaussian has the means of the solution. For EP with all couplings, and for
         Laplace, it is the posterior. Other approximations override this method. Leave-one-out uses the derivative for
@@ -357,7 +357,7 @@ class AcceleratedEP(Approximator):
 def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
     """Combine scalar sites of similar problems: average log α of precisions α, and β / √α of locations β.
 
-    As functions of the hyperparameters, α and β vary by orders of magnitude, nearly in proportion.
+    As functions of the hyperparameters, α and β vary by orders of magnitude, nearly in proportion to each other.
     """
     precisions, locations = np.split(starts, 2, axis=1)
     smooth = (precisions > 0.0).all(axis=0)
@@ -365,6 +365,6 @@ def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
     precision, location = np.split(start, 2)
     logs = 0.5 * np.log(precisions[:, smooth])
     root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # exp may round up.
+    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # exp may round above the largest α.
     location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
     return start

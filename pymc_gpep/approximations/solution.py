@@ -157,7 +157,7 @@ class Solution:
 
     @property
     def log_evidence(self) -> float:
-        """The evidence."""
+        """Log evidence, the attribute `evidence`."""
         return self.evidence
 
     @property

@@ -131,7 +131,7 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
 
 
 _NARROW = 1e-5
-"""Smallest noise (standard deviation) of a probit that replaces a step, relative to the largest of latent values."""
+"""Smallest noise of a probit that replaces a step, relative to the largest standard deviation of latent values."""
 _CLOSE = 1e-8  # Smallest noise of such a probit, relative to the largest difference of means of latent values.
 _NONE = 1e-150  # Smallest noise of a probit that replaces a step.
 

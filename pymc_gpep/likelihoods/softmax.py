@@ -198,7 +198,7 @@ def gumbel_noise() -> UtilityNoise:
     return UtilityNoise(_NARROWEST**2, weights, means, sds**2 - _NARROWEST**2, _ERROR)
 
 
-_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # Draws, degrees of freedom, and a fixed seed.
+_DRAWS, _DEGREES, _TAIL_SEED = 8192, 5.0, 20_160_601  # `log_tail`: number of draws, degrees of freedom, fixed seed.
 _NEWTON_STEPS = 100
 
 

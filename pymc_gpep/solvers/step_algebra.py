@@ -77,7 +77,7 @@ class _OfDistance(Profile):
     rate: float
 
     def polynomials(self, t: Array) -> tuple[Array, Array]:
-        """Return p(t) and −2 φ′ exp(t), at t = a r."""
+        """Return the polynomial p(t), and −2 φ′(r²) exp(t), at t = a r."""
         raise NotImplementedError
 
     def at(self, squares: Array, variance: float) -> ProfileValues:

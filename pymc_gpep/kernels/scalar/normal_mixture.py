@@ -113,7 +113,7 @@ def quantiles(weights, means, variances, middles, widths, ladders, levels, out):
     middles, widths : array (n,)
         Means and standard deviations of the mixtures; NaN for a mean that does not exist.
     ladders : tuple of array
-        Three arrays of offsets, in widths: from the narrowest component, if the mean exists or not; from the mean.
+        Three arrays of offsets, in widths: about the narrowest component with a mean; without a mean; about the mean.
     """
     count = len(weights)
     w, m, s = np.empty(count), np.empty(count), np.empty(count)

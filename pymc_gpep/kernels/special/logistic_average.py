@@ -54,7 +54,7 @@ _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
 
-# σ(f) times the exponential falls at least like exp(f/2).
+# For f < 0 and m ≥ −v/2, N(f) σ(f) falls at least like exp(f/2).
 _NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, FURTHEST)
 _WEIGHTS = _WEIGHTS / (1.0 + np.exp(-_NODES))
 

@@ -95,7 +95,7 @@ def log_ndtr_derivatives(z):
 
 @kernel
 def write_derivatives(out, i, slope, terms):
-    """Write F(slope · x + b) and derivatives in x into column i of `out` (4 or 5, n), from F and its derivatives."""
+    """Write F(slope · x + b) and derivatives in x to column i of `out` (4 or 5, n); `terms` are F and derivatives."""
     value, first, second, third, fourth = terms
     square = slope * slope
     out[0, i] = value
