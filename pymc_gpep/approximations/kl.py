@@ -1,9 +1,9 @@
 """Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008), and linear responses.
 
-A small force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites
-of some approximations ignore couplings between latent functions. Then Cov(f) h with its posterior covariance is not the
-change of its means. The change is C h, with the covariance C of another Gaussian: the Gaussian of the response. It has
-the same prior and means. Its sites have the precision of the tilted distribution, or of the log likelihood, at each
+A small force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The means
+of an approximation may move differently: for example, if its sites ignore couplings between latent functions. They move
+by C h, where C is the covariance of another Gaussian, the Gaussian of the response. This Gaussian has the prior and the
+means of the approximation. Its sites have the precision of the tilted distribution, or of the log likelihood, at each
 point (Opper and Winther 2003).
 """
 

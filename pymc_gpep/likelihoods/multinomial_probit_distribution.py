@@ -97,7 +97,7 @@ class LabelAverages(Op):
     compute: ClassVar[Callable[..., tuple[np.ndarray, ...]]]
     """Function of arrays that returns the outputs, with broadcasting over leading axes."""
     others: ClassVar[str]
-    """Derivatives that are not available, for messages."""
+    """Text on the derivatives that are not available, for messages."""
 
     def axes(self) -> tuple[list[str], list[str]]:
         """Return the axes of each input and of each output, with a letter for each axis."""

@@ -91,7 +91,7 @@ class _Cavities(NamedTuple):
     """Cavities of the projections at B points, one for each site, (B, d)."""
 
     variance: Array
-    """Variance under the posterior."""
+    """Posterior variance v of the projection of each site."""
     keep: Array
     """Ratio of posterior to cavity variance, 1 − t v."""
     without: Array

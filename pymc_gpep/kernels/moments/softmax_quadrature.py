@@ -236,7 +236,7 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
             step[j] = slope[j]
             for k in range(d):
                 step[j] -= root[j, k] * w[k]
-        # −∇∇ = I + H′ R (diag w − wwᵀ) R − H″ (k − R w)(k − R w)ᵀ
+        # Minus the Hessian: I + H′ R (diag w − wwᵀ) R − H″ (k − R w)(k − R w)ᵀ
         for j in range(d):
             for k in range(j + 1):
                 total = 1.0 if j == k else 0.0
@@ -389,7 +389,7 @@ def _mode_of_votes(centre, root, y, votes, z, hessian):
     z[:] = 0.0
     value = _place_votes(z, centre, root, y, f, pi, gradient)
     for _ in range(NEWTON):
-        # −∇∇ = I + N R (diag π − ππᵀ) R
+        # Minus the Hessian: I + N R (diag π − ππᵀ) R
         for a in range(c):
             average = 0.0
             for e in range(c):

@@ -165,8 +165,8 @@ def _rates(t, mode, rate):
 def _exponent(kind, a, b, mode, at_mode, t, v):
     """Return the log integrand relative to the mode.
 
-    `at_mode` has ℓ and ℓ′ at the mode g₀. For LOGISTIC, p = min(σ(g₀), σ(−g₀)) follows, and s = ±1 with p = σ(s g₀).
-    For RATE, the rate exp(g₀) follows.
+    `at_mode` has ℓ and ℓ′ at the mode g₀. For LOGISTIC, further entries are p = min(σ(g₀), σ(−g₀)), and s = ±1 with
+    p = σ(s g₀). For RATE, the third entry is the rate exp(g₀).
     """
     if kind == RATE:
         return -_rates(t, mode, at_mode[2])[1] - 0.5 * t * t / v
