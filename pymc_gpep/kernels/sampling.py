@@ -93,7 +93,7 @@ def draw_by_sign(rng, f, labels, v):
 
 
 _NEWTON_STEPS = 6
-_FLAT = 0.1  # Slope h′(t) below which t counts as the mode; it adds less than 1 % of rejected draws.
+_FLAT = 0.1  # Slope h′(t) below which t counts as the mode. The inexact mode adds less than 1 % of rejected draws.
 _MOST_PROPOSALS = 10_000  # Largest number of proposals, which ends loops caused by rounding.
 
 
