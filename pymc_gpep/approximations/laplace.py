@@ -106,7 +106,7 @@ class FunctionsAscent(ABC):
         """Write the derivative (c, n) in f of −½ log|I + WK|, for posterior covariances (n, c, c)."""
 
     def parameter_slopes(self, cov: Array, moved: Moved) -> Array:
-        """Return derivatives (p, n) of the evidence in parameters; `moved` is `Moved` for the slope of `write_slope`."""
+        """Return derivatives (p, n) of the evidence in parameters, given `Moved` for the slope of `write_slope`."""
         return NO_PARAMETERS
 
 

@@ -208,7 +208,7 @@ class Posterior:
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         """Return Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and its prior covariance.
 
-        If `left` and `prior` are the prior covariance K, the result is the covariance of f. Let K = L Lᵀ and f = m + L z.
+        If `left` and `prior` are both K, the result is the covariance of f. Let K = L Lᵀ and f = m + L z.
         If `left` is L and `prior` the identity, the result is the covariance of z.
         """
         return self.algebra.joint_covariance(left, prior)
