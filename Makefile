@@ -112,9 +112,9 @@ endef
 python: ## say which Python the environment is made with
 	@$(find-python); echo "$$python"
 
-# An environment of another folder may be in use there: it is never cleared.
+# An environment of another folder may be in use there: it is never cleared, also where VENV is a link to it.
 $(VENV)/.made: .python-version
-	@case "$(abspath $(VENV))" in "$(CURDIR)"/*) ;; *) test ! -e "$(VENV)" || { echo "$(VENV) is outside this folder, and is not replaced. Remove it, or leave out VENV." >&2; exit 1; } ;; esac
+	@case "$(or $(realpath $(VENV)),$(abspath $(VENV)))" in "$(realpath $(CURDIR))"/*|"$(CURDIR)"/*) ;; *) test ! -e "$(VENV)" || { echo "$(VENV) is outside this folder, and is not replaced. Remove it, or leave out VENV." >&2; exit 1; } ;; esac
 	@$(find-python); echo "making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip  # the pip of Python 3.12 installs half as fast
 	@touch $@

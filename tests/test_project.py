@@ -535,6 +535,26 @@ def test_make_names_missing_python(machine):
     assert "these run:\n  none\n" in result.stderr
 
 
+def test_make_leaves_a_linked_environment_of_another_folder_alone(tmp_path):
+    """`venv --clear` follows a link, and would empty an environment in use."""
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("make is not installed")
+    clone, other = tmp_path / "clone", tmp_path / "other"
+    clone.mkdir()
+    (other / "lib").mkdir(parents=True)
+    (other / "lib" / "used.py").touch()
+    (clone / ".venv").symlink_to(other, target_is_directory=True)
+    for name in ("Makefile", ".python-version"):
+        shutil.copy(ROOT / name, clone)
+    inherited = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "VENV"}}
+    command = [make, f"PYTHON={sys.executable}", ".venv/.made"]
+    result = subprocess.run(command, cwd=clone, env=inherited, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert ".venv is outside this folder, and is not replaced" in result.stderr
+    assert [file.name for file in other.rglob("*")] == ["lib", "used.py"]
+
+
 def test_public_names_exist_for_any_order_of_imports():
     assert {"from_datatree", "marginalize", "open_rows"} < set(imported_and_named()[1].split())
 
