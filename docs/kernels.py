@@ -67,6 +67,7 @@ def serve() -> None:
     modes.make_functions_quickly()
     modes.interpret_graphs()
     sys.path.pop(0)
+    hide_progress_bars()
     with catch_warnings(action="ignore"):
         fit_and_draw()
     gc.collect()
@@ -90,6 +91,17 @@ def serve() -> None:
     for kernel in running:
         os.kill(kernel, signal.SIGTERM)
         os.waitpid(kernel, 0)
+
+
+def hide_progress_bars() -> None:
+    """Let rich start no bar. A bar that starts on a slow machine would leave its last state on the page.
+
+    Without ipywidgets, its place would be taken by a warning.
+    """
+    from rich.live import Live
+
+    Live.start = lambda self, refresh=False: None
+    Live.stop = lambda self: None
 
 
 def fit_and_draw() -> None:

@@ -29,6 +29,8 @@ y, ynew = digits.target[train], digits.target[held_out]
 
 # %% [markdown]
 # ## Fit and score
+#
+# `hyper="ccd"` integrates over both hyperparameters with fewer evaluations than the default.
 
 # %%
 with pm.Model(coords={"digit": np.arange(10), "image": train}) as model:
@@ -38,7 +40,7 @@ with pm.Model(coords={"digit": np.arange(10), "image": train}) as model:
     f = gp.prior("f", X=X, n_outputs=10, dims=("digit", "image"))
     gpep.MultinomialProbit("y", f.T, observed=y, dims="image")
 
-    ep = pm.fit(method="nested_ep", progressbar=False)
+    ep = pm.fit(method="nested_ep", hyper="ccd", progressbar=False)
 
 p = ep.predict(gp, Xnew, dim="image")["p"].values
 right, of_truth = p.argmax(axis=1) == ynew, p[np.arange(len(ynew)), ynew]
