@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,8 @@ def save(fit: Fitted, path: str | os.PathLike[str]) -> None:
 
     Raises
     ------
+    ImportError
+        If these packages are not installed.
     ValueError
         If the path has another ending, or if the approximation failed and has no posterior.
 
@@ -167,11 +170,18 @@ def save(fit: Fitted, path: str | os.PathLike[str]) -> None:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path, or raise a ValueError unless it ends in .nc or .zarr."""
+    """Return the path if its ending is .nc or .zarr, and the libraries of these files are installed."""
     checked = Path(path)
     if checked.suffix not in {".zarr", ".nc"}:
         raise ValueError(f"path must end in .zarr or .nc, but is {str(path)!r}.")
+    _check_installed(checked)
     return checked
+
+
+def _check_installed(path: Path) -> None:
+    libraries = ["zarr"] if path.suffix == ".zarr" else ["h5netcdf", "netCDF4"]
+    if not any(map(find_spec, libraries)):
+        raise ImportError(f'The file {str(path)!r} needs {libraries[0]}: pip install "pymc-gpep[files]".')
 
 
 def write_tree(tree: xr.DataTree, path: Path) -> None:
@@ -213,6 +223,8 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     ------
     FileNotFoundError
         If the file does not exist.
+    ImportError
+        If the library that reads the file is not installed.
     ValueError
         If the content of the file differs from its checksum, or if xarray cannot read the file. A file without a
         checksum is not checked.
@@ -226,6 +238,7 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
         checksum, stored = _checksums(where)
         if stored not in {"", checksum}:
             raise ValueError("its checksum differs from the stored checksum")
+        _check_installed(where)
         with xr.open_datatree(where, **options) as opened:
             return opened.load()
     except ImportError:

@@ -1,6 +1,7 @@
 """Saving and loading of fits."""
 
 import contextlib
+import sys
 
 import arviz as az
 import cloudpickle
@@ -176,6 +177,17 @@ def test_save_refuses_unknown_endings_before_work(probit, tmp_path):
         probit.save(tmp_path / "fit.pkl")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         gpep.load(tmp_path / "fit.nc", probit.model)
+
+
+@pytest.mark.parametrize(("name", "library"), [("fit.nc", "h5netcdf"), ("fit.zarr", "zarr")])
+def test_error_without_libraries_of_files_names_the_extra(probit, tmp_path, monkeypatch, name, library):
+    path = tmp_path / name
+    probit.save(path)
+    for each in ("h5netcdf", "netCDF4", "zarr"):
+        monkeypatch.setitem(sys.modules, each, None)
+    for use in (probit.save, gpep.load, gpep.Checkpoint):
+        with pytest.raises(ImportError, match=rf"{name}' needs {library}: pip install \"pymc-gpep\[files\]\""):
+            use(path)
 
 
 def test_cloudpickle_accepts_a_fit_with_its_model(probit):

@@ -1,8 +1,10 @@
 """Estimators against models written by hand, and against scikit-learn's Gaussian process."""
 
 import copy
+import importlib
 import io
 import pickle
+import sys
 from types import SimpleNamespace
 
 import joblib
@@ -35,6 +37,13 @@ def two_classes():
 def three_classes():
     X, _, f = frame()
     return GaussianProcessClassifier(linear=False, random_state=0).fit(X[["age"]], np.digitize(f, [-0.3, 0.8]))
+
+
+def test_error_without_scikit_learn_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delitem(sys.modules, "pymc_gpep.sklearn")
+    with pytest.raises(ModuleNotFoundError, match=r'needs scikit-learn: pip install "pymc-gpep\[scikit-learn\]"'):
+        importlib.import_module("pymc_gpep.sklearn")
 
 
 def test_classifier_equals_the_model_written_by_hand(two_classes):
