@@ -16,7 +16,7 @@ import pytensor
 one_thread_at_a_time = RLock()
 """Lock to hold while a function is made or copied."""
 
-_former: defaultdict[str, list[Any]] = defaultdict(list)  # Former values of changed settings, one for each context.
+_former: defaultdict[str, dict[object, Any]] = defaultdict(dict)  # Former values of changed settings by context.
 
 
 @contextmanager
@@ -26,12 +26,24 @@ def _changed(name: str, value: Any) -> Iterator[None]:
         _former[name].append(_former[name][0] if _former[name] else getattr(pytensor.config, name))
         setattr(pytensor.config, name, value)
     try:
+        with one_thread_at_a_time:
+            known = list(_former[name].values())
+            _former[name][context] = known[0] if known else getattr(pytensor.config, name)
+            setattr(pytensor.config, name, value)
         yield
     finally:
-        with one_thread_at_a_time:
-            former = _former[name].pop()
-            if not _former[name]:
-                setattr(pytensor.config, name, former)
+        try:
+            _leave(name, context)
+        finally:  # An interrupt may have ended the first try.
+            _leave(name, context)
+
+
+def _leave(name: str, context: object) -> None:
+    """Leave a context. An interrupt can end this function at any statement, and a further call then completes it."""
+    with one_thread_at_a_time:
+        if [*_former[name]] == [context]:
+            setattr(pytensor.config, name, _former[name][context])
+        _former[name].pop(context, None)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ BUDGETS = {
     "user_warnings": (20, 1),
     "noted_inputs": (112, 1),
     "progress": (74, 1),
-    "pytensor_settings": (54, 1),
+    "pytensor_settings": (64, 1),
     "kernels": (10364, 6),
     "solvers": (5663, 5),
     "gaussians": (4234, 6),

@@ -17,6 +17,7 @@ from itertools import product
 from multiprocessing import parent_process
 from typing import Any, NamedTuple
 
+import numpy as np
 from threadpoolctl import LibController, ThreadpoolController
 
 _SMALL = 200  # Number of points below which threads cost more than they save.
@@ -141,16 +142,19 @@ class _Library(NamedTuple):
 
 
 class _Limit:
-    """Limit of one thread for every BLAS of this process, until the last caller releases it."""
+    """Limit of one thread for every BLAS of this process, until the last caller releases it.
+
+    An interrupt can end `enter` and `leave` at any statement. A further call of `leave` then completes the release.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
+        self._users: set[object] = set()
         self._before: list[tuple[_Library, int]] = []
         self.allowed = 1
         """Number of threads that the user allows: BLAS's number before the limit, but at most one per processor."""
 
-    def enter(self) -> None:
+    def enter(self, user: object) -> None:
         with self._lock:
             if not self._users:
                 found = [(library, library.get()) for library in _libraries()]
@@ -160,9 +164,9 @@ class _Limit:
                     library.set(1)
             self._users += 1  # Last, so that an interrupt of the search above adds no user.
 
-    def leave(self) -> None:
+    def leave(self, user: object) -> None:
         with self._lock:
-            self._users -= 1
+            self._users.discard(user)
             if self._users:
                 return
             self.allowed = 1
@@ -170,6 +174,7 @@ class _Limit:
             if parent_process() is None:
                 for library, threads in self._before:
                     library.set(threads)
+            self._before = []
 
 
 _limit = _Limit()
@@ -180,13 +185,20 @@ def one_blas_thread() -> Iterator[None]:
     """Limit BLAS and LAPACK to one thread in this context; also a decorator.
 
     The number of threads is a setting of the whole process. After overlapping contexts in several threads, the value
-    from before the first context is restored.
+    from before the first context is restored. NumPy's handling of floating-point errors is restored as well, since an
+    interrupt can end an `np.errstate` before it restores the former handling.
     """
-    _limit.enter()
+    user, errors = object(), np.geterr()
     try:
+        _limit.enter(user)
         yield
     finally:
-        _limit.leave()
+        try:
+            np.seterr(**errors)
+            _limit.leave(user)
+        finally:  # An interrupt may have ended the first try.
+            np.seterr(**errors)
+            _limit.leave(user)
 
 
 @cache

@@ -5,8 +5,11 @@ import signal
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from numpy.testing import assert_allclose
+from pymc.model.core import MODEL_MANAGER
+from threadpoolctl import ThreadpoolController
 
 from pymc_gpep.fits.saving import _checksums, read_tree
 from pymc_gpep.graphs.interpreted import caused_by_an_interrupt
@@ -38,9 +41,20 @@ def means(found):
     return found.latent["mean"]
 
 
+def settings():
+    """Return settings of NumPy, PyTensor and BLAS that a fit changes, and the number of models in a context."""
+    blas = [each.num_threads for each in ThreadpoolController().select(user_api="blas").lib_controllers]
+    config = pytensor.config
+    return np.geterr(), config.cxx, config.traceback__limit, config.mode, blas, len(MODEL_MANAGER.active_contexts)
+
+
 WORK = {
     "fit": (lambda fit, path: fitted(), lambda found: found.predict(NEW)["p"]),
     "fit of rows": (lambda fit, path: fitted(made(varying_intercepts), method="ep", hyper="map"), means),
+    "fit and adaptive integral": (
+        lambda fit, path: fitted(made(varying_intercepts), method="ep", hyper="adaptive"),
+        means,
+    ),
     "fit by batches": (lambda fit, path: by_batches(), means),
     "fit and integral": (lambda fit, path: fitted(made(varying_intercepts), method="laplace"), means),
     "draws": (
@@ -88,6 +102,7 @@ def test_interrupts_leave_complete_files_and_equal_results(probit, interrupted, 
     work, numbers = WORK[name]
     path = tmp_path / name
     work(probit, path)
+    before = settings()
     began, first = os.times().user, work(probit, path)  # the time that the timer counts
     seconds, stopped = os.times().user - began, 0
     for moment in np.random.default_rng(1).uniform(1e-4, seconds, size=15):
@@ -99,6 +114,7 @@ def test_interrupts_leave_complete_files_and_equal_results(probit, interrupted, 
         if numbers is None:
             checksum, stored = _checksums(path)
             assert checksum == stored
+        assert settings() == before
     assert stopped > 2
     again = work(probit, path)
     if numbers is None:

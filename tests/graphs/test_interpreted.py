@@ -12,6 +12,7 @@ import pytest
 from pytensor.link.c.basic import CLinker
 
 import pymc_gpep as gpep
+from pymc_gpep import pytensor_settings
 from pymc_gpep.graphs.interpreted import (
     GraphFunction,
     ModelFunctions,
@@ -19,7 +20,8 @@ from pymc_gpep.graphs.interpreted import (
     graph_function,
     interpreted,
 )
-from pymc_gpep.pytensor_settings import without_traces
+from pymc_gpep.pytensor_settings import without_c_compiler, without_traces
+from tests.interrupted_calls import interrupt, moments_of
 
 
 @pytest.mark.usefixtures("c_compiler")
@@ -106,6 +108,20 @@ def frequent_switches():
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
+
+
+def test_interrupt_at_any_call_restores_settings_of_pytensor():
+    def work():
+        with without_traces(), without_c_compiler(), without_traces():
+            pass
+
+    settings, files = ("cxx", "traceback__limit"), {pytensor_settings.__file__}
+    before, total = [getattr(pytensor.config, each) for each in settings], moments_of(work, files)
+    assert total > 10
+    for moment in range(total):
+        with pytest.raises(KeyboardInterrupt), interrupt(moment, files):
+            work()
+        assert [getattr(pytensor.config, each) for each in settings] == before
 
 
 @pytest.mark.usefixtures("frequent_switches")

@@ -8,7 +8,9 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from pymc_gpep.approximations import NestedEP
+from pymc_gpep.solvers import team as team_module
 from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
+from tests.interrupted_calls import interrupt, moments_of
 from tests.reference.data import random_problem
 
 
@@ -59,6 +61,22 @@ def test_interrupt_during_the_search_for_libraries_leaves_no_limit(blas, monkeyp
         patch.setattr("pymc_gpep.solvers.team._libraries", interrupt)
         with pytest.raises(KeyboardInterrupt), one_blas_thread():
             pass
+    test_thread_limit_is_set_and_restored(blas)
+
+
+def test_interrupt_at_any_call_restores_threads_and_floating_point_errors(blas):
+    def work():
+        with one_blas_thread(), np.errstate(all="ignore"):
+            pass
+
+    before, files = np.geterr(), {team_module.__file__, np.errstate.__enter__.__code__.co_filename}
+    total = moments_of(work, files)
+    assert total > 10
+    for moment in range(total):
+        with pytest.raises(KeyboardInterrupt), interrupt(moment, files):
+            work()
+        assert counts(blas) == {2}
+        assert np.geterr() == before
     test_thread_limit_is_set_and_restored(blas)
 
 
