@@ -40,7 +40,7 @@ BUDGETS = {
     "prior_moments": (2524, 3),
     "evidence": (1145, 2),
     "log_posteriors": (2771, 3),
-    "hyper": (4601, 5),
+    "hyper": (4605, 5),
     "cluster": (691, 2),
     "streaming": (3003, 5),
     "samplers": (1399, 3),

@@ -199,8 +199,12 @@ class Listener:
             they end the work like an interrupt.
         """
         with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(copy_context().run, work)
-            done.add_done_callback(lambda _: self._calls.put(None))
+            try:
+                done = thread.submit(copy_context().run, work)
+                done.add_done_callback(lambda _: self._calls.put(None))
+            except BaseException as error:  # The work may have begun, and its calls would wait for an answer.
+                self.end(error)
+                raise
             while True:
                 # An interrupt may arrive between any two statements, so a call may stay unanswered. `call` handles
                 # this.

@@ -92,10 +92,13 @@ class _Notes:
         part = self._file.with_suffix(f".{os.getpid()}")
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(self._known), encoding="utf-8")
-            part.replace(self._file)
+            try:
+                part.write_text(json.dumps(self._known), encoding="utf-8")
+                part.replace(self._file)
+            finally:
+                part.unlink(missing_ok=True)  # A full disk leaves a part of the file.
         except OSError:
-            pass  # The folder is read-only: the next process parses the files again.
+            pass  # The folder is read-only or full: the next process parses the files again.
 
 
 _notes = functools.cache(_Notes)

@@ -1,8 +1,10 @@
 """The best of several searches. Several threads return the same digits as one thread."""
 
+import concurrent.futures.thread
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pymc as pm
@@ -12,13 +14,15 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import NestedEP
-from pymc_gpep.hyper.several_starts import maximise_from, starting_points
+from pymc_gpep.hyper import several_starts
+from pymc_gpep.hyper.several_starts import Listener, maximise_from, starting_points
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.log_posteriors.evaluation import Evaluation
 from pymc_gpep.reading import read_classifier
 from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.team import gather_for_solves, one_blas_thread
 from tests import models
+from tests.interrupted_calls import interrupt, moments_of
 
 
 class TwoHills:
@@ -279,3 +283,19 @@ def test_many_searches_run_in_batches():
     # Searches of the second batch are compared with the ends of the first batch. Searches of the first batch are not.
     assert len({id(end) for end in found.ends[:9]}) == 9
     assert len({id(end) for end in found.ends[1:]}) < 12
+
+
+def test_interrupt_at_any_call_ends_work_in_another_thread():
+    def work():
+        listener = Listener(lambda: None)
+        assert listener.during(lambda: [listener.call() for _ in range(2)]) == [None, None]
+
+    files = {several_starts.__file__, concurrent.futures.thread.__file__}
+    before = threading.active_count()
+    for moment in range(moments_of(work, files)):
+        with suppress(KeyboardInterrupt), interrupt(moment, files):
+            work()
+        until = time.monotonic() + 10
+        while threading.active_count() > before and time.monotonic() < until:
+            time.sleep(0.01)
+        assert threading.active_count() == before, moment

@@ -296,3 +296,18 @@ def test_package_is_imported_with_a_home_that_cannot_be_written(tmp_path):
     assert found.returncode == 0, found.stderr
     assert "pymc_gpep-" in found.stdout
     assert not Path(found.stdout.strip()).exists()
+
+
+def test_failed_write_of_digests_leaves_no_file(tmp_path):
+    resource = pytest.importorskip("resource")
+    notes = compile._Notes(tmp_path)
+    notes(Path(compile.__file__))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+    try:
+        notes._write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    notes._write()
+    assert len(list(tmp_path.iterdir())) == 1
