@@ -79,10 +79,10 @@ def _folder() -> Path:
 
 
 def _remove_some(folder: Path) -> None:
-    files = sorted(folder.glob("*.graph"))
-    if len(files) > _MOST_FILES:
-        for each in files[: _MOST_FILES // 4]:  # Names are digests, so these are random files.
-            each.unlink(missing_ok=True)
+    names = [each for each in os.listdir(folder) if each.endswith(".graph")]  # a fifth of the time of `glob`
+    if len(names) > _MOST_FILES:
+        for each in sorted(names)[: _MOST_FILES // 4]:  # Names are digests, so these are random files.
+            (folder / each).unlink(missing_ok=True)
 
 
 @cache
