@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) at a hundred random moments: files stay complete, and later results are equal."""
+"""Interrupts (Ctrl-C) at seventy random moments: files stay complete, and later results are equal."""
 
 import os
 import signal
@@ -105,7 +105,7 @@ def test_interrupts_leave_complete_files_and_equal_results(probit, interrupted, 
     before = settings()
     began, first = os.times().user, work(probit, path)  # the time that the timer counts
     seconds, stopped = os.times().user - began, 0
-    for moment in np.random.default_rng(1).uniform(1e-4, seconds, size=15):
+    for moment in np.random.default_rng(1).uniform(1e-4, seconds, size=10):
         found, raised = interrupted(lambda: work(probit, path), moment)
         kept = hasattr(found, "trace")
         stopped += raised or (kept and found.trace.interrupted)

@@ -246,7 +246,7 @@ def array_of(mean, vectors):
             pm.MvNormal("y", mu, np.array([[1.0, 0.4], [0.4, 2.0]]), observed=Z + 1.0)
         else:
             pm.Normal("y", mu, SD, observed=Z + 1.0)
-        return pm.fit(method="laplace", progressbar=False)
+        return pm.fit(method="laplace", hyper="map", progressbar=False)
 
 
 @pytest.mark.variation(but=["share-False", "lag-True"])

@@ -12,6 +12,7 @@ from pymc_gpep.evidence.latent_model import LatentModel
 from pymc_gpep.log_posteriors.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.reading import StructureError, read_classifier
 from tests.models import interpreted_sampler
+from tests.reference.stored import stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
 
@@ -371,15 +372,21 @@ def test_inducing_inputs_are_refused_for_several_variables():
             pm.fit(**options, progressbar=False)
 
 
-@pytest.mark.slow
+@stored
+def moments_by_nuts(counts, times, censored, group, patient):
+    """Return posterior means and standard deviations (2, J + 2) of `u`, `a` and `c`. The arguments are the data."""
+    with frailty():
+        posterior = pm.sample(2000, tune=1000, chains=2, cores=1, random_seed=1, progressbar=False)["posterior"]
+    drawn = np.concatenate([posterior[name].values.reshape(4000, -1) for name in ("u", "a", "c")], axis=1)
+    return np.array([drawn.mean(axis=0), drawn.std(axis=0)])
+
+
+@pytest.mark.slow("evaluates each graph a few times")
 @interpreted_sampler
 def test_joint_fit_agrees_with_nuts(joint):
-    model, _ = joint
-    fit = fitted(model, hyper="ccd")
-    with model:
-        idata = pm.sample(500, tune=300, chains=1, random_seed=1, progressbar=False)
-    posterior = idata["posterior"]
-    for name in ("u", "a", "c"):
-        mean, sd = posterior[name].mean(("chain", "draw")), posterior[name].std(("chain", "draw"))
-        assert_allclose((fit.mean_data[name] - mean) / sd, 0.0, atol=0.3)
-        assert_allclose(fit.std_data[name] / sd, 1.0, atol=0.25)
+    fit = fitted(joint[0], hyper="ccd")
+    mean, sd = moments_by_nuts(COUNTS, TIMES, CENSORED, GROUP, PATIENT)
+    found = [np.concatenate([np.atleast_1d(each[name]) for name in ("u", "a", "c")])
+             for each in (fit.mean_data, fit.std_data)]  # fmt: skip
+    assert_allclose((found[0] - mean) / sd, 0.0, atol=0.2)
+    assert_allclose(found[1] / sd, 1.0, atol=0.2)

@@ -1,7 +1,7 @@
 """Results of slow references that never change, stored in `numbers.json`, and the command that makes them.
 
-cd tests STORE_NUMBERS=1 ../.venv/bin/python -m pytest -m "" approximations checks kernels likelihoods reference
-samplers
+cd tests STORE_NUMBERS=1 ../.venv/bin/python -m pytest -m "" approximations checks fits kernels likelihoods
+reference samplers
 
 computes the values that tests use and the file lacks, and adds them. To make the file anew, delete it first. Without
 the variable, a missing value is computed in each run.
