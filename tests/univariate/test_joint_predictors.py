@@ -41,9 +41,9 @@ def build(near=None):
 
 
 @cache
-def fit_of(method, near=None):
+def fit_of(method, near=None, *steps):
     with (model := build(near)):
-        return model, pm.fit(method=method, hyper="map", progressbar=False)
+        return model, pm.fit(*steps, method=method, hyper="map", progressbar=False)
 
 
 def laplace_of(fit, near=None):
@@ -70,9 +70,10 @@ def test_potential_is_a_term_of_the_evidence():
 
 
 @pytest.mark.variation(but=["laplace"])
+@pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 @pytest.mark.parametrize("method", ["laplace", "ep", "kl"])
 def test_gradient_matches_differences(method):
-    _, fit = fit_of(method)
+    _, fit = fit_of("laplace") if method == "laplace" else fit_of(method, None, 1)
     direction = np.random.default_rng(1).normal(size=fit.theta.size)
     log_posterior, theta, step = fit.log_posterior, fit.theta + 0.2 * direction, 1e-4 if method == "laplace" else 1e-3
     low, high = (log_posterior(log_posterior.theta(theta + h * direction)).log_posterior for h in (-step, step))
