@@ -75,7 +75,7 @@ def exact():
     ("hyper", "rotated", "draws"),
     [
         # The density that moves the hyperparameters does not depend on the parametrisation of the prior.
-        pytest.param("collapsed", True, 2500, marks=pytest.mark.slow),
+        pytest.param("collapsed", True, 1200, marks=pytest.mark.slow),
         # Given latent values, hyperparameters move slowly.
         *(pytest.param("centred", rotated, 15_000, marks=pytest.mark.calibration) for rotated in (True, False)),
         pytest.param("collapsed", False, 4000, marks=pytest.mark.calibration),

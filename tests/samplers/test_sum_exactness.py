@@ -28,7 +28,7 @@ ALL = [
 @pytest.mark.parametrize(
     ("sampler", "problem", "draws"),
     [
-        *(pytest.param(*each, 250, marks=pytest.mark.slow) for each in ALL if each in FEW),
+        *(pytest.param(*each, 160, marks=pytest.mark.slow) for each in ALL if each in FEW),
         *(pytest.param(*each, 1500, marks=pytest.mark.calibration) for each in ALL),
     ],
 )
