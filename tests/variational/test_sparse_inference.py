@@ -60,7 +60,7 @@ def nested():
 def dense(nested):
     """Dense fit of the same model."""
     with nested[0]:
-        return pm.fit(method="nested_ep", progressbar=False)
+        return pm.fit(method="nested_ep", hyper="map", progressbar=False)
 
 
 def test_all_rows_as_inducing_inputs_equal_qiep(whole):
