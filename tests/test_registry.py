@@ -493,7 +493,7 @@ def test_unused_computation_causes_one_warning():
         assert not probit.offers(Slope)
     assert not probit.offers(Slope)
     gpep.register("computation", Computation("probit", probit.computation(ScalarDensity)))
-    with pytest.warns(UserWarning, match="ScalarDensity of probit is not used: the likelihood has one of its own"):
+    with pytest.warns(UserWarning, match="ScalarDensity of probit is not used: 'probit' already has one"):
         assert not probit.offers(Slope)
 
 

@@ -437,7 +437,7 @@ class NoisyNestedEP(AcceleratedEP):
     algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = (
-        *SCHEMES, "EP without sites of negative precision", "EP that came down from more label noise"
+        *SCHEMES, "EP without sites of negative precision", "EP continued from larger label noise"
     )  # fmt: skip
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

@@ -174,7 +174,7 @@ class InducedArrays:
             "variance": (self._block.variance, (sets, self.n_points)),
         }
         if sets not in (1, self.n_functions):
-            raise ValueError(f"inducing must be one matrix or {self.n_functions}, but there are {sets}.")
+            raise ValueError(f"inducing must have 1 or {self.n_functions} matrices, but has {sets}.")
         for name, (values, shape) in expected.items():
             if values.shape != shape:
                 raise ValueError(
@@ -326,7 +326,7 @@ class SparseApproximation(ABC):
         sites = np.zeros((2, *points.shape))
         if start is not None:
             if np.size(start) != sites.size or not np.isfinite(start).all():
-                raise ValueError(f"start must be {sites.size} finite numbers, the start of a solution of this size.")
+                raise ValueError(f"start must be {sites.size} finite numbers: start of a solution of this size.")
             sites[:] = np.reshape(start, sites.shape)
         history, features, posterior = History(self.max_iterations), None, None
         found = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme)

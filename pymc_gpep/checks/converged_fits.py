@@ -126,7 +126,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     reason = _reason(log_posterior, prior, *roles(look, theta))
     if not reason and approximator.bounds:  # A low bound does not show that nothing was learned.
         return ""
-    doubt = " Or its bound is far below the evidence: try method='ep' or 'nested_ep'."
+    doubt = " Or the bound of this method is far below the evidence: try method='ep' or 'nested_ep'."
     return (
         f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and that of the class "
         f"frequencies alone is {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the inputs do not predict "

@@ -77,7 +77,7 @@ class CorrectedEvidence:
         if not self.converged:
             return f"{start}, which is not meaningful: the approximation did not converge."
         if not self.reliable:
-            return f"{start}; the next order is not small: use gpep.diagnostics.annealed_evidence or pm.sample."
+            return f"{start}. This error is above {_RELIABLE}: use gpep.diagnostics.annealed_evidence or pm.sample."
         return f"{start}."
 
 

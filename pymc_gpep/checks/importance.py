@@ -212,8 +212,8 @@ class ImportanceCheck:
         moved = float(np.sqrt((self.mean_shift**2).mean()))
         return (
             f"{start}log evidence is {self.log_evidence:.3f} ± {self.standard_error:.3f} "
-            f"({self.fitted_log_evidence:.3f} by the fit), and latent means are {moved:.2f} standard deviations off "
-            f"(root mean square, of which {self.standard_error:.2f} can be chance)."
+            f"({self.fitted_log_evidence:.3f} by the fit), and its latent means are off by {moved:.2f} standard "
+            f"deviations (root mean square, of which {self.standard_error:.2f} can be chance)."
         )
 
     @property
@@ -227,8 +227,9 @@ class ImportanceCheck:
         chance = float(np.sqrt((self.points["standard_error"] ** 2).mean()))
         return (
             f"{start}by importance weights of blocks of {np.median(sizes[known]):.0f} points, usable at {known.sum()} "
-            f"of {len(sizes)}, the probabilities of the labels are {self.probability_shift:.3f} off (root mean square, "
-            f"of which {chance:.3f} can be chance)" + ("; use a sampler." if self.fit_verdict == "unknown" else ".")
+            f"of {len(sizes)}, the probabilities of the labels are off by {self.probability_shift:.3f} (root mean "
+            f"square, of which {chance:.3f} can be chance)"
+            + ("; use a sampler." if self.fit_verdict == "unknown" else ".")
         )
 
 

@@ -76,8 +76,8 @@ class ClusterLogPosterior(SparseLogPosterior):
         likelihood = space.classifier.likelihood_model
         if type(approximator) is not SparseEP or likelihood.has_parameters or not likelihood.log_concave:
             raise NotImplementedError(
-                f"client=... is for method='sparse_ep' and log-concave likelihoods that are given latent values alone, "
-                f"and not for {approximator.name} of a {likelihood.name} likelihood yet. Leave the client out."
+                f"client=... is for method='sparse_ep' of a log-concave likelihood without parameters, and this fit is "
+                f"{approximator.name} of a {likelihood.name} likelihood. Leave client out."
             )
         self._rule = approximator.rule(likelihood, blocks.n_functions, inducing.shape[1] + blocks.n_effects)
         self._empty = blocks.on(RowRange(blocks.rows, slice(0, 0)))

@@ -240,7 +240,7 @@ class LostPartsError(RuntimeError):
     """Parts were lost, since their worker is gone, and have been restarted without their sites."""
 
     def __init__(self, parts: Sequence[int]) -> None:
-        super().__init__(f"Parts {list(parts)} were lost.")
+        super().__init__(f"Workers with the parts {list(parts)} of the rows were lost.")
         self.parts = tuple(parts)
 
 

@@ -50,7 +50,7 @@ def bayesian_bootstrap(values: ArrayLike, *, draws: int = 4000, random_seed: Any
     """
     observed = np.asarray(values, dtype=np.float64)
     if observed.ndim == 0 or not len(observed):
-        raise ValueError(f"values must be one for each of at least 1 point, but has shape {observed.shape}.")
+        raise ValueError(f"values must have an entry for each of at least 1 point, not shape {observed.shape}.")
     if draws < 1:
         raise ValueError(f"draws must be at least 1, but is {draws}.")
     rng = np.random.default_rng(random_seed)

@@ -296,8 +296,8 @@ def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Corre
     own: Mapping[str, Correction] = getattr(approximator, "corrections", {})
     if name not in own:
         raise ValueError(
-            f"correction={name!r} corrects {known[name].corrects}; this is {approximator.name} of a "
-            f"{classifier.kind} likelihood."
+            f"correction={name!r} corrects {known[name].corrects}, and this fit is {approximator.name} of a "
+            f"{classifier.kind} likelihood. Leave correction out."
         )
     return own[name]
 

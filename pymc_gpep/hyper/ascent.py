@@ -433,4 +433,4 @@ _NEIGHBOURS = 3  # Number of solutions from which a start is predicted.
 _SLOPE, _SMALL = 1e-3, 1e-2  # Slopes that count as zero, before and after curvatures are estimated.
 _STEEP = 0.1  # Slope above which a search that began with given units begins again without these units.
 _NO_START = np.empty(0)
-_CONVERGED = "nothing is left to gain"
+_CONVERGED = "a further gain is not expected"

@@ -352,7 +352,7 @@ _SADDLES = 5  # Largest number of saddles from which a search escapes.
 _SADDLE = "having left a stationary point that is not a maximum"
 _AGAIN = "having started again at a higher node of the integral over hyperparameters"
 _BORDER = " ran to "  # Part of the message of `looked_at`, by which a border is recognised.
-_AT_A_BORDER = "at a border that is absent in the coordinates of the integral"
+_AT_A_BORDER = "at a border that the integral over hyperparameters does not have"
 _UNDEFINED = "having replaced the start, at which the log posterior is undefined"
 _BESIDE = 0.1
 _NO_SLOPE = 1e-7
@@ -400,7 +400,7 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: LogPoster
             if not why and (stuck or steep):
                 why = _at_a_border(log_posterior, best, slope, optimum.deviations) or _still_rising(space, optimum)
         except KeyboardInterrupt:
-            return optimum.broken_off("the search ended, and was interrupted while its end was checked")
+            return optimum.broken_off("the search ended, and the check of its end was interrupted")
     return replace(optimum, converged=False, message=why) if why else optimum
 
 

@@ -18,8 +18,8 @@ MESSAGES = {
     NOT_FINITE: "met values that are not finite",
     OUT_OF_MEMORY: "ran out of memory",
     TOO_LARGE: "met more latent values than its max_size allows",
-    SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes it regular)",
+    SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes it invertible)",
     NOT_CONCAVE: "met a log likelihood that is not concave at the mode (expectation propagation needs no concavity)",
-    IMPROPER: "met a tilted density of a prior that has no integral (hyperparameters=['u'] leaves u out)",
-    OUT_OF_DIGITS: "reached the limit of rounding at so large a prior variance",
+    IMPROPER: "met a prior factor without a finite integral (hyperparameters=['u'] leaves a variable u out)",
+    OUT_OF_DIGITS: "reached the limit of rounding at a very large prior variance",
 }

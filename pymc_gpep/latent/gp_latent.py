@@ -330,7 +330,7 @@ def _walk(
             _check_fixed(how, source, likelihood, model)
             pending.append(source)
         else:
-            raise NotProcessesAloneError(f"{likelihood.name!r} is not given latent values as they are or reordered.")
+            raise NotProcessesAloneError(f"The argument of {likelihood.name!r} is not a selection of latent values.")
     return latents, named
 
 

@@ -156,7 +156,7 @@ class Computation(NamedTuple):
                 f"The computation {self.name} is for {self.likelihood!r}, which is not a registered likelihood.{meant}"
             )
         if any(type(one) is type(self.local) for one in likelihoods[self.likelihood].local):
-            return f"The computation {self.name} is not used: the likelihood has one of its own."
+            return f"The computation {self.name} is not used: {self.likelihood!r} already has one."
         return ""
 
 

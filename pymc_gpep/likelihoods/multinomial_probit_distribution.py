@@ -474,7 +474,7 @@ def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Varia
         name,
         given="one vector of latent values",
         coding="Code the classes as 0 ... {top}, in the order of f's last axis",
-        more="for {count} classes f has to have as many functions, n_outputs={count} in gp.prior",
+        more="for {count} classes f needs {count} latent functions: n_outputs={count} in gp.prior",
         shaping="The class axis of f is its last: pass f.T for latent values of shape (c, n).",
     )
 

@@ -70,10 +70,9 @@ class GammaLikelihood(StandardLikelihood):
         name, (alpha, _) = repr(variable.name), variable.owner.op.dist_params(variable.owner)
         if free_of_latents(alpha, latents) is None:
             return (
-                f"{name} is a Gamma whose shape depends on latent values: mu and sigma make it (mu / sigma)². Let "
-                f"sigma be in proportion to mu, pm.Gamma({name}, mu=mu, sigma=ratio * mu), where mu is pm.math.exp(f), "
-                f"or write pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)), with ratio or alpha a "
-                "hyperparameter."
+                f"{name} is a Gamma whose shape, alpha or (mu / sigma)², depends on latent values. Write "
+                f"pm.Gamma({name}, mu=mu, sigma=ratio * mu) with mu = pm.math.exp(f), or "
+                f"pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)). Let ratio and alpha be hyperparameters."
             )
         return (
             f"{name} is a Gamma, but its scale is not the exponential of one latent function plus an offset. "

@@ -205,7 +205,7 @@ def _lines(
 
 def _check(name: str, n: int, x: Array) -> None:
     if len(x) != n or x.ndim > 2 or (x.ndim > 1 and x.shape[1] not in (1, 2)):
-        raise ValueError(f"x must have an entry for each of the {n} of {name!r}, but has shape {x.shape}.")
+        raise ValueError(f"x must have a row for each of the {n} entries of {name!r}, but has shape {x.shape}.")
 
 
 def _map(name: str, mean: Array, x: Array, ax: Axes | None) -> Axes:

@@ -337,7 +337,7 @@ def plot_latent_comparison(
         raise ValueError(f"There is nothing to compare {reference!r} with. Give at least two results by name.")
     classifier = classifier_of(named, model)
     seen_whole = classifier.likelihood_model.sees_common
-    what = "latent values" if seen_whole else "latent values less their mean"
+    what = "latent values" if seen_whole else "latent values minus their mean"
     moments = {}
     for name, result in named.items():
         mean, cov = latent_moments(result, classifier)

@@ -52,7 +52,7 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
     if not whole.processes:
         raise StructureError(
             "Inducing inputs need a Gaussian process, and the latent function is a sum of effects without a process. "
-            f"{instead} They take the rows as they are, up to a million."
+            f"{instead} They need no inducing inputs for up to a million rows."
         )
     if whole.n_functions > 1 or len(whole.processes) > 1:
         several = "latent functions" if whole.n_functions > 1 else "processes"
@@ -71,8 +71,8 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
     if not all(term.whole for term in whole.terms) or whole.sizes != ((whole.n_points,),):
         raise StructureError(
             f"Inducing inputs need a process with one value for each row, added as + {latent.f.name}, but rows "
-            f"select or multiply values of {latent.f.name!r}. {instead} Or give the prior the inputs of all rows, and "
-            "its magnitude to cov_func."
+            f"select or multiply values of {latent.f.name!r}. {instead} Or give .prior(X=...) the inputs of all rows, "
+            "and cov_func the magnitude."
         )
     whole = _with_wide_priors(classifier, whole)
     own = whole.owner[: whole.n_plain]

@@ -63,8 +63,8 @@ def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
         prior = _sum_of(prior, classifier)
     if not isinstance(prior, LatentSum) or not prior.processes:
         raise StructureError(
-            f"{called} belong to a Gaussian process, and the latent function is a sum of effects without one. "
-            f"Leave {option} out: {classifier.likelihood_model.method!r} fits the sum by its rows."
+            f"{called} need a Gaussian process, and the latent function is a sum of effects without a process. "
+            f"Leave {option} out: method={classifier.likelihood_model.method!r} fits the sum."
         )
     if len(prior.processes) > 1:
         names = ", ".join(repr(each.f.name) for each in prior.processes)
@@ -75,8 +75,8 @@ def as_sum(classifier: GPClassifier, option: str = "inducing") -> GPClassifier:
     (term,) = prior.terms
     if not term.selected or int(np.prod(term.shape[:-1])) > 1:
         raise StructureError(
-            f"{called} are for a process of which a row has one value, times a coefficient. Rows combine values "
-            f"of {term.latent.f.name!r}. {all_rows}."
+            f"{called} need a process of which each row uses one value, times a coefficient. Rows combine several "
+            f"values of {term.latent.f.name!r}. {all_rows}."
         )
     return replace(classifier, prior=replace(prior, alone=()))
 
@@ -417,7 +417,7 @@ class InducingAtNewRows(SumAtNewRows):
         if found is None:
             raise ValueError(
                 f"A new row combines values of {self._prior.processes[0].f.name!r} at several places, which a fit by "
-                "inducing inputs does not predict."
+                "inducing inputs cannot predict. A fit without inducing=... can."
             )
         return found
 

@@ -89,7 +89,7 @@ class NeighbourSum(OneProcessInForm, PrecisionSum):
         stop = set(plain.model.basic_RVs)
         if behind := stop.intersection(ancestors([process_functions_of(plain).inputs], blockers=stop)):
             raise StructureError(
-                f"Inputs of the process depend on {listing(behind)}, and neighbours are chosen among data. Leave "
+                f"Inputs of the process depend on {listing(behind)}, but neighbours= needs inputs from data. Leave "
                 "neighbours out."
             )
         inputs = process_inputs(plain, data)

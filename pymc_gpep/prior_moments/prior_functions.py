@@ -69,8 +69,8 @@ def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[Pr
     if found is None and classifier.prior.flat:
         names = [str(variable.name) for variable, each in classifier.prior.recipes.items() if each.flat]
         raise StructureError(
-            f"{approximator!r} takes prior covariances, and {', '.join(map(repr, names))} has none, but a flat "
-            f"prior. Give it a density, pm.Normal({names[0]!r}, 0, s), or take method='laplace'."
+            f"{approximator!r} needs prior covariances, but {', '.join(map(repr, names))} has a flat prior. "
+            f"Give it a density, pm.Normal({names[0]!r}, 0, s), or take method='laplace'."
         )
     if found is None:
         offered = ", ".join(kind.__name__ for kind in classifier.prior.arrays)

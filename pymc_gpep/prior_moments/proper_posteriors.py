@@ -164,8 +164,8 @@ def _check_independent(seen: Array, names: Sequence["_Name"]) -> None:
         return
     shown = _shown(names, np.abs(vectors[-1]) > _SLOPE)
     raise StructureError(
-        f"The columns of {shown} are linearly dependent up to {values[-1] / values[0]:.0e} of their length, which is "
-        "too close for double precision. Subtract the mean of a covariate, x - x.mean(), or leave a column out."
+        f"The columns of {shown} are nearly linearly dependent (singular value ratio {values[-1] / values[0]:.0e}). "
+        "Subtract the mean of a covariate, x - x.mean(), or leave a column out."
     )
 
 

@@ -138,8 +138,8 @@ class _Columns:
             # A constant with a name was data before `freeze_dims_and_data`.
             if noted is None and leaves[0].name is None and _width(leaves[0]) > 1:
                 raise CannotSplitError(
-                    f"has the inputs as an array of {_width(leaves[0])} columns, whose order the model may have "
-                    "changed. No pm.gp.Latent was given the array after pymc_gpep was imported"
+                    f"has the inputs as an array of {_width(leaves[0])} columns, whose order is unknown. Import "
+                    "pymc_gpep before the model is built, so that the order is recorded"
                 )
             if noted is not None:
                 known = _columns_noted(leaves, noted.array)
@@ -230,8 +230,8 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
             function.mean(x)
     except CannotSplitError as why:
         advice = (
-            "Give gp=..., the pm.gp.Latent whose .prior made it, or the list of them; new inputs are then in the form "
-            "that its prior(X=...) was given. Or put all inputs into the model as one pm.Data."
+            "Give gp=..., the pm.gp.Latent whose .prior made it (a list for several). New inputs are then in the form "
+            "of its prior(X=...). Or put all inputs into the model as one pm.Data."
             if is_process(latent)
             else "Make it by a covariance function of inputs: pm.gp.Latent(cov_func=...).prior('f', X=pm.Data('X', X))."
         )

@@ -285,15 +285,15 @@ def array_at_new_rows(
         )
     if moved := [each for each in new if known[each] in ancestors(inputs)]:
         raise ValueError(
-            f"{moved[0]!r} is an input of a Gaussian process, whose values stay at their inputs in an observed array. "
+            f"{moved[0]!r} is an input of a Gaussian process, and an observed array cannot be predicted at new inputs. "
             "Include new inputs when the model is fitted, and give the new index: f[pm.Data('week', ...)]."
         )
     behind = DataBehind(model, outputs, known, data, classifier.n_rows, free=True)
     x = behind.read(new)
     for each, (outside, count) in behind.outside(x).items():
         raise ValueError(
-            f"data[{each!r}] has {x.by_row[each][outside][0]}, but its levels are 0 to {count - 1}. For a new level "
-            "write the model with a row for each entry, and predict with new_levels=True."
+            f"data[{each!r}] has {x.by_row[each][outside][0]}, but its levels are 0 to {count - 1}. To predict a new "
+            "level, write the model with one row for each entry of the array, and use new_levels=True."
         )
     constants = {known[each]: pt.constant(value, name=each) for each, value in x.by_row.items()}
     try:

@@ -87,8 +87,8 @@ def _of_areas(variable: TensorVariable) -> str:
     name = variable.name
     if is_random(parameters(variable)[1]):
         return (
-            f"{describe(variable)} has a sigma that is not constant. PyMC's density lacks a power of sigma, which "
-            f"samplers ignore as well: write sigma * pm.ICAR({name!r}, W)."
+            f"{describe(variable)} has a sigma that is not constant. PyMC's density omits the power of sigma that "
+            f"normalises it, also for samplers. Write sigma * pm.ICAR({name!r}, W)."
         )
     if not is_connected(neighbours(variable)):
         return (

@@ -373,7 +373,7 @@ class ActiveLogPosterior(BlockLogPosterior):
 
     def ending(self, trace: Trace, solution: Callable[[], ActiveSolution]) -> str:
         found = solution().convergence
-        sites = "sites stay as they were chosen" if found is None else f"sites on the active rows {found}"
+        sites = "the choice of rows determines the sites" if found is None else f"sites on the active rows {found}"
         theta = trace.best.theta
         if not theta.size:
             return f"Nothing to learn; {sites}."
@@ -449,9 +449,9 @@ _FLAT = 1e-6  # Relative change of the log posterior at which minor steps end.
 
 _HOW = {
     "nothing": "There is nothing to optimise.",
-    "held": "Hyperparameters were not to be learned.",
+    "held": "Hyperparameters were kept at their initial values.",
     "settled": "Further rounds do not change the hyperparameters.",
-    "lost": "With rows chosen anew the bound was not finite; the best round before is kept.",
+    "lost": "The bound was not finite after a new choice of rows, so the best earlier round is kept.",
     "rounds": "The limit of {rounds} rounds was reached, rounds={rounds}.",
     "iterations": "The limit of n={iterations} iterations was reached.",
 }

@@ -55,7 +55,8 @@ class Hierarchy:
         self.children, self.parents = ([rv.name for rv in of] for of in (self._children, self._parents))
         if not self._children:
             raise StructureError(
-                f"The prior of the latent values depends on no hyperparameter, of {', '.join(self.parents) or 'none'}."
+                "The prior of the latent values depends on none of the hyperparameters "
+                f"({', '.join(self.parents) or 'none'}). Choose another hyper."
             )
         self._model, self._data = model, data
         self._conditional = self._compile_conditional()

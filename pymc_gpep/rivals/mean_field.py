@@ -575,7 +575,7 @@ class MeanField(HyperMethod):
         near = Neighbours((here.theta,), (here.start,), np.diag(np.where(spread > 0, spread, 1.0)))
         nodes = evaluate_nodes(log_posterior, draws[kept], near, progressbar)
         good = self.usable(nodes)
-        few = "" if weighing.usable else "too few: give it more draws, or take hyper='importance'"
+        few = "" if weighing.usable else "too few: use more draws, or take hyper='importance'"
         about = weighing.about("the lower bound" if self._bounded else "their log mean weight")
         return self.posterior(
             log_posterior,

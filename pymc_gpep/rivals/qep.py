@@ -125,9 +125,8 @@ class QEP(AcceleratedEP):
         c, size = n_functions, n_functions * n_points
         if self.full and size > self.max_size:
             return (
-                f"{self.name} with full sites is slow for {c} latent functions at {n_points} points: they are {size} "
-                f"latent values. Use nested_ep, which is made for so many, or full=False, or allow it with "
-                f"max_size={size} (now {self.max_size})."
+                f"{self.name} with full sites is slow for {size} latent values ({c} functions at {n_points} points). "
+                f"Use method='nested_ep' or full=False, or allow it with max_size={size} (now {self.max_size})."
             )
         return ""
 

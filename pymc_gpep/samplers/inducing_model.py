@@ -54,7 +54,7 @@ class InducingModel(pm.Model):
     made_from_a_classifier = (
         "This model is a result of gpep.inducing_model, with inducing values in place of latent values. Fit it by "
         'pm.sample or pm.fit(method="advi"). Methods that approximate latent functions need the '
-        "original model, sparse.classifier.model."
+        "original model: classifier.model of this model."
     )
     """Message for functions that need the original model."""
 

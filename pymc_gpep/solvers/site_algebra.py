@@ -94,8 +94,8 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
         number = f"{jitter:g}" if np.isfinite(jitter) else "..."
         error = cls(
             f"{covariance} is not positive definite to working precision{found}{where}. Give the prior a larger "
-            f"jitter, gp.prior(..., jitter={number}), or informative priors to hyperparameters; the usual cause "
-            "is a magnitude that grows without limit."
+            f"jitter, gp.prior(..., jitter={number}), or give hyperparameters informative priors. The usual "
+            "cause is a magnitude that grows without limit."
         )
         error.least, error.jitter = least, jitter
         return error

@@ -179,7 +179,7 @@ class Run:
         self._failures = 0 if went_well else self._failures + 1
         if self._failures == _FAILURES:
             raise FloatingPointError(
-                f"{_FAILURES} consecutive steps had numbers that are not finite: try a smaller learning rate."
+                f"{_FAILURES} consecutive steps failed, since numbers were not finite. Try a smaller learning rate."
             )
         self.done += 1
         if self.done % self._schedule.per_epoch == 0:
@@ -193,8 +193,8 @@ def lost_steps(losses: Array) -> str:
     if not lost[-1:].any():
         return ""
     return (
-        f"{np.count_nonzero(lost)} of {lost.size} steps, the last step included, had numbers that are not finite, and "
-        "changed nothing: look for rows that lie far from all others, or try a smaller learning rate"
+        f"{np.count_nonzero(lost)} of {lost.size} steps failed without a change, the last step included: numbers were "
+        "not finite. Look for rows that lie far from all others, or try a smaller learning rate"
     )
 
 

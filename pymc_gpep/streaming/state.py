@@ -51,7 +51,7 @@ class LeftOff(NamedTuple):
             If the file does not contain a fit by batches.
         """
         if "settings" not in tree.attrs or "posterior" not in tree.children:
-            raise ValueError("it is not a fit by batches, of this version")
+            raise ValueError("it has no state of a fit by batches, or another version wrote it")
         history, state = tree["history"].to_dataset(), tree["posterior"].to_dataset()
         values = {
             str(name).removeprefix("state_"): np.asarray(state[name].values)

@@ -127,7 +127,7 @@ class EffectSum(LatentPrior):
             )
         names = [str(variable.name) for variable in self.recipes]
         named = few_of(map(repr, names))
-        held = f"; with hyperparameters={names} they are not" if self.processes and " more" not in named else ""
+        held = f" unless hyperparameters={names} leaves them out" if self.processes and " more" not in named else ""
         sums = f"sums with {named}, which are integrated{held}" if names else "sums"
         raise StructureError(
             f"Each latent function must be a Gaussian process without further terms, but this model has {sums}. "
@@ -354,8 +354,8 @@ class EffectSum(LatentPrior):
             )
         if self.shared:
             raise StructureError(
-                "Latent functions of the model share effects, so that a covariance matrix for each of them is not "
-                'their prior. Methods on all rows together fit them by rows of coefficients, such as "laplace".'
+                "Latent functions of the model share effects, so each has no prior covariance of its own, which is "
+                'needed here. Use a method that fits such models by rows of coefficients, such as "laplace".'
             )
         plain = self.plain_roots()
         found = []

@@ -214,8 +214,8 @@ class EffectsAtNewRows(AtNewData):
             values = affine(point, self._values, [self._length] * len(self._moved), self._units)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(
-                f"{self._called} cannot be computed at {self._count} rows of the data given: a part has an entry for "
-                "each fitted row. Give all data that differ between rows, as data={...}."
+                f"{self._called} cannot be computed at {self._count} new rows. An array has an entry for each fitted "
+                "row, or an index is out of range. Give data={...} for all arrays over rows."
             ) from error
         found = AffineValues(
             values.centres,
@@ -229,7 +229,7 @@ class EffectsAtNewRows(AtNewData):
                 for of_output, (one, cells, alone) in zip(normals, values.taken[name][i], strict=True):
                     if not alone:
                         raise ValueError(
-                            f"An entry of {name!r} combines several points of a process; new rows need a single one."
+                            f"{name!r} combines several points of a process, but a new row may use a single point."
                         )
                     found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
                     found.noise[name][...] += one**2 * noise[cells]
@@ -290,7 +290,7 @@ class LatentSum(EffectSum):
         if self.flat:
             raise StructureError(
                 f"{listing(self.flat_variables)} has a flat prior, from which a sampler cannot draw a start. "
-                f"{self.proper} Without this, pm.sample(model=gpep.marginalize(model)) samples hyperparameters alone."
+                f"{self.proper} Or sample the hyperparameters alone: pm.sample(model=gpep.marginalize(model))."
             )
         return SumValues(self, data)
 

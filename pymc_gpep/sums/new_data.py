@@ -436,8 +436,7 @@ class DataBehind:
             if rows is None:
                 raise ValueError(f"All data must have the same number of rows, but have {lengths}: check {wrong[0]!r}.")
             raise ValueError(
-                f"data[{wrong[0]!r}] must be numbers with an entry for each of the {m} rows to be predicted, but has "
-                f"{lengths[wrong[0]]}."
+                f"data[{wrong[0]!r}] must have one entry for each of the {m} new rows, but has {lengths[wrong[0]]}."
             )
         return NewData({name: _repeated_rows(value, m) for name, value in by_row.items()}, others, m)
 

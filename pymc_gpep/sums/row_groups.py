@@ -244,7 +244,7 @@ class RowsOfGraph(Walk):
         lengths = [self._length(cast(TensorVariable, part), axis) for part in parts]
         ends = np.cumsum([0, *lengths])
         if ends[-1] != self._n:
-            raise CannotSplitError("has parts of other lengths")
+            raise CannotSplitError(f"joins parts of {ends[-1]} rows in total, not {self._n}")
         made, ids = [], []
         for part, begin, end in zip(parts, ends, ends[1:], strict=False):
             at = None if self._at is None else self._at[(self._at >= begin) & (self._at < end)] - begin
@@ -254,14 +254,14 @@ class RowsOfGraph(Walk):
         if self._at is None:
             self._note(np.concatenate(ids))
         elif (np.diff(self._at) < 0).any():
-            raise CannotSplitError("has rows in another order")
+            raise CannotSplitError("selects joined rows in another order")
         return cast(TensorVariable, pt.join(axis, *made))
 
     def _of_sparse(self, op: Any, matrix: Variable, other: Variable) -> TensorVariable:
         """Return the product of a sparse matrix of data, with a matrix row for each row of the fit, and a variable."""
         value = sp.csr_matrix(self._value_of_sparse(matrix))
         if value.shape[0] != self._n:
-            raise CannotSplitError(f"has {value.shape[0]} numbers for {self._n} rows")
+            raise CannotSplitError(f"has a sparse matrix of {value.shape[0]} rows for {self._n} rows")
         if self._at is not None:
             value = value[self._at]
         else:

@@ -134,7 +134,8 @@ class NewLevels:
         both = (first >= 0) & (second >= 0)
         if (first[both] != second[both]).any():
             raise ValueError(
-                f"data[{a!r}] has a new level, and data[{b!r}] numbers the levels in another order. Use one order."
+                f"data[{a!r}] has a new level, and data[{b!r}] numbers the same levels in another order. Use the order "
+                f"of data[{a!r}] for both."
             )
         return bool(both.any())
 
@@ -603,8 +604,8 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
             count = self._prior.sizes[self._prior.processes.index(latent)][-1]
             if count != self._rows:
                 raise ValueError(
-                    f"Rows use values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
-                    "at its own inputs. Include new inputs when the model is fitted, and predict by the index."
+                    f"{latent.f.name!r} has {count} values for {self._rows} rows, and no prediction at new inputs. "
+                    "Include the new inputs when the model is fitted, and predict by the index of values."
                 )
 
     def _from_inputs(self, x: TensorVariable) -> ByValues:
@@ -627,7 +628,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
             listed = ", ".join(f"{name!r}: ..." for name in missing)
             return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."
         return (
-            f"Latent functions at {m} new rows cannot be computed from the data given: a part of the argument has an "
+            f"Latent functions at {m} new rows cannot be computed from the data given: an array in the argument has an "
             f"entry for each of the {self._rows} rows of the model, or an index is out of range. Declare the "
             "covariates of the rows as pm.Data."
         )

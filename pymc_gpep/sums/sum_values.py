@@ -215,7 +215,7 @@ class SumValues(SampledValues):
     def parts(self) -> list[TensorVariable]:
         z = pt.vector("normals", shape=(self.shape[1],), dtype="float64")
         shapes = zip(self._sum.processes, self._sum.sizes, strict=True)
-        return [z, *(pt.tensor(f"{each.f.name} less its mean", shape=size, dtype="float64") for each, size in shapes)]
+        return [z, *(pt.tensor(f"{each.f.name} minus its mean", shape=size, dtype="float64") for each, size in shapes)]
 
     def in_parts(self, outputs: Sequence[TensorVariable], parts: Sequence[TensorVariable]) -> list[TensorVariable]:
         z, *values = parts

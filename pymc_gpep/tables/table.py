@@ -133,8 +133,8 @@ def _refused(name: str, values: NDArray[Any]) -> TypeError:
             "one kind: column.astype(str) for categories, or pd.to_numeric(column) for numbers."
         )
     return TypeError(
-        f"Column {name!r} has a {type(other).__name__} in row {row}, {other!r}. Each {must}: make numbers or strings "
-        "of the column, or leave it out."
+        f"Column {name!r} has a {type(other).__name__} in row {row}, {other!r}. Each {must}: convert the column to "
+        "numbers or strings, or leave it out."
     )
 
 

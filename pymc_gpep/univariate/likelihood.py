@@ -261,8 +261,8 @@ class UnivariateLikelihood(OfNumbers):
         if argument is None:
             kept = _in_the_way(variable, latents)
             return (
-                f"{name} has no single argument: its Gaussian variables reach it in several places, or by no affine "
-                f"function.{f' Let some stay hyperparameters: pm.fit(..., hyperparameters={kept}).' if kept else ''}"
+                f"{name} has no single argument: its Gaussian variables enter in several places, or not by an affine "
+                f"function.{f' Keep some as hyperparameters: pm.fit(..., hyperparameters={kept}).' if kept else ''}"
             )
         try:
             row_graph(variable, argument.variable)

@@ -305,7 +305,7 @@ class GPInference(Inference):
                 _ = fit.solution
                 fit.seconds, fit.compile_seconds = run.seconds()
             except KeyboardInterrupt:
-                trace = trace.broken_off("the search ended, and was interrupted in a last solve")
+                trace = trace.broken_off("the search ended, and its last solve was interrupted")
                 fit = fit_of(log_posterior, trace, seconds=seconds, compile_seconds=compiling)
         run.finish(fit)
         return fit
@@ -417,9 +417,9 @@ def _why_maximum(space: Hyperparameters, by_steps: bool, *, asked: bool) -> str:
     if asked:
         return "hyper='map' was asked for"
     if by_steps:
-        return "the default of batches is hyper='map'"
+        return "the default for batches is hyper='map'"
     if not space.classifier.prior.effects:
-        return f"the default of {space.size} hyperparameters of a Gaussian process of so many rows is hyper='map'"
+        return f"the default of {space.size} hyperparameters of a Gaussian process of this size is hyper='map'"
     return f"the default for {space.size} hyperparameters is hyper='map'"
 
 

@@ -108,7 +108,7 @@ def choose_method(
         options = likelihood.options if dense else {}
         if likelihood.offers(PredictorsNodes) and n > _QUADRATURES:
             smooth = {"smoothed_mean": True}
-            return MethodChoice(LaplacePredictors.name, smooth, None, f"{told} are many for quadratures of each row.")
+            return MethodChoice(LaplacePredictors.name, smooth, None, f"{told} are too many for quadratures.")
         if dense and _as_rows(classifier):
             size = min(_COMMON, n)
             if given.get("inducing") is not None or not (few and held <= there):

@@ -95,8 +95,8 @@ def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta
         return
     warn(
         f"The magnitude of the latent functions is undetermined: a {likelihood.name} likelihood depends only on "
-        "the largest function, and they have no noise. It will end at its prior mode. Add noise to the covariance, "
-        "+ pm.gp.cov.WhiteNoise(1.0), or let the magnitude be a number."
+        "which function is the largest, and the functions have no noise. The fit returns the prior mode of the "
+        "magnitude. Add noise to the covariance, + pm.gp.cov.WhiteNoise(1.0), or fix the magnitude."
     )
 
 

@@ -229,7 +229,7 @@ def test_status_reports_loss_by_rounding(lengthscale):
     k = squared_exponential(X, variance=1e10, lengthscale=lengthscale)
     convergence = NestedEP().solve(k, np.zeros((3, y.size)), y).convergence
     assert convergence.status == OUT_OF_DIGITS
-    assert "reached the limit of rounding at so large a prior variance" in str(convergence)
+    assert "reached the limit of rounding at a very large prior variance" in str(convergence)
     assert convergence.scheme == NestedEP.schemes[1]
 
 

@@ -283,7 +283,7 @@ def test_too_few_iterations_are_named_in_the_convergence_text():
     ("change", "message"),
     [
         (lambda m: (m[0][:, 1:], *m[1:]), r"inducing must have the shape \(1, 4, 4\)"),
-        (lambda m: (np.repeat(m[0], 2, axis=0), *m[1:]), "inducing must be one matrix or 3, but there are 2"),
+        (lambda m: (np.repeat(m[0], 2, axis=0), *m[1:]), "inducing must have 1 or 3 matrices, but has 2"),
         (lambda m: (m[0], m[1][..., 1:], *m[2:]), r"cross must have the shape \(1, 4, 10\)"),
         (lambda m: (*m[:2], m[2][:, 1:], m[3]), r"variance must have the shape \(1, 10\)"),
         (lambda m: (*m[:3], m[3][None]), "mean must be"),

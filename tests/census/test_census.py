@@ -28,7 +28,7 @@ SOURCES = [
 PREFIXED = {"bambi": "bambi_", "rethinking": "rethinking_"}
 NAMES = [PREFIXED.get(source, "") + name for source, name in SOURCES]
 REFUSED = {
-    "bym_counts_binomial": "PyMC's density lacks a power",
+    "bym_counts_binomial": "PyMC's density omits the power",
 }
 """Refused models, with a text of the message."""
 COORDS = {

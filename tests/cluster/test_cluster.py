@@ -275,7 +275,7 @@ def test_unsupported_methods_raise_not_implemented_error():
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=models.data()[0], n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=models.data()[1])
     args = given(lambda: (model, None), True)
-    with pytest.raises(NotImplementedError, match=r"not for sparse_ep of a noisy_multinomial_probit likelihood yet"):
+    with pytest.raises(NotImplementedError, match=r"this fit is sparse_ep of a noisy_multinomial_probit likelihood"):
         ClusterLogPosterior(*args, None)
 
 

@@ -378,7 +378,7 @@ def test_methods_without_flat_priors_are_refused_by_name():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X[:, None])
         gpep.Probit("y", f + pm.Flat("a"), observed=BINARY)
-    with pytest.raises(gpep.StructureError, match="takes prior covariances, and 'a' has none"):
+    with pytest.raises(gpep.StructureError, match="needs prior covariances, but 'a' has a flat prior"):
         fitted(model, "tap_naive")
 
 
@@ -599,7 +599,9 @@ def test_model_with_only_flat_priors_matches_the_restricted_likelihood(form):
 def test_columns_too_close_for_double_precision_are_named():
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("a") + pm.Flat("b") * (X + 1e8), NOISE, observed=Y)
-    with pytest.raises(gpep.StructureError, match=r"columns of 'a', 'b' are .* dependent up to .* x - x.mean\(\)"):
+    with pytest.raises(
+        gpep.StructureError, match=r"columns of 'a', 'b' are nearly linearly dependent .* x - x.mean\(\)"
+    ):
         fitted(model, "laplace")
 
 

@@ -281,8 +281,8 @@ def classes():
     ("made", "message"),
     [
         (several, "one Gaussian process, and the model has 'a', 'b'"),
-        (without_process, "effects without one"),
-        (sums_of_values, "combine values of 'f'"),
+        (without_process, "effects without a process"),
+        (sums_of_values, "combine several values of 'f'"),
     ],
 )
 def test_inducing_inputs_require_one_process_whose_values_rows_select(made, message):

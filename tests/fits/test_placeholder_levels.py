@@ -155,7 +155,7 @@ def test_too_few_levels_for_placeholders_are_refused_and_one_more_level_works():
 
 def test_levels_in_another_order_are_refused():
     fit = fitted(lambda u, a, b: u[a] - u[pt.constant([2, 0, 3, 1])][b], a=A, b=B)
-    with pytest.raises(ValueError, match=r"data\['b'\] numbers the levels in another order"):
+    with pytest.raises(ValueError, match=r"data\['b'\] numbers the same levels in another order"):
         fit.predict(data={"a": [9], "b": [0]}, new_levels=True, progressbar=False)
 
 

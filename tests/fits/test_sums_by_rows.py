@@ -185,7 +185,7 @@ def test_samplers_move_equally_in_both_forms(case):
 def test_indexed_process_keeps_its_inputs(case):
     data = {"where": [0, 1], "x": [0.0, 1.0], "places": np.linspace(0.1, 1.1, J)[:, None]}
     for fit in (case.rows, case.dense):
-        with pytest.raises(ValueError, match="which has 6 for 45 rows, so that it stays at its own inputs"):
+        with pytest.raises(ValueError, match="has 6 values for 45 rows, and no prediction at new inputs"):
             fit.predict(data=data, progressbar=False)
 
 

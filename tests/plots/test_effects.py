@@ -102,7 +102,7 @@ def test_several_names_are_drawn_as_panels(fit):
         ),
         ({"name": "long"}, "has 11 by 12 entries, and at most 10 series are drawn"),
         ({"name": "both", "x": np.eye(4)[:, :2]}, "A map is drawn of a variable of one axis"),
-        ({"name": "u", "x": np.zeros(3)}, "an entry for each of the 4"),
+        ({"name": "u", "x": np.zeros(3)}, "a row for each of the 4 entries"),
         ({"name": "u", "x": np.zeros((4, 3))}, "has shape"),
     ],
 )

@@ -36,7 +36,7 @@ def test_several_functions_are_compared_with_a_fit(shared, shared_iep):
         assert_allclose(means[:, at], (contrasts @ fit.solution.mean).ravel(), atol=1e-12)
         variances = [[row @ cov @ row for cov in fit.solution.cov] for row in contrasts]
         assert_allclose(deviations[:, at], np.sqrt(variances).ravel())
-    assert ax.get_xlabel() == "latent values less their mean, IEP"
+    assert ax.get_xlabel() == "latent values minus their mean, IEP"
     assert ax.collections[0].get_sizes() == [9]
     assert ax.get_legend() is None
 

@@ -430,7 +430,7 @@ def test_inputs_computed_from_all_rows_are_the_inputs_of_gp():
         gp.prior("f", X=inputs / inputs.std(axis=0))
     processes = read_processes(model)
     with pytest.raises(
-        StructureError, match=r"a number that is computed from all points of 'X'.* in the form that its prior\(X=...\)"
+        StructureError, match=r"a number that is computed from all points of 'X'.* in the form of its prior\(X=...\)"
     ):
         process_functions(processes, None)
     (functions,) = process_functions(processes, {processes.latents[0]: gp})

@@ -79,7 +79,7 @@ def test_callback_stops_the_search(error, message):
 
 
 @pytest.mark.parametrize(
-    ("fails", "message"), [("interrupted", "Interrupted."), ("not finite", "the best round before is kept")]
+    ("fails", "message"), [("interrupted", "Interrupted."), ("not finite", "the best earlier round is kept")]
 )
 def test_failed_selection_keeps_earlier_rounds(monkeypatch, fails, message):
     whole, theta = log_posterior(models.softmax, active=8)
@@ -106,6 +106,6 @@ def test_search_without_rounds_keeps_hyperparameters():
     whole, theta = log_posterior(models.softmax, active=8)
     optimum, solution = climb_in_rounds(whole, theta, 50, 0, lambda history, held: None)
     assert optimum.converged
-    assert optimum.message == "Hyperparameters were not to be learned."
+    assert optimum.message == "Hyperparameters were kept at their initial values."
     assert_allclose(optimum.best.theta, theta)
     assert_allclose(optimum.best.evidence, solution.bound)

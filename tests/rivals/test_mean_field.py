@@ -407,7 +407,7 @@ def test_message_names_too_few_effective_draws():
     posterior = DenseLogPosterior(read_classifier(model), VariationalBayes())
     found = fitted(posterior, draws=100, steps=1, weights="printed")
     assert not found.converged
-    assert "too few: give it more draws, or take hyper='importance'" in found.message
+    assert "too few: use more draws, or take hyper='importance'" in found.message
     assert "after 1 step it is unknown whether the bound still rises: increase steps" in found.message
     assert np.isnan(found.log_evidence)
 

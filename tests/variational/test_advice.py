@@ -173,7 +173,7 @@ FITS = {
     ),
     "selected values of a process": Advice(
         fitted(lambda: beside(process("f", PLACES)[GROUP]), **SPARSE),
-        "give the prior the inputs of all rows",
+        r"give \.prior\(X=\.\.\.\) the inputs of all rows",
         fitted(lambda: beside(process("f", PLACES[GROUP])), **SPARSE),
     ),
     "a sum without a process": Advice(

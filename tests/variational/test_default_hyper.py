@@ -34,7 +34,7 @@ def test_many_rows_or_hyperparameters_of_a_process_use_the_maximum(monkeypatch, 
         gpep.Probit("y", gp.prior("f", X=X), observed=(y == 1).astype(int))
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.hyper_posterior.name == "map"
-    assert "a Gaussian process of so many rows is hyper='map'" in str(fit)
+    assert "a Gaussian process of this size is hyper='map'" in str(fit)
 
 
 def test_hyperparameters_of_sums_of_effects_are_integrated():

@@ -126,7 +126,7 @@ def test_interrupt_in_the_last_solve_keeps_the_result(interrupt, made):
     whole = made(model)
     last = len(seen)
     seen = interrupt(last)
-    with pytest.warns(RuntimeWarning, match="the search ended, and was interrupted in a last solve"):
+    with pytest.warns(RuntimeWarning, match="the search ended, and its last solve was interrupted"):
         stopped = made(model)
     assert len(seen) == last
     assert not stopped.converged
@@ -146,7 +146,7 @@ def test_interrupt_after_the_search_keeps_the_result(monkeypatch):
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X)
         pm.Bernoulli("y", logit_p=f, observed=y == 2)
         monkeypatch.setattr(ends, "_at_a_border", stop)
-        with pytest.warns(RuntimeWarning, match="the search ended, and was interrupted while its end was checked"):
+        with pytest.warns(RuntimeWarning, match="the search ended, and the check of its end was interrupted"):
             stopped = pm.fit(method="laplace", progressbar=False)
     assert float(stopped.hyperparameters.eta) == pytest.approx(0.5, rel=0.01)
     assert np.isfinite(stopped.log_evidence)

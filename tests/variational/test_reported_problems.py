@@ -359,7 +359,7 @@ def test_exclusive_or_is_learned_by_a_squared_linear_covariance():
             if scale > 100:
                 flat = fitted("laplace")
                 with pytest.raises(
-                    NotPositiveDefiniteError, match=r"larger jitter.*or informative priors to hyperparameters"
+                    NotPositiveDefiniteError, match=r"larger jitter.*or give hyperparameters informative priors"
                 ):
                     flat.sample(2)
             else:

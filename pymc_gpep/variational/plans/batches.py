@@ -123,7 +123,7 @@ class ByBatches(Plan):
             if (value := getattr(self, name)) is not None:
                 check_switches(**{name: value})
         if self.warmup is not None:
-            check_whole("warmup, the epochs in which hyperparameters stay,", self.warmup)
+            check_whole("warmup, the number of epochs with fixed hyperparameters,", self.warmup)
         if self.batch_size is not None:
             check_whole("batch_size", self.batch_size, 1)
         for name, value, least in (("decay", self.decay, 0.0), ("jitter", self.jitter, 1e-15)):

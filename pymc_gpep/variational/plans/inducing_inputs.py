@@ -99,8 +99,8 @@ class InducingInputs(Plan):
         likelihood = given.classifier.likelihood_model
         if given.rows is not None and likelihood.has_parameters:
             raise NotImplementedError(
-                f"A {likelihood.name} likelihood is given more than latent values at each row, which data=(inputs, "
-                "labels) do not have. Put the rows into the model."
+                f"data=(inputs, labels) does not contain the parameters of a {likelihood.name} likelihood at each row. "
+                "Put the rows into the model."
             )
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Optimiser | None) -> Climb:

@@ -183,9 +183,9 @@ class Plan(ABC):
         if learned := classifier.learned_parameters:
             named = ", ".join(sorted(repr(each.name) for each in learned))
             raise NotImplementedError(
-                f"method={given.method!r} takes the parameters of the likelihood of {classifier.response!r} as "
-                f"numbers, but they depend on {named}. Give numbers, and compare several values by the score of "
-                f'held-out rows, or take method="{classifier.likelihood_model.method}", which learns them.'
+                f"method={given.method!r} needs numbers as parameters of the likelihood of "
+                f"{classifier.response!r}, but they depend on {named}. Give numbers chosen by held-out scores. "
+                f'Or take method="{classifier.likelihood_model.method}", which learns them.'
             )
 
         (parameters,) = evaluate([classifier.parameters])
