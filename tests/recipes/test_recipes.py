@@ -447,7 +447,7 @@ REFUSED = {
         lambda s: pm.ZeroSumNormal("v", shape=3, default_transform=None),
         "leave `default_transform` out",
     ),
-    "areas with a learned sigma": (lambda s: pm.ICAR("v", W, sigma=s), "write sigma * pm.ICAR('v', W)."),
+    "areas with a learned sigma": (lambda s: pm.ICAR("v", W, sigma=s), "Write sigma * pm.ICAR('v', W)."),
     "two maps": (lambda s: pm.ICAR("v", W_OF_TWO), "a pm.ICAR of its own"),
     "heavy tails": (lambda s: pm.StudentT("v", nu=3, sigma=s), "pm.InverseGamma('w', nu / 2, nu / 2)"),
     "Laplace": (lambda s: pm.Laplace("v", 0, s), "with w = pm.Exponential('w', 1)."),
