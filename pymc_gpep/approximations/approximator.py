@@ -187,7 +187,7 @@ class Approximator(ABC):
         begin = self.cold(*prior.shape, form=prior_type)
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
-                raise ValueError(f"start must be {begin.size} finite numbers: start of a solution of this size.")
+                raise ValueError(f"start must be {begin.size} finite numbers: solution.start of the same size.")
             begin[:] = start
         outcome = self.run(prior.array, prior.mean, labels, begin, likelihood=likelihood, form=prior_type)
         return Solution(

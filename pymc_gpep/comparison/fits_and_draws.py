@@ -219,7 +219,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
         values = posterior[name].transpose("chain", "draw", ...).values
         if values.size != draws * len(latent.classes) * n:
             wanted = (len(latent.classes), n) if latent.f.ndim == 2 else (n,)
-            raise ValueError(f"Draws of {name!r} have the shape {values.shape[2:]}, but in the model it is {wanted}.")
+            raise ValueError(f"Draws of {name!r} must have the shape {wanted}, but have {values.shape[2:]}.")
         f[:, list(latent.classes)] = values.reshape(draws, len(latent.classes), n)
     return f
 

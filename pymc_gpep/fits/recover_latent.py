@@ -72,7 +72,7 @@ def recover_latent(
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     names = [rv.name for rv in classifier.hyperparameters]
     if missing := [name for name in names if name not in posterior]:
-        raise ValueError(f"idata has no posterior draws of {', '.join(map(repr, missing))}.")
+        raise ValueError(f"idata has no draws of {', '.join(map(repr, missing))}. Use pm.sample(model=marginal).")
     sampled = [posterior[name].transpose("chain", "draw", ...).values for name in names]
     latent_values = _LatentValues(
         classifier, marginal.approximator, marginal.dependent, np.random.default_rng(random_seed)

@@ -374,7 +374,7 @@ def _functions_of_classes(
                 f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class "
                 "one function, at all points."
             )
-    raise NotProcessesAloneError(f"The argument of {name} and its priors of latent values have different points.")
+    raise NotProcessesAloneError(f"The argument of {name} must contain all points of its latent values in order.")
 
 
 def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:

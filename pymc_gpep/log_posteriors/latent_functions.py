@@ -188,7 +188,7 @@ class LatentFunctions(ABC):
         NotImplementedError
             If the rows have no joint posterior, or if sites do not belong to rows.
         """
-        raise NotImplementedError("Leaving out groups needs the joint posterior of all rows, which this fit lacks.")
+        raise NotImplementedError("Leaving out groups needs a joint posterior. Use a method on all rows together.")
 
     @abstractmethod
     def refitted(self, i: int) -> tuple[LeftOut, bool]:

@@ -114,7 +114,7 @@ def match_priors(prior: LatentPrior, gps: Sequence[pm.gp.Latent]) -> list[tuple[
             raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")
         matched.append((latent, makers[0]))
     if len(gps) > len(matched):
-        raise ValueError(f"gp: {len(gps)} were given, but the likelihood's latent values have only {len(matched)}.")
+        raise ValueError(f"gp has {len(gps)} processes, but the latent values of the likelihood have {len(matched)}.")
     return matched
 
 

@@ -667,7 +667,7 @@ def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVa
             )
         return argument
     if argument.ndim != 1:
-        raise NotProcessesAloneError(f"The argument of {rv.name!r} has no value for each point.")
+        raise NotProcessesAloneError(f"The argument of {rv.name!r} must have one axis, but has {argument.ndim}.")
     return argument[:, None]
 
 

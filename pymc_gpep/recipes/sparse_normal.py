@@ -111,7 +111,7 @@ class _Spread(Op):
         noise, entries, first, second = inputs
         found, _ = _factorised(np.asarray(entries, np.float64), first, second, noise.shape[-1])
         if found is None:
-            raise ValueError("The precision of a gpep.SparseNormal is not positive definite. Add to its diagonal.")
+            raise ValueError("The precision of a gpep.SparseNormal is not positive definite. Increase its diagonal.")
         drawn = found.spread(noise.reshape(-1, noise.shape[-1]))
         output_storage[0][0] = drawn.reshape(noise.shape).astype(noise.dtype)
 

@@ -315,7 +315,7 @@ def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
 
 def _refuse_infinite(name: str, numbers: Array) -> None:
     if (bad := np.isinf(numbers)).any():
-        raise ValueError(f"Column {name!r} has an infinite value, inf, in {rows_text(bad)}.")
+        raise ValueError(f"Column {name!r} has an infinite value, inf, in {rows_text(bad)}. Drop such rows.")
 
 
 def of_size_one(numbers: Array, axis: int | None = None) -> tuple[Array, NDArray[np.int32]]:

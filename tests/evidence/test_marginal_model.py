@@ -280,9 +280,9 @@ def test_draws_that_cannot_be_recovered_are_refused(model, marginal):
     good = {"ls": [1.0, 2.0], "eta": 2.0}
     with pytest.raises(TypeError, match=r"the model that gpep\.marginalize returned, not a Model"):
         gpep.recover_latent(at(good), model)
-    with pytest.raises(ValueError, match="no posterior draws of 'ls'"):
+    with pytest.raises(ValueError, match="no draws of 'ls'"):
         gpep.recover_latent(at({"eta": 2.0}), marginal)
-    with pytest.raises(ValueError, match="no posterior draws of 'ls', 'eta'"):
+    with pytest.raises(ValueError, match="no draws of 'ls', 'eta'"):
         gpep.recover_latent(xr.DataTree(), marginal)
     with pytest.raises(ValueError, match="chain 0, draw 0 of idata, nested_ep ran out of iterations"):
         gpep.recover_latent(at(good), gpep.marginalize(model, max_iterations=2), progressbar=False)

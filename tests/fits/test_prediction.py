@@ -120,7 +120,7 @@ def test_error_names_wrong_processes(shared, per_class):
         shared.fit.predict(other, np.zeros((1, 2)))
     with pytest.raises(ValueError, match=r"made the latent values 'f_virginica'.*'f_setosa', 'f_versicolor'"):
         per_class.fit.predict(per_class.gp[:2], np.zeros((1, 2)))
-    with pytest.raises(ValueError, match="2 were given, but the likelihood's latent values have only 1"):
+    with pytest.raises(ValueError, match="gp has 2 processes, but the latent values of the likelihood have 1"):
         shared.fit.predict([shared.gp, other], np.zeros((1, 2)))
     with pytest.raises(ValueError, match="'f' was given 2 times"):
         shared.fit.predict([shared.gp, shared.gp], np.zeros((1, 2)))

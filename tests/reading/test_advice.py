@@ -196,7 +196,7 @@ VARIABLES = {
     ),
     "scale of ICAR": Advice(
         fitted(lambda: effects(pm.ICAR("u", W, sigma=scale()))),
-        r"write sigma \* pm\.ICAR\('u', W\)",
+        r"Write sigma \* pm\.ICAR\('u', W\)",
         fitted(lambda: effects(scale() * pm.ICAR("u", W))),
     ),
     "two parts of ICAR": Advice(
