@@ -315,7 +315,7 @@ class InducingVariables(SumVariables):
             if rows is None:
                 raise ValueError(
                     f"{name!r} combines values of {self._prior.processes[0].f.name!r} at several places, which a fit "
-                    "by inducing inputs does not compute. fit.sample() has draws of the values."
+                    "by inducing inputs does not compute. fit.sample() draws these values."
                 )
             made[name] = centre, rows
         return made

@@ -164,7 +164,7 @@ class GFITC(SparseEP):
         """
         if not LatentPairs.fits(likelihood):
             raise ValueError(
-                f"GFITC compares pairs of classes, which a {likelihood.name} likelihood does not. Take "
-                f"{likelihood.method!r}."
+                f"GFITC needs a likelihood that compares pairs of classes, and {likelihood.name} does not. Take "
+                f"method={likelihood.method!r}."
             )
         return LatentPairs()

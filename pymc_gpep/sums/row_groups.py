@@ -286,7 +286,7 @@ class RowsOfGraph(Walk):
         (known,) = graph_replace([matrix], dict(self._data), strict=False)
         if isinstance(known, Constant):
             return known.data
-        raise CannotSplitError("takes a sparse matrix that is computed")
+        raise CannotSplitError("multiplies by a sparse matrix that is not data")
 
     def _selected(self, op: Any, inputs: Sequence[Variable], roles: tuple[Role | None, ...]) -> TensorVariable | None:
         """Return the rows of a variable that an index over rows selects, by group numbers; None for other indices."""

@@ -180,7 +180,7 @@ def warn_of_jitter(space: Hyperparameters, blocks: InducingBlocks, theta: Array)
     for name, jitter in jitters.items():
         if jitter > max(JITTER_DEFAULT, _MUCH * least):
             warn(
-                f"The prior of {name!r} has a jitter of {jitter:.3g}, which fits with inducing inputs leave out. Where "
+                f"The prior of {name!r} has a jitter of {jitter:.3g}, which fits with inducing inputs leave out. If "
                 f"it is meant as noise, give the covariance a term + pm.gp.cov.WhiteNoise({jitter**0.5:.3g}) in its "
                 "place."
             )

@@ -87,7 +87,7 @@ def test_gfitc_without_residual_equals_pairwise_sites():
 def test_unsupported_likelihoods_and_sites_raise_value_error():
     problem = random_sparse(3, 6, 1, 2, classes=2)
     assert not GFITC.approximates(ProbitLikelihood())
-    with pytest.raises(ValueError, match=r"pairs of classes, which a probit likelihood does not\. Take 'ep'"):
+    with pytest.raises(ValueError, match=r"pairs of classes, and probit does not\. Take method='ep'"):
         GFITC().solve(problem.prior, problem.y, likelihood=ProbitLikelihood())
     with pytest.raises(ValueError, match="sites must be one of 'latent_pairs'"):
         GFITC(sites="quadrature")
