@@ -102,11 +102,11 @@ class ModelRows:
         return Block(cross, variance, found.mean)
 
     def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
-        """Return derivatives in hyperparameters, given derivatives in the moments of rows outside the columns."""
+        """Return derivatives in hyperparameters, given derivatives in the prior moments of `rows`."""
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
-        """Return derivatives of a value in hyperparameters from those in covariances (q, d, d) and means (c, d)."""
+        """Return derivatives in hyperparameters, given derivatives in covariances (q, d, d) and means (c, d)."""
         every = np.arange(len(rows))
         apart = covariance.copy()
         apart[:, every, every] = 0.0
@@ -200,7 +200,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return HeldActive(self, solution)
 
     def held(self, best: Evaluation) -> Self:
-        """See `LogPosterior`: a copy, whose value at the best point has the sites of that point."""
+        """See `LogPosterior`: a copy, which computes the sites at each point."""
         return copy(self)
 
     def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
@@ -210,7 +210,7 @@ class ActiveLogPosterior(BlockLogPosterior):
         return other
 
     def weighing(self) -> Self:
-        """See `LogPosterior`: a copy without finite differences."""
+        """See `LogPosterior`: a copy whose evaluations omit the gradient."""
         other = copy(self)
         other._slopes = False
         return other

@@ -166,7 +166,7 @@ class IEP(AcceleratedEP):
 
     name: ClassVar[str] = "iep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # The second is for `response`.
+    needs: ClassVar[tuple[type, ...]] = (IndependentFactors, DifferenceFactors)  # `response` needs the second.
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         update = partial(likelihood.computation(IndependentFactors).update, self.max_inner, self.tolerance)
@@ -197,7 +197,7 @@ class QIEP(AcceleratedEP):
 
     name: ClassVar[str] = "qiep"
     site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
-    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # the second gives the response
+    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # `response` needs the second.
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         update = likelihood.computation(IndependentQuadrature).update
@@ -224,7 +224,7 @@ class QIEPSoftmax(QIEP):
     """
 
     name: ClassVar[str] = "qiep"
-    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, CoupledQuadrature)  # the second gives the response
+    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, CoupledQuadrature)  # `response` needs the second.
     whole_factors: ClassVar[str] = "for a softmax"
 
     def response(self, solution: Solution) -> Posterior:
@@ -286,7 +286,7 @@ class NoisyQIEP(NoisyNestedEP):
     """
 
     name: ClassVar[str] = "qiep"
-    needs: ClassVar[tuple[type, ...]] = (PointFactor, MixedDifferenceFactors)  # the second gives the response
+    needs: ClassVar[tuple[type, ...]] = (PointFactor, MixedDifferenceFactors)  # `response` needs the second.
     algebra: ClassVar[Algebra] = Algebra.MATRIX
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

@@ -53,9 +53,10 @@ class FactorialSites(Sites):
 
 
 class FactorialAlgebra(PosteriorAlgebra):
-    """Algebra of N(μ, diag(v)) at the points of the data, for variances v (c, n): M = P − P diag(v) P.
+    """Algebra of N(μ, diag(v)) at the points of the data, for variances v (c, n): (Π⁻¹ + K)⁻¹ = P − P diag(v) P.
 
-    Given values at the data, latent functions at new points follow the prior. Variances may exceed prior variances.
+    P is the inverse prior covariance of the points with factors, as in the docstring of the module. Given values at
+    the data, latent functions at new points follow the prior. Variances may exceed prior variances.
     """
 
     prior: Any
@@ -70,7 +71,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return True, float(2.0 * logs.sum() - np.log(precision[:, self._has]).sum())
 
     def weights(self, force: Array, out: Array) -> None:
-        """See `SiteAlgebra`: b = P(μ − m) with μ − m = v r, since Π + P = diag(1/v)."""
+        """See `SiteAlgebra`: b = P(μ − m). With r = `force`, μ − m is v r, since Π + P = diag(1/v)."""
         out[:] = _inverse_times(self.prior, self._v, self._v * force)
 
     def marginal_covariances(self) -> Array:
@@ -81,7 +82,7 @@ class FactorialAlgebra(PosteriorAlgebra):
         return np.asarray(moved - _inverse_times(self.prior, self._v, self._v * moved))
 
     def taken(self) -> float:
-        # ΠΣ = I − P diag(v) among points with factors, and 0 among points without factors.
+        # The trace of ΠΣ. Points with factors have ΠΣ = I − P diag(v), and points without factors have ΠΣ = 0.
         kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self._v).sum())
         return self._v[:, self._has].size - kept
 
@@ -115,7 +116,7 @@ class FactorialAlgebra(PosteriorAlgebra):
 
     def covariance_at(self, left: Array, variance: Array) -> Array:
         c, m = variance.shape
-        cross, left = left, np.matmul(left, self._inverses)  # Regression on the values at the data.
+        cross, left = left, np.matmul(left, self._inverses)  # Coefficients of the regression on the values at the data.
         kept = variance - np.einsum("kmn,kmn->km", *np.broadcast_arrays(left, cross))
         cov = np.zeros((m, c, c))
         spread = np.einsum("kmn,kn->km", np.broadcast_to(left**2, (c, *left.shape[1:])), self._v)

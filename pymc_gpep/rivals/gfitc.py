@@ -41,7 +41,7 @@ class LatentSites(NamedTuple):
         return self.factors.shape
 
     def widening(self) -> None:
-        """Return None, since the factors are log-concave."""
+        """Return None: log-concave factors need no sites of negative precision."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
         """Return the parts of an EP iteration over these sites."""
@@ -88,7 +88,7 @@ class SparseLatentSweeps(SparseSweeps):
         log_z, rho, gamma = self._factors.tilted(
             rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
         )
-        # With e integrated out, the sites on a latent value are a site on its projection, times a constant.
+        # Integrating out the residual e turns the sites on a latent value into a constant and a site on its projection.
         rest = self._rest(features)
         stretch = 1.0 + values.precision * rest
         numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
@@ -103,12 +103,12 @@ class SparseLatentSweeps(SparseSweeps):
         return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
 
     def _values(self, rows: slice, features: Features, projected: Marginals, t: Array, nu: Array) -> _Values:
-        """Return the posterior of latent values: projections without sites of the point, plus e, times these sites."""
+        """Return the posterior of latent values, from the posterior of their projections without the point's sites."""
         mean, variance = projected
         precision, location = self._by_function(rows, t), self._by_function(rows, nu)
         rest = self._rest(features)
         stretch = 1.0 + precision * rest
-        # x given everything is N(m, v); e given x and its sites has the precision 1/s + π.
+        # The projection x has the posterior N(m, v). Given x, the residual e has the precision 1/s + π.
         share = 1.0 / stretch
         return _Values(share * (mean + rest * location), rest * share + share * share * variance, precision, location)
 

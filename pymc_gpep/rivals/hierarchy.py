@@ -62,7 +62,7 @@ class Hierarchy:
         self._conditional = self._compile_conditional()
 
     def sampler(self, random_seed: int) -> "ChildSampler":
-        """Return a sampler of children given their parents."""
+        """Return a sampler of the hyperparameters in the latent prior (children), given their parents."""
         given = {rv: rv.type(rv.name) for rv in self._parents}
         outputs = graph_replace(self._children, {**given, **self._data}, strict=False)
         function = compile_random(
@@ -117,13 +117,13 @@ class Hierarchy:
 
 
 class ChildSampler:
-    """Sampler of children from their priors given parents. All calls share a stream of random numbers."""
+    """Sampler of children from their priors given parents, see `Hierarchy`. All calls share a random number stream."""
 
     def __init__(self, function: Any, parents: Sequence[str], children: Sequence[str]) -> None:
         self._function, self._parents, self._children = function, parents, children
 
     def __call__(self, parents: Mapping[str, Any], count: int) -> list[dict[str, Array]]:
-        """Return `count` draws of the children by name, on their natural scale.
+        """Return `count` draws of the children (see `Hierarchy`) by name, on their natural scale.
 
         Raises
         ------

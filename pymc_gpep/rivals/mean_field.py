@@ -83,7 +83,7 @@ class LatentValues(NamedTuple):
     rest: float
     """Terms of the bound of log p(y | ψ̃) that do not depend on draws, for the weights "latent"."""
     rest_by_utilities: float
-    """The same terms for the weights "utilities"."""
+    """Terms of the same bound that do not depend on draws, for the weights "utilities"."""
     utilities: Array
     """Means of the utilities under q(v), (c, n)."""
     start: Array | None
@@ -133,7 +133,7 @@ def expected_log_density(prior: DensePrior, mean: Array, roots: Array | None = N
 def covariance_roots(posterior: Posterior) -> Array:
     """Return roots R_k (1 or c, n, n) of posterior covariances R_k R_kᵀ; a single root if the covariances are equal.
 
-    For K_k = L_k L_kᵀ the roots are L_k M_k⁻ᵀ with M_k M_kᵀ = I + L_kᵀ D_k L_k. No matrices are subtracted.
+    For K_k = L_k L_kᵀ and site precisions D_k the roots are L_k M_k⁻ᵀ, where M_k M_kᵀ = I + L_kᵀ D_k L_k.
     """
     shared = len(posterior.prior.k) == 1 and (posterior.precision == posterior.precision[0]).all()
     found = []
@@ -232,7 +232,7 @@ class Blocks(NamedTuple):
     functions: NDArray[np.bool_]
     """Mask (b, c) of the functions whose terms r_k are summed in the weights of each block."""
     of: dict[str, NDArray[np.int64]]
-    """Block of each entry of the children, by name."""
+    """Block of each entry of the hyperparameters φ, by name."""
 
 
 def find_blocks(
@@ -294,7 +294,7 @@ class Step(NamedTuple):
     """Result of a step."""
 
     theta: Array
-    """φ̃ and ψ̃ as a flat unconstrained vector."""
+    """Hyperparameters φ̃ and their parents ψ̃ as a flat unconstrained vector."""
     latent: LatentValues
     """Distribution q(f) at the hyperparameters where the step began."""
     draws: Array

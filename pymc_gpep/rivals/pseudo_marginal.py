@@ -74,8 +74,8 @@ class PseudoMarginal(EllipticalSlice):
 
     The evidence is estimated by importance sampling from the Gaussian of an approximation, which is solved for each
     proposal of the hyperparameters (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has the
-    exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values. Then
-    these move by elliptical slice sampling at fixed hyperparameters.
+    exact posterior (Andrieu and Roberts 2009). A particle of the estimate becomes the draw of the latent values, which
+    then moves by elliptical slice sampling at fixed hyperparameters.
 
     Each proposal takes a solve, whereas interpolated sites of `EllipticalSlice` and `GuidedHMC` cost almost nothing. In
     return, hyperparameters can move further.

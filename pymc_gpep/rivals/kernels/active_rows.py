@@ -106,7 +106,7 @@ def probit_information(mean, cov, y, log_z, information):
 def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
     """Write the information of labels of a softmax, by quadrature.
 
-    The information is the divergence of the Gaussian with the tilted moments, without a projection of sites.
+    The information is the divergence of the Gaussian with the tilted moments from the cavity. No site is computed.
 
     `nodes` and `log_weights` are as in `softmax_moments`, all other arguments as in `probit_information`.
     """
@@ -231,9 +231,9 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
     weights : (d,) array
         L⁻¹ Σ B_kᵀ β_k, β_k = L_k⁻¹ D_k^{-½} ν_k.
     stubs : (c, d, p) array
-        Columns q of p points.
+        Columns q_k of p points.
     new : (c, p) array
-        New entries of the columns m of these points.
+        New entries of the columns m_k of these points, see the docstring of the module.
     rows : (c, d) array
         New row of each B_k without its last entry; overwritten.
     own : (c,) array

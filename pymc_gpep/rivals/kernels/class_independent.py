@@ -68,10 +68,10 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
 
         exp(νᵀf − fᵀΠf/2) = ∫ ∏_l exp(ν_l (f_l − w) − π_l (f_l − w)²/2) dw,
 
-    where π and ν are as in equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w. Its
-    precision is r_l = π_l / (1 + π_l v_l) and its location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l). Let D = Σ_{l≠k} r_l
-    and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location (ν_k D + π_k
-    T) / (π_k + D). These formulas contain no cancelling differences.
+    where π and ν are as in equations 12 and 15 of the nested EP paper. Integrating f_l with its cavity leaves a
+    Gaussian factor in w, of precision r_l = π_l / (1 + π_l v_l) and location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l).
+    Let D = Σ_{l≠k} r_l and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the
+    location (ν_k D + π_k T) / (π_k + D). These formulas contain no cancelling differences.
     """
     c = mean.shape[0]
     total = 1.0

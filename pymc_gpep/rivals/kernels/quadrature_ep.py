@@ -48,7 +48,7 @@ def product_moments(mu, factor, rule, mean, cov):
     nodes, log_weights = rule
     digit = np.zeros(d, np.int64)
     t = np.empty(d)
-    level = np.zeros(d + 1)  # Log weight of the digits before each coordinate.
+    level = np.zeros(d + 1)  # Log weight of the node's coordinates before each coordinate.
     top = -np.inf
     total = 0.0
     rescale(mean, cov, 0.0)
@@ -82,7 +82,7 @@ def product_moments(mu, factor, rule, mean, cov):
     return top + math.log(total)
 
 
-_MARGIN = 0.01  # Smallest difference of standardised means for which an order is changed.
+_MARGIN = 0.01  # Smallest difference of standardised means for which two coordinates are swapped.
 _ndtri_exp = scipy_function("special.cython_special", "ndtri_exp", types.float64(types.float64))
 
 
@@ -98,7 +98,7 @@ def _orthant_moments(mu, lower, rule, mean, cov):
     last = d - 1
     digit = np.zeros(d, np.int64)
     x = np.empty(d)
-    level = np.zeros(d)  # Log weight of the digits before each coordinate.
+    level = np.zeros(d)  # Log weight of the node's coordinates before each coordinate.
     top = -np.inf
     total = 0.0
     rescale(mean, cov, 0.0)
@@ -185,7 +185,7 @@ def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
     of_x = np.empty(d)
     spread = np.empty((d, d))
     log_z = _orthant_moments(moved_mu, lower, rule, of_x, spread)
-    # With R = L⁻¹ F, rows of F in sorted order, t has the mean Rᵀ m and the covariance I − Rᵀ (I − V) R.
+    # x has mean m and covariance V. With R = L⁻¹ F (sorted rows), t has mean Rᵀ m and covariance I − Rᵀ (I − V) R.
     solve_lower(lower, response)
     for j in range(d):
         mean[j] = 0.0
@@ -254,7 +254,7 @@ def shrink_to_semidefinite(a, lower):
 def difference_sites(y, sites, pi, nu, w, location):
     """Write Π and ν of differences to `pi` (n, d, d), `nu` (n, d), and of f to `w` (n, c, c), `location` (c, n).
 
-    If Λ is not positive semi-definite, `sites` are changed.
+    If a stored precision Λ in `sites` is not positive semi-definite, it is shrunk and stored again.
     """
     n, d = nu.shape
     lower = np.empty((d, d))

@@ -49,7 +49,7 @@ class Growth(ABC):
     n_functions : int
         Number c of functions.
     n_stubs : int
-        1 if all functions have the same covariance, and each site the same precision for all functions; else c.
+        Number of factors B: 1 if all functions share the covariance and the site precisions; else c.
     capacity : int
         Largest number of active rows.
     candidates : int
@@ -130,7 +130,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
-        """Write second moments, given columns m (·, size, f) and variances (·, f) without couplings of functions."""
+        """Write covariances, given columns m (·, size, f) and variances (·, f) as if functions were independent."""
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
         """Make a candidate active. It remains a candidate, so that its moments are still updated.
@@ -230,7 +230,7 @@ class CoupledGrowth(Growth):
         self._covariance[places] = cov
 
     def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
-        # The rotation for m would restore the part of the variance that m subtracts, so both are left out.
+        # In the variance the rotation for m and the term subtracted by m would cancel, so both are omitted.
         append_coupled(
             self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
             self._covariance,
@@ -393,7 +393,7 @@ class LiquidGrowth:
         self._weights = pull - self._gain.T @ (self._gain @ (prior @ pull))
 
     def _move(self) -> float:
-        """Take a damped step to the matched sites. Return the largest step, in units of the marginals."""
+        """Take a damped step to the matched sites. Return the largest step, scaled by marginal standard deviations."""
         k, c = len(self.held), self._frozen.n_functions
         precision, location = self._own[:, :, :k]
         mean, cov = self.mean[:, self.held], self.covariance(self.held)

@@ -60,14 +60,14 @@ _ROUNDING = 1e-13  # Relative rounding error of a singular covariance.
 
 
 class RowAverages(NamedTuple):
-    """Averages over B rows."""
+    """Sum over B rows of averages of log densities under Gaussians, and its derivatives."""
 
     value: float
     """Sum of E log p(y_i | f_i)."""
     slope: Array
-    """Derivatives of the sum in the means, (c, B)."""
+    """Derivatives of `value` in the means of the Gaussians, (c, B)."""
     curvature: Array
-    """Derivatives of the sum in the covariances, symmetric, (B, c, c)."""
+    """Derivatives of `value` in the covariances of the Gaussians, symmetric, (B, c, c)."""
 
 
 def has_averages(likelihood: Likelihood) -> bool:
@@ -106,7 +106,7 @@ def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, c
     points, weights = _rule(d)
     slope, of_lower = np.zeros((rows, d)), np.zeros((rows, d, d))
     f, gradient = np.zeros((c, rows)), np.empty((c, rows))
-    # All functions except the observed function.
+    # Indices of all functions except the function of the row's label.
     others = np.argsort(away.sum(axis=1) > 0, axis=1, kind="stable")[:, :d].T
     column = np.arange(rows)
     value = 0.0
@@ -153,14 +153,14 @@ class BoundSlopes(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Moments of B rows under the posterior."""
+    """Moments of B rows under the posterior, and products with C, B and T of the module's docstring."""
 
     cross: list[Array]
-    """Prior covariances C_kᵀ, (d, B)."""
+    """Prior covariances C_kᵀ of active rows and these rows, (d, B) for each function k."""
     smoothed: list[Array]
-    """Products B_k C_kᵀ, (d, B)."""
+    """Products B_k C_kᵀ, (d, B) for each function k."""
     shared: Array | None
-    """Products T_kᵀ C_kᵀ (c, d, B), for coupled sites."""
+    """Products T_kᵀ C_kᵀ, (c, d, B); None without coupled sites."""
     moments: tuple[Array, Array]
     """Means (c, B) and covariances (B, c, c) of the rows' latent values."""
 
@@ -179,8 +179,8 @@ class ActiveBound:
         self._b, self._t = posterior.algebra.smoothing()
         self.value: float = -posterior.divergence
         c, d = posterior.weights.shape
-        self._pull = np.zeros((c, d))  # Sum Σ C_kᵀ (derivatives in the means h_k) over rows.
-        self._inner = np.zeros((c, d, d))  # Derivatives in K through the covariances A of rows.
+        self._pull = np.zeros((c, d))  # Σ C_kᵀ ∂/∂h_k over rows with means h.
+        self._inner = np.zeros((c, d, d))  # Derivatives in K by the covariances of rows.
         self._common = np.zeros((d, d))
 
     def value_of(self, block: Block, labels: NDArray[np.int64], likelihood: Likelihood, weight: float) -> None:
@@ -285,7 +285,7 @@ class RowBlocks(Protocol):
     """Number of covariances, q."""
 
     def block(self, columns: Places, rows: Places) -> Block:
-        """Return covariances (q, columns, rows) of rows `columns`, possibly empty, with `rows`; moments of `rows`."""
+        """Return prior covariances (q, columns, rows) of `columns` and `rows`, and the prior moments of `rows`."""
 
 
 class DenseRows:
@@ -298,7 +298,7 @@ class DenseRows:
 
     @classmethod
     def of(cls, prior: RowBlocks) -> Self:
-        """Return all rows of another prior."""
+        """Return another prior, with the covariance matrix of all its rows in memory."""
         every = np.arange(prior.n_points)
         found = prior.block(every, every)
         return cls(found.cross, found.mean)
@@ -353,7 +353,7 @@ class Matched(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Information of the labels of rows, each computed as for the next active row, to a few digits."""
+    """Information gained from each row's label if the row becomes the next active row, to a few digits."""
 
     log_z: Array
     """Log probabilities of the labels, (p,)."""
