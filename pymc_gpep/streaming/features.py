@@ -192,9 +192,9 @@ class _GraphMoments:
 
 _PAIRS = 1000  # Number of pairs of rows from which the median distance is computed.
 _SQUARE = 4.0  # Median squared distance of two rows, in units of the initial length scales.
-_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Largest number of Newton steps; length of the last step; longest step.
-_PARTS = 1.0, 0.5, 0.25  # Shares of the move to the initial length scales that are tried, in order.
-_UNLIKELY = 10.0  # Largest decrease of the log prior by the move.
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # Most Newton steps; size of a step that ends them; largest step.
+_PARTS = 1.0, 0.5, 0.25  # Shares of the move to length scales from the data that are tried, in order.
+_UNLIKELY = 10.0  # Largest decrease of the log prior by the move to length scales from the data.
 
 
 def first_scales(

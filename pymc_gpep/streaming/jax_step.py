@@ -140,7 +140,7 @@ def _logit_normaliser(rule: LogitNormaliser, mean: jax.Array, variance: jax.Arra
     # negative at the deviation.
     low, high = jax.lax.fori_loop(0, _HALVINGS, halved, (nothing, deviation))
     first_end, last_end = _ends(integrand, 0.5 * (low + high)[None, :])
-    # Nodes are dense at f = 0, where σ bends: trapezoid rule in u, x = place + width sinh u.
+    # σ has its bend at f = 0. The trapezoid rule in u, x = place + width sinh u, has dense nodes there.
     bend = -centre / deviation
     place = jnp.clip(bend, first_end, last_end)
     width = 2.0 / deviation + jnp.abs(bend - place)

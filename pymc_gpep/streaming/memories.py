@@ -62,7 +62,7 @@ class AveragingSchedule(Schedule):
 class ReplacingSchedule(Schedule):
     """Step sizes by which the stored sites of rows move towards their new values.
 
-    For small batches β is nearly 1. In large batches, full steps of all sites at once would overshoot.
+    In small batches the step size is nearly 1. In large batches, full steps of all sites at once would overshoot.
     """
 
     def __call__(self, step: int) -> float:
@@ -236,7 +236,7 @@ class AveragesMemory(Memory):
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
     def share(self, counts: Array) -> Array:
-        """Return the factor (c,) of S and h in this Gaussian, given numbers of sites (c,)."""
+        """Return the share (c,) of S and h that the Gaussian for new sites has, given numbers of sites (c,)."""
         return np.ones_like(counts)
 
     @abstractmethod
@@ -489,4 +489,4 @@ STREAMING_METHODS: dict[str, tuple[type[Memory], ...]] = {
     "sparse_sep": (Stochastic,),
     "sparse_vi": (Variational,),
 }
-"""Method of `pm.fit` → its memories, the default memory first."""
+"""Method of `pm.fit` → classes that compute and store the sites of batches, the default first."""

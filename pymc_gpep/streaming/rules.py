@@ -141,7 +141,7 @@ class _OfOneFunction(Rule):
     @staticmethod
     @abstractmethod
     def of_variance(terms: Array) -> Array:
-        """Return the derivative in the variance, given the results of the average."""
+        """Return the derivative in the variance v, given value and derivatives by `average` (rows, B)."""
 
 
 class OneFunctionNormaliser(_OfOneFunction):
@@ -284,7 +284,7 @@ class WholePointNormaliser(_OfWholePoint):
 class ExpectedLogLabelNoise(_OfWholePoint):
     """Ẑ₀ log(1 − ε + ε / c) + (1 − Ẑ₀) log(ε / c): Villacampa-Calvo and Hernández-Lobato (2017), equations 14 to 17.
 
-    This is the expected log likelihood if utilities have no noise, else a lower bound of it.
+    Ẑ₀ is the average of p. The sum is the expected log likelihood if utilities have no noise, else a lower bound.
     """
 
     functional: ClassVar[str] = "expected log"

@@ -86,7 +86,7 @@ class LeftOff(NamedTuple):
 
 
 class StoredSites:
-    """Sites exp(ν x − ½ t x²), x = wᵀv, of n rows with d sites each. Sites of a row are 0 before its first visit.
+    """Sites exp(ν x − ½ t x²) of n rows, x = wᵀv with features w and whitened inducing values v; 0 before a visit.
 
     A feature takes 4 bytes and a site 18 bytes. The total is n (4 q M + 18 d) bytes.
 
@@ -189,7 +189,7 @@ class State:
     learn : bool
         Whether inducing inputs are learned.
     effects : int
-        Number p of standard normals of effects.
+        Number of standard normals of effects.
 
     Attributes
     ----------
