@@ -55,7 +55,7 @@ class Base(NamedTuple):
     draw: Callable[[np.random.Generator, int], Array]
     """Function of a generator and a number of draws that returns draws minus the mean."""
     log_sites: Callable[[Array], float]
-    """Log ratio of base to prior up to a constant, as a function of latent values minus the mean; 0 for the prior."""
+    """Function of latent values minus the mean: log base density minus log prior density, up to a constant."""
     log_normaliser: float
     """Log integral of the prior times exp(log_sites)."""
 

@@ -31,7 +31,7 @@ from pymc_gpep.approximations.cumulants import TiltedFactors
 from pymc_gpep.array_types import Array
 
 _RANK = 24  # Number of eigenvectors in the term of four factors with lines between all pairs.
-_LATER = 30.0  # Weight of Σ_s l_s² in the error.
+_LATER = 30.0  # Weight of Σ_s l_s² in the estimated error; l_s is the share of factor s in the correction.
 _RELIABLE = 0.1
 
 
