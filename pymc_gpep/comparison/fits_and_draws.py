@@ -51,7 +51,7 @@ class DrawnSum:
 
     @property
     def variables(self) -> list[Variable]:
-        """Variables on which the argument depends: free variables of the model, and values of Gaussian processes."""
+        """Variables on which latent functions depend: free variables of the model, and values of Gaussian processes."""
         prior = self._prior
         own: set[Variable] = {latent.f for latent in prior.processes}
         behind = set(ancestors([prior.argument], blockers=own))
@@ -90,7 +90,7 @@ class DrawnSum:
         unchecked = [new_rows.behind.apart(there, new)]
 
         def check(values: Sequence[Array]) -> None:
-            """Raise a StructureError if rows of the argument depend on each other, given values of `variables`."""
+            """Raise a StructureError if latent functions of a row depend on other rows, given values of `variables`."""
             rows, others = unchecked[0]
 
             def partly(inputs: Sequence[Variable]) -> Callable[..., Any]:
@@ -119,7 +119,7 @@ class DrawnSum:
         return m, at
 
     def _by_function(self, found: Any, n: int) -> Array:
-        """Return values of the argument in the shape (c, n)."""
+        """Return values of the latent functions in the shape (c, n)."""
         prior = self._prior
         spread = np.broadcast_to(found, (n, prior.n_functions)[: 1 + prior.by_class])
         return np.asarray(spread.T if prior.by_class else spread[None], np.float64)

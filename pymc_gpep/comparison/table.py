@@ -137,7 +137,7 @@ def _with_intervals(
     measured = np.stack([np.stack([each[name] for name in names], axis=1) for each in scores.values()], axis=1)
     baseline = list(scores).index(reference)
     with np.errstate(invalid="ignore"):  # A probability may be 0.
-        both = np.stack([measured, measured - measured[:, [baseline]]], axis=3)  # (point, method, score, kind)
+        both = np.stack([measured, measured - measured[:, [baseline]]], axis=3)  # Axes: point, method, score, kind.
         draws = bayesian_bootstrap(both, random_seed=random_seed)
         low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
     mean = both.mean(axis=0)
