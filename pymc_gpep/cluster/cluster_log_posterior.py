@@ -154,9 +154,9 @@ class ClusterLogPosterior(SparseLogPosterior):
 
 
 class _Combined:
-    """Combination of starts.
+    """Combination of the sites of several solves, as the start of another solve.
 
-    A start is the index of a solve. Parts combine the sites of these solves by the returned indices and weights.
+    The start of one solve is its index. A combination contains indices and weights, by which parts combine sites.
     """
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
@@ -164,7 +164,7 @@ class _Combined:
 
 
 def _expanded(start: Array) -> Array:
-    """Return a start, the index of one solve, as a combination of one solve; combinations unchanged."""
+    """Return the index of a solve as a combination of this single solve. Return combinations unchanged."""
     return np.array([0.0, start[0], 1.0]) if start.size == 1 else start
 
 
@@ -240,7 +240,7 @@ class SitesOnCluster:
         return self._norm
 
     def remember(self, slot: int) -> None:
-        """See `SiteSpace`. Parts store the change in the next `accelerate`."""
+        """See `SiteSpace`. Parts store the change of their sites at the next call of `accelerate`."""
         self._slot = slot
 
     def _move(self, task: Task) -> None:
