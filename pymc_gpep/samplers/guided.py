@@ -88,7 +88,7 @@ class SiteModel:
 
     @cached_property
     def _parabolas(self) -> tuple[Array, Array, Array]:
-        """Inverse of the axes, log π and ν at the centre, and coefficients (2d, ·) of log π and ν in u and u²."""
+        """Inverse axes A⁻¹, log π and ν at the centre, their coefficients (2d, ·) in u = A⁻¹ (θ − centre) and u²."""
         middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
         return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
 
