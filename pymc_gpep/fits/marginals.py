@@ -41,14 +41,14 @@ _COLUMNS = 64  # Number of entries of variables in a block. A block's covariance
 # Largest number of covariances between entries and latent values, summed over the nodes with skewness.
 _COVARIANCES = 10_000_000
 _COST_OF_CUMULANT = 30  # Cost of a third cumulant, in covariances.
-_MOST_COVARIANCES = 2_000_000_000  # Largest number at one node. With more, marginals are normal.
+_MOST_COVARIANCES = 2_000_000_000  # Largest number of covariances at one node. With more, marginals are normal.
 END = 4.5  # Normal quantile of the outermost levels of quantiles.
-_NORMAL = np.linspace(-7.5, 7.5, 301)  # Places of a marginal, in standard deviations.
+_NORMAL = np.linspace(-7.5, 7.5, 301)  # Points at which a marginal density is evaluated, in standard deviations.
 _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
 _FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Relative change of variance, and skewness, of marginals far from normal.
 _MOST_AVERAGES = 600_000  # Largest number of averages of rows given an entry.
 _MOST_PRODUCTS = 60_000_000  # Largest number of products in one sweep of EP, summed over entries and nodes.
-# Largest mean square of the ratio of a corrected to an uncorrected density, for averages and for EP given an entry.
+# A correction is used up to this mean square of corrected over uncorrected density: by averages, and by EP.
 _MOST_UNEVEN, _MOST_UNEVEN_OF_EP = 2.0, 20.0
 _COST_OF_PRIOR = 30.0  # Cost of the average of a prior factor, in units of the average of a row.
 _SAME = 1.0 - 1e-9  # Squared correlation above which an entry counts as a multiple of an effect.
@@ -139,7 +139,7 @@ class Conditional:
         return self.sharing(names, lambda: self.variables.affine(names)(self.point, self.functions))
 
     def sharing(self, names: Sequence[str], of: Callable[[], Joint]) -> dict[str, NDArray[np.bool_]]:
-        """Return masks as in `without_moments`; the function `of` returns the joint Gaussian of the variables."""
+        """Return the masks of `without_moments`, given a function that returns the variables' joint Gaussian."""
         effects = {name: unknown for name, _, _, unknown, _ in self.factors_without_moments()}
         if not effects:
             return {}
@@ -157,7 +157,7 @@ class Conditional:
         return found
 
     def factors_without_moments(self) -> Iterator[tuple[str, NDArray[np.intp], Any, NDArray[np.bool_], Array]]:
-        """Yield name, rows, factors, mask of entries without moments, and quantiles at `_LEVELS` of such effects."""
+        """Yield name, rows, factors, mask of entries without moments, and quantiles of effects with such entries."""
         for name, at, factor, mean, variance in self._factors():
             if (unknown := factor.without_moments(mean, variance)).any():
                 places = np.tile(_LEVELS[:, None], mean.size)
@@ -311,7 +311,7 @@ class _Beyond(NamedTuple):
 
 
 class _Corrections(NamedTuple):
-    """Gaussian moments of m entries at s nodes, and corrections, averaged where a node has none of its own."""
+    """Gaussian moments of m entries at s nodes, and corrections. Nodes without corrections have averages."""
 
     means: Array
     """Means, (s, m)."""
@@ -517,7 +517,7 @@ def _by_averages(
 def marginals_of_draws(fit: Fitted) -> dict[str, Array]:
     """Return quantiles (entries, k) of effects at `_PROBABILITIES`, by name; an empty dict if all are near normal.
 
-    Quantiles are less the mean of the Gaussian posterior, and in units of its standard deviation. They are averages
+    The mean of the Gaussian posterior is subtracted, and the unit is its standard deviation. Quantiles are averages
     over the nodes of the hyperparameters. Effects with non-normal priors and values of processes are left out.
     """
     hyper, prior = fit.hyper_posterior, fit.classifier.prior

@@ -13,7 +13,7 @@ from pymc_gpep.user_warnings import warn
 
 _LOST = 1e-6  # Largest total weight of nodes with undefined moments that an average may omit.
 _SHARE = 0.975  # Share of predicted observations below their mean, above which a fit warns.
-_WIDE = 1e4  # Smallest variance of an observation for this warning, in units of mean + mean².
+_WIDE = 1e4  # Variance of an observation above which its mean is checked, in units of mean + mean².
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:

@@ -217,7 +217,7 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
 
 
 _NOTHING = 1e-3  # Correlation with the fitted points below which the posterior equals the prior to three digits.
-_MOST = 0.5  # Smallest total weight of the nodes at which a far row is far; largest share of far fitted rows to warn.
+_MOST = 0.5  # Weight of nodes above which a row counts as far. Share of far fitted rows above which no fit warns.
 _NEW = "new_point"
 _ROWS = "new_row"  # Temporary dim of the entries of an array, until the result is reshaped to the axes of the array.
 _TWO = 2  # Smallest number of fitted rows for a warning of far new rows.
@@ -600,7 +600,7 @@ def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
 
     The posterior of each function is represented by `size` values.
     """
-    # A row counts as larger for several functions, since probabilities of several classes take long.
+    # Blocks of several functions have fewer rows, since probabilities of several classes take long.
     least = _ENTRIES if functions > 1 else _ENTRIES // 8
     return row_blocks(max(m, 1), max(functions * max(size, functions), least))
 

@@ -84,7 +84,7 @@ def checked(fit: Fitted, values: Mapping[str, Array]) -> ImportanceCheck:
     f = fit.log_posterior.space.variables.latent_values(values)
     if groups is None and len(mean) == len(moments[0]):
         return importance_check(fit.name, fit.solution, f, mean)
-    # Rows of a group share one latent value, and its result. The weights of draws include prior factors.
+    # All rows of a group get the result of their common latent value. Weights of draws include prior factors.
     every = xr.DataArray(moments[0].reshape(-1, *mean.shape[1:]), dims=mean.dims)
     found = importance_check(fit.name, fit.solution, f, every if groups is None else every[groups.first])
     rows = np.arange(len(every)) if groups is None else groups.of
