@@ -314,7 +314,7 @@ class GPInference(Inference):
         self, run: FitRun, log_posterior: LogPosterior, trace: Trace, progressbar: bool
     ) -> tuple[HyperPosterior | None, Trace]:
         """Return the nodes of the hyperparameters (None for the maximum), and the trace of the search."""
-        # Without hyperparameters there is nothing to integrate.
+        # No integral is computed after an interrupt, or without hyperparameters.
         if trace.interrupted:
             run.stage("interrupted: keeping the best point so far")
             return None, trace

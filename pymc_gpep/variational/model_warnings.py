@@ -266,7 +266,7 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
 
 
 def _has_scale(rv: TensorVariable, classifier: GPClassifier) -> bool:
-    """Return whether the prior of a hyperparameter depends on another hyperparameter; for `pm.Flat` by potentials."""
+    """Return whether the prior of a hyperparameter, or the potentials of a `pm.Flat`, depend on another one."""
     graphs = list(rv.owner.inputs)
     if isinstance(rv.owner.op, FlatRV):
         graphs += [each for each in classifier.model.potentials if rv in ancestors([each])]

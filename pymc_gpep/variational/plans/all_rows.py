@@ -36,7 +36,7 @@ from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
 # Probability beyond bounds above which a fit warns. A bound that cuts off this mass moves a mean by 0.003 sd.
 _BEYOND = 1e-3
-_SPARSE = 1e5  # Largest assumed work for each row with neighbours, in the unit of c n³.
+_SPARSE = 1e5  # Largest assumed number of operations for each row with neighbours.
 _CHOICES = 4  # Largest number of searches with newly chosen neighbours.
 _LITTLE = 0.1  # Smallest change of the log posterior by newly chosen neighbours for which the search is repeated.
 

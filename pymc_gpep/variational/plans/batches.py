@@ -162,7 +162,7 @@ class ByBatches(Plan):
         return chosen(**plain(options))
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
-        """See `Plan`: the memory of rows between batches."""
+        """See `Plan`: the `Memory` that computes and stores the sites of batches."""
         memory = self._memory(method, options)
         likelihood = classifier.likelihood_model
         check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), likelihood, classifier.prior.singular)

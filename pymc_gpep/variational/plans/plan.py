@@ -100,7 +100,7 @@ class Search(ABC):
         """Record of the search for hyperparameters."""
 
     def alarming(self, fit: Fit, n: int) -> bool:
-        """Return whether a fit of at most n iterations needs a warning with its message."""
+        """Return whether the message of a fit of at most n iterations must be shown as a warning."""
         return not fit.converged
 
 
@@ -117,7 +117,7 @@ class Plan(ABC):
     sums: ClassVar[bool] = False
     """Whether the methods fit sums of effects, and integrate over means of processes."""
     centres = False
-    """Whether the plan subtracts offsets of inputs, or warns of them."""
+    """Whether the plan subtracts offsets of inputs. Otherwise a fit warns of large offsets."""
 
     @classmethod
     @abstractmethod
