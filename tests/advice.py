@@ -14,9 +14,6 @@ __all__ = ["Advice", "checked", "fitted", "follow"]
 class Advice(NamedTuple):
     """A message with advice.
 
-    Attributes ---------- provoke : callable Raises or warns. message : str Pattern of the message, with the remedy as
-    it is written there. advised : callable The same after the remedy: it neither raises nor warns.
-
     Attributes
     ----------
     provoke : callable

@@ -37,8 +37,8 @@ if _WORKER:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Folders and files whose graphs are rewritten as for users: each kind of graph occurs, and graphs that are evaluated
-# often. In all other files results do not depend on rewriting, which would take most of the time.
+# Folders and files whose graphs are rewritten as for users. They contain each kind of graph, and graphs that are
+# evaluated often. In all other files results do not depend on rewriting, which would take most of the time.
 _REWRITTEN = {
     "approximations/test_negative_sites.py",
     "checks/test_other_mode.py",
@@ -196,19 +196,19 @@ def fixed():
 
 @pytest.fixture(scope="session")
 def shared_iep():
-    """A second fit of the same model."""
+    """Fit of the model of `shared` by class-independent EP."""
     return _fit_again(method="iep")
 
 
 @pytest.fixture(scope="session")
 def shared_ccd():
-    """The same model with the hyperparameters integrated out."""
+    """Fit of the model of `shared` with the hyperparameters integrated out."""
     return _fit_again(method="nested_ep", hyper="ccd")
 
 
 @pytest.fixture(scope="session")
 def shared_mcmc(shared):
-    """A few draws of the same model by PyMC's NUTS, with short trajectories. Only their format matters."""
+    """A few draws of the model of `shared` by PyMC's NUTS, with short trajectories. Only their format matters."""
     with shared.model:
         return pm.sample(
             50,

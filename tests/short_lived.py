@@ -28,8 +28,6 @@ class ShortLived:
 
     The worker itself runs no test, so that each process starts from the same state.
 
-    Parameters ---------- prepare : function Function that makes what all tests share, before the first fork.
-
     Parameters
     ----------
     prepare : function

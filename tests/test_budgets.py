@@ -78,7 +78,7 @@ def rooms() -> dict[str, list[Path]]:
 
 
 def floors(paths: list[Path]) -> int:
-    """Return the number of floors of some modules, without the face of their folder."""
+    """Return the number of floors of some modules, without the `__init__` module of their folder."""
     inside = {dotted(path): path for path in paths if path.stem != "__init__"}
     below = {}
     for name, path in inside.items():

@@ -37,7 +37,7 @@ def test_cells_are_text_or_code(path):
 
 
 @of_each_example
-def test_example_is_linear_and_draws_its_figure_in_the_last_cell(path):
+def test_example_has_no_command_line_and_draws_its_figure_in_the_last_cell(path):
     module = ast.parse(path.read_text())
     imported = {alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names}
     assert not {"argparse", "matplotlib", "sys"} & imported

@@ -485,7 +485,7 @@ def test_make_targets_in_scripts_and_pages_exist():
 
 
 def test_python_versions_agree():
-    """Classifiers and the page of versions have those that were tried, and checks run on the next one too."""
+    """Classifiers and the page of versions name the tried versions. Checks also run on the next version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     tried = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     assert f"tried with Python {' and '.join(tried)}." in (ROOT / "docs" / "versions.md").read_text()

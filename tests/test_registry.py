@@ -189,7 +189,7 @@ def test_computation_belongs_to_the_likelihood_that_it_was_registered_for():
     gpep.register("computation", Computation("probit", Slope(np.tanh)))
     assert probit.computation(Slope).kernel is np.tanh
     assert not logit.offers(Slope)
-    assert not GroupedLikelihood(inner=probit).offers(Slope)  # the arrays of grouped rows differ
+    assert not GroupedLikelihood(inner=probit).offers(Slope)  # its kernel cannot read arrays of grouped rows
 
 
 def test_messages_list_registered_methods():

@@ -75,12 +75,12 @@ def test_element_wider_than_a_phone_is_found(site):
     assert check_site.wide_parts(site) == ["index.html has a part of 500 pixels"]
 
 
-def test_search_with_another_first_result_is_found():
+def test_search_term_with_another_first_result_is_reported():
     first = dict(check_site.SEARCHED) | {"GAM": "changelog"}
     assert check_site.differences(first) == ["'GAM' finds changelog, not howto/from_lme4_mgcv"]
 
 
-def test_word_without_a_main_entry_is_found_in_the_index(site):
+def test_search_term_that_the_index_misses_is_reported(site):
     index = json.loads((site / "searchindex.js").read_text()[len("Search.setIndex(") : -1])
     del index["indexentries"]["gam"]
     index["indexentries"]["gamma"] = [[0, "", True]]

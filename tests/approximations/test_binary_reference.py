@@ -25,7 +25,7 @@ DENSE = {
     "tap_naive": binary_naive_tap,
 }
 ERROR = {"kl": 1e-5, "vb": 1e-4}
-"""Tolerance of moments where the reference is a general optimiser. The value at the maximum has its square."""
+"""Tolerance of moments where the reference is a general optimiser. The tolerance of the maximum is its square."""
 
 
 def solve(method, problem, kind, **options):

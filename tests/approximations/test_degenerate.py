@@ -300,7 +300,7 @@ def test_few_points_of_few_or_many_classes_are_solved(n, c, scale):
     assert_equals_flat_ep(scale * problem.K, problem.m, problem.y, scale)
 
 
-def test_one_point_of_two_classes_is_exact():
+def test_evidence_of_one_point_of_two_classes_is_exact():
     solution = solve(NestedEP, np.array([[3.0]]), np.array([[0.5], [0.0]]), np.array([0]))
     assert solution.evidence == pytest.approx(float(mpmath.log(mpmath.ncdf(0.5 / mpmath.sqrt(8)))), abs=1e-12)
 

@@ -237,7 +237,9 @@ def test_underflowing_probabilities_have_finite_logarithms():
     assert_allclose(solution.cov, np.broadcast_to(np.eye(3), (5, 3, 3)), atol=1e-12)
     wrong = Laplace().solve(np.eye(5), mean, np.ones(5, int))
     assert wrong.convergence.converged
-    assert wrong.evidence == pytest.approx(5 * (-1000 + 1), abs=1e-8)  # E exp(f_1 − f_0) with variance 2
+    assert wrong.evidence == pytest.approx(
+        5 * (-1000 + 1), abs=1e-8
+    )  # log E exp(f_1 − f_0) for mean −1000 and variance 2
 
 
 @kinds

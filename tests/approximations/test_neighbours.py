@@ -99,7 +99,7 @@ def test_full_precisions_are_taken_from_the_nearest_solution():
 
 
 def test_zero_sites_return_the_prior():
-    """The reference are negligible sites, for which the solver factorises matrices."""
+    """The reference is a solve with negligible sites, for which the solver factorises matrices."""
     options = {"max_iterations": 1, "ladder": False}
     place, tiny = np.array([2.0, 0.5]), np.full(2 * (C - 1) * LABELS.size, 1e-12)
     zero, small = (solve(NestedEP(**options), place, start) for start in (0 * tiny, tiny))

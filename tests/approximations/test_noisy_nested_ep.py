@@ -159,7 +159,7 @@ def test_contradicting_labels_exclude_negative_sites():
 
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e12])
 def test_step_likelihood_with_tiny_or_huge_prior_variance_is_solved(scale):
-    """Steps do not depend on the scale of functions. If the functions are known, each label is right or noise."""
+    """Step likelihoods do not depend on the scale of functions. Without variance, each label is right or noise."""
     k, mean, y = line(20, 3, 1.0)
     known = METHOD.solve(scale * k, mean, y, likelihood=noisy(20, 0.3, STEP))
     free = METHOD.solve(scale * k, 0.0 * mean, y, likelihood=noisy(20, 0.3, STEP))

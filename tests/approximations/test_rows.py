@@ -31,7 +31,7 @@ SHAPES = {"tall": (5, 5), "wide": (30, 30), "of low rank": (6, 3), "with few ent
 def coefficients(q, rank, rng=RNG):
     if rank > 0:
         return rng.normal(size=(1, N, rank)) @ rng.normal(size=(rank, q)) / np.sqrt(q)
-    if rank < 0:  # full rows and rows of single effects
+    if rank < 0:  # rows alternate between all columns and at most one column
         return np.where(np.arange(N)[:, None] % 2, rng.normal(size=(N, q)), np.eye(N, q, k=-3))[None] / np.sqrt(q)
     j = np.zeros((1, N, q))  # columns for a level, groups and persons; one row is zero
     j[0, :, 0] = 0.5

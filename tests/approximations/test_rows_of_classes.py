@@ -94,7 +94,7 @@ def test_solution_by_rows_equals_solution_by_covariances(method, likelihood, mak
 
 
 @pytest.mark.parametrize("method", [LaplaceProbit(max_size=9), QEP(full=True, max_size=9)], ids=["laplace", "qep"])
-def test_row_form_exceeds_the_size_limit_of_matrices(method):
+def test_row_form_accepts_more_latent_values_than_the_limit_of_matrices(method):
     rng = np.random.default_rng(7)
     j, mean, y = full(rng), np.zeros((C, N)), rng.integers(0, C, N)
     assert method.solve(j, mean, y, prior_type=RowPrior).convergence.converged

@@ -83,7 +83,7 @@ def test_precision_of_footnote_2_matches_the_paper():
 
 
 @pytest.mark.parametrize("name", AUTHORS)
-def test_authors_variants_are_gaussians_with_their_own_bound(name):
+def test_bound_of_the_authors_variants_is_below_the_bound_of_kl(name):
     rng = np.random.default_rng(4)
     root = rng.standard_normal((12, 12))
     k, labels, mean = 0.3 * root @ root.T, rng.integers(0, 2, 12), np.zeros((1, 12))
@@ -214,7 +214,7 @@ def made_up(methods, information):
     return part | {"methods": np.array(methods), "information": np.array(information, float)[:, None]}
 
 
-def test_counts_with_other_ridges_and_offsets_replace_their_trials():
+def test_tables_count_trials_with_other_ridges_offsets_and_programs():
     bits = dict.fromkeys(SWEPT, 0.5) | {"LR, code": 0.1, "FV, program": 0.6}
     offset = bits | {"EP": 0.2}
     found = {

@@ -10,7 +10,7 @@ def result(log_p, seconds=1.0):
     return {"log_p": np.array(log_p), "wrong": np.array(log_p) < np.log(0.5), "fold_seconds": np.array(seconds)}
 
 
-def test_differences_are_paired():
+def test_differences_between_classifiers_use_common_folds():
     other = "logistic regression"
     found = {
         piece("wine", OURS, 0): result([-0.1, -0.2]),

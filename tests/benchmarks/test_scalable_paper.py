@@ -170,7 +170,7 @@ def test_report_of_figure_1_has_times_to_reach_losses():
 def test_measures_of_figure_3_match_direct_computation():
     z = np.array([[0.0, 0.0], [0.02, 0.0], [0.06, 0.0], [1.0, 1.0]])
     assert figure3.places(z) == 2
-    assert figure3.places(z[[0, 2]]) == 2  # no points between them
+    assert figure3.places(z[[0, 2]]) == 2  # without the point between them, both points are separate places
     assert figure3.nearest(z[None]) == pytest.approx(np.median([0.02, 0.02, 0.04, np.sqrt(0.94**2 + 1)]))
     assert np.isnan(figure3.nearest(z[None, :1]))
     half = (figure3.grid()[:, 0] > 0).astype(int)
@@ -341,10 +341,10 @@ def test_report_of_batches_has_scores_and_memory():
     assert figure.axes[0].get_legend_handles_labels()[1] == ["logistic regression", "SEP"]
 
 
-def test_printed_cavities_of_stochastic_ep_lose_fewer_sites_for_many_classes():
+def test_printed_cavity_of_stochastic_ep_removes_fewer_sites_for_many_classes():
     """N (C − 1) factors have two sites each.
 
-    With two classes both cavities agree. With ten our cavity loses 5 times more.
+    For two classes both cavities agree. For ten classes the package's cavity removes five times as many sites.
     """
     ours, printed = Stochastic(), PrintedCavity()
     for classes in (2, 10):

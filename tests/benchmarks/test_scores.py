@@ -92,7 +92,7 @@ def test_table_shows_failures_and_notes(y: np.ndarray) -> None:
     json.dumps(record, allow_nan=False)
 
 
-def test_table_shows_statements_next_to_differences(y: np.ndarray) -> None:
+def test_table_shows_the_difference_for_each_statement_of_the_paper(y: np.ndarray) -> None:
     found = {"a.0.EP.0": fitted(y, 0.5), "a.0.LA.0": fitted(y, 0.6), "b.0.EP.0": fitted(y, 0.5)}
     record, text = scores.report(found, ORDER, [Statement("LA is better", "mlpd", "LA", "EP")], {})
     assert list(record["statements"][0]["ours"]) == ["a"]

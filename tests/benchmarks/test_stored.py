@@ -239,7 +239,7 @@ CHEAP: dict[tuple[str, str], tuple[int, list[str]]] = {
         [f"{name}, {n} points" for name in ("probit", "logit") for n in (5, 20, 100)],
     ),
 }
-"""Pieces of experiments that take at most a second and need no files, with the number to be repeated."""
+"""Pieces of experiments that take at most a second and need no files: number of pieces to repeat, and names."""
 
 
 def chosen_at_random(seed: int) -> list[tuple[str, str, str]]:

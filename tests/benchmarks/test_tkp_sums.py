@@ -21,7 +21,7 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-def test_divided_ratios_equal_the_correction_of_predictions(folder):
+def test_normalised_ratios_equal_corrected_predictions(folder):
     cell = EXPERIMENT.cells(folder, quick=True)[0]
     found = {key: np.asarray(value) for key, value in cell.function(**cell.arguments).items()}
     split = predictive.load(folder, "wine", 0, cell.arguments["size"])

@@ -74,7 +74,7 @@ def test_hyperparameters_of_a_fit_are_accepted_as_a_point(shared):
     assert elsewhere.log_evidence < at_fit.log_evidence - 5
 
 
-def test_model_initial_point_and_scalar_for_a_vector_are_accepted():
+def test_scalar_for_a_vector_equals_the_initial_point_of_the_model():
     model, _ = models.shared()
     ls = np.exp(model.initial_point()["ls_log__"])
     assert np.unique(ls).size == 1

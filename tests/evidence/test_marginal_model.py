@@ -226,7 +226,7 @@ def test_recovered_latent_values_have_the_moments_of_the_fit(build):
     values = {rv.name: rng.uniform(0.8, 2.0, size=rv.eval().shape) for rv in classifier.hyperparameters}
     posterior = gpep.recover_latent(at(values, 2, 100), marginal, random_seed=4, progressbar=False).posterior
     f = [posterior[latent.f.name].stack(s=("chain", "draw")).values for latent in classifier.latents]
-    f = np.stack(f) if len(f) > 1 else f[0]  # (class, point, draw)
+    f = np.stack(f) if len(f) > 1 else f[0]  # axes: class, point, draw
     given = {model[name]: value for name, value in values.items()}
     k, mean = (
         x.eval(given, on_unused_input="ignore") for x in (classifier.prior.covariance(), classifier.prior.mean())

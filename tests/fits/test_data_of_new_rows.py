@@ -39,7 +39,7 @@ def test_number_of_new_rows_is_the_length_of_the_exposure(by_hours):
     assert found.sizes["new_point"] == found["log_density"].size == found["y_quantile"].shape[0] == 3
 
 
-def test_number_of_new_rows_of_draws_is_the_length_of_the_exposure(by_hours):
+def test_predictions_from_draws_have_a_row_for_each_exposure(by_hours):
     draws = by_hours.sample(40, random_seed=1)
     model = by_hours.classifier.model
     found = gpep.predict_draws(draws, data={"hours": [1.0, 2.0]}, model=model, progressbar=False)

@@ -23,7 +23,7 @@ WAYS = {
     "active rows": {"method": "ivm", "active": 12, "random_seed": 1},
     "batches": SPARSE | {"batch_size": 10, "warmup": 0, "obj_optimizer": pm.adam(learning_rate=0.1)},
 }
-EPOCHS = {"batches": 3}  # for 30 rows
+EPOCHS = {"batches": 3}  # Number of steps in an epoch: batches of ten of 30 rows.
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 
@@ -143,7 +143,7 @@ def test_counts_are_scored_by_log_density():
 def test_gp_argument_allows_scores_of_computed_latent_values():
     inputs, labels = models.data()
     with pm.Model():
-        x = pm.Data("x", inputs)  # its maximum depends on all rows together
+        x = pm.Data("x", inputs)  # the covariance uses the maximum of all rows
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, 1.0) * (x**2).max())
         gpep.MultinomialProbit("y", gp.prior("f", X=x, n_outputs=3).T, observed=labels)
         held = gpep.EarlyStopping(X, Y, gp=gp)

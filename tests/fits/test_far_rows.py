@@ -63,7 +63,7 @@ NOTHING_NEAR = {
 
 
 @pytest.mark.parametrize("k", NOTHING_NEAR.values(), ids=NOTHING_NEAR)
-def test_rows_uncorrelated_with_all_rows_are_all_unreached(k):
+def test_rows_without_correlated_rows_are_all_marked_as_unreached(k):
     assert_allclose(unreached_among(k), 1.0)
 
 

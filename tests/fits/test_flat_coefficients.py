@@ -290,7 +290,7 @@ def test_improper_posterior_is_refused_with_its_columns(case):
 
 
 def test_separation_is_found_by_linear_programmes_of_few_rows(monkeypatch):
-    """One row of the class without separation decides. Each linear programme uses three more rows."""
+    """The label of the row with the largest input decides. Each linear programme uses three more rows."""
     monkeypatch.setattr("pymc_gpep.prior_moments.proper_posteriors._ROWS", 3)
     for label, separated in ((1, True), (0, False)):
         labels = HIGH.copy()

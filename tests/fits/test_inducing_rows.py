@@ -152,7 +152,7 @@ def test_binary_fit_equals_the_method_for_classes(method, other):
 
 @pytest.fixture(scope="module")
 def places_of_counts():
-    """Counts at distinct places, and the row form by EP."""
+    """Model of counts at distinct places, and its fit by EP with inducing inputs."""
     with pm.Model() as model:
         f = process(RNG.normal(size=(N, 2)))
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
@@ -172,7 +172,7 @@ def test_fit_of_counts_equals_the_method_for_classes(places_of_counts, method, o
 
 @pytest.mark.parametrize(("memory", "tolerance"), [("sites", 1e-6), ("stateless", 0.1)])
 def test_batch_fit_of_counts_converges_to_the_fit_of_all_rows(places_of_counts, memory, tolerance):
-    """With stored sites the fixed point is EP's. Without memory, batches add noise."""
+    """With stored sites the fixed point is EP's. Without stored sites, batches add noise."""
     model, one = places_of_counts
     given = {"memory": memory, "inducing": Z, "batch_size": 12, "learn_inducing": False, "random_seed": 1}
     with model:

@@ -165,7 +165,7 @@ def test_gradient_matches_differences(method):
 
 
 def test_neighbours_depend_on_the_length_scales():
-    """With scales of 0.1 and 10, one column decides. A covariance with two scales uses correlations."""
+    """With length scales 0.1 and 10 only the first column matters. For a sum, correlations select neighbours."""
     x = RNG.uniform(0.0, 4.0, size=(40, 2))
     moved = x / [0.1, 10.0]
     order = PlaceTree(moved - moved.mean(axis=0)).maximin()

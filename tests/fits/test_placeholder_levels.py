@@ -92,7 +92,7 @@ def test_single_level_with_another_use_is_not_a_placeholder():
         fitted(lambda u, a: u[a] + u[0], levels=1, a=a).predict(data={"a": [9]}, new_levels=True, progressbar=False)
 
 
-def test_placeholder_of_two_levels_is_not_a_fixed_level():
+def test_placeholder_of_two_levels_is_not_the_level_in_the_model_expression():
     a, b = A % 2, B % 2
     fit = fitted(lambda u, a, b: u[a] - u[b] + u[0], levels=2, a=a, b=b)
     rows = one_hot(a, 2) - one_hot(b, 2) + one_hot([0], 2)
@@ -103,7 +103,7 @@ def test_placeholder_of_two_levels_is_not_a_fixed_level():
 
 
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
-def test_placeholder_differs_from_any_fixed_level(levels):
+def test_placeholder_differs_from_the_level_in_the_model_expression(levels):
     fit = fitted(lambda u, a: u[a] + 2 * u[levels], a=A)
     fixed = 2 * one_hot([levels])
     check(fit, {"a": [9]}, fixed, [[1.0]], exact(one_hot(A) + fixed))

@@ -49,7 +49,7 @@ def test_prediction_has_the_moments_of_latent_functions(fitted):
 @fits
 @pytest.mark.parametrize("probabilities", ["orthant", "inner_ep"])
 def test_predicted_probabilities_match_draws(fitted, probabilities):
-    """The reference are frequencies of the largest f + noise, for draws of the latent functions."""
+    """References are frequencies of the largest f + noise, for draws of the latent functions."""
     x = np.random.default_rng(1).normal(size=(6, 2))
     predicted = fitted.fit.predict(fitted.gp, x, probabilities=probabilities)
     assert_allclose(predicted["p"].sum(predicted["p"].dims[1]), 1, atol=1e-12)

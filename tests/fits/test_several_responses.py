@@ -236,7 +236,7 @@ def test_process_of_two_variables_is_predicted_at_new_inputs(inputs):
         assert_allclose(found["variance"], own - np.einsum("ij,jk,ik->i", cross, inner, cross), atol=1e-5)
 
 
-# The same abilities as with one variable
+# Results that fits of one variable also have
 
 
 @pytest.mark.variation

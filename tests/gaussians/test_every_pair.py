@@ -32,18 +32,18 @@ OLD, THERE = slice(0, N), slice(N, ALL)
 
 
 class Form(NamedTuple):
-    """Form of a prior and its oracle. The functions take the array of the prior."""
+    """Form of a prior, defined by an array, and functions from which its oracle is computed."""
 
     make: object
-    """Prior from an array and a mean (c, n)."""
+    """Function of the array and a mean (c, n) that returns the prior."""
     array: np.ndarray
     functions: int
     roots: object
-    """J (c, n + new, q) from an array. The covariance of all latent values is J S Jᵀ."""
+    """Function of the array that returns J (c, n + new, q). The covariance of all latent values is J S Jᵀ."""
     s: object
-    """S, (q, q), from an array."""
+    """Function of the array that returns S (q, q), see `roots`."""
     points: object = None
-    """New points as the form expects them, from the mean at the new points."""
+    """Function of the mean at new points that returns the new points in the format of the form."""
     symmetric: bool = False
 
     def covariance(self, array=None):

@@ -107,7 +107,7 @@ def summary(name: str) -> dict[str, Any]:
 
 
 def _kept(fit: Any) -> dict[str, Any]:
-    """Return the results that all kinds of fits offer, and the results of some kinds."""
+    """Return results that all kinds of fits have, and results that only some kinds have."""
     kept = {"message": _SAID_BY_OTHERS.sub("…", fit.message), "converged": fit.converged}
     kept |= {name: getattr(fit, name) for name in ("log_evidence", "lower_bound", "hist")}
     kept |= {f"hyperparameters.{name}": value.values for name, value in fit.hyperparameters.items()}

@@ -75,7 +75,7 @@ def test_random_variables_are_replaced_before_their_data():
     assert functions([])(point) == []
 
 
-def test_settled_function_evaluates_expressions_of_data_once():
+def test_function_with_fixed_data_evaluates_expressions_of_data_once():
     calls = []
 
     @pytensor.wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])
@@ -125,7 +125,7 @@ def test_interrupt_at_any_call_restores_settings_of_pytensor():
 
 
 @pytest.mark.usefixtures("frequent_switches")
-def test_functions_made_and_copied_by_several_threads_leave_settings_of_pytensor():
+def test_functions_made_and_copied_by_several_threads_keep_settings_of_pytensor():
     settings = "mode", "cxx", "traceback__limit"
     before = [getattr(pytensor.config, each) for each in settings]
 

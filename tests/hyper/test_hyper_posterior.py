@@ -190,7 +190,7 @@ def test_weights_sum_to_one_and_nodes_have_their_shape(pair, kind):
 
 
 def test_hessian_matches_finite_differences(pair):
-    """The reference are differences of the value, which is more accurate than the gradient."""
+    """References are differences of the value, which is more accurate than the gradient."""
     theta = pair.optimum.best.theta + 0.2
     step = 0.02
     steps = step * np.eye(theta.size)

@@ -129,7 +129,7 @@ def test_momentum_of_an_optimiser_is_reset():
     assert_allclose(step(-np.ones(2)), -first)
 
 
-def test_partly_solved_bound_is_kept():
+def test_final_solve_without_convergence_is_kept_if_it_raises_the_bound():
     class Unsolved(Hill):
         """The final solve runs out of iterations, and ends higher than the search."""
 

@@ -190,7 +190,7 @@ def test_search_of_many_rows_has_a_wider_tolerance_while_rising(monkeypatch):
     assert rough.log_posterior == pytest.approx(searched.log_posterior, abs=1e-3)
 
 
-def test_search_saves_evaluations_and_sweeps():
+def test_search_needs_fewer_sweeps_than_accurate_solves_at_its_points():
     class Counting(DenseLogPosterior):
         seen: ClassVar = []  # shared with the copy that searches
 

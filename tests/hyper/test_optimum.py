@@ -207,7 +207,7 @@ def test_search_stopped_early_evaluates_its_highest_point_accurately(limit):
 
 
 class Skewed:
-    """A smooth hill with a known maximum. The search sees θ, and the hill is uncorrelated in T θ, `turn` times θ."""
+    """Log density of a smooth hill with its maximum at `at`. The coordinates of `turn` @ (θ − at) are uncorrelated."""
 
     name = "skewed"
 

@@ -246,7 +246,7 @@ def test_damaged_files_of_the_cache_are_compiled_again(files, tmp_path):
 
 
 def test_cache_ignores_times_of_files(files, tmp_path):
-    """A clock that jumps leaves files of the future, and older sources."""
+    """After a jump of the clock, files may have times in the future, and newer sources may have earlier times."""
     files().save("floats", "code")
     for seconds in (0, 2**33):
         for file in tmp_path.iterdir():

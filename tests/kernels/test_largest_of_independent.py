@@ -65,7 +65,7 @@ def test_probabilities_of_all_classes_sum_to_one():
 
 
 def furthest_tail(mean, variance):
-    """log P of class 0 in the far tail, where the log integrand is quadratic unless a Φ is 1, from its mode."""
+    """Log probability of class 0 in the far tail: the largest value of a log integrand with quadratic pieces."""
     slopes, offsets = np.sqrt(variance[0] / variance[1:]), (mean[0] - mean[1:]) / np.sqrt(variance[1:])
     x = 0.0
     for _ in range(len(mean)):

@@ -55,7 +55,7 @@ def test_bivariate_probability_at_zero_follows_from_an_angle():
 @pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.0, 0.5, 0.99, 0.99999])
 @pytest.mark.parametrize("b", [(-8.0, -7.0), (-20.0, 3.0), (0.1, -12.0), (-30.0, -1.0), (-9.0, -9.0), (-6.0, -5.9)])
 def test_small_bivariate_probability_has_small_relative_error(correlation, b):
-    """The reference are Gauss-Legendre rules on pieces of length 0.01 of the first variable, with log sums."""
+    """References are Gauss-Legendre rules on pieces of length 0.01 of the first variable, with log sums."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     x = (b[0] - 0.01 * (np.arange(5000)[:, None] + 0.5 * (1.0 + nodes))).ravel()
     spread = np.sqrt((1.0 - correlation) * (1.0 + correlation))

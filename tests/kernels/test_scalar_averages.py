@@ -110,7 +110,7 @@ def test_curvatures_are_log_concave_at_any_mean_and_width(link):
 
 @pytest.mark.parametrize(("likelihood", "most"), [(LogitLikelihood, 1), (PoissonLikelihood, 400)])
 def test_rough_average_has_nine_digits_of_a_site(likelihood, most):
-    """In units of the cavity, for widths from nearly 0 to the limit where σ and counts are step functions."""
+    """Errors are in units of the cavity. Widths go from nearly 0 to widths where σ and counts are step functions."""
     rng = np.random.default_rng(1)
     n = 3000
     y, variance = rng.integers(0, most + 1, n), np.exp(rng.uniform(np.log(1e-7), np.log(1e3), n))

@@ -88,7 +88,7 @@ def test_density_sums_to_one_over_the_classes(likelihood):
 
 
 @likelihoods
-def test_density_of_all_points_is_the_product(likelihood):
+def test_log_density_of_all_points_is_the_sum_over_points(likelihood):
     f = np.random.default_rng(1).normal(size=(2, 5, n_functions(likelihood), N))
     labels = observed(likelihood)
     each = [likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(N)]

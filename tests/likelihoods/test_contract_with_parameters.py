@@ -183,7 +183,7 @@ def test_impossible_observation_returns_nan(likelihood):
     ids=lambda value: value.name,
 )
 def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approximation):
-    """The reference are differences of evidences, each solved anew."""
+    """References are differences of evidences of separate solves."""
     x = np.linspace(-2.0, 2.0, N)[:, None]
     k = 1.5 * np.exp(-0.5 * (x - x.T) ** 2) + 0.05 * np.eye(N)
     mean, y = 0.2 * np.ones((1, N)), observed(likelihood)

@@ -160,8 +160,8 @@ def test_moments_and_second_derivatives_are_refused():
             pt.grad(value, MEAN)
 
 
-def test_label_scores_of_fits_are_log_normalisers(shared):
-    """The tail of a class probability is this normaliser, and it computes no other class."""
+def test_log_tail_of_a_likelihood_is_the_log_normaliser_of_inner_ep(shared):
+    """The likelihood computes the tail of one class probability, without the other classes, by inner EP."""
     y, mean, cov = points(6, 3)
     found = shared.fit.classifier.likelihood_model.log_tail(mean, cov, y)
     assert_allclose(found, inner_ep_moments(y, mean, cov)[0], rtol=1e-15)

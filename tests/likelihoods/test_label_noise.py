@@ -225,7 +225,7 @@ def test_samplers_without_guide_accept_label_noise(make, likelihood, without):
 
 
 def test_gibbs_sampling_finds_the_posterior_with_label_noise():
-    """Two rows of two classes: the mean difference is that of quadrature."""
+    """Two rows of two classes: the mean difference equals the mean difference by quadrature."""
     k, epsilon, y = np.array([[9.0, 8.0], [8.0, 9.0]]), 0.1, np.array([0, 1])
     with pm.Model():
         f = pt.stack([pm.MvNormal(f"f_{a}", [1.0 - a, 1.0 - a], k) for a in range(2)])

@@ -222,7 +222,7 @@ def noisy_difference_factors(likelihood, kernels):
             mean[:, None], cov[None], np.array([y]), rest[:, None], nothing, nothing, 1, 1e-10, alpha, beta, scale
         )
         assert terms == pytest.approx(log_z, abs=1e-9)
-        unit = 1.0 + rest[1 - y]  # sites are of g, in units of the noise of the other utility
+        unit = 1.0 + rest[1 - y]  # the kernel divides g by the other utility's noise
         assert_allclose((alpha[0, 0] / unit, beta[0, 0] / np.sqrt(unit)), site, atol=1e-6)
 
 

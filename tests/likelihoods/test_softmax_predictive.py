@@ -113,7 +113,7 @@ def test_zero_variance_returns_the_softmax(c):
 
 @pytest.mark.parametrize(("c", "variance", "share"), [(10, 1.0, 0.0), (10, 40.0, 0.01), (10, 4.0, 0.1), (6, 4.0, 0.5)])
 def test_probabilities_match_dense_grids_over_two_factors(c, variance, share):
-    """Classes have no correlation, a low or a high correlation. All classes have a probability of some size."""
+    """Classes have no correlation, a low or a high correlation. No class has a negligible probability."""
     rng = np.random.default_rng([c, int(variance)])
     mean, variances = rng.standard_normal(c), variance * np.exp(0.3 * rng.standard_normal(c))
     root = np.sqrt(share * variance) * rng.standard_normal((c, 2))
@@ -125,7 +125,7 @@ def test_probabilities_match_dense_grids_over_two_factors(c, variance, share):
 
 
 def test_many_points_reach_the_tolerance():
-    """Ten classes with independent priors have low correlations. All classes have a probability of some size."""
+    """Ten classes with independent priors have low correlations. No class has a negligible probability."""
     rng = np.random.default_rng(5)
     a = rng.standard_normal((40, 10, 2)) * 0.3
     p, error = softmax_probabilities(rng.standard_normal((40, 10)), 4.0 * np.eye(10) + a @ a.transpose(0, 2, 1))
@@ -188,7 +188,7 @@ def test_error_estimates_cover_errors_with_large_factors():
     root = np.sqrt(5.0) * rng.standard_normal((6, 5, 2))
     cov = np.eye(5) * variances[:, None] + root @ root.transpose(0, 2, 1)
     expected = [dense_average(*point) for point in zip(mean, variances, root, strict=True)]
-    for rules, tolerance in product((CHEAP, DEAR), (5e-5, 1e-2)):  # with and without rules that are abandoned
+    for rules, tolerance in product((CHEAP, DEAR), (5e-5, 1e-2)):  # the first rules suffice, or are abandoned
         p, error = over_factors(mean, cov, gumbel_noise(), tolerance, rules)
         assert tolerance < 1e-2 or error.max() < tolerance
         assert np.all(np.abs(p - expected).max(axis=1) < error)

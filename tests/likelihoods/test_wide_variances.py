@@ -49,7 +49,7 @@ def test_ordered_logit_and_probit_agree_under_wide_variances(variance):
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["softmax", "multinomial_probit"])
 def test_class_probability_is_the_probability_of_the_largest_function(name, variance):
-    # For three functions it is the probability that two differences are positive, by SciPy's bivariate distribution.
+    # The reference is the probability that two differences of functions are positive, by SciPy's bivariate normal.
     rng = np.random.default_rng(1)
     mean, root = rng.normal(size=(3, 3)), rng.normal(size=(3, 3))
     cov = root @ root.T + 0.1 * np.eye(3)

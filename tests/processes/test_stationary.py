@@ -64,6 +64,6 @@ def test_other_covariances_have_no_scale_functions(covariance, given):
     assert blocks.scale_functions() is None
 
 
-def test_covariance_with_a_mean_is_recognised_separately():
+def test_process_with_a_mean_has_no_scale_functions():
     _, blocks = blocks_of(FOUND["one length scale"][0], True, mean=0.5)
     assert blocks.scale_functions() is None

@@ -14,7 +14,9 @@ def test_densities_of_areas_lack_the_power_of_sigma():
     effects = np.random.default_rng(1).normal(size=len(W))
     effects -= effects.mean()
     densities = [pm.logp(pm.ICAR.dist(W=W, sigma=s), s * effects).eval() for s in (1.0, 2.0)]
-    assert_allclose(densities[1] - densities[0], 0.0, atol=1e-9)  # for a Gaussian, −(n − 1) log 2
+    assert_allclose(
+        densities[1] - densities[0], 0.0, atol=1e-9
+    )  # the density of a Gaussian would change by −(n − 1) log 2
 
 
 def test_bernoulli_of_a_probit_loses_its_far_tail_in_pymc():

@@ -215,7 +215,7 @@ def test_message_names_the_finding_and_the_advice(case):
     assert not OPERATIONS.search(message)
     if case in OBSERVED:
         assert f"'y' ({case})" in message
-    if "GuidedHMC" in message:  # the sampler's requirement, before any compilation
+    if "GuidedHMC" in message:  # the advised sampler can build its likelihood
         latent = LatentModel(read_processes(model))
         assert latent.log_likelihood(pt.matrix("f")).ndim == 0
     if advised is not None:

@@ -399,7 +399,7 @@ def test_factors_and_precisions_in_the_graph_are_used():
     assert Cholesky in operations("multivariate")
 
 
-def test_numbers_are_in_double_precision_in_a_model_of_single_precision():
+def test_recipes_have_double_precision_in_a_model_of_single_precision():
     with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
         scale = pm.HalfNormal("scale")
         variables = [

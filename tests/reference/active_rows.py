@@ -66,7 +66,7 @@ def _coupled(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
 
 
 def _from_moments(mean: Array, covariance: Array, tilted_mean: Array, tilted: Array) -> tuple[Array, Array]:
-    """The site with which the Gaussian has the moments of the tilted distribution, of full rank."""
+    """The site of full rank with which the Gaussian has the moments of the tilted distribution."""
     precision = np.linalg.inv(tilted) - np.linalg.inv(covariance)
     return precision, np.linalg.solve(tilted, tilted_mean) - np.linalg.solve(covariance, mean)
 
@@ -167,7 +167,7 @@ def separate(
     sites = np.zeros((2, c, n))
 
     def told(i: int, label: int) -> tuple[Array, Array, Array]:
-        """Divergences by the sites of all functions, and these sites."""
+        """Divergences by a site on each function (c,), given a label, and precisions and locations of these sites."""
         where = np.arange(c) * n + i
         precision, location = match(mean[where], covariance[np.ix_(where, where)], label)
         pi = precision.diagonal()

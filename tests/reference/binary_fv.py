@@ -17,9 +17,9 @@ def binary_fv(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
     """The best factorial q with factors q_i ∝ N(f_i | μ_i, σ_i²) sig(y_i f_i), where σ_i² = 1 / [K⁻¹]_ii.
 
     Factors are updated in turn. Each is the exact optimum given the means of all other factors, so that the bound never
-    decreases. The bound is Σ log ∫ N(f | μ_i, σ_i²) sig(y_i f) df − ½ αᵀ (K − Dg σ²) α − ½ log|K| + Σ log σ_i. The
-    paper prints sig at m_i / σ_i, which is not a bound. `covariance` is Dg of the variances of the factors, and `w` is
-    NaN.
+    decreases. The bound is Σ log ∫ N(f | μ_i, σ_i²) sig(y_i f) df − ½ αᵀ (K − diag σ²) α − ½ log|K| + Σ log σ_i. The
+    paper prints sig at m_i / σ_i, which is not a bound. `covariance` is the diagonal matrix of the variances of the
+    factors, and `w` is NaN.
     """
     n = y.size
     inverse = np.linalg.inv(K)

@@ -151,7 +151,7 @@ def inner_ep(
     tolerance : float
         Stop when no site parameter changes by more than this, relative to 1 + its size.
     max_sweeps : int
-        Stop here at the latest: rounding may keep the changes just above so tight a tolerance.
+        Largest number of sweeps: rounding may keep the changes just above the small tolerance.
 
     Returns
     -------

@@ -13,8 +13,8 @@ concave
     D(alpha, beta) = -log int N(g | h, C) prod_s exp(beta_s g_s - alpha_s g_s^2 / 2) dg
                      - sum_s log int Phi(g) exp((l_s - beta_s) g - (p_s - alpha_s) g^2 / 2) dg.
 
-So the *sum* of site and cavity is what is held fixed: the cavity is (p - alpha, l - beta), not the one of the current
-marginals. With marginal moments (mu, z) of q and tilted moments (m, v) at that cavity,
+So the *sum* of site and cavity is fixed: the cavity is (p - alpha, l - beta), not the cavity of the current marginals.
+With marginal moments (mu, z) of q and tilted moments (m, v) at that cavity,
 
     dD/dbeta = m - mu,    dD/dalpha = (z + mu^2 - v - m^2) / 2.
 
@@ -63,7 +63,7 @@ class DoubleLoop(NamedTuple):
     energies : list of float
         The bound after every outer step; it decreases.
     residual : float
-        Tilted against marginal moments at the start of the last outer step, in marginal units.
+        Largest difference of tilted and marginal moments at the start of the last outer step, in marginal units.
     posteriors : int
         Posteriors computed.
     """
@@ -117,7 +117,7 @@ def double_loop(
     tolerance : float
         Stop when tilted and marginal moments differ by less, in marginal units.
     inner_factor : float
-        An inner loop ends when the mismatch is this fraction of the one it began with.
+        An inner loop ends when the mismatch is this fraction of the mismatch at its start.
     max_outer, max_inner : int
         Limits of the two loops.
 

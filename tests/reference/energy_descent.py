@@ -18,10 +18,10 @@ Algorithm. With r the residual (`residual` below) and r_best its smallest value 
 2. Otherwise take the safe step, halved until F falls by 1e-4 of the first-order prediction.
 Every step costs one posterior; F needs one scalar root per factor besides.
 
-Guarantee. F >= 0 and steps of kind 1 that lower F, if infinitely many, drive r to zero; so do those that lower
-r_best; and if from some point on all steps are of kind 2, Armijo's rule makes every limit point stationary. Either way
-the iterates have a limit point that is a fixed point of EP. Rounding limits this guarantee: once changes of F are lost
-in rounding, all EP steps are accepted, with a damping that is halved whenever the residual rises.
+Guarantee. F >= 0. Infinitely many steps of kind 1 that lower F drive r to zero, and so do infinitely many steps that
+lower r_best. If all steps from some point on are of kind 2, Armijo's rule makes every limit point stationary. In each
+case the iterates have a limit point that is a fixed point of EP. Rounding limits this guarantee: once changes of F are
+lost in rounding, all EP steps are accepted, with a damping that is halved whenever the residual rises.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def log_likelihood(f: ArrayLike, y: ArrayLike, *, nodes: int = 64) -> Array:
 
 
 def _likelihood(d: Array) -> Array:
-    """p(y | f) from the differences d (p, c - 1), on one fixed Gauss-Legendre grid: quick, and absolutely accurate."""
+    """p(y | f) from the differences d (p, c - 1), on a fixed Gauss-Legendre grid: fast, with small absolute errors."""
     abscissae, weights = np.polynomial.legendre.leggauss(40)
     total = np.zeros(len(d))
     for u, w in zip(9.0 * abscissae, 9.0 * weights, strict=True):
@@ -230,9 +230,9 @@ def quadrature_posterior(
     K, y, m, c
         As in `orthant_evidence`.
     tolerance : float
-        Aim for the relative error of the evidence, which sets the step and the range.
+        Intended relative error of the evidence, which determines the step and the range.
     max_points : int
-        Largest grid allowed.
+        Largest number of points of the grid.
 
     Returns
     -------

@@ -119,7 +119,7 @@ def matching_cavity(mean: Array, variance: Array) -> tuple[Array, Array]:
     Parameters
     ----------
     mean, variance : ndarray
-        Moments asked for.
+        Required moments.
 
     Returns
     -------

@@ -136,7 +136,7 @@ def gibbs(
     c : int, optional
         Number of classes. By default it follows from `m`, `K` or the largest label.
     sweeps, burn : int
-        Sweeps kept and thrown away in each chain; `sweeps` is a multiple of `batches`.
+        Numbers of kept and of discarded sweeps in each chain; `sweeps` is a multiple of `batches`.
     chains : int
         Chains, all started at independent prior draws.
     batches : int

@@ -82,7 +82,7 @@ def multinomial_probit(f: Array, y: Labels) -> tuple[Array, Array, Array, Array]
         eye = np.eye(c - 1)
         g1 = w @ h
         g2 = np.einsum("u,uj,uk->jk", w, e, e) + np.diag(w @ h1)
-        mixed = np.einsum("u,uj,uk,jl->jkl", w, e1, e, eye)  # derivative of j = l with the hazard of k
+        mixed = np.einsum("u,uj,uk,jl->jkl", w, e1, e, eye)  # Cov(slope of hazard j = l, hazard k)
         g3 = np.einsum("u,uj,uk,ul->jkl", w, e, e, e) + np.einsum("j,jk,jl->jkl", w @ h2, eye, eye)
         g3 += mixed + mixed.transpose(0, 2, 1) + mixed.transpose(1, 0, 2)
         t = np.insert(-eye, y[i], 1.0, axis=1)  # maps f to the differences f_y − f_j

@@ -10,7 +10,7 @@ from tests.reference.stored import stored
 __all__ = ["gradient", "hessian", "log_probability"]
 
 _DIGITS = 30
-_PIECES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16)  # relative to the mode
+_PIECES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16)  # ends of the pieces of the integral, relative to the mode
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 

@@ -245,7 +245,7 @@ def refusal(data):
 @pytest.mark.parametrize("kind", [npy_paths, parquet_file, zarr_arrays], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_mutated_files_are_read_or_refused_by_name(kind, count, tmp_path):
-    """Files without checksums can be read with other numbers; libraries below raise errors of many classes."""
+    """Files without checksums may be read with changed numbers. Libraries raise errors of many classes."""
     data = kind(X, Y, tmp_path)
     files = [each for each in tmp_path.rglob("*") if each.is_file() and each.name != "zarr.json"]
     rng, found = np.random.default_rng(count), []

@@ -41,7 +41,7 @@ class State(NamedTuple):
     eta: Array
     ls: Array
     f: Array
-    """(s, c, n)"""
+    """Latent values, (s, c, n)."""
 
 
 class Likelihood(NamedTuple):

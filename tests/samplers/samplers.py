@@ -10,7 +10,7 @@ from pymc_gpep.reading import read_classifier
 
 
 class Sampler(NamedTuple):
-    """Function that makes the step or steps within a model context, and conditions on the model."""
+    """Function that makes steps in the context of a model, and the kinds of models that it supports."""
 
     make: Callable[[], Any]
     kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli", "bernoulli_probit")

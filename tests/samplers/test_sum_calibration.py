@@ -1,6 +1,7 @@
 """Simulation-based calibration of a sampler on sums of effects, with data from an independent simulation.
 
-As in `tests/samplers/test_calibration.py`, chains start at the truth, and p values form a family.
+As in `tests/samplers/test_calibration.py`, chains start at the true values. The limit for p values accounts for their
+number.
 """
 
 from collections.abc import Callable

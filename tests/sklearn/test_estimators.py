@@ -228,7 +228,7 @@ def test_error_for_invalid_rows_names_the_reason(two_classes):
 
 @pytest.mark.variation(but=["0.1"])
 @pytest.mark.parametrize("value", [3.0, 0.1])
-def test_constant_column_has_no_rounding_unit(value):
+def test_intervals_of_constant_observations_shift_with_their_value(value):
     X = frame()[0][["age"]].iloc[:7]
     intervals = [
         GaussianProcessRegressor().fit(X, np.full(7, level)).predict_interval(X) - level for level in (0, value)
@@ -237,7 +237,7 @@ def test_constant_column_has_no_rounding_unit(value):
 
 
 @pytest.mark.variation
-def test_columns_of_any_magnitude_have_a_rounding_unit():
+def test_predictions_scale_with_observations_of_any_magnitude():
     X, _, f = frame()
     here, *there = (GaussianProcessRegressor().fit(X, size * f).predict(X[:3]) / size for size in (1.0, 1e-200, 1e200))
     for each in there:

@@ -15,7 +15,7 @@ N = 24
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("log_width", [-6.0, 0.0, 10.0])
-def test_cavity_means_from_another_start_match_latent_values(kind, log_width):
+def test_cavity_means_from_any_start_imply_the_given_latent_values(kind, log_width):
     """Small steps use a Taylor series of the log averages h. Large steps go from one tail to the other."""
     rng = np.random.default_rng(1)
     width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)

@@ -10,7 +10,7 @@ M, ROWS = 4, 9
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])
-def test_shared_features_equal_copies_for_each_function(c):
+def test_results_with_shared_features_equal_results_with_copies_for_each_function(c):
     rng = np.random.default_rng(c)
     w = np.asfortranarray(rng.normal(size=(M, ROWS)))
     pi = rng.uniform(0.1, 2.0, size=(c, ROWS))

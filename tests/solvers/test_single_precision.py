@@ -73,7 +73,7 @@ def test_final_sites_are_float64(monkeypatch, tolerance):
 def test_sites_below_the_rounding_of_single_precision_are_detected(monkeypatch):
     """The rounding of single precision exceeds the sites here.
 
-    With its default value the limit forbids single precision. Then the limit is removed.
+    The default of the limit `_USELESS` forbids single precision. Then the test removes the limit.
     """
     problem = given(40, variance=1e6)
     alone, only = solved(monkeypatch, problem, 1, tolerance=1e-6)

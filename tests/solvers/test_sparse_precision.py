@@ -117,7 +117,7 @@ def test_factor_of_a_lattice_has_few_extra_entries():
 def test_dense_columns_next_to_a_sparse_matrix_are_factorised(widths):
     p, rng = matrix_on(PATTERNS["a lattice"], 5), np.random.default_rng(6)
     q = len(p)
-    p[4, 4] += 20.0 * (widths[1] < 0.0)  # the column subtracts from this entry
+    p[4, 4] += 20.0 * (widths[1] < 0.0)  # a column of negative width lowers this entry
     columns = np.stack([np.ones(q), np.eye(q)[4]])
     pull = np.linalg.solve(p, columns.T)
     middle = np.diag(widths) + columns @ pull

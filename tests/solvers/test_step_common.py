@@ -12,11 +12,11 @@ C, M, B = 3, 5, 40
 RNG = np.random.default_rng(1)
 GROUPS = [Group([0, 2], 0, 0), Group([1], 1, 0)]
 STARTS = 0, 2, 3
-"""First test function of each of the functions."""
+"""Index of the first of the two features of each function that are test functions."""
 
 
 def problem():
-    """Features of two groups, site precisions, h, g, and R, Q and S from their definitions."""
+    """Features of groups and of functions, test functions, site precisions, h, g, and sums over test functions."""
     w = RNG.normal(size=(2, B, M))
     features = [StepFeatures(own, np.ones(B), None, group) for own, group in zip(w, GROUPS, strict=True)]
     each = w[[0, 1, 0]]

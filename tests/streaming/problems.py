@@ -70,7 +70,7 @@ def small(
     inducing: int = 5,
     together: bool = False,
 ) -> Small:
-    """Return a fit whose q has seen a few rows, so that no part of its state is zero.
+    """Return a fit whose q was updated with a few rows, so that no part of its state is zero.
 
     With `together` all functions share their inducing inputs.
     """

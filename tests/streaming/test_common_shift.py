@@ -63,7 +63,7 @@ def dense(w, t, nu, seen_mean, share=1.0):
 @pytest.mark.parametrize("share", [1.0, 0.7])
 def test_shift_with_enough_test_functions_solves_the_dense_equation(share):
     given = sites(3, 5)
-    assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # as many as the points need
+    assert len(remembered(given[0], given[1], given[3])[0][0]) == 6  # six test functions suffice for five points
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 

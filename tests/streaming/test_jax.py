@@ -28,7 +28,7 @@ def jax_step_of(problem, optimiser=None):
 @pytest.mark.variation(but=["stateless, pairwise", "sites, bernoulli_probit"])
 @pytest.mark.parametrize("name", STEPS)
 def test_step_matches_stored_results_of_the_graph(name):
-    """Both use the same quadrature rule, whose nodes are too few without noise of utilities."""
+    """The step and the graph use the same quadrature rule. Without noise of utilities it has too few nodes."""
     problem, tolerance = problem_of(name), 1e-3 if "robust max" in name else 1e-8
     found, expected = numbers(problem, jax_step_of(problem)), kept()[name]
     assert found.keys() == expected.keys()
@@ -84,8 +84,8 @@ def test_failed_step_does_not_change_the_state():
 
 @pytest.mark.variation(but=["bernoulli_probit"])
 @pytest.mark.parametrize("build", [models.bernoulli_probit, models.effects_beside])
-def test_steps_accept_fixed_inducing_inputs(build):
-    """Steps receive only the new positions. The rate of the optimiser decreases."""
+def test_steps_with_stored_inputs_equal_steps_with_inputs_in_batches(build):
+    """With stored inputs of all rows, batches contain no inputs. The rate of the optimiser decreases."""
 
     def taken(held):
         parts = small(build, Stochastic(), None, 10)

@@ -47,7 +47,7 @@ def test_recovered_sites_of_ep_give_the_evidence_of_ep(solved):
 
 
 def test_evidence_is_stationary_near_recovered_sites(solved):
-    """Sites at a fixed point have the same property: a shift by 0.1 standard deviations costs less than 0.1 nats."""
+    """The change is of second order: a shift of q by 0.1 standard deviations costs less than 0.1 nats."""
     solution = solved[-1]
     own = solution.posterior.whitened
     moved = own._replace(mean=own.mean + 0.1 * np.sqrt((own.root**2).sum(axis=1)))

@@ -78,7 +78,7 @@ def test_log_normalisers_match_the_factors(kind, likelihood, library):
         assert_allclose(delta, 0.5 * (found.rho**2 - found.gamma), atol=few * 1e-7)
 
 
-def test_scaled_complement_keeps_digits_where_its_formula_changes():
+def test_scaled_erfc_matches_scipy_where_its_formula_changes():
     x = np.concatenate([np.linspace(-26.0, 40.0, 300), np.geomspace(40.0, 1e150, 20)])
     assert_allclose(scaled_erfc(pt.constant(x)).eval(), erfcx(x), rtol=1e-13)
 

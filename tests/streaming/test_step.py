@@ -29,7 +29,7 @@ MEMORIES = [Stateless(), Stochastic(), Variational()]
     ],
     ids=["stateless", "stochastic", "variational", "sites"],
 )
-def test_mean_over_an_epoch_equals_all_rows(build, sites, memory, batch_size):
+def test_mean_of_estimates_over_an_epoch_equals_the_value_for_all_rows(build, sites, memory, batch_size):
     of_all = small(build, memory, sites, 30)
     parts = small(build, memory, sites, batch_size)
     functions = [each.estimates() for each in (of_all, parts)]

@@ -166,7 +166,7 @@ def test_gradient_matches_differences(which):
     theta, step = theta + 0.2 * direction, 1e-4 if method == "laplace" else 1e-3
     low, high = (log_posterior(log_posterior.theta(theta + h * direction)).log_posterior for h in (-step, step))
     found = log_posterior(log_posterior.theta(theta)).gradient @ direction
-    atol = 1e-6 if method == "laplace" else 5e-5  # sums over nodes are stationary up to their error
+    atol = 1e-6 if method == "laplace" else 5e-5  # EP's energy is stationary up to the error of quadrature
     assert_allclose(found, (high - low) / (2.0 * step), rtol=1e-5, atol=atol)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks: validated before any computation, called with a fit that does not change later, errors carry the fit."""
+"""Callbacks of `pm.fit`: validation before any computation, fits that do not change later, and errors with a fit."""
 
 import re
 

@@ -43,7 +43,7 @@ def test_shared_centres_are_equally_many_for_each_class():
     [(slice(38, None), 8, [2, 4, 4]), (slice(40, None), 4, [0, 2, 2]), ([0, 1, 40, 41, 80, 81], 6, [2, 2, 2])],
     ids=["two rows", "none", "as many centres as rows"],
 )
-def test_centres_that_a_small_class_cannot_fill_lie_outside(rows, size, own):
+def test_own_centres_of_a_small_class_are_limited_by_its_rows(rows, size, own):
     z = gpep.class_centres((X[rows], Y[rows]), size, classes=3)
     assert z.shape == (3, size, 2)
     assert [counts(each)[k] for k, each in enumerate(z)] == own

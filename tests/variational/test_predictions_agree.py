@@ -84,11 +84,11 @@ FORMS = {
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning", "ignore:The fit learned next to nothing:UserWarning")
 @pytest.mark.parametrize(("form", "inner"), [("permuted", True), ("one of two", False), ("each in a factor", True)])
 def test_probabilities_are_ratios_of_orthants(form, inner):
-    """Exact probability of a fourth sign given three signs.
+    """The probability of a fourth sign given three signs is a ratio of orthant probabilities.
 
-    EP's error is below 0.01. Errors of wrong columns are larger.
+    EP's error is below 0.01. Wrong columns would cause larger errors.
 
-    Inputs may be scaled within the model.
+    With `inner` the model scales its inputs.
     """
     covariance, scaled = FORMS[form]
     given = SMALL * 10 if inner else SMALL

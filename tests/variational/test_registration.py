@@ -22,7 +22,7 @@ def test_registering_twice_has_no_effect():
     assert list(inspect.signature(pm.fit).parameters)[:3] == ["n", "method", "model"]
 
 
-def test_names_are_case_insensitive_and_positional(shared):
+def test_method_name_is_case_insensitive_and_arguments_are_positional(shared):
     fit = pm.fit(100, "Nested_EP", shared.model, 1, progressbar=False)
     assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
 

@@ -146,10 +146,10 @@ def test_objective_of_batches_is_not_called_evidence(learned):
     assert "log evidence" not in text
     prior = learned.log_posterior.space.log_prior(learned.theta)
     assert_allclose(learned.objective, -learned.hist[36:39].mean() - prior)  # a fortieth step would count rows twice
-    assert np.isnan(learned.log_evidence)  # the factors of a product that is not a likelihood
+    assert np.isnan(learned.log_evidence)  # the product of these factors is not a likelihood
 
 
-def test_callbacks_see_each_step_and_can_stop():
+def test_callbacks_are_called_after_each_step_and_can_end_the_fit():
     seen = []
 
     def watch(so_far, losses, i):
@@ -528,7 +528,7 @@ def test_default_warm_up_takes_a_tenth_of_the_steps(monkeypatch):
 def test_default_rates_of_a_resumed_run_equal_rates_of_one_run():
     """The state counts the steps, and the rate falls to 0 at the last of all steps."""
     whole = as_it_comes(20, models.bernoulli_probit).trace.values
-    assert whole["optimiser_5"] == 18.0  # two of them are in the warm-up
+    assert whole["optimiser_5"] == 18.0  # number of steps after the two steps of the warm-up
     model, _ = models.bernoulli_probit()
     for optimiser in (FallingAdam(18, 0.03), 0.03):
         steps = pm.fit(20, model=model, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False,

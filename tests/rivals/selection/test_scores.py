@@ -63,7 +63,7 @@ def test_scores_without_labels_do_not_change_with_labels():
     assert (grown.scores("information")[1] != before).any()
 
 
-def test_same_seed_selects_the_same_rows_in_any_order():
+def test_seed_determines_the_selected_rows():
     problem = random_problem(3, 40, 3)
     rows = DenseRows(problem.K, problem.m)
     one, two, other = (
