@@ -93,7 +93,7 @@ def mirror_image(solution: Solution, names: Sequence[object]) -> str:
 _SEEN = 1e-3  # Smallest absolute latent value whose sign matters.
 _LITTLE = 2.0  # Gain of log evidence over class frequencies below which a fit learned nothing.
 _SHARE = 0.05  # Limit of the gain for few points, as a share of the largest possible gain.
-_SHARE_OF_ISLANDS = 0.1  # Limit of this share if all points except duplicates are uncorrelated.
+_SHARE_OF_ISLANDS = 0.1  # The share for points that are uncorrelated except duplicates.
 _ISLANDS = 0.1  # Median prior correlation of nearest neighbours below which points count as uncorrelated.
 _FLAT = 0.98  # Median prior correlation of pairs of points above which functions count as constant.
 _OF_A_SIZE = "The values of length scales and magnitude do not explain this."

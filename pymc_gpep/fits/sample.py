@@ -354,7 +354,7 @@ def sample(
 
 
 def _noted(fit: Fitted, data: xr.DataTree) -> xr.DataTree:
-    """Store the log evidence with the draws, except for a fit by batches: there it needs passes over all rows."""
+    """Store the log evidence with the draws, except for a fit by batches, where it needs passes over all rows."""
     if fit.trace.unit != "step":
         data["posterior"].attrs["log_evidence"] = fit.log_evidence
     return data

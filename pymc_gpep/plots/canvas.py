@@ -67,7 +67,7 @@ def colours(count: int) -> list[Any]:
     """Return this number of colours, for classes or methods."""
     if count <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:count])
-    # So many hues would look alike, so these colours differ in lightness.
+    # Hues of many classes would look alike, so these colours differ in lightness.
     return [pyplot().get_cmap("viridis")(i / (count - 1)) for i in range(count)]
 
 

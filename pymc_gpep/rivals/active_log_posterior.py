@@ -512,7 +512,7 @@ def climb_in_rounds(
         if best is None or here.log_posterior > best[0].log_posterior:
             best = here, solution
         before, chosen = chosen, set(solution.selection.rows.tolist())
-        if still and chosen == before:  # The same rows, at the same hyperparameters.
+        if still and chosen == before:  # The round changed neither rows nor hyperparameters.
             still = _QUIET
         left = max_iterations - max(len(history) - 1, 0)
         if not theta.size:

@@ -171,7 +171,7 @@ class Effect(NamedTuple):
     slopes: Callable[[], list[StepSlopes]]
     """Function that returns derivatives of the objective in the features of each group."""
     remembered: Callable[[], Remembered]
-    """Function that returns averages or sums after the batch. It overwrites S."""
+    """Function that returns averages or sums after the batch, and overwrites S."""
     stored: RowSites | None = None
     """New stored sites of the batch."""
 

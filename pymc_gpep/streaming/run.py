@@ -111,7 +111,7 @@ class Batches:
         return inputs, labels
 
     def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
-        # If one part is the whole batch, it is not copied.
+        # A batch of a single part is not copied.
         inputs, labels, rows = held[0] if len(held) == 1 else map(np.concatenate, zip(*held, strict=True))
         missing = self.size - len(labels)
         weights = np.r_[np.ones(len(labels)), np.zeros(missing)]

@@ -162,7 +162,7 @@ class FitRun:
             enter = entered.enter_context
             enter(one_blas_thread())
             enter(without_traces())
-            entered.callback(self._progress.stop)  # An interrupted start may leave a thread, which must end.
+            entered.callback(self._progress.stop)  # An interrupted start may leave a thread, which `stop` ends.
             self._progress.start()
             enter(watching(self._progress.sweep))
             self._compiled = enter(compilation(self._progress.compiling))

@@ -149,7 +149,7 @@ def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
     return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)
 
 
-_LEAST = 1e-150  # Smallest variance; smaller values are raised to it.
+_LEAST = 1e-150  # Smallest variance, which replaces smaller variances.
 _HALF = 0.5  # Relative reduction of a variance above which the second form of a tilted variance is used.
 
 

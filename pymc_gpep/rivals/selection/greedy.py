@@ -567,7 +567,7 @@ class Candidates:
         return SeenRows(self.likelihood.at(rows), self.labels[rows], *moments)
 
     def _match(self, places: Places, mean: Array, cov: Array, weights: Array) -> Matched:
-        """Return sites of candidates, given moments of latent values, which weights multiply in the likelihood."""
+        """Return sites of candidates from moments of latent values and their weights in the likelihood."""
         found = self.rule.match(self._seen(places, weights * mean, weights[:, None, None] ** 2 * cov))
         return Matched(weights**2 * found.precision, weights * found.location)
 
