@@ -18,8 +18,8 @@ import pytest
 
 __all__ = ["ShortLived"]
 
-_MOST = 1.05e9  # bytes of a process, above which it starts no other file
-_OBJECTS = 1_000_000  # new objects between two collections
+_MOST = 1.05e9  # memory of a process in bytes, above which it runs no further file of tests
+_OBJECTS = 1_000_000  # new objects between two garbage collections
 _SHORT = 0.005  # seconds, below which `--durations` does not show a phase
 
 

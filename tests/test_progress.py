@@ -14,7 +14,7 @@ from pymc_gpep.fits import cross_validation, prediction
 from tests import models
 
 
-def test_short_work_shows_nothing(capsys):
+def test_short_work_shows_no_progress(capsys):
     with progress.RowProgress("Predicting", 10, True) as shown:
         for _ in range(10):
             shown.advance(1)

@@ -300,6 +300,6 @@ def test_values_that_are_not_finite_are_reported(kind, what):
         (LaplaceProbit, "max_size"),
     ],
 )
-def test_options_are_checked(approximation, option):
+def test_invalid_options_raise_value_error(approximation, option):
     with pytest.raises(ValueError, match=option):
         approximation(**{option: 0})

@@ -149,7 +149,7 @@ def test_left_out_row_matches_a_fit_without_the_row(method, kind):
 
 
 def test_contradicting_labels_exclude_negative_sites():
-    """The prior is wide and the noise small: EP with negative precisions does not converge. The scheme names this."""
+    """The prior is wide and the noise small: EP with negative precisions does not converge. `scheme` names it."""
     k, mean, y = line(60, 3, 400.0)
     found = NoisyNestedEP().solve(k, 0.0 * mean, y, likelihood=noisy(60, 0.01))
     assert found.convergence.converged

@@ -305,7 +305,7 @@ def test_misspelt_name_of_sites_gets_a_suggestion(name, meant):
         SparseEP(sites=name)
 
 
-def test_options_are_checked():
+def test_invalid_options_raise_value_error():
     with pytest.raises(ValueError, match=r"sites must be one of 'nested', 'quadrature', 'pairwise', but is 'none'\.$"):
         SparseEP(sites="none")
     with pytest.raises(ValueError, match="jitter must be positive"):

@@ -98,7 +98,7 @@ def test_prediction_far_from_data_equals_the_prior():
         ("prior_mean", np.zeros((2, 1))),
     ],
 )
-def test_arguments_are_checked(argument, value):
+def test_invalid_arguments_raise_value_error(argument, value):
     solution = Laplace().solve(np.eye(3), np.zeros((3, 3)), np.array([0, 1, 2]))
     arguments = {
         "k_cross": np.zeros((1, 1, 3)),

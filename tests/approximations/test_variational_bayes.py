@@ -226,6 +226,6 @@ def test_values_that_are_not_finite_are_reported(what, value):
 
 
 @pytest.mark.parametrize(("option", "value"), [("tolerance", 0), ("max_iterations", 0), ("max_products", -1)])
-def test_options_are_checked(option, value):
+def test_invalid_options_raise_value_error(option, value):
     with pytest.raises(ValueError, match=option):
         VariationalBayes(**{option: value})

@@ -47,7 +47,7 @@ def test_stored_results_can_be_plotted(paper, name):
     assert all(re.fullmatch("[0-9a-f]{12}", commit) for commit in record["commits"])
 
 
-def test_each_paper_has_a_picture_and_all_are_small():
+def test_each_paper_has_a_picture_and_all_pictures_are_small():
     assert {paper for paper, _ in stored()} == set(PAGES)
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 1_000_000
     assert sum(file.stat().st_size for folder in (FOLDER, TABLES) for file in folder.iterdir()) < 2_000_000

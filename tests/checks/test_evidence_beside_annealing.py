@@ -59,7 +59,7 @@ SHAPES = {"sonar": (60, 60, 4.0, 8.0), "usps": (80, 256, 8.0, 25.0), "line": (40
 
 
 def solved(method, name, shape):
-    """Observations in one of these settings, and the result of a method."""
+    """Observations for one entry of `SHAPES`, and the result of a method."""
     k, y, parameters = drawn(name, *SHAPES[shape])
     likelihood = ONE_FUNCTION[name].given(parameters)
     found = approximator(method, likelihood, {}).solve(k, np.zeros((1, len(y))), y, likelihood=likelihood)
@@ -70,7 +70,7 @@ def solved(method, name, shape):
 def annealed_from_ep(name, shape):
     """Log evidence, its error, and the effective number of runs, by importance weights.
 
-    They are valid for any EP result.
+    The weights are valid for any result of EP.
     """
     ep, likelihood, y = solved("ep", name, shape)
     base, path = posterior_base(ep.posterior), np.linspace(0.0, 1.0, 48)

@@ -64,7 +64,7 @@ def test_warm_starts_save_iterations(shared):
     assert "mlpd" not in grid
 
 
-def test_other_hyperparameters_are_fixed(shared):
+def test_hyperparameters_outside_the_grid_are_fixed(shared):
     at = shared.fit.hyperparameters
     eta = at["eta"].item()
     grid = gpep.diagnostics.evidence_grid(shared.model, {"eta": [eta]}, at=at, method="nested_ep", progressbar=False)

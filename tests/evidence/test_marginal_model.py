@@ -66,7 +66,7 @@ def test_log_density_equals_the_log_posterior_of_hyperparameters(build):
         assert_allclose(gradient, evaluation.gradient, atol=1e-6)
 
 
-def test_other_variables_and_data_are_kept():
+def test_variables_and_data_apart_from_latent_values_are_unchanged():
     X, y = models.data()
     coords = {"flower": np.arange(y.size), "petal": ["length", "width"]}
     with pm.Model(coords=coords) as model:

@@ -42,7 +42,7 @@ def array(prior):
 
 @pytest.fixture
 def known(monkeypatch):
-    """Register this form of prior for processes."""
+    """Register the form of prior of this file for processes."""
     restore_tables(monkeypatch)
     gpep.register("posterior", RANK_ONE)
     monkeypatch.setattr(GPModel, "arrays", property(lambda own: {RankOnePrior: lambda: array(own)}))

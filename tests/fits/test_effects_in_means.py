@@ -167,7 +167,7 @@ def test_evidence_grids_integrate_effects_in_means(fit, model):
     [("sparse_ep", {"inducing": 5}), ("ivm", {"active": 10}), ("sparse_ep", {"inducing": 5, "batch_size": 10})],
     ids=["inducing inputs", "active rows", "batches"],
 )
-def test_other_methods_keep_effects_in_means_as_hyperparameters(method, options, model):
+def test_methods_that_do_not_integrate_means_keep_their_effects_as_hyperparameters(method, options, model):
     with model, pytest.warns(UserWarning, match=r"'b' \(Normal\), 'a' \(Normal\) are not integrated, but at"):
         fit = pm.fit(method=method, **SMALL | {"n": 2, "hyper": "map"} | options)
     assert set(fit.hyperparameters.data_vars) == {"ls", "a", "b", "level"}

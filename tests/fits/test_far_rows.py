@@ -67,7 +67,7 @@ def test_rows_without_correlated_rows_are_all_marked_as_unreached(k):
     assert_allclose(unreached_among(k), 1.0)
 
 
-def test_zero_variances_and_zero_rows_cause_no_warning():
+def test_zero_prior_variances_and_empty_rows_cause_no_numpy_warning():
     nothing = np.zeros((1, 2, 6))
     assert_array_equal(unreached(nothing, np.zeros((1, 2)), np.ones((1, 6))), 0)
     assert unreached(np.zeros((1, 0, 6)), np.zeros((1, 0)), np.ones((1, 6))).shape == (0,)

@@ -227,7 +227,7 @@ def test_prior_with_one_effective_node_causes_a_warning(groups):
     assert found.loc[("one", "s"), "effective_nodes"] == pytest.approx(1.0)
 
 
-def test_names_and_probabilities_are_checked(fit):
+def test_invalid_names_and_probabilities_raise_value_error(fit):
     with pytest.raises(ValueError, match="names is empty"):
         fit.summary([])
     assert fit.summary("b").columns[2] == f"eti{round(100 * az.rcParams['stats.ci_prob'])}_lb"

@@ -129,7 +129,7 @@ def test_quantiles_of_two_scales_and_a_normal_hyperparameter_are_exact():
 
 
 def test_uneven_log_density_is_reported_as_rough(monkeypatch):
-    # the interpolation error stays above this limit if it has not converged
+    # an interpolation without convergence has a larger error than the limit
     monkeypatch.setattr(adaptive, "_UNSURE", 10.0)
     found = Given(lambda x: -0.5 * float(x @ x) + 0.5 * float(np.sin(9.0 * x).sum()), ["a"])
     found = found.integrated(at=[0.0], evaluations=20)

@@ -359,7 +359,7 @@ def test_importance_sampling_follows_the_seed(single):
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
-def test_standard_normal_nodes_have_its_moments(d):
+def test_nodes_of_a_standard_normal_have_its_moments(d):
     z = standard_normal_nodes(40, d, 3)
     assert_allclose(z.mean(axis=0), 0, atol=1e-12)
     assert_allclose(z.T @ z / 40, np.eye(d), atol=1e-12)

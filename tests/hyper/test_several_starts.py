@@ -211,7 +211,7 @@ def test_searches_run_at_the_same_time_and_call_back_in_this_thread(threads):
 
 
 def sweep_for(seconds):
-    """Simulate a solve that takes this long."""
+    """Simulate a solve that takes the given number of seconds."""
     history = History(10**9)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -265,7 +265,7 @@ def test_interrupt_of_running_searches_keeps_their_best_points(threads):
     assert len(found.ends) == 3
 
 
-def test_other_errors_of_a_callback_are_raised():
+def test_value_error_of_a_callback_is_raised():
     def callback(history, which):
         if which == 1:
             raise ValueError("a mistake of the user's")

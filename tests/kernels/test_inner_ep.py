@@ -117,7 +117,7 @@ def test_results_of_a_point_do_not_depend_on_other_points():
 
 @pytest.mark.parametrize("variance", [0.0, 1e-8, 1.0, 1.6e5, 1e8])
 @pytest.mark.parametrize("difference", [-1e3, -20.0, -1.0, 0.0, 0.3, 5.0])
-def test_two_classes_are_exact(variance, difference):
+def test_log_normaliser_of_two_classes_is_exact(variance, difference):
     mean, cov = np.array([[0.0, difference]]), np.zeros((1, 2, 2))
     cov[0, 1, 1] = variance
     with mpmath.workdps(40):
@@ -129,7 +129,7 @@ def test_two_classes_are_exact(variance, difference):
 
 @classes
 def test_zero_variance_returns_the_likelihood(c):
-    """Inner EP approximates it closely. In a symmetric case the probability is 1 / c."""
+    """Inner EP approximates the likelihood closely. In a symmetric case the probability is 1 / c."""
     equal = tilted_log_normaliser(np.zeros((1, c)), np.zeros((1, c, c)), 500, 1e-12)[0]
     assert np.ptp(equal) < 1e-12
     assert np.exp(equal[0]) == pytest.approx(1 / c, rel=0.05)

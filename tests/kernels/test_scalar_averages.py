@@ -26,7 +26,7 @@ def terms(link, mean, sd, label=1):
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("sd", [0.001, 0.7, 0.75, 1.9, 2.5, 30.0, 3000.0])
 def test_averages_in_the_tails_keep_digits(link, sd):
-    """Both sides of each change of rule, up to forty standard deviations."""
+    """Means lie on both sides of each change of the rule, up to forty standard deviations from 0."""
     for multiple in (-40.0 if sd < 10.0 else -6.45, -0.3):
         found, _ = terms(link, multiple * sd, sd)
         assert_allclose(found, exact_log_average(link, multiple * sd, sd), rtol=1e-10)
@@ -38,7 +38,7 @@ def test_averages_in_the_tails_keep_digits(link, sd):
 @pytest.mark.parametrize("sd", [0.001, 0.7, 1.9, 2.5, 30.0, 3000.0])
 @pytest.mark.parametrize("link", LINKS)
 def test_second_class_has_the_complementary_probability(link, sd):
-    """Value and derivatives follow from 1 − p. Digits come from the less likely class."""
+    """The reference is 1 − p. The more likely class is compared with values from the less likely class."""
     for multiple in (0.0, 0.4, 3.0, 9.0):
         likely, _ = terms(link, multiple * sd, sd)
         other, _ = terms(link, multiple * sd, sd, label=0)

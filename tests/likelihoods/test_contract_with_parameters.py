@@ -182,7 +182,7 @@ def test_impossible_observation_returns_nan(likelihood):
     [(each, kind) for each in WITH_PARAMETERS for kind in APPROXIMATIONS if kind.approximates(each)],
     ids=lambda value: value.name,
 )
-def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approximation):
+def test_gradients_of_the_evidence_in_parameters_and_prior_match_differences(likelihood, approximation):
     """References are differences of evidences of separate solves."""
     x = np.linspace(-2.0, 2.0, N)[:, None]
     k = 1.5 * np.exp(-0.5 * (x - x.T) ** 2) + 0.05 * np.eye(N)
@@ -207,7 +207,7 @@ def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approxima
 
 
 @likelihoods
-def test_bound_likelihood_has_the_same_averages(likelihood):
+def test_likelihood_with_stored_constants_has_equal_averages(likelihood):
     """Constants of rows are reused for the arrays that they were computed from.
 
     Other arrays get constants of their own.

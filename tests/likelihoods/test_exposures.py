@@ -133,7 +133,7 @@ def test_message_names_the_first_of_many_rows():
         fit(made)
 
 
-def test_exposures_at_new_points_are_checked():
+def test_invalid_exposures_at_new_points_are_refused():
     made, gp = model(slice(None))
     fitted = fit(made)
     with pytest.raises(ValueError, match=r"of 'y' at new points must be numbers of at least 0.* in row 1\."):

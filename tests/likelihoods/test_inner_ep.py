@@ -66,7 +66,7 @@ def test_derivatives_match_differences(function, c, scale):
     assert_allclose(of_cov, of_cov.swapaxes(1, 2), rtol=1e-12, atol=1e-14 / scale**2)
 
 
-def test_two_classes_are_exact():
+def test_log_normaliser_of_two_classes_is_exact():
     _, mean, cov = points(6, 2, 3.0)
     variance = 2.0 + cov[:, 0, 0] + cov[:, 1, 1] - 2.0 * cov[:, 0, 1]
     expected = log_ndtr((mean[:, 0] - mean[:, 1]) / np.sqrt(variance))
@@ -123,7 +123,7 @@ def test_batch_dimensions_broadcast():
 
 
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", pytest.param("NUMBA", marks=pytest.mark.slow)])
-def test_shapes_are_checked_at_evaluation(mode):
+def test_wrong_shapes_raise_errors_at_evaluation(mode):
     """Kernels read memory without checks."""
     y, mean, cov = points(4, 3)
     wrong = {"batch": (y[:3], mean, cov), "classes": (y, mean, cov[:, :2, :2]), "points": (y, mean, cov[:2])}

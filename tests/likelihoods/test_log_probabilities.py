@@ -22,7 +22,7 @@ UPPER = np.array([np.inf, 0.2, np.inf, 2.0])
     [(lambda f: pm.Normal.dist(f, D(0.5)), stats.norm), (lambda f: pm.Logistic.dist(f, D(0.5)), stats.logistic)],
     ids=["normal", "logistic"],
 )
-def test_probability_beyond_a_bound_has_its_derivative(declare, exact):
+def test_log_probabilities_beyond_bounds_and_their_derivatives_match_scipy(declare, exact):
     with pm.Model() as model:
         f = pm.Normal("f", shape=4)
         y = pm.Censored("y", declare(f), lower=-1.0, upper=UPPER, observed=Y)

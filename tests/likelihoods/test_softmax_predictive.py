@@ -91,7 +91,7 @@ def test_error_estimates_cover_errors_under_strong_correlation(c):
     assert np.median(ratio) > 0.2  # the estimate is not much larger than the error
 
 
-def test_two_classes_are_exact_at_any_scale():
+def test_probabilities_of_two_classes_are_exact_at_any_scale():
     """The probability is ½ by symmetry, and a step function of the mean under a huge variance."""
     mean = np.array([[0.0, 0.0], [1.0, -1.0], [3e4, 0.0]])
     cov = np.array([1e-12, 1e2, 1e9])[:, None, None] * np.eye(2)
@@ -215,6 +215,6 @@ def test_invalid_moments_return_nan(c):
         ({"mean": np.zeros((2, 3)), "cov": np.zeros((2, 3, 3)), "tolerance": 0.0}, "tolerance"),
     ],
 )
-def test_arguments_are_checked(arguments, message):
+def test_invalid_arguments_raise_value_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         softmax_probabilities(**arguments)

@@ -90,7 +90,7 @@ def made(covariance, mean, X, as_data, rotated=True, outputs=1):
     ("name", "as_data"),
     [*((name, i % 2 == 0) for i, name in enumerate(COVARIANCES)), ("ExpQuad", False), ("matrix products", True)],
 )
-def test_prior_at_new_inputs_equals_its_functions(name, as_data):
+def test_prior_at_new_inputs_equals_covariance_and_mean_functions(name, as_data):
     covariance, mean = COVARIANCES[name], MEANS[list(COVARIANCES).index(name) % 3]
     x, a, b = X, A, B
     if name == "Coregion":

@@ -59,7 +59,7 @@ def test_stationary_covariance_is_recognised(covariance, name, columns, given):
 
 @pytest.mark.parametrize("given", [True, False], ids=["gp", "graph"])
 @pytest.mark.parametrize("covariance", OTHERS.values(), ids=OTHERS)
-def test_other_covariances_have_no_scale_functions(covariance, given):
+def test_covariances_of_unsupported_forms_have_no_scale_functions(covariance, given):
     _, blocks = blocks_of(covariance, given)
     assert blocks.scale_functions() is None
 

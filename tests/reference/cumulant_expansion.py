@@ -24,7 +24,7 @@ __all__ = ["log_ratio_by_loops"]
 Array = NDArray[np.float64]
 
 _DEGREE = 4  # degree in η: up to three loops
-# A term of V cumulants and E edges has degree 2 E − 2 V, and each cumulant has at least three edges: more do not occur.
+# A term of V cumulants and E edges has degree 2 E − 2 V. Each cumulant has at least three edges, so E is at most 6.
 _LINES = 6
 
 

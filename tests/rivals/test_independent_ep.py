@@ -176,6 +176,6 @@ def test_invalid_input_returns_a_status(kind):
     ("option", "value"),
     [("tolerance", 0), ("max_iterations", 0), ("max_inner", 0), ("depth", -1), ("mixing", 0), ("damping", 1.5)],
 )
-def test_options_are_checked(option, value):
+def test_invalid_options_raise_value_error(option, value):
     with pytest.raises(ValueError, match=option):
         IEP(**{option: value})

@@ -250,6 +250,6 @@ def test_progress_bar_shows_sampled_statistics(marginal, step):
         ({"guide": "laplace"}, "guide is 'laplace'"),
     ],
 )
-def test_bad_options_are_refused(model, options, message):
+def test_invalid_options_raise_value_error(model, options, message):
     with model, pytest.raises(ValueError, match=message):
         gpep.samplers.PseudoMarginal(**options)

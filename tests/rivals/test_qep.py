@@ -251,6 +251,6 @@ def test_too_large_graph_is_refused():
 
 
 @pytest.mark.parametrize(("option", "value"), [("order", 0), ("rule", "simpson"), ("tolerance", 0), ("max_size", 0)])
-def test_options_are_checked(option, value):
+def test_invalid_options_raise_value_error(option, value):
     with pytest.raises(ValueError, match=option):
         QEP(**{option: value})

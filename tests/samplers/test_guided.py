@@ -226,7 +226,7 @@ def test_fit_of_the_guide_is_logged_once(caplog):
         ({"max_leapfrog": 0}, "max_leapfrog must be at least 1"),
     ],
 )
-def test_bad_options_are_refused(model, options, message):
+def test_invalid_options_raise_value_error(model, options, message):
     with model, pytest.raises(ValueError, match=message):
         gpep.samplers.GuidedHMC(**options)
 

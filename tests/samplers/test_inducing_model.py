@@ -125,7 +125,7 @@ def named(rotated=True):
 
 
 @pytest.mark.parametrize("rotated", [True, False])
-def test_other_variables_and_data_are_kept(rotated):
+def test_variables_and_data_apart_from_latent_values_are_unchanged(rotated):
     model, _ = named(rotated)
     sparse = gpep.inducing_model(model, inducing=6, name="at")
     kept = set(model.named_vars) - {"f", "f_rotated_", "f_squared", "y"}

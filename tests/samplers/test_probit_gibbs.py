@@ -288,7 +288,7 @@ def test_hyperparameters_with_an_invalid_covariance_are_rejected_without_a_warni
     assert any(refused) == (hyper == "collapsed")
 
 
-def test_other_likelihoods_are_refused():
+def test_model_with_a_softmax_is_refused():
     model, _ = models.softmax()
     with pytest.raises(ValueError, match=r"'y' is a softmax.*gpep.MultinomialProbit, gpep.Probit, .*epsilon=.* only"):
         step_of(model)

@@ -21,6 +21,6 @@ def test_error_for_unknown_options_names_the_step(step):
         step(sweps=3, target=0.5)  # refused before the unsupported model is read
 
 
-def test_options_of_the_base_class_are_checked():
+def test_invalid_option_of_the_base_class_raises_value_error():
     with models.probit()[0], pytest.raises(ValueError, match="hyper_moves must be at least 1"):
         gpep.samplers.EllipticalSlice(hyper_moves=0)

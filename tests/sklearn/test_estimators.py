@@ -315,7 +315,7 @@ def test_too_many_numbers_for_dense_fits_are_refused():
         ({"method": "nested_epp"}, KeyError, "Did you mean 'nested_ep'"),
     ],
 )
-def test_parameters_are_checked_by_fit(wrong, error, message):
+def test_invalid_parameters_raise_errors_in_fit(wrong, error, message):
     X, y, _ = frame()
     with pytest.raises(error, match=message):
         GaussianProcessClassifier(**wrong).fit(X, y)

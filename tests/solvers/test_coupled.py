@@ -187,7 +187,7 @@ def test_indefinite_covariance_returns_failure(eigenvalue):
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(2, 6), st.sampled_from([1e-6, 1.0, 1e4]))
 def test_posterior_variance_is_below_the_prior_and_weights_sum_to_zero(seed, n, c, variance):
-    """Also: weights sum to zero over classes, and classes can be permuted."""
+    """Weights sum to zero over classes. Permuted classes give permuted results."""
     k = squared_exponential(inputs(seed, n), variance, 1.0, 0.0)
     pi, nu = sites(seed, c, n, 1e-9)
     b, mean, cov, log_det, gradient = solve(k, pi, nu)

@@ -7,7 +7,7 @@ from pymc_gpep.solvers.problem import History, watching
 from tests.reference.data import random_problem
 
 
-def test_history_of_an_iteration_is_full_at_its_limit():
+def test_history_is_full_after_the_largest_number_of_iterations():
     history = History(2)
     assert history.array.shape == (0, 2)
     assert history.smallest_residual == np.inf

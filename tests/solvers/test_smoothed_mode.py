@@ -50,7 +50,7 @@ def test_smoothed_means_are_closer_to_exact_means():
     assert np.abs((found.mean[0] - exact) / sd).max() < 0.05
 
 
-def test_fits_by_the_smoothed_mode_equal_its_solver():
+def test_means_of_a_fit_by_the_smoothed_mode_equal_means_of_its_solver():
     with pm.Model():
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Poisson("y", mu=pm.math.exp(0.5 * (b[0] * ROWS[:, 0] + b[1] * ROWS[:, 1])), observed=Y)

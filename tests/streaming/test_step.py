@@ -112,7 +112,7 @@ def step_likelihood():
 
 
 @pytest.mark.variation
-def test_bound_with_label_noise_has_its_gradient_and_maximum():
+def test_gradient_and_maximum_of_the_bound_with_label_noise_match_references():
     """Step likelihood with noise for each class. The maximum equals the maximum over all rows at once."""
     problem = small(step_likelihood, Variational(), None, 30, inducing=3)
     state, batch, estimates = problem.state, problem.all_rows(), problem.estimates()

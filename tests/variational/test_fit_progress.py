@@ -87,7 +87,7 @@ def test_interrupt_in_a_solve_keeps_the_best_point(interrupt):
     with pytest.warns(RuntimeWarning, match="Interrupted"):
         stopped = fit(model)
     assert len(seen) == 30  # no further solve is made before the solution is requested
-    assert stopped.convergence.iterations < 8  # it starts from the last sites
+    assert stopped.convergence.iterations < 8  # the final solve starts from the last sites
     assert not stopped.converged
     assert "Interrupted" in stopped.message
     history = stopped.history.log_posterior.values

@@ -61,7 +61,7 @@ def test_probabilities_match_draws(learned):
         assert (np.abs(share - p[point]) < 4.0 * np.sqrt(p[point] * (1.0 - p[point]) / draws) + 1e-6).all()
 
 
-def test_batch_fit_is_compared_with_other_fits(learned):
+def test_compare_methods_accepts_a_batch_fit(learned):
     assert np.isnan(learned.lower_bound)
     assert learned.converged
     table = gpep.compare_methods({"batches": learned}, "batches", Xnew=NEW, ynew=np.zeros(6, int))
