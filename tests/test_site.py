@@ -47,30 +47,30 @@ def test_website_without_faults_passes(site):
 
 
 @pytest.mark.parametrize("link", ["nowhere.html", "pictures.html#elsewhere", "#elsewhere"])
-def test_broken_link_is_found(site, link):
+def test_broken_link_is_reported(site, link):
     add(site, f'<a href="{link}">link</a><a href="https://www.pymc.io">external</a>')
     (fault,) = check_site.broken_links(site)
     assert link in fault
 
 
-def test_missing_picture_is_found(site):
+def test_missing_picture_is_reported(site):
     add(site, '<img src="lost.png">')
     (fault,) = check_site.missing_pictures(site)
     assert "lost.png" in fault
 
 
-def test_gallery_with_few_pictures_is_found(site):
+def test_gallery_with_few_pictures_is_reported(site):
     page = site / "pictures.html"
     page.write_text(page.read_text().replace('<img src="picture.png">', "", 1))
     assert "19 pictures" in check_site.missing_pictures(site)[0]
 
 
-def test_page_without_style_sheet_is_found(site):
+def test_page_without_style_sheet_is_reported(site):
     (site / "plain.html").write_text("<pre>code</pre>")
     assert check_site.wide_parts(site) == ["plain.html does not use site.css"]
 
 
-def test_element_wider_than_a_phone_is_found(site):
+def test_element_wider_than_a_phone_is_reported(site):
     add(site, '<p style="max-width: 900px"><table style="width: 500px">')
     assert check_site.wide_parts(site) == ["index.html has a part of 500 pixels"]
 

@@ -40,9 +40,9 @@ def of_points(n, variance):
 
 @stored
 def dense_numbers(method, likelihood, n, variance):
-    """Evidence and Jensen's bound, each repeated n times, and mean, variances, weights and precisions, (6, n).
+    """Evidence and Jensen's bound, each n times, then mean, variances, weights α and site precisions, (6, n).
 
-    FV has no precisions, and no Gaussian for the bound: these rows are zero.
+    FV has neither site precisions nor the Gaussian of the bound: these rows are zero.
     """
     given, link = of_points(n, variance).reference, LINKS[likelihood]
     dense = DENSE[method](*given, link)

@@ -123,7 +123,7 @@ APPROXIMATIONS = [
 
 @pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per_class"])
 @pytest.mark.parametrize(("method", "likelihood"), APPROXIMATIONS)
-def test_base_equals_the_approximation_with_the_normaliser_of_prior_times_sites(method, likelihood, per_class):
+def test_base_density_equals_the_approximation_with_the_normaliser_of_prior_times_sites(method, likelihood, per_class):
     problem = random_problem(7, 4, 3, per_class=per_class, with_mean=True)
     c, n = problem.m.shape
     k = np.atleast_3d(problem.K.T).T

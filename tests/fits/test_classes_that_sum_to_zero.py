@@ -27,7 +27,7 @@ def fitted(zero_sum: bool, softmax: bool) -> gpep.Fit:
 
 @pytest.mark.variation(but=["True"])
 @pytest.mark.parametrize("softmax", [False, True])
-def test_zero_sum_classes_keep_probabilities(softmax):
+def test_classes_that_sum_to_zero_have_the_probabilities_of_unconstrained_classes(softmax):
     plain, zero = fitted(False, softmax), fitted(True, softmax)
     assert_allclose(zero.log_evidence, plain.log_evidence, atol=1e-8)
     new = {"X": X[:4] + 0.3}

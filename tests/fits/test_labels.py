@@ -54,7 +54,7 @@ def test_effects_without_matching_labels_have_a_default_dim(fit):
     assert_allclose(found["steps"].sel(moment="mean"), np.diff(found["u"].sel(moment="mean")), atol=1e-10)
 
 
-def test_recovered_draws_without_matching_labels_are_right():
+def test_recovered_steps_without_matching_labels_are_differences_of_levels():
     marginal = gpep.marginalize(model(), method="laplace")
     draws = pm.draw(marginal["s"], 3, random_seed=1)
     sampled = xr.DataTree.from_dict(

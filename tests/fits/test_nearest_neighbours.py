@@ -76,7 +76,7 @@ def test_fit_with_all_places_as_neighbours_equals_fit_of_all_rows(pair):
     assert_allclose(few.effects("u")["u"], whole.effects("u")["u"], atol=1e-5)
 
 
-def test_predictions_equal_predictions_of_fit_of_all_rows(pair):
+def test_predictions_with_all_places_as_neighbours_equal_fit_of_all_rows(pair):
     new = {"z": np.array([0.0, 1.0]), "group": np.array([0, GROUPS])}
     new |= {"x": np.array([[1.0, 1.0], [2.0, 3.0]])} if pair.rows else {"place": np.array([3, 5])}
     few, whole = (
@@ -93,7 +93,7 @@ def test_predictions_equal_predictions_of_fit_of_all_rows(pair):
         assert_allclose(pair.few.effects("f", **at)["f"], pair.whole.effects("f", **at)["f"], atol=1e-5)
 
 
-def test_left_out_rows_and_draws_agree_with_fit_of_all_rows(pair):
+def test_left_out_rows_and_draws_with_all_places_as_neighbours_agree_with_fit_of_all_rows(pair):
     few, whole = (each.loo() for each in (pair.few, pair.whole))
     assert_allclose(few.elpd_i, whole.elpd_i, atol=1e-4)
     draws = pair.few.sample(400, random_seed=1).posterior["beta"].values.ravel()

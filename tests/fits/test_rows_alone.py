@@ -63,7 +63,7 @@ def test_process_of_an_array_whose_rows_depend_on_each_other_is_refused():
         fit.predict(NEW[:, None], progressbar=False)
 
 
-def test_process_minus_its_mean_is_predicted_by_an_index_as_advised():
+def test_advised_index_predicts_a_process_minus_its_mean():
     every = np.concatenate([X, NEW])
     with pm.Model():
         f = process(every[:, None])
@@ -78,7 +78,7 @@ def test_process_minus_its_mean_is_predicted_by_an_index_as_advised():
 
 
 @pytest.mark.parametrize("method", ["ep", "laplace"])
-def test_column_minus_its_mean_is_predicted_with_a_constant_as_advised(method):
+def test_advised_constant_predicts_with_a_column_minus_its_mean(method):
     def fitted(column):
         with pm.Model():
             x = pm.Data("x", X)
@@ -187,7 +187,7 @@ def test_prediction_with_centred_exposure_does_not_depend_on_further_rows():
 
 
 @pytest.mark.parametrize("effects", [0.0, 1.0], ids=["alone", "in a sum"])
-def test_inputs_minus_their_mean_are_predicted_with_a_constant_as_advised(effects):
+def test_advised_constant_predicts_a_process_of_inputs_minus_their_mean(effects):
     def fitted(inputs):
         with pm.Model():
             gp = pm.gp.Latent(cov_func=ExpQuad(1, ls=1.0))

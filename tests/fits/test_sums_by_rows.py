@@ -164,7 +164,7 @@ def test_scores_of_left_out_groups_match_the_dense_form(case):
 
 
 @some
-def test_samplers_move_equally_in_both_forms(case):
+def test_samplers_move_equally_by_rows_and_in_the_dense_form(case):
     """Both forms number standard normals alike: equal seeds give equal draws."""
     chains = []
     for many in (10**9, 1):

@@ -98,7 +98,7 @@ def joint():
     return mean, cov
 
 
-def test_points_without_factor_follow_the_prior_given_remaining_points():
+def test_unobserved_points_follow_the_prior_given_observed_points():
     mean, cov = joint()
     found_mean, found = PART.marginals()
     assert_allclose(found_mean[0], mean, atol=1e-10)
@@ -109,7 +109,7 @@ def test_points_without_factor_follow_the_prior_given_remaining_points():
     assert_allclose(np.cov(draws.T), cov, atol=0.05)
 
 
-def test_sites_and_divergence_equal_results_without_the_points():
+def test_sites_and_divergence_with_unobserved_points_equal_dense_algebra():
     mean, cov = joint()
     f = np.random.default_rng(0).normal(size=(5, 1, N))
     prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
@@ -124,7 +124,7 @@ def test_sites_and_divergence_equal_results_without_the_points():
     assert_allclose(again.mean[0], mean, atol=1e-9)
 
 
-def test_cavities_equal_cavities_without_the_points():
+def test_cavities_of_observed_points_do_not_depend_on_unobserved_points():
     mean, cov = joint()
     found_mean, found = PART.cavities(*PART.marginals())
     assert_allclose(found[~HAS, 0, 0], cov.diagonal()[~HAS], atol=1e-10)

@@ -65,7 +65,7 @@ def test_standard_deviation_that_runs_to_0_is_reported():
     ("n", "sd_dist"), [(2, lambda: pm.InverseGamma.dist(3, 1)), (3, lambda: pm.LogNormal.dist(-1, 1))]
 )
 @pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
-def test_advised_priors_have_a_maximum(n, sd_dist):
+def test_log_posteriors_with_the_advised_priors_have_a_maximum(n, sd_dist):
     with slopes(n, sd_dist):
         fit = pm.fit(method="ep", hyper="map", progressbar=False)
     assert fit.converged

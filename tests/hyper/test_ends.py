@@ -97,7 +97,7 @@ def test_unbounded_priors_at_scale_0_are_identified(options, unbounded):
 @pytest.mark.parametrize(
     "options", [{"scale": lambda: pm.InverseGamma("tau", 3, 1)}, {"centred": False}], ids=["another prior", "normals"]
 )
-def test_advised_prior_has_a_maximum(options):
+def test_log_posterior_with_the_advised_prior_has_a_maximum(options):
     with pooled(**options):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.converged
@@ -169,7 +169,7 @@ def test_support_that_ends_before_the_maximum_is_reported(transform):
     assert 1.5 < fit.hyperparameters.eta < 2.0
 
 
-def test_advised_transform_has_a_maximum():
+def test_fit_with_the_advised_transform_converges():
     with ordered(transform=pm.distributions.transforms.ordered):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.converged

@@ -70,7 +70,7 @@ def test_infinities_and_nan_are_handled():
 
 @settings(deadline=None, derandomize=True)
 @given(st.floats(-1e6, 38.0))
-def test_variances_lie_between_zero_and_one(z):
+def test_curvature_and_truncated_variance_lie_between_zero_and_one(z):
     _, h, curvature, truncated = probit_moments(z)
     assert h > max(0.0, -z) * (1 - 1e-15)
     assert 0.0 < curvature <= 1.0 + 1e-15

@@ -59,7 +59,7 @@ def test_moments_without_variance_equal_the_softmax(c, label_is):
 
 
 @pytest.mark.parametrize("c", [3, 4, 6])
-def test_covariance_of_rank_one_is_a_limit(c):
+def test_moments_for_a_covariance_of_rank_one_are_the_limit_of_full_rank(c):
     direction = np.random.default_rng(c).normal(size=c - 1)
     mean, covariance = np.linspace(-1.0, 1.0, c - 1), 4.0 * np.outer(direction, direction)
     found, near = moments(mean, covariance), moments(mean, covariance + 1e-9 * np.eye(c - 1))

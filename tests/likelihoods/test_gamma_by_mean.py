@@ -62,7 +62,7 @@ def test_gamma_whose_shape_depends_on_latent_values_uses_its_log_density():
     assert read_classifier(model).kind == "univariate"
 
 
-def test_negative_ratio_is_refused():
+def test_gamma_with_a_negative_ratio_of_sigma_and_mu_is_refused():
     model = model_of(
         lambda f, ratio: pm.Gamma("y", mu=pm.math.exp(f), sigma=-ratio * pm.math.exp(f), observed=Y), False
     )

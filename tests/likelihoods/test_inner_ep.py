@@ -153,7 +153,7 @@ def test_invalid_arguments_are_refused():
             gpep.inner_ep(np.zeros(3, int), np.zeros((3, c[0])), np.eye(c[1]))
 
 
-def test_moments_and_second_derivatives_are_refused():
+def test_derivatives_of_moments_and_second_derivatives_are_refused():
     log_z, new_mean, _ = gpep.inner_ep(Y, MEAN, COV)
     for value in (new_mean.sum(), pt.grad(log_z.sum(), MEAN).sum()):
         with pytest.raises(NullTypeGradError, match="are not available"):

@@ -247,7 +247,7 @@ def test_gibbs_sampling_finds_the_posterior_with_label_noise():
     assert (np.abs(expected) > 5 * error).any()
 
 
-def test_gibbs_sampling_does_not_learn_noise_from_utilities():
+def test_gibbs_sampling_with_fixed_utilities_refuses_to_learn_label_noise():
     model, _ = with_prior()
     with model, pytest.raises(ValueError, match=r"hyper='collapsed' fixes the utilities, .* make epsilon a number"):
         gpep.samplers.ProbitGibbs(hyper="collapsed")

@@ -22,7 +22,7 @@ def gaussian(variance):
 
 @pytest.mark.parametrize("variance", WIDE)
 @pytest.mark.parametrize("name", ["logit", "probit"])
-def test_two_classes_have_the_normal_mass_on_their_side_of_0(name, variance):
+def test_two_classes_have_the_probabilities_of_each_sign_of_the_latent_value(name, variance):
     p, _ = NAMED[name].probabilities(*gaussian(variance))
     assert_allclose(p, np.stack([ndtr(-Z), ndtr(Z)], axis=1), rtol=1e-8)
 

@@ -81,7 +81,7 @@ def test_boundaries_are_where_two_classes_are_equally_probable(bands):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["left", "middle", "right"]
 
 
-def test_regions_of_certain_classes_have_the_colour_of_the_class(bands):
+def test_regions_where_one_class_is_nearly_certain_have_its_colour(bands):
     grid, p = bands
     ax = plot_probabilities(p, Xnew=grid)
     image = ax.images[0].get_array()

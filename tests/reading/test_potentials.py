@@ -160,7 +160,7 @@ WEIGHED = {
 
 
 @pytest.mark.parametrize("name", WEIGHED)
-def test_factors_of_sums_are_weights_of_rows(name):
+def test_factors_of_sums_of_log_densities_are_weights_of_rows(name):
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Potential("w", WEIGHED[name](pm.logp(pm.Bernoulli.dist(logit_p=b[0] + b[1] * X), (Y > 0).astype(int))))
@@ -172,7 +172,7 @@ def test_factors_of_sums_are_weights_of_rows(name):
     assert_allclose(*(fit.effects("b")["b"].values for fit in both), rtol=1e-5)
 
 
-def test_walk_by_a_scan_is_refused_with_its_closed_form():
+def test_error_for_a_walk_by_a_scan_advises_cumsum():
     with pm.Model() as model:
         steps = pm.Normal("steps", shape=5)
         walk = pytensor.scan(lambda step, before: before + step, [steps], [pt.zeros(())], return_updates=False)

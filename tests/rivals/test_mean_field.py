@@ -83,7 +83,7 @@ def latent_values(phi):
     [(1, "authors"), (2, "printed"), (1, "utilities"), (2, "latent")],
     indirect=["log_posterior"],
 )
-def test_step_matches_a_grid(log_posterior, weights):
+def test_step_matches_the_weighted_posterior_on_a_grid(log_posterior, weights):
     theta, phi, psi = start(log_posterior)
     step = next(mean_field_steps(log_posterior, theta, draws=1500, weights=weights, inner=None, random_seed=2))
     found, prior_mean, y = latent_values(phi)

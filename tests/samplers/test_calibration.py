@@ -60,7 +60,7 @@ def test_ranks_are_uniform(sampler):
 
 
 @pytest.mark.calibration
-def test_joint_distribution_is_invariant(sampler):
+def test_sampler_leaves_the_joint_distribution_invariant(sampler):
     name, chain = sampler
     p = joint_of(chain, THIN[name])
     assert p.min() > FALSE_ALARM / p.size, p

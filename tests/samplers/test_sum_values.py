@@ -38,7 +38,7 @@ EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.variation)
 
 @pytest.mark.variation(but=["random_walk"])
 @pytest.mark.parametrize("name", EACH)
-def test_normals_and_variables_are_inverse_maps(name, read):
+def test_maps_between_normals_and_variables_are_inverse(name, read):
     latent_model, point, prior, x = read(name)
     there = point | latent_model.values.to_point(point, x, prior)
     rng = np.random.default_rng(1)

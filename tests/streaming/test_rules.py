@@ -65,7 +65,7 @@ def evaluated(library, rule, likelihood, spread=1.0):
     ]
 )
 @pytest.mark.parametrize(("kind", "likelihood"), CASES, ids=IDS)
-def test_log_normalisers_match_the_factors(kind, likelihood, library):
+def test_log_normalisers_of_steps_match_tilted_moments_of_the_rule(kind, likelihood, library):
     rule = kind.of(likelihood)
     y, _, mean, variance, terms = evaluated(library, rule, likelihood, 3.0)
     if kind.functional == "log normaliser":

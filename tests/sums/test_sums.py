@@ -398,14 +398,14 @@ def test_user_can_keep_variables_as_hyperparameters():
 
 
 @pytest.mark.parametrize("name", ["f", "f_rotated_"])
-def test_user_can_keep_values_of_processes(name):
+def test_values_of_processes_named_as_hyperparameters_are_not_integrated(name):
     found = read_classifier(MODELS["process_and_trend"](), hyperparameters=[name])
     assert {rv.name for rv in found.prior.integrated} == {"a", "b"}
     assert {rv.name for rv in found.hyperparameters} == {"ls", "eta", "f_rotated_"}
 
 
 @pytest.mark.parametrize("reparameterize", [True, False])
-def test_keeping_all_values_of_processes_is_refused(reparameterize):
+def test_naming_all_values_of_processes_as_hyperparameters_is_refused(reparameterize):
     def declare():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         binary(gp.prior("f", X=XY, reparameterize=reparameterize))

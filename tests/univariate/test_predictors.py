@@ -181,7 +181,7 @@ def test_functions_have_the_names_of_their_predictors():
     assert (classifier.class_dim, classifier.class_labels) == ("predictor", ("mu", "spread + v"))
 
 
-def test_few_coefficients_of_a_scale_stay_hyperparameters():
+def test_few_coefficients_in_the_predictor_of_a_scale_stay_hyperparameters():
     with pm.Model() as model:
         f, _ = predictors()
         slopes = pm.Normal("slopes", 0.0, 1.0, shape=2)
@@ -265,7 +265,7 @@ def five_predictors(scale):
     return model
 
 
-def test_error_of_ep_names_many_predictors():
+def test_error_of_ep_lists_predictors_if_there_are_too_many():
     with pytest.raises(ValueError, match=r"5 linear predictors, 'a', 'b', 'c', 'd', 'e'.*method='laplace'"):
         pm.fit(method="ep", model=five_predictors(0.3), progressbar=False)
     fit = pm.fit(method="laplace", model=five_predictors(0.3), progressbar=False)

@@ -309,7 +309,7 @@ def test_advised_method_needs_no_log_concavity():
     follow(Advice(fitted(outliers, "laplace"), message, fitted(outliers, "ep")))
 
 
-def test_advised_start_leaves_a_symmetric_model():
+def test_advised_start_avoids_the_point_of_symmetry():
     batches = {"method": "sparse_ep", "batch_size": 10, "n": 3}
     message = "symmetric about the initial value of 'size'.*give start="
     follow(Advice(fitted(squared, **batches), message, fitted(squared, **batches, start={"size": 1.0})))

@@ -243,17 +243,17 @@ def poor(declare, asked=(), kept=None):
 
 
 @pytest.mark.parametrize("case", POOR)
-def test_effects_at_a_joint_maximum_are_detected(case):
+def test_effects_with_a_poor_joint_maximum_are_detected(case):
     declare, expected = POOR[case]
     assert poor(declare) == expected
 
 
 @pytest.mark.parametrize("case", FINE)
-def test_true_hyperparameters_are_not_detected(case):
+def test_hyperparameters_with_a_good_joint_maximum_are_not_detected(case):
     assert poor(FINE[case]) == set()
 
 
-def test_named_and_integrated_hyperparameters_are_not_detected():
+def test_named_variables_and_integrated_variables_are_not_detected():
     declare, found = POOR["heavy tails"]
     assert poor(declare) == found
     assert poor(declare, asked=["u"]) == set()

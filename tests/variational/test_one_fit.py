@@ -290,7 +290,7 @@ def test_advice_for_a_maximum_without_curvature_suits_the_method():
 
 
 @pytest.mark.variation
-def test_failed_integral_keeps_the_fit():
+def test_error_of_a_failed_integral_carries_the_fit_at_the_maximum():
     with pytest.raises(ValueError, match="nodes must be at least 3") as raised:
         fit_of(models.bernoulli_probit, KINDS["inducing inputs"], hyper="laplace", hyper_options={"nodes": 2})
     assert raised.value.fit.predict(NEW)["p"].notnull().all()

@@ -33,7 +33,7 @@ def test_sites_of_all_moving_rows_reach_the_fixed_point(case):
     assert_allclose(grown.growths[0].covariance(), dense.cov, atol=1e-6)
 
 
-def test_weights_grow_with_the_active_rows_and_fall_towards_the_latest():
+def test_latest_row_has_the_lowest_weight_which_grows_with_the_active_rows():
     weights = Reweighting(0.4, 0.1, 4)
     assert_allclose(weights(1, 1), [0.4])
     latest = 1.0 - 0.6 * np.exp(-0.1 * 11)
@@ -63,7 +63,7 @@ def test_weight_multiplies_the_latent_values_of_a_row(case):
 
 
 @pytest.mark.parametrize("sites", ["coupled", "utility"])
-def test_all_weights_are_1_at_the_end(sites):
+def test_weights_of_rows_are_1_at_the_end_of_a_solve(sites):
     problem = random_problem(5, 30, 3, variance=9.0)
     rows = DenseRows(problem.K, problem.m)
     options = {"active": 20, "liquid": 20, "sites": sites, "polish": False, "criterion": "information"}
