@@ -290,7 +290,7 @@ class Fitted(SingleGroupApproximation):
 
     @property
     def _tails(self) -> str:
-        """Sentences that name the scales without mean or variance; empty without such scales."""
+        """Sentences on scales whose posterior has no variance, or no mean either; empty without such scales."""
         return " ".join(
             f"No {'variance' if tail.moments else 'mean or variance'}: {', '.join(tail.names)}, and the effects that "
             "scale with it. The prior is flat, and the data hardly limit large values."

@@ -318,7 +318,7 @@ class _Corrections(NamedTuple):
     sds: Array
     """Standard deviations, (s, m)."""
     moments: Array
-    """Moments of `_Beyond`, (s, 3, m)."""
+    """Changes of means and variances, and skewness, as in `_Beyond`, (s, 3, m)."""
     quantiles: dict[int, Array]
     """Quantiles (s, k) of entries far from normal, as in `_Beyond`, by place."""
     far: NDArray[np.bool_]

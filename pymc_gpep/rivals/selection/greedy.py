@@ -130,7 +130,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
-        """Write covariances, given columns m (·, size, f) and variances (·, f) as if functions were independent."""
+        """Write covariances, given columns m (·, size, f) in `stubs`, and variances (·, f) of uncoupled functions."""
 
     def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
         """Make a candidate active. It remains a candidate, so that its moments are still updated.

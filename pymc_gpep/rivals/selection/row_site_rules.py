@@ -116,7 +116,7 @@ def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, c
         pull = -weight * gradient[others, column].T
         slope += pull
         of_lower += pull[:, :, None] * point
-    # Through the Cholesky factor: ½ L⁻ᵀ (Φ + Φᵀ) L⁻¹, Φ the lower triangle of Lᵀ L̄ with half its diagonal.
+    # Derivative in S = L Lᵀ: ½ L⁻ᵀ (Φ + Φᵀ) L⁻¹. Φ is the lower triangle of Lᵀ ∂/∂L, with half its diagonal.
     inner = np.tril(lower.swapaxes(1, 2) @ of_lower)
     inner[:, every, every] *= 0.5
     half = np.linalg.solve(lower.swapaxes(1, 2), inner + inner.swapaxes(1, 2))
@@ -276,7 +276,7 @@ type Places = NDArray[np.int64]
 class RowBlocks(Protocol):
     """A prior of c latent functions at n rows, evaluated in blocks.
 
-    q is 1 if functions share the covariance, else c.
+    The number q of covariances is 1 if functions share the covariance, else c.
     """
 
     n_points: int
