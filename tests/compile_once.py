@@ -22,8 +22,9 @@ _held: set[Path] = set()
 def compiled_alone(compiler: Any, dispatcher: Any, signature: Any) -> Any:
     """Compile a kernel, or read it from the cache, while no other process does so.
 
-    The lock also covers kernels that this kernel calls. They never call this kernel, except by recursion. A thread that
-    waits holds Numba's lock, so it never waits for another thread of its process.
+    The kernel's lock is held while kernels that it calls are compiled. No deadlock follows, since called kernels do not
+    call their caller, except by recursion. A thread that waits has Numba's lock, so no other thread of its process has
+    the kernel's lock.
     """
     index = getattr(getattr(dispatcher._cache, "_cache_file", None), "_index_path", None)
     if index is None or fcntl is None:

@@ -379,7 +379,7 @@ def test_class_checks_are_detected(code):
     assert asks_which(ast.walk(ast.parse(code)), {"LogitLikelihood"}) == []
 
 
-def test_only_gaussians_check_the_class_of_a_prior():
+def test_only_the_room_gaussians_checks_the_class_of_a_prior():
     classes = classes_of(Prior)
     assert {prior.__name__ for prior, *_ in POSTERIORS} <= classes
     found = [

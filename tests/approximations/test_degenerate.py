@@ -122,7 +122,7 @@ INDEFINITE = {
 
 @with_one_of("scaled", [(scale, name) for scale in (1e-8, 1.0, 1e8) for name in INDEFINITE])
 def test_indefinite_covariance_is_refused(approximation, scaled):
-    """It is refused even if I + D^½ K D^½ is positive definite, so that the solver would run."""
+    """The covariance is refused even if I + D^½ K D^½ is positive definite, so that the solver would run."""
     scale, k = scaled[0], INDEFINITE[scaled[1]]
     mean, labels = given(approximation)
     solution = approximation().solve(scale * (k if k.ndim == 2 else k[-len(mean) :]), mean, labels)

@@ -271,7 +271,7 @@ def test_labels_and_start_have_no_derivative():
         pt.grad(Evidence(TIGHT)(k, mean, labels, start), start)
 
 
-def test_equal_approximations_make_equal_nodes():
+def test_equal_approximations_make_equal_graph_nodes():
     assert Evidence(NestedEP()) == Evidence(NestedEP())
     assert Evidence(NestedEP()) != Evidence(TIGHT)
     assert Evidence(NestedEP()) != Evidence(NestedEP(max_iterations=3))

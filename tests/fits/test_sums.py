@@ -59,7 +59,7 @@ class Dense:
 
 
 def precision_and_force(posterior):
-    """π and ν of sites from marginals and weights: b = ν − Π f̂."""
+    """Site precisions π and site locations ν, from marginals and weights b = ν − Π f̂."""
     mean, _ = posterior.marginals()
     return posterior.precision, posterior.weights + posterior.precision * mean
 

@@ -268,7 +268,7 @@ class Case(NamedTuple):
     k: np.ndarray
     """Covariance of all latent values at the data and at new points."""
     m: np.ndarray
-    """M = (I + ΠK)⁻¹ Π."""
+    """M = (I + ΠK)⁻¹ Π, with site precisions Π and the prior covariance K at the data."""
     weights: np.ndarray
 
     @property

@@ -36,7 +36,7 @@ def test_prior_of_one_function_needs_no_axis_of_functions():
     assert_allclose(check_prior(K, np.arange(N))[1], np.arange(N)[None])
 
 
-def test_single_points_zero_covariances_and_rounding_are_accepted():
+def test_zero_covariance_of_a_point_and_asymmetry_by_rounding_are_accepted():
     assert check_prior([[0.0]], np.zeros((2, 1)))[0].shape == (1, 1, 1)
     rounded = 1e6 * K
     rounded[0, 1] += 1e-4

@@ -132,7 +132,7 @@ def less_noise(taken):
 
 
 @pytest.mark.variation
-def test_search_ends_at_a_proper_covariance():
+def test_search_ends_at_a_positive_semidefinite_covariance():
     posterior = less_noise(0.6)  # at the prior mean the covariance is indefinite
     optimum = maximise(posterior, np.array([0.0]), 100)
     assert posterior.loosely()(np.array([0.6])).usable

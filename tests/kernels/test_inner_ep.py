@@ -123,7 +123,7 @@ def test_log_normaliser_of_two_classes_is_exact(variance, difference):
     with mpmath.workdps(40):
         scale = mpmath.sqrt(2 + mpmath.mpf(variance))
         expected = [float(mpmath.log(mpmath.ncdf(sign * mpmath.mpf(difference) / scale))) for sign in (-1, 1)]
-    # summands have the size of the exponent under the cavity
+    # rounding errors are relative to summands, which have the size of the exponent of the cavity
     assert_allclose(tilted_log_normaliser(mean, cov, 50, 1e-12)[0], expected, rtol=1e-12, atol=1e-14)
 
 

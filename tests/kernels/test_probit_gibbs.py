@@ -92,7 +92,7 @@ def test_draws_of_latent_values_have_their_conditional_moments(per_class, shifte
         covariance[a * n : (a + 1) * n, a * n : (a + 1) * n] += gain[a]
 
     sd = np.sqrt(np.diag(covariance))
-    deviations = sampled - expected  # zero without a shift
+    deviations = sampled - expected  # deviations of utilities are zero without a shift
     assert (abs(deviations.mean(axis=0)) <= 4.5 * sd / np.sqrt(draws)).all()
     error = np.sqrt((np.outer(sd, sd) ** 2 + covariance**2) / draws)
     assert (abs(np.cov(deviations.T) - covariance) <= 4.5 * error).all()

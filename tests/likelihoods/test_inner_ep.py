@@ -124,7 +124,7 @@ def test_batch_dimensions_broadcast():
 
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", pytest.param("NUMBA", marks=pytest.mark.slow)])
 def test_wrong_shapes_raise_errors_at_evaluation(mode):
-    """Kernels read memory without checks."""
+    """Kernels read memory without checks, so the operation checks shapes."""
     y, mean, cov = points(4, 3)
     wrong = {"batch": (y[:3], mean, cov), "classes": (y, mean, cov[:, :2, :2]), "points": (y, mean, cov[:2])}
     function = pytensor.function([Y, MEAN, COV], gpep.inner_ep(Y, MEAN, COV)[0], mode=mode)

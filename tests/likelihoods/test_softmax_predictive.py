@@ -125,7 +125,7 @@ def test_probabilities_match_dense_grids_over_two_factors(c, variance, share):
 
 
 def test_many_points_reach_the_tolerance():
-    """Ten classes with independent priors have low correlations. No class has a negligible probability."""
+    """Ten classes with low correlations, none of negligible probability, have errors within the tolerance."""
     rng = np.random.default_rng(5)
     a = rng.standard_normal((40, 10, 2)) * 0.3
     p, error = softmax_probabilities(rng.standard_normal((40, 10)), 4.0 * np.eye(10) + a @ a.transpose(0, 2, 1))

@@ -77,9 +77,7 @@ def test_effect_with_two_axes_along_an_input_is_drawn_as_curves(fit):
     mean = fit.effects("u")["u"].sel(moment="mean").values[np.argsort(x)]
     for line, by in zip(ax.lines, [1.0, -2.0], strict=True):
         assert_allclose(line.get_xydata(), np.column_stack([np.sort(x), by * mean]), atol=1e-12)
-    narrow = gpep.plots.plot_effects(
-        fit, "both", x=[1.0, 2.0]
-    )  # the input is drawn along the axis with as many entries
+    narrow = gpep.plots.plot_effects(fit, "both", x=[1.0, 2.0])  # the axis with as many entries as x is drawn along x
     assert_allclose([line.get_ydata()[0] for line in narrow.lines], fit.effects("u")["u"].sel(moment="mean"))
 
 

@@ -26,7 +26,7 @@ class GridPosterior(NamedTuple):
     mean: Array
     """Mean of φ, (d,)."""
     log_normaliser: float
-    """log ∫ p(φ) exp r(φ) dφ."""
+    """log ∫ p(φ) exp r(φ) dφ, with the log weight r."""
 
 
 def expected_log_prior(K: Array, residual: Array, spread: Array | None = None) -> float:

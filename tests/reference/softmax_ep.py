@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 class Moments(NamedTuple):
-    """Log normaliser, and mean and covariance of the differences."""
+    """Log normaliser, mean and covariance of a tilted density of the differences x."""
 
     log_normaliser: float
     mean: Array

@@ -45,7 +45,7 @@ def terms_of(library, rule, labels):
 
 
 def evaluated(library, rule, likelihood, spread=1.0):
-    """Labels, functions of the sites, means, variances, and the rule as a function of means and variances."""
+    """Labels, latent functions of the sites, means, variances, and the rule as a function of means and variances."""
     rng = np.random.default_rng(1)
     c = 4 if likelihood.function_axis else 1
     y = rng.integers(likelihood.n_classes(c) or 4, size=6)

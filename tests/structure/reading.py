@@ -96,7 +96,8 @@ def model_with_groups(n_groups: int = 8, n: int = 600) -> pm.Model:
 def mixed_model(solve: Files) -> tuple[Files, Files]:
     """Return the files of the fit of a mixed model, and the files that its prediction opens in addition.
 
-    The first are the rooms of models, and forms of prior which the EP solve with a covariance matrix does not open.
+    Files of the fit are files in rooms of models, and files of solvers, posteriors and kernels that are not in `solve`,
+    the files of the EP solve with a covariance matrix.
     """
 
     def fitted() -> Any:

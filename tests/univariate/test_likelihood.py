@@ -73,7 +73,7 @@ def test_averages_match_kernels(likelihood):
 
 
 def test_slopes_match_differences():
-    """Parameters are the rows that depend on hyperparameters. The degrees of freedom are data."""
+    """Slopes in the scale, which depends on a hyperparameter. The degrees of freedom are data without slopes."""
     with pm.Model() as model:
         f, scale = pm.Normal("f", 0, 1, shape=N), pm.HalfNormal("scale", 1.0)
         pm.StudentT("y", nu=4.0, mu=f, sigma=scale, observed=NUMBERS)

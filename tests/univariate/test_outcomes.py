@@ -121,7 +121,7 @@ CASES = {
     "half Student t": (
         lambda f, y: pm.HalfStudentT("y", nu=4.0, sigma=pm.math.exp(f), observed=y),
         NUMBERS,
-        lambda f: np.stack([RATE(f), 2.0 * RATE(f) ** 2]),  # 4 Γ(5/2) / (3 √π Γ(2)) is 1
+        lambda f: np.stack([RATE(f), 2.0 * RATE(f) ** 2]),  # the mean of |t| is 4 Γ(5/2) / (3 √π Γ(2)) = 1
     ),
     "own zero-inflated": (
         own(lambda f: pm.ZeroInflatedPoisson.dist(psi=0.7, mu=pm.math.exp(f)), dtype="int64"),
