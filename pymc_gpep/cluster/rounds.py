@@ -188,7 +188,7 @@ class WorkerPart:
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
     def match(self, posterior: Whitened, shift: CommonShift | None) -> Sums:
-        """Compute target sites. Return terms of the evidence, the squared norm, and the largest change."""
+        """Compute target sites. Return terms of the evidence, squared norm of the residual, and largest change."""
         vector = self._vector
         terms, residual = self.sweeps.match(vector.sites, posterior, shift, vector.target, vector.scale)
         return Sums((terms, vector.norm()), residual)

@@ -72,7 +72,7 @@ def projected_response(solution: Solution) -> Posterior:
 
 
 def factorial_response(solution: Solution) -> Posterior:
-    """Return a posterior whose sites reduce the prior variance of each value, given all other values, to v."""
+    """Return a posterior whose sites reduce the prior variance of a value, given all others, to v of its factor."""
     posterior = solution.posterior
     v, k = posterior.precision, posterior.prior.k
     sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # Points without factor have no observation.

@@ -48,7 +48,7 @@ class Case:
     def __init__(self, widths, seed=1):
         rng = np.random.default_rng(seed)
         walk = 1 + GROUPS + rng.integers(0, WALK, size=(N, 2))
-        walk[::2, 1] = walk[::2, 0]  # two equal columns: rows with one value of the walk
+        walk[::2, 1] = walk[::2, 0]  # rows with a single value of the walk have two equal columns
         self.cells = np.column_stack([np.zeros(N, int), 1 + rng.integers(0, GROUPS, size=N), walk])
         self.values = np.column_stack([np.full(N, 0.5), rng.normal(size=N), np.ones(N), -np.ones(N)])
         self.values[walk[:, 0] == walk[:, 1], 3] = 0.0

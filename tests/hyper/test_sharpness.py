@@ -54,7 +54,7 @@ def test_search_of_an_unbounded_density_ends_early(size, begin):
 
 @pytest.mark.parametrize("held", [1e-4, 1e-8, 1e-12])
 def test_search_of_a_narrow_maximum_converges(held):
-    """At the maximum x = 0 up to rounding, and 2 held e⁻²ᵗ = q + t / 100."""
+    """At the maximum x ≈ 0, and 2 held e⁻²ᵗ = q + t / 100 for x of length q."""
     size = 4
     found = maximise(Funnel(DATA[:size], held), np.append(0.0, np.full(size, 0.5)), 10_000)
     assert found.converged

@@ -54,7 +54,7 @@ def test_third_derivative_depends_on_differences_only():
 
 
 def test_third_derivative_is_finite_in_both_tails():
-    """Third derivatives vanish for a certain class.
+    """Third derivatives vanish for a class of probability 1.
 
     For an impossible class log p is about −(f_0 − f_1)² / 4, so third derivatives vanish as well.
     """

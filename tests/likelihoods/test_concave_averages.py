@@ -209,7 +209,7 @@ def test_average_that_does_not_converge_is_nan():
 
 
 def test_average_evaluates_a_density_few_times():
-    """For a log-concave density, narrow features are searched in wide rules alone."""
+    """The search for narrow bends of a log-concave density is limited to wide cells, to save evaluations."""
     evaluated = 0
 
     def derivatives(f, y, parameters, out):

@@ -197,8 +197,8 @@ def test_ep_is_close_to_gibbs_on_a_problem_of_medium_size():
 
 
 @pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(wine, 4.0, 2.0), (iris, 8.0, 2.5)])
-def test_data_sets_have_their_shapes(data, log_variance, log_lengthscale):
-    """The subset is a sixth of the rows: one class is far from the other classes, and the magnitude is large."""
+def test_nested_and_flat_ep_agree_on_rows_of_real_data(data, log_variance, log_lengthscale):
+    """Every sixth row: one class is far from the other classes, and the magnitude is large."""
     X, y = (each[::6] for each in data())
     K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
     K += 1e-8 * np.eye(y.size)

@@ -138,7 +138,8 @@ def test_evidence_matches_the_log_density_of_the_model(name):
         return
     found = fit.effects(list(latents))
     mean, sd = (np.concatenate([np.ravel(found[v].sel(moment=each)) for v in latents]) for each in ("mean", "sd"))
-    exact = laplace_of_model(model, latents, fit.hyperparameters, mean)  # the posterior of a product has several modes
+    # The search starts at the means of the fit, since the posterior of a product has several modes.
+    exact = laplace_of_model(model, latents, fit.hyperparameters, mean)
     assert_allclose(fit.solution.evidence, exact.evidence, rtol=0.0, atol=1e-5)
     assert_allclose(mean, exact.mode, rtol=0.0, atol=1e-5)
     assert_allclose(sd, exact.sd, rtol=0.0, atol=1e-5)
