@@ -48,7 +48,7 @@ _NORMAL_MASSES = softmax(-0.5 * _NORMAL**2)
 _FAR_SHARE, _FAR_SKEWNESS = 0.02, 0.3  # Relative change of variance, and skewness, of marginals far from normal.
 _MOST_AVERAGES = 600_000  # Largest number of averages of rows given an entry.
 _MOST_PRODUCTS = 60_000_000  # Largest number of products in one sweep of EP, summed over entries and nodes.
-# A correction is used up to this mean square of corrected over uncorrected density: by averages, and by EP.
+# Largest mean square of corrected / uncorrected density for corrections that are used: by averages, and by EP.
 _MOST_UNEVEN, _MOST_UNEVEN_OF_EP = 2.0, 20.0
 _COST_OF_PRIOR = 30.0  # Cost of the average of a prior factor, in units of the average of a row.
 _SAME = 1.0 - 1e-9  # Squared correlation above which an entry counts as a multiple of an effect.

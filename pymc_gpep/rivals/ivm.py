@@ -378,7 +378,7 @@ class IVM(FurtherMethod):
 
         Parameters
         ----------
-        prior : RowPrior
+        prior : RowBlocks
             Prior in blocks, for example `DenseRows`.
         labels : array (n,)
             Observations: classes, counted from 0.

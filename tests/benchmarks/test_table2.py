@@ -7,7 +7,7 @@ from benchmarks.paper.table2 import Table2, slope_of
 
 
 def timed(points: list[int]) -> dict[str, dict[str, np.ndarray]]:
-    """Times of EP that are n³ (c + 1) / 2 times the time of the floor."""
+    """Times of EP: (c + 1) / 2 times the lower limit `floor`, which is 1e-9 n³."""
     sizes = [(n, 3) for n in points] + [(points[0], c) for c in (2, 4)]
     n, c = np.array(sorted(sizes), dtype=float).T
     floor = 1e-9 * n**3

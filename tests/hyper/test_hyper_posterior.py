@@ -283,7 +283,7 @@ class Known:
 
 
 def test_ccd_is_exact_for_a_gaussian(pair):
-    """Weights, mean, covariance, fourth moment of the radius, and integral."""
+    """Mean, covariance, integral, and fourth moment of the radius have their exact values."""
     gaussian = Known(pair)
     root, centre, optimum = gaussian.root, gaussian.centre, gaussian.optimum
     for options, fourth in (({}, 15.0), ({"f0": 1.1}, 1.1**2 * 9)):

@@ -143,9 +143,9 @@ def matching_site(mean, variance, slope, bend):
 
 
 def check_difference_site(likelihood, update):
-    """Check the site of g = f_y − f_j + u for two latent values.
+    """Check the site of g = f_y − f_j + u, u ~ N(0, 1), for two latent values.
 
-    `update(mean, cov, y)` returns terms, precision, location.
+    `update(mean, cov, y)` returns the log normaliser, precision and location.
     """
     for y in (0, 1):
         mean, cov = np.array([0.4, -0.3]), np.array([[0.8, 0.2], [0.2, 0.5]])

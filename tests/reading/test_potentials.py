@@ -207,7 +207,7 @@ def test_constraint_on_a_sum_is_kept_and_predictions_are_of_the_observed_variabl
     assert fit.predict(data={"group": [1, 2]})["y_mean"].sizes == {"new_point": 2}
 
 
-def test_potential_of_two_arguments_keeps_its_variables_as_hyperparameters():
+def test_variables_in_a_potential_of_two_arguments_are_not_integrated():
     with pm.Model() as model:
         u, v = pm.Normal("u", shape=3), pm.Normal("v", shape=3)
         pm.Normal("y", v, 1.0, observed=np.ones(3))

@@ -46,7 +46,7 @@ def softmax_tilted(mean: Array, covariance: Array, *, points: int = 201, reach: 
 
 
 def coupled_precision(pi: Array, y: int) -> Array:
-    """Π in terms of the differences."""
+    """Precision matrix of a coupled site with π (c,), in terms of the differences x of latent values."""
     of_latents = np.diag(pi) - np.outer(pi, pi) / pi.sum()
     # x does not depend on a common shift of f: with f_y = 0, f_j = −x_j.
     others = np.delete(np.arange(pi.size), y)
