@@ -96,7 +96,7 @@ def test_zero_likelihood_everywhere_gives_zero_evidence():
 
 
 def test_corrected_trapezoid_rule_is_exact_for_a_cubic():
-    # u has the mean t³ between runs, and the derivative of t³ as variance, like a log ratio.
+    # Over runs, the log ratios u at temperature t have the mean t³ and its derivative as variance, as on any path.
     path = np.array([0.0, 0.1, 0.5, 1.0])
     pattern = np.array([-1.0, 1.0, -1.0, 1.0])
     pattern /= pattern.std(ddof=1)

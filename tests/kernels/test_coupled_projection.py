@@ -51,7 +51,7 @@ def test_contrasts_have_their_tilted_variances(c, variance, seed):
     pi, left = project(factor, loss)
     assert left < 1e-9
     gaussian = np.linalg.inv(np.linalg.inv(covariance) + coupled_precision(pi, LABEL))
-    # f_a − xᵀf in terms of differences from the label, without the zero difference of the label itself
+    # coefficients of f_a − πᵀf / Σπ in the differences from f_y, without the difference of f_y itself
     z = np.delete(np.eye(c) - pi / pi.sum(), LABEL, axis=1)
     own = [np.einsum("aj,jk,ak->a", z, matrix, z) for matrix in (gaussian, tilted, covariance)]
     assert_allclose(own[0] / own[2], own[1] / own[2], atol=1e-9)

@@ -251,8 +251,8 @@ def quadrature_posterior(
     values, vectors = np.linalg.eigh(prior_covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
 
-    # Along axis a the integrand is phi(x) times a sigmoid of width 1/sqrt(lambda_a): its Fourier transform falls
-    # like exp(-w^2 / (2 (1 + lambda_a))), and the trapezium rule samples that at w = 2 pi / step.
+    # Along the axis of eigenvalue l the integrand is phi(x) times a sigmoid of width 1/sqrt(l). Its Fourier transform
+    # at frequency w falls like exp(-w^2 / (2 (1 + l))). The error of the trapezium rule is its value at 2 pi / step.
     log_tolerance = -np.log(tolerance)
     steps = 2.0 * np.pi / np.sqrt(2.0 * (1.0 + values) * log_tolerance)
     counts = 2 * np.ceil(np.sqrt(2.0 * log_tolerance) / steps).astype(int) + 1

@@ -39,7 +39,7 @@ def _rule(mean: float, sd: float, log_weight: Callable[[np.ndarray], np.ndarray]
 
 
 def log_average(density: Callable, log_density: Callable, mean: float, sd: float) -> list:
-    """h and its first four derivatives in the mean.
+    """h = log E p(f) and its first four derivatives in the mean.
 
     `density` takes mpmath's numbers, and `log_density` takes arrays.
     """
@@ -55,7 +55,10 @@ def log_average(density: Callable, log_density: Callable, mean: float, sd: float
 
 
 def average_log(log_density: Callable, log_size: Callable, mean: float, sd: float) -> list:
-    """g, ∂g/∂m and ∂g/∂v. `log_density` takes mpmath's numbers, and `log_size` approximates log |log p| of arrays."""
+    """g = E log p(f), ∂g/∂m and ∂g/∂v.
+
+    `log_density` takes mpmath's numbers, and `log_size` approximates log |log p| of arrays.
+    """
     with mpmath.workdps(DIGITS):
         v = mpmath.mpf(sd) ** 2
         weighted = [(x - mean, w * log_density(x)) for x, w in _rule(mean, sd, log_size)]
