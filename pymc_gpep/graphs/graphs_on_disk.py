@@ -22,7 +22,7 @@ import pymc as pm
 import pytensor
 
 _PACKAGE = Path(__file__).parents[1]
-_MOST_FILES = 1024  # Number of files above which a quarter is removed.
+_MOST_FILES = 4096  # Number of files above which a quarter is removed.
 _DIGEST = hashlib.sha256().digest_size  # Length in bytes of the digest at the start of a file.
 _TRUSTED = {"pytensor", "pymc", "pymc_gpep", "numpy", "scipy"}
 _TRUSTED_NAMES = {("builtins", "slice"), ("builtins", "complex"), ("copyreg", "_reconstructor")}

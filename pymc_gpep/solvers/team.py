@@ -162,7 +162,7 @@ class _Limit:
                 self._before = [(library, threads) for library, threads in found if threads > 1]
                 for library, _ in self._before:
                     library.set(1)
-            self._users += 1  # Last, so that an interrupt of the search above adds no user.
+            self._users.add(user)
 
     def leave(self, user: object) -> None:
         with self._lock:

@@ -235,7 +235,7 @@ def test_improper_tilted_density_causes_nonconvergence():
     with pm.Model() as made:
         u = pm.StudentT("u", 3, mu=0, sigma=0.5, shape=2)
         pm.StudentT("y", 3, mu=pm.Normal("a", 0, 0.3) + u[[0, 1, 1, 1]], sigma=0.5, observed=[20.0, 0.1, -0.2, 0.0])
-    with pytest.warns(RuntimeWarning, match="a tilted density of a prior that has no integral"):
+    with pytest.warns(RuntimeWarning, match="a prior factor without a finite integral"):
         fit = pm.fit(method="ep", model=made, progressbar=False, max_iterations=40)
     assert not fit.converged
 
