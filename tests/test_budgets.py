@@ -46,7 +46,7 @@ BUDGETS = {
     "samplers": (1399, 3),
     "checks": (1418, 1),
     "fits": (5271, 6),
-    "variational": (2454, 6),
+    "variational": (2456, 6),
     "comparison": (1083, 2),
     "diagnostics": (11, 1),
     "plots": (1841, 2),

@@ -256,6 +256,11 @@ FITS = {
         'obj_optimizer is for update="inner"',
         fitted(binary, "sparse_ep", inducing=5),
     ),
+    "an address for a cluster's client": Advice(
+        fitted(binary, "sparse_ep", inducing=5, client="tcp://127.0.0.1:8786"),
+        r"client must be a dask\.distributed\.Client, .* Leave client out",
+        fitted(binary, "sparse_ep", inducing=5),
+    ),
     "inducing inputs of a sum": Advice(
         fitted(effects, "sparse_ep", inducing=5),
         'Methods on all rows together, "ep", "laplace", "kl"',

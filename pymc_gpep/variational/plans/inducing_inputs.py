@@ -66,6 +66,8 @@ class InducingInputs(Plan):
     def __post_init__(self) -> None:
         check_switches(learn_inducing=self.learn_inducing, shared_inducing=self.shared_inducing)
         check_name("update", self.update, _UPDATES)
+        if self.client is not None and not hasattr(self.client, "nthreads"):
+            raise TypeError(f"client must be a dask.distributed.Client, but is {self.client!r}. Leave client out.")
         if self.client is not None and self.update == "inner":
             raise NotImplementedError('update="inner" does not work with client=... yet. Leave out update or client.')
 
