@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -195,13 +197,13 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
         for each in (new, old):
             _remove(each)
         if path.suffix == ".zarr":
-            tree.to_zarr(new, consolidated=False)
+            _in_a_thread(lambda: tree.to_zarr(new, consolidated=False))
             root = json.loads((new / _ROOT).read_text())
             root["attributes"][_CHECKSUM] = _checksums(new)[0]
             (new / _ROOT).write_text(json.dumps(root))
         else:
             # Written by Python, since HDF5 can crash the process if the disk is full.
-            content = bytes(tree.to_netcdf())
+            content = bytes(_in_a_thread(tree.to_netcdf))
             new.write_bytes(content + _MARK + hashlib.sha256(content).hexdigest().encode())
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -239,8 +241,7 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
         if stored not in {"", checksum}:
             raise ValueError("its checksum differs from the stored checksum")
         _check_installed(where)
-        with xr.open_datatree(where, **options) as opened:
-            return opened.load()
+        return _in_a_thread(lambda: _loaded(where, options))
     except ImportError:
         raise
     except Exception as error:  # Each library that xarray uses raises different errors for damaged files.
@@ -248,6 +249,21 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
             f"The file {str(path)!r} is damaged, or is not a fit: {str(error).rstrip('.')}. Take an earlier copy, or "
             "save the fit again."
         ) from error
+
+
+def _loaded(path: Path, options: dict[str, Any]) -> xr.DataTree:
+    with xr.open_datatree(path, **options) as opened:
+        return opened.load()
+
+
+def _in_a_thread[T](work: Callable[[], T]) -> T:
+    """Return the result of `work`. An interrupt is raised after `work`, whose locks would otherwise stay acquired.
+
+    Python raises interrupts in the main thread. A lock of xarray that stays acquired blocks all later files.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(bool).result()  # After an interrupt while a thread starts, the executor would not wait for it.
+        return thread.submit(work).result()
 
 
 _MARK, _CHECKSUM, _ROOT = b"pymc_gpep sha256 ", "sha256", "zarr.json"

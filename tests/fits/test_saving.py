@@ -1,7 +1,10 @@
 """Saving and loading of fits."""
 
 import contextlib
+import signal
 import sys
+import threading
+import time
 
 import arviz as az
 import cloudpickle
@@ -12,6 +15,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.fits import saving
 from pymc_gpep.fits.saving import read_tree
 from tests import models
 from tests.reference.mutations import MUTATIONS
@@ -270,3 +274,18 @@ def test_files_of_earlier_formats_are_refused_by_name(probit, tmp_path):
     with pytest.raises(ValueError, match=refused) as raised:
         gpep.load(tmp_path / "fit.nc", probit.model)
     assert str(tmp_path / "fit.nc") in raised.value.__notes__[0]
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+def test_an_interrupt_waits_for_the_end_of_reading_or_writing():
+    """A lock of xarray that an interrupt leaves acquired would block the next file for ever."""
+    done = []
+
+    def work():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.05)
+        done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        saving._in_a_thread(work)
+    assert done == [True]
