@@ -144,8 +144,8 @@ _WIDER = 1.5  # Variance s² of points: cavity variances can be three times the 
 _AT_A_TIME = 1_000_000  # Number of latent values in a batch.
 _ROUNDING = 1e-12  # Relative rounding error of a singular covariance.
 DISTANCES = 61  # Number of distances of t from its mean at which `log_ratios` is evaluated.
-_PROPER = 1e-3  # Smallest precision of a latent value given t without its site, relative to the precision with it.
-_NARROW = 1e-12  # Smallest variance of a latent value given t, relative to its posterior variance.
+_PROPER = 1e-3  # Smallest ratio of precisions of f_i given t = a + bᵀf: without the site of row i / with it.
+_NARROW = 1e-12  # Smallest variance of f_i given t, relative to the posterior variance of f_i.
 _SWEEPS, _UNDAMPED, _TOLERANCE = 80, 20, 1e-6  # EP given t: most sweeps, undamped sweeps, tolerance.
 _EVERY = 3  # EP given t is run at every third of the `DISTANCES`.
 _SHARE = 3e-3  # Largest probability of the distances at which EP given t may fail to converge.

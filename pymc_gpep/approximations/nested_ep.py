@@ -166,7 +166,7 @@ class InnerSitePosterior(CoupledSitePosterior):
         super().__init__(problem, lambda labels, sites, *written: site_parameters(labels, *sites, *written))
 
     def take(self, sites: Array) -> tuple[bool, float]:
-        """See `ImpliedPosterior`. The number is log ∫ p(f) p(u) ∏ sites, the evidence without terms of factors."""
+        """See `ImpliedPosterior`. The second result is log ∫ p(f) p(u) ∏ sites, with the probit noise u ~ N(0, 1)."""
         variances = self.problem.prior.variances
         if sites.any() or not variances.max() < _BEYOND_REASON:
             return super().take(sites)

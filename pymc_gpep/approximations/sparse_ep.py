@@ -252,7 +252,7 @@ class SparseApproximation(ABC):
 
     @property
     def chosen(self) -> str:
-        """Text of the chosen option for a message, after a comma; empty without a choice."""
+        """Text of the chosen option for a message, after a comma; empty if no option is chosen."""
         return ""
 
     @abstractmethod

@@ -135,7 +135,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
 
 
 def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Array, scales: Array) -> str:
-    """Return the reason that prior correlations show, with names of hyperparameters; empty without a reason."""
+    """Return the reason that prior correlations show, with names of hyperparameters; empty if they show no reason."""
     owners = log_posterior.space.owners
     # If no single hyperparameter has an effect, all hyperparameters except magnitudes count as length scales.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)

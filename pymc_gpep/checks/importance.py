@@ -27,7 +27,7 @@ from pymc_gpep.log_posteriors.latent_functions import without_common
 
 _SIZES = (16, 8, 4)
 """Candidate numbers of points in a block. The first size with usable weights is used."""
-_ENTRIES = 1_000_000  # Largest number of entries in memory at a time.
+_ENTRIES = 1_000_000  # Largest size of a temporary array.
 
 
 class BlockCheck(NamedTuple):

@@ -56,7 +56,7 @@ def drawn_value(
 
 
 class MissingValues:
-    """Function that draws the value variables of missing responses; a class, since it must be pickled.
+    """Function that draws the value variables of missing responses, as a class that can be pickled.
 
     Parameters
     ----------
@@ -257,9 +257,9 @@ type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
 
 
 class _LikelihoodByKernels:
-    """Log likelihood by kernels of a likelihood; a class, since it must be pickled.
+    """Log likelihood by compiled kernels, as a class that can be pickled.
 
-    Labels and parameters are computed again for new data of the model, and for a new point if they depend on it.
+    Labels and parameters are recomputed if data of the model change, or if the point changes and they depend on it.
     """
 
     def __init__(
@@ -286,20 +286,20 @@ class _LikelihoodByKernels:
 
 
 class _LikelihoodByGraph:
-    """Log likelihood by the graph of a model; a class, since it must be pickled."""
+    """Log likelihood by the graph of a model, as a class that can be pickled."""
 
     def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
         self._values = values
         self._function = function
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
-        """Return the value, and its derivative in the shape of x; x itself if the function has no derivatives."""
+        """Return the value, and its derivative in the shape of x (x as a placeholder if none is compiled)."""
         value, *slopes = self._function(point, *self._values.parts_of(x, prior))
         return float(value), self._values.slope_of(slopes, prior) if slopes else x
 
 
 class _PriorAt:
-    """Prior of x as a function of a point; a class, since it must be pickled."""
+    """Prior of x as a function of a point, as a class that can be pickled."""
 
     def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
         self._values = values

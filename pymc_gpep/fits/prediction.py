@@ -254,9 +254,9 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
 
 
 def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: str) -> None:
-    """Warn of far new rows, from `far` (m,) of `unreached`, unless most fitted rows are far as well.
+    """Warn of far new rows, unless most fitted rows are far as well.
 
-    `by` is the message's name for the points of the fit, such as "inducing inputs".
+    `far` (m,) and `among_fitted()` are results of `unreached`. `by` names the points of the fit: "inducing inputs".
     """
     if far is None or not (count := int(np.count_nonzero(far > _MOST))):
         return

@@ -272,7 +272,7 @@ class PosteriorOf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Names of both forms, for messages."""
+        """Text with the forms of prior and sites, for messages."""
         return f"{self.prior.__name__} with {self.sites.form} sites"
 
 

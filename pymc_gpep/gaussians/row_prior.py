@@ -9,7 +9,7 @@ Matrices have the size of z. With Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ,
 The posterior mean is m + J z̄ with z̄ = Λ⁻¹ Jᵀ(ν − Πm), and the quadratic form of the prior is |z̄|². Weights b = ν −
 Π(m + J z̄) are computed from z̄, since the sum J Jᵀ b has cancellation if the prior is wide.
 
-Some entries of z may have a flat prior, the density 1. Let E be the identity with 0 for these entries. Then Λ is E +
+Some entries of z may have a flat prior, the density 1. Let E be diagonal: 0 at these entries, else 1. Then Λ is E +
 JᵀΠJ, and the quadratic form is z̄ᵀE z̄. The integral over p flat entries adds ½ p log 2π to log normalisers.
 
 For c functions J is (cn, q), sorted by function and then by row. Π has a block for each point. Functions may depend on
@@ -54,7 +54,7 @@ OPEN = 1e-13
 def precision_factor(rows: Coefficients, precisions: SitePrecisions, flat: Indices | None = None) -> Array | None:
     """Return the Cholesky factor L (q, q) of Λ = E + JᵀΠJ; None if Λ is not positive definite.
 
-    E is the identity, with 0 for the entries `flat`.
+    E is diagonal: 0 at the entries `flat`, else 1.
     """
     return factor_beside_prior(rows.coupled_gram(precisions), flat)
 
@@ -178,7 +178,7 @@ class RowAlgebra(PosteriorAlgebra):
         half = self.root_among(points)
         c, s, q = half.shape
         flat = half.reshape(c * s, q)
-        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # NumPy uses `syrk`: one triangle.
+        return np.asarray((flat @ flat.T).reshape(c, s, c, s))  # NumPy's `syrk` computes one triangle.
 
     def root_among(self, points: NDArray[np.intp]) -> Array:
         return np.asarray(self.prior.at(points) @ self._root.T)
@@ -348,7 +348,7 @@ class PriorByRows(PriorForm):
         return self._informed(self.pull(b))
 
     def _informed(self, x: Array) -> Array:
-        """Return E x: the coordinates x with 0 for flat coefficients."""
+        """Return E x: a copy of x with the entries of flat coefficients set to 0."""
         found = x.copy()
         found[:, self.flat] = 0.0
         return found

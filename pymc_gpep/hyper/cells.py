@@ -189,7 +189,7 @@ class MovedLogPosterior:
 
 _MOST = 5000  # Largest number of latent values for a correction of the evidence, which needs matrices of all pairs.
 _AT, _BEYOND = 1.7, 1.5  # Distance of points from the maximum (standard deviations); parabolas end at 1.5 × it.
-_SHARE, _SMALL = 0.5, 0.01  # Largest term beyond second order: relative to the correction, and absolute.
+_SHARE, _SMALL = 0.5, 0.01  # A correction is used if the next term is below _SHARE × correction + _SMALL.
 _LARGEST = 2.0  # Change of the correction along an axis above which the axis is ignored.
 
 

@@ -24,7 +24,7 @@ _TAIL = 5  # Smallest number of draws in a tail that can be fitted.
 _CONSTANT = 1e-8  # Spread of log weights that counts as rounding.
 _GRID = 30  # Smallest number of tail shapes in the average.
 _BITS = 62  # Bits of a position on the space-filling curve.
-_ENTRIES = 2_000_000  # Largest number of entries in memory.
+_ENTRIES = 2_000_000  # Largest size of a temporary array.
 
 
 class Estimate(NamedTuple):

@@ -151,7 +151,7 @@ class _Beside(InTreeCacheLocator):
 class _Places(CompileResultCacheImpl):
     """Locator of the first writable folder. `_Beside` is the last candidate, for use if no folder is writable."""
 
-    # numba reads this variable from the class, but does not declare a class variable, as mypy demands.
+    # numba uses this as a class variable without the `ClassVar` that mypy requires.
     _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _Beside]  # type: ignore[misc]
 
 

@@ -213,7 +213,7 @@ def as_it_is(model: pm.Model) -> str:
 
 
 def instead_of_likelihood(variable: Variable) -> str:
-    """Return advice for replacing an observed variable; empty without a similar likelihood."""
+    """Return advice for replacing an observed variable; empty if no likelihood is similar."""
     match distribution(variable):
         case "DirichletMultinomial":
             return f"If the votes are overdispersed, add a pm.Normal for each row and class to f. {A_ROW_FOR_EACH_VOTE}"

@@ -407,7 +407,7 @@ def _floor(variance: Array, rows: int) -> Array:
 
 
 def _refined(rules: _Rules, terms: Callable[[CellRule, int], Array], rows: int) -> Array:
-    """Return terms (rows, n). Nodes are doubled until the terms of a point agree; NaN without agreement."""
+    """Return terms (rows, n). Nodes are doubled until the terms of a point agree; NaN if they never agree."""
     n = sum(len(group) for group, _ in rules)
     out = np.full((rows, n), np.nan)
     for group, begun in rules:

@@ -484,7 +484,7 @@ class PrecisionSum(SumInForm):
         return [shape for v, recipe in self.recipes.items() for shape in _blocks(v, recipe, self.by_fields[v])]
 
     def structured(self, rows: SparseSlopes, values: SparseSlopes | None) -> PrecisionStructure:
-        """Return the sparsity pattern of rows and precision. It includes covariances between entries of a variable."""
+        """Return the sparsity pattern of rows and prior precision, with pairs of coefficients in a row of `values`."""
         assert rows.entries is not None
         given = list(self.by_fields.values())
         begins = [self.places[v].start for v in self.by_fields]

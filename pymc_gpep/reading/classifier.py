@@ -106,7 +106,7 @@ class GPClassifier:
     parts : tuple of GPClassifier
         Classifiers of several observed variables; empty for a single variable.
     axes : ObservedAxes or None
-        Axes of rows of an observed array, whose rows are in the order of memory; None without axes.
+        Axes of an observed array, whose rows are in the order of memory; None if rows are not entries of an array.
     groups : RowGroups or None
         Groups of rows with the same latent value, whose first rows are the points of the prior. None if each row is a
         point.
@@ -233,7 +233,7 @@ class GPClassifier:
         return np.concatenate([np.repeat(part.response, part.rows.stop - part.rows.start) for part in self.each])
 
     def coords_of_points(self) -> NDArray[Any] | None:
-        """Return the coordinates of the points in the model, (n,); None without coordinates."""
+        """Return the coordinates of the points in the model, (n,); None if the points have no coordinates."""
         labels = self.coords.get(self.point_dim) if self.point_dim else None
         if labels is None:
             return None

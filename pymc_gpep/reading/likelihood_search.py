@@ -253,7 +253,7 @@ def axes_of(model: pm.Model) -> dict[str, ObservedAxes]:
 def array_at_new_rows(
     classifier: GPClassifier, new: Mapping[str, ArrayLike], data: Mapping[Variable, Variable]
 ) -> GPClassifier:
-    """Return the classifier of an observed array at new data, whose prior has the rows of the new array.
+    """Return the classifier of an observed array at new data. Its prior has the rows of the new array.
 
     The new array has the lengths of the likelihood's parameters at the new data. An axis keeps its length if no
     parameter varies along it.

@@ -42,10 +42,10 @@ from pymc_gpep.univariate.local_scales import ON_A_SCALE, ON_THE_LINE, WITH_STAT
 from pymc_gpep.univariate.prior_factor import MIXTURE, SUFFIX
 
 WIDTH = 4.0
-"""Deviation of the base at the initial point, divided by a deviation that few components exceed."""
+"""Standard deviation of the base at the initial point / a standard deviation that few components exceed."""
 # Largest numbers of local variables of an effect: of variables with a density, and in total.
 _WITH_A_DENSITY, _AT_ALL = 2, 3
-_SHARE = 0.8  # Prior probability of components whose deviations do not exceed the base's deviation / WIDTH.
+_SHARE = 0.8  # The base's standard deviation is WIDTH × this quantile of the components' standard deviations.
 
 
 class _Scaled(NamedTuple):
@@ -323,7 +323,7 @@ def _replaced(outputs: Sequence[Variable], by: dict[TensorVariable, TensorVariab
 
 
 def _base(density: ScaleDensity, parts: TensorVariable, model: pm.Model) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the base for each effect, from the components at the initial point."""
+    """Return mean and standard deviation of the base for each effect, from the components at the initial point."""
     (given,) = ModelFunctions(model, model.free_RVs)([parts])(initial_point(model))
     own = density.components(np.ascontiguousarray(given, np.float64))
     weights = np.exp(own.log_weights - own.log_weights.max(axis=0))
@@ -349,7 +349,7 @@ def _name(given: _Scaled, moved: bool, model: pm.Model) -> str:
 
 
 def _name_of(u: TensorVariable, model: pm.Model) -> str | None:
-    """Return the name of a Deterministic that is this variable; None without such a Deterministic."""
+    """Return the name of a Deterministic that is this variable; None if no Deterministic is."""
     found = [each for each in model.deterministics if each is u or _copied(each) is u]
     return str(found[0].name) if found else None
 

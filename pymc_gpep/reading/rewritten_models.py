@@ -143,7 +143,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself without such a series. Otherwise a new model that shares data and coords with `model`.
+        The model itself if it has no such series. Otherwise a new model that shares data and coords with `model`.
     """
     found: dict[TensorVariable, tuple[TensorVariable, TensorVariable]] = {}
     for rv in model.free_RVs:
@@ -161,7 +161,7 @@ def with_starts(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
 
 
 def _apart(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return the start of a series, and the series given its start; None without a recipe for its innovations."""
+    """Return the start of a series, and the series given its start; None if its innovations have no recipe."""
     op = rv.owner.op
     if isinstance(op, RandomWalkRV):
         given, place = parameters(rv), 0
@@ -196,7 +196,7 @@ def _without_time(start: TensorVariable) -> TensorVariable:
 
 
 def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.Model:
-    """Return a model in which a fit draws variables without observations, such as the effect of a new study.
+    """Return a model whose variables without observations, such as the effect of a new study, are drawn by a fit.
 
     No observation or potential depends on such a variable. Given its parameters, its posterior is its prior, so that
     draws are exact. As a hyperparameter, it would be maximised together with its scale, which would go to 0.
@@ -210,7 +210,7 @@ def with_predictions_drawn(model: pm.Model, asked: Collection[str] = ()) -> pm.M
     Returns
     -------
     pm.Model
-        The model itself without such a variable.
+        The model itself if it has no such variable.
     """
     needed = {*unobserved_responses(model), *ancestors([*model.observed_RVs, *model.potentials])}
     free = set(model.free_RVs)
@@ -237,8 +237,8 @@ def with_latent_processes(model: pm.Model) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself without such a process. Otherwise a new model that shares data and coords with `model`. With
-        latent values integrated out, the density of observations is the same.
+        The model itself if it has no such process. Otherwise a new model that shares data and coords with `model`.
+        With latent values integrated out, the density of observations is the same.
     """
     model = _with_vectors(_with_low_rank_processes(_with_regressions(model)))
     missing = missing_responses(model)
@@ -470,7 +470,7 @@ def with_observed_potentials(model: pm.Model) -> pm.Model:
     Returns
     -------
     pm.Model
-        The model itself without such a potential. Otherwise a new model with the same log density, which shares data
+        The model itself if it has no such potential. Otherwise a new model with the same log density, which shares data
         and coords with `model`.
     """
     # Likelihoods with several latent functions need a model with a single observed variable.
@@ -501,7 +501,7 @@ class _Density:
     ----------
     output : TensorVariable, shape (n,)
     inputs : sequence of TensorVariable
-        Input vectors of the parameters.
+        Variables in `output` that the parameters replace.
     """
 
     def __init__(self, output: TensorVariable, inputs: Sequence[TensorVariable]) -> None:

@@ -33,7 +33,7 @@ def why_no_recipe(variable: TensorVariable, model: pm.Model) -> str:
     Returns
     -------
     str
-        One sentence; empty without a reason.
+        One sentence; empty if no reason is found.
     """
     op = variable.owner.op
     name = describe(variable)

@@ -32,7 +32,7 @@ The rules "latent" and "utilities" have lower bounds of log p(y | ψ̃), up to t
 
     Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s,
 
-the second for q(v) = N(f̃, I) truncated to the cones of the labels. For a derivation of the weights "authors" see the
+the second for q(v) = N(f̃, I) truncated to the cones of the labels. For a derivation of the rule "authors" see the
 page on mathematics of the documentation.
 """
 
@@ -81,9 +81,9 @@ class LatentValues(NamedTuple):
     bound: float
     """Lower bound of the log evidence at the hyperparameters of K."""
     rest: float
-    """Terms of the bound of log p(y | ψ̃) that do not depend on draws, for the weights "latent"."""
+    """Terms without r_s of the lower bound of log p(y | ψ̃), for the rule "latent"."""
     rest_by_utilities: float
-    """Terms of the same bound that do not depend on draws, for the weights "utilities"."""
+    """Terms without r_s of the lower bound of log p(y | ψ̃), for the rule "utilities"."""
     utilities: Array
     """Means of the utilities under q(v), (c, n)."""
     start: Array | None
@@ -96,7 +96,7 @@ class Weights(NamedTuple):
     each: Callable[[Moments, LatentValues], Array]
     """Function of a prior of the latent values and q(f) that returns r_k, (c,)."""
     rest: Callable[[LatentValues], float] | None
-    """Function of q(f) that returns the terms of the bound that do not depend on draws; None without a bound."""
+    """Function of q(f) that returns the terms of the bound without r_s; None if the rule has no bound."""
     updates: int | None
     """Number of updates of the latent values in a step; None until convergence."""
     from_priors: bool

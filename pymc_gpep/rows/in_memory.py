@@ -28,7 +28,7 @@ class InMemory:
     Attributes
     ----------
     columns : tuple of str
-        Names of the columns of the inputs; empty without names.
+        Names of the columns of the inputs; empty if the columns have no names.
 
     Raises
     ------

@@ -346,7 +346,7 @@ class StoredRows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of the inputs; empty without names."""
+        """Names of the columns of the inputs; empty if the columns have no names."""
         return tuple(getattr(self._inputs.stored, "columns", ()))
 
     def inputs(self, rows: slice) -> Array:

@@ -132,7 +132,7 @@ def fit_sites(
 
 
 def solution_sites(solution: Solution) -> Sites | None:
-    """Return the sites of a solution, with positive precisions; None without convergence."""
+    """Return the sites of a solution, with positive precisions; None if the solve did not converge."""
     if not solution.convergence.converged:
         return None
     sites = solution.posterior.sites

@@ -64,7 +64,7 @@ class CommonShift(Protocol):
 def shared_features_shift(
     posterior: WhitenedPosterior, precision: Array, location: Array
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Return the posterior after the shift δ = wᵀa for which Σ_k μ_k = 0, and δ, for functions with shared features w.
+    """Return the posterior after the shift δ = wᵀa with Σ_k μ_k = 0, and δ. All functions have the features w.
 
     `precision` S (c, M, M) and `location` h (c, M) are the sums of the `posterior`.
     """
@@ -89,14 +89,14 @@ def shared_features_shift(
 def own_features_shift(
     posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """Return the posterior after the shift δ for which Σ_k b_k = 0 at each point, and δ, for unequal features.
+    """Return the posterior after the shift δ with Σ_k b_k = 0 at each point, and δ. Functions have different features.
 
     The shift changes Σ_k b_k by P δ with
 
         P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ.
 
-    The diagonal matrix T = Σ_k T_k has the site precisions, and U has cM columns. So a system of size cM is solved
-    (Woodbury). `each` yields the results of a function on every block.
+    T_k has the site precisions on its diagonal, T = Σ_k T_k, W_k (M, n) are features and Σ_k posterior covariances. U
+    has cM columns, so a system of size cM is solved (Woodbury). `each(f)` yields f(block) for every block.
     """
     c, size = posterior.mean.shape
     gram, pulled = np.zeros((c * size, c * size)), np.zeros(c * size)

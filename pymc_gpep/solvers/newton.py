@@ -434,7 +434,7 @@ def step_length(along_line: Callable[[float], tuple[float, float]], start: float
     """
     first = along_line(0.0)[0] - start
     short = 0.0
-    long = 0.0  # Shortest step that was too long; 0 without such a step.
+    long = 0.0  # Shortest step that was too long; 0 if no step was too long.
     t = 1.0
     moved = math.inf  # Length of the last Newton step.
     for _ in range(_MAX_TRIALS):

@@ -474,15 +474,15 @@ class Covered(NamedTuple):
 
 
 class StepPosterior:
-    """Posterior q of all functions, from S (c, M, M), h (c, M) and their shares β (c,).
+    """Posteriors q(v_k) = N(β_k Σ_k h_k, Σ_k) with Σ_k = (I + β_k S_k)⁻¹, for all functions k.
 
     Parameters
     ----------
     arrays : StepArrays
     precision, location, share : array
-        S, h and β.
+        Sums S (c, M, M) and h (c, M) over sites; factors β (c,).
     roots : bool
-        Whether to store roots of Σ_k, in float64. A shift needs them if functions have different features.
+        Whether to store roots of Σ_k, in float64. The common shift of functions with different features needs them.
 
     Raises
     ------

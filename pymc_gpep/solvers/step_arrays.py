@@ -130,7 +130,7 @@ class StepArrays:
         ])  # fmt: skip
 
     def log_normalisers(self, precision: Array, location: Array) -> Array:
-        """Return log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,); NaN without a Cholesky factor."""
+        """Return log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,); NaN if I + S has no Cholesky factor."""
         found = np.empty(len(location))
         inverse = np.empty(precision.shape[1:])
         for k, h in enumerate(location):

@@ -469,7 +469,7 @@ class DataBehind:
         return converted
 
     def outside(self, x: NewData) -> dict[str, tuple[NDArray[np.bool_], int]]:
-        """Return masks of new values that are out of range as an index, and numbers of levels; see `outside_levels`."""
+        """Return mask of new values out of range and number of levels, for each index by name; see `outside_levels`."""
         given = {self.known[name]: value for name, value in x.by_row.items() if name in self.known}
         found = outside_levels(given, self._outputs, self._data)
         return {str(variable.name): each for variable, each in found.items()}

@@ -307,7 +307,7 @@ class AtNewData:
 
     @property
     def _units(self) -> Array | None:
-        """Directions along which slopes are computed; None for all standard normals."""
+        """Directions (s, q) of the slopes; if None, slopes are computed in every standard normal."""
         return None
 
 
@@ -527,7 +527,7 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
         return [each for each in self._processes if not known.isdisjoint(ancestors([each.cov]))]
 
     def _at(self, point: PointType, x: NewData) -> tuple[list[PriorAtNewRows], _AtRows, Array]:
-        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q) with 0 for new levels.
+        """Return the moved processes, the sum at new rows, and its coefficients (c, m, q), which are 0 for new levels.
 
         The result may have additional rows at the end.
         """

@@ -47,7 +47,7 @@ class RowGraph:
     side : TensorVariable or None
         Side of a censored observation: 1 at its upper bound, −1 at its lower bound, 0 between the bounds.
     first, second : TensorVariable or None
-        Mean of an uncensored observation, and mean of its square; None without formulas.
+        Mean of an uncensored observation, and mean of its square; None if they have no formula.
     others : list of TensorVariable
         Latent values of the second function and further functions.
     """
@@ -137,7 +137,7 @@ def row_graph(
 
 
 def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
-    """Return the mean of a random variable and of its square, by name; empty without formulas."""
+    """Return the means of a variable ("first") and of its square ("second"); {} if they have no formula."""
     try:
         return dict(zip(("first", "second"), mean_and_square(variable), strict=True))
     except NotImplementedError:
@@ -145,7 +145,7 @@ def _moments(variable: TensorVariable) -> dict[str, TensorVariable]:
 
 
 def _cumulative(variable: TensorVariable, value: TensorVariable) -> dict[str, TensorVariable]:
-    """Return the log distribution function, by name; empty if PyMC has no formula."""
+    """Return the log distribution function ("cumulative"); {} if PyMC has no formula."""
     try:
         return {"cumulative": log_below(variable, value)}
     except (NotImplementedError, TypeError, ValueError):
@@ -362,12 +362,12 @@ class RowDensity:
         return np.stack([np.broadcast_to(each, len(y)) for each in found]) if found else np.empty((0, len(y)))
 
     def two_derivatives(self, f: Array, columns: Array) -> Array:
-        """Return log density and two derivatives (3, m) at latent values (m,), for columns (q, m)."""
+        """Return log density and two derivatives (3, m) at latent values (m,), given the parts `columns` (q, m)."""
         with self._lock:
             return np.stack([np.broadcast_to(each, len(f)) for each in self._function(f, *columns)])
 
     def third_derivative(self, f: Array, columns: Array) -> Array:
-        """Return the third derivative (m,) at latent values (m,), for columns (q, m)."""
+        """Return the third derivative (m,) at latent values (m,), given the parts `columns` (q, m)."""
         with self._lock:
             (found,) = self._third_function(f, *columns)
         return np.broadcast_to(found, len(f))
@@ -379,7 +379,7 @@ class RowDensity:
         return np.stack([np.broadcast_to(each, f.shape[-1]) for each in found])
 
     def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
-        """Return parameter derivatives (p, orders, m) of the log density ℓ, and for 3 orders of ∂ℓ/∂f and ∂²ℓ/∂f²."""
+        """Return parameter derivatives (p, orders, m) of log density ℓ; for orders = 3 also of ∂ℓ/∂f and ∂²ℓ/∂f²."""
         out = np.zeros((len(parameters), orders, f.shape[-1]))
         learned = np.flatnonzero(self.learned)
         if learned.size:

@@ -399,7 +399,7 @@ class LocalVariables(RandomVariable):
 
 
 OWN = 5
-"""Number of parameters of the factor itself: mean and deviation of the base, two bounds, and a centre."""
+"""Number of parameters of the factor itself: mean and standard deviation of the base, two bounds, and a centre."""
 
 LOCAL_SCALE_FACTOR = LocalScaleFactor()
 """Reader of observed variables that are priors with local scales, as factors."""

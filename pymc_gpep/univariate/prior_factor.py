@@ -47,19 +47,19 @@ SUFFIX = "_prior"
 """Suffix of the names of observed variables that are factors of priors, after the name of the effect."""
 
 _OWN = 4
-"""Number of parameters of the factor itself: mean and deviation of the base, and two bounds."""
+"""Number of parameters of the factor itself: mean and standard deviation of the base, and two bounds."""
 
 _DROP = 40.0  # Cells where the log integrand is this much below its maximum are left out.
 _NODES = 12  # Number of quadrature nodes in a cell.
 _NEAR = np.arange(-9.0, 9.1, 1.5)  # Ends of cells around the cavity mean, in standard deviations of the cavity.
-# Ends of cells on each side of a centre, in deviations of the base.
+# Ends of cells on each side of a centre, in standard deviations of the base.
 _STEPS = 2.0 ** np.r_[-100.0, -60.0, np.arange(-40.0, 31.0)]
 _FLAT = 0.01  # Neighbouring cells are merged if the log integrand changes by less than this at their ends.
 # The integral is infinite if the log integrand rises towards an outermost end that is less than this below the maximum.
 _NO_TAIL = 30.0
 _NO_VARIANCE = -3.01  # A power tail with at least this exponent has no variance.
 _IMPOSSIBLE = -1e10  # Log density outside the support, for importance weights of draws.
-WEAK = 1e-6  # Data with less precision than this, in units of the base, do not determine moments.
+WEAK = 1e-6  # Precision (or slope) of the data, in units of the base prior, below which it counts as 0.
 
 
 def is_factor(variable: Variable) -> bool:
@@ -88,7 +88,7 @@ class EffectPriors(NamedTuple):
 
     @property
     def places(self) -> Array:
-        """Centres of the prior, (K, n)."""
+        """Points around which quadrature cells are small, (K, n)."""
         return self.parameters[_OWN : _OWN + self.centres]
 
     @property

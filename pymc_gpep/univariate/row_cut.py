@@ -112,7 +112,7 @@ class RowCut:
         return made
 
     def allowed(self) -> TensorVariable | None:
-        """Return a mask of the rows that satisfy all conditions found so far; None without conditions."""
+        """Return a mask of the rows that satisfy all conditions found so far; None if no condition was found."""
         if self.conditions:
             self._truths.append(pt.gt(self._input(reduce(pt.and_, self.conditions)), 0.5))
             self.conditions = []

@@ -3,19 +3,19 @@
 Prior f_k ~ N(m_k, K_k), independent over classes; sites exp(νᵀf − fᵀΠf/2) with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at
 every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 
-    A_k = I + D_k^½ K_k D_k^½,   B_k = D_k^½ A_k⁻¹ D_k^½,   P = Σ_k B_k,   M = blockdiag(B) − B R P⁻¹ Rᵀ B,
+    A_k = I + D_k^½ K_k D_k^½,   B_k = D_k^½ A_k⁻¹ D_k^½,   P = Σ_k B_k,   M_kl = δ_kl B_k − B_k P⁻¹ B_l,
 
-and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are factorised.
+and Cov f = K − K M K. Only the A_k and P are factorised.
 
-Entries of A_k⁻¹ have sizes in proportion to D_k^½, with full digits. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is accurate
+Off the diagonal A_k⁻¹ is of order (π_i π_j)^½, with full digits. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is accurate
 for π = 1e-100 as for π = 1. Only the diagonal 1 − (A_k⁻¹)_ii loses digits if π_i K_ii is small. Then the variance is
 computed as the diagonal of K − (K B) K. For a large K, means and differences between classes have a relative error of
 about ε trace(K). Mean and Cov f include the common part of all classes, on which the sites do not depend.
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n) for the A_k⁻¹, and `p` (n, n) for the Cholesky factor of P. Only the
 lower triangles of the matrices are used. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These
-matrices and `work`, which take most of the time, may be in single precision. All other arrays are in double precision.
-`pymc_gpep.gaussians.dense_algebra` combines the classes.
+matrices and the scratch array `work` may be in single precision: operations on them take most of the time. All other
+arrays are in double precision. `pymc_gpep.gaussians.dense_algebra` combines the classes.
 """
 
 import math

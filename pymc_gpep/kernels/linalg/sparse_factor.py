@@ -266,7 +266,7 @@ def write_corner(diagonal, lower, matrix):
 
 @kernel
 def read_corner(matrix, pivots, diagonal, lower):
-    """Write the diagonal of `matrix` (m, m), and its columns divided by `pivots`, in the form of `write_corner`."""
+    """Write the diagonal of `matrix` (m, m) to `diagonal`, and its rows right of it / `pivots` to `lower`."""
     t = 0
     for j in range(diagonal.size):
         diagonal[j] = matrix[j, j]

@@ -60,7 +60,7 @@ def average(components, of, cavities, bases, limits, scratch, out):
         top, heaviest = -math.inf, -math.inf
         for k in range(len(means)):
             e, gain = means[k] - mean, 1.0 + r * variances[k]
-            # `own` is the slope of the log ratio at the component's mean; other formulas lose digits.
+            # `own`: slope of log(cavity / base) at the component's mean; other formulas lose digits.
             own, left[k] = force - r * e, variances[k] / gain
             height = log_weights[k] - 0.5 * math.log(gain) + 0.5 * own * own * left[k]
             height += (force - 0.5 * r * e) * e

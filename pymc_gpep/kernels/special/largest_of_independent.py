@@ -31,8 +31,8 @@ from pymc_gpep.kernels.special.probit import LOWEST_LOG_WEIGHT, log_integrand, n
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 FROM = -5.5
-"""Start of a table, in widths of its utility."""
-_TO, _PER_WIDTH = 9.5, 8  # End of a table in widths of its utility, and smallest number of cells for one width.
+"""First argument x in a utility's table, as (x − mean) / width."""
+_TO, _PER_WIDTH = 9.5, 8  # Last argument in a table, in the same unit; smallest number of cells for one width.
 _NOTHING = 1e-9  # Value of a distribution function that counts as 0.
 _ALL = 1.0 - 2e-7  # Value of a distribution function that counts as 1.
 _STEP = 1.05  # Step of the trapezoid rule, in standard deviations of the largest of c utilities.

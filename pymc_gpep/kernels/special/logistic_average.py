@@ -335,7 +335,7 @@ _SHARES = np.array(
         5.6364291538780510e-04,
     ]
 )
-_REACH = 8.9  # End of the table, in standard deviations.
+_REACH = 8.9  # Largest absolute argument of the table, in standard deviations.
 
 
 @kernel

@@ -533,7 +533,7 @@ class Candidates:
         return np.concatenate([growth.held for growth in self.growths])
 
     def _covariances(self, group: slice) -> slice:
-        """Return the range of the prior's covariances for the functions of a group."""
+        """Return the slice of the prior's covariances that the functions of a group use."""
         return slice(0, 1) if self.prior.n_covariances == 1 else group
 
     def include_first(self, count: int) -> Self:
