@@ -85,10 +85,10 @@ class HeldOutScores:
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
         if self.inputs is None and not self.data:
-            otherwise = "; or give them: probabilities=..." if self.classifier.observes_classes else ""
+            otherwise = "; or their probabilities=..." if self.classifier.observes_classes else ""
             raise ValueError(
-                f"Predictions of held-out points by {name!r} need Xnew, or data of sums at "
-                f"these points, data={{...}}{otherwise}."
+                f"To predict held-out points with {name!r}, give Xnew=..., or data={{...}} for a sum of "
+                f"effects{otherwise}."
             )
         given: dict[str, Any] = {"data": self.data} if self.data else {}
         if self.response is not None:

@@ -464,7 +464,7 @@ class PosteriorAlgebra(SiteAlgebra):
         TypeError
             If M does not have this form.
         """
-        raise TypeError(f"{type(self).__name__} has no factors B and T.")
+        raise TypeError(f"M of {type(self).__name__} is not blockdiag(B) − T Tᵀ.")
 
 
 def covariance_root(k: Array) -> Array:

@@ -288,7 +288,7 @@ def inner_ep(y: Any, mean: Any, cov: Any) -> tuple[TensorVariable, TensorVariabl
     counts = {size for size in (*mean.type.shape[-1:], *cov.type.shape[-2:]) if size is not None}
     if len(counts) > 1 or 1 in counts:
         raise ValueError(
-            "inner_ep: the last axis of mean and the last two axes of cov are class axes, of one length and at least 2,"
+            "inner_ep: the last axis of mean and the last two axes of cov need one entry for each of 2 or more classes,"
             f" but the shapes are {shape_text(mean.type.shape)} and {shape_text(cov.type.shape)}."
         )
     given = y.astype("int64"), mean.astype("float64"), cov.astype("float64")

@@ -145,7 +145,7 @@ def _refuse(wrong: np.ndarray, values: np.ndarray, name: str, what: str, advice:
     if len(where) > _SHOWN:
         shown.append("...")
     raise ValueError(
-        f"{name}: {len(where)} of {values.size} observed labels are {what} (position: value is {'; '.join(shown)}). "
+        f"{name}: {len(where)} of {values.size} observed labels are {what} (value by position: {'; '.join(shown)}). "
         f"{advice}"
     )
 
@@ -165,8 +165,8 @@ def _check_shape(
     turned = labels[-1:] == (n_classes,) and len(labels) == len(batch)
     advice = shaping if turned or len(labels) < len(batch) else "Give each of these points one label."
     raise ValueError(
-        f"{name}: observed labels have shape {shape_text(labels)}, but f has {given} for each of {shape_text(batch)}. "
-        f"{advice}{to_one_axis(labels)}"
+        f"{name}: observed labels have shape {shape_text(labels)}, but the points of f have shape {shape_text(batch)}, "
+        f"with {given} each. {advice}{to_one_axis(labels)}"
     )
 
 

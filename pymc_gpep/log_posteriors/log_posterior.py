@@ -238,7 +238,7 @@ class LogPosterior(ABC):
         """
         found: Convergence | None = self.solve(x).convergence
         if found is None:
-            raise TypeError(f"Sites of a fit by {self.by} are not iterated to a fixed point.")
+            raise TypeError("The method is not iterative, so a cold start cannot check its convergence.")
         return found
 
     @abstractmethod

@@ -70,9 +70,9 @@ def by_inducing(classifier: GPClassifier) -> GPClassifier:
     (latent,) = whole.processes
     if not all(term.whole for term in whole.terms) or whole.sizes != ((whole.n_points,),):
         raise StructureError(
-            f"Inducing inputs need a process with one value for each row, added as + {latent.f.name}, but rows "
-            f"select or multiply values of {latent.f.name!r}. {instead} Or give .prior(X=...) the inputs of all rows, "
-            "and cov_func the magnitude."
+            f"Inducing inputs need a term + {latent.f.name} with one value for each row, but rows select or multiply "
+            f"values of {latent.f.name!r}. {instead} Or give .prior(X=...) the inputs of all rows, and multiply "
+            "cov_func by the square of a constant factor."
         )
     whole = _with_wide_priors(classifier, whole)
     own = whole.owner[: whole.n_plain]

@@ -317,7 +317,7 @@ def array_at_new_rows(
     reading = None if own is None else classifier.likelihood_model.read(own, prior.sources)
     if reading is None or not isinstance(prior, LatentSum):
         raise ValueError(
-            f"Values of {name!r} at new data are not read. Draw them: pm.set_data({{...}}) and "
+            f"Predictions of {name!r} at new data have no formula. Draw them: pm.set_data({{...}}) and "
             "pm.sample_posterior_predictive(fit.sample())."
         )
     assert own is not None

@@ -354,8 +354,8 @@ class EffectSum(LatentPrior):
             )
         if self.shared:
             raise StructureError(
-                "Latent functions of the model share effects, so each has no prior covariance of its own, which is "
-                'needed here. Use a method that fits such models by rows of coefficients, such as "laplace".'
+                "Latent functions of the model share effects, so separate prior covariances do not "
+                'suffice. Use a method for shared effects, such as "laplace".'
             )
         plain = self.plain_roots()
         found = []

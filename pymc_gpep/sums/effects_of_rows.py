@@ -224,7 +224,7 @@ class EffectsOfRows:
         if not same:
             raise StructureError(
                 "With inducing inputs, the argument of the likelihood at a row must depend on the data of that row "
-                "alone, one entry of each array. Compute numbers of several rows "
+                "alone, one entry of each array. Compute quantities of several rows, such as means, "
                 'before the model, or fit it by methods on all rows together: "ep", "laplace", "kl".'
             )
 

@@ -163,8 +163,8 @@ class NewLevels:
         second, short = self._placed(point, x, first)
         if (wrong & (short | self._used(point, second, used))).any():
             raise ValueError(
-                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.unseen_levels)} uses all levels "
-                "of the model. Give the model one more level, without rows, fit it again, and predict that level."
+                f"A row with a new level in {', '.join(f'data[{name!r}]' for name in x.unseen_levels)} depends on all "
+                "levels of the model. Add a level without rows to the model, fit it again, and predict that level."
             )
         by_row = {
             name: np.where(wrong.reshape(-1, *[1] * (values.ndim - 1)), second.by_row[name], values)
@@ -616,8 +616,8 @@ class SumAtNewRows(AtNewData, PriorAtNewRows):
             return at_inputs(what, self._prior, outputs, own, x, lambda _: axis, moved, self._gps, seen=True)
         except CannotSplitError as why:
             raise ValueError(
-                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute numbers of all rows in "
-                "NumPy before the model, and declare the covariates of the rows as pm.Data."
+                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Compute quantities of "
+                "all rows, such as means, in NumPy before the model, and declare covariates as pm.Data."
             ) from None
 
     def _refusal(self, names: tuple[str, ...], m: int) -> str:

@@ -199,7 +199,7 @@ _SLOPE_TOLERANCE = 1e-4  # Largest relative difference between equal slopes.
 
 
 def warn_of_joint_maximum(fit: Fit) -> None:
-    """Warn if a part of the linear predictor is at a joint maximum with its scale, or with other effects."""
+    """Warn if a part of the linear predictor is maximised together with its scale, or with other effects."""
     space, classifier = fit.log_posterior.space, fit.classifier
     poor = poor_maxima(space, fit.theta[: space.size], fit.at_maximum)
     if not poor:
@@ -215,8 +215,8 @@ def warn_of_joint_maximum(fit: Fit) -> None:
         why = own or f"{describe(rv)} is not Gaussian."
         whys.setdefault(why.replace(describe(rv), "").replace(repr(rv.name), ""), why)
     warn(
-        f"{listing(poor)} {is_} not integrated, but at a joint maximum with other hyperparameters: scales are wrong, "
-        f"and standard deviations of other effects are too small. {' '.join(whys.values())} {ways} "
+        f"{listing(poor)} {is_} maximised with other hyperparameters, not integrated. Scales are then wrong, and "
+        f"standard deviations of other effects are too small. {' '.join(whys.values())} {ways} "
         f"pm.fit(..., hyperparameters={names}) accepts the maximum without this warning."
     )
 
@@ -225,10 +225,9 @@ def poor_maxima(space: Hyperparameters, theta: Array, at_maximum: Collection[str
     """Return the hyperparameters that a joint maximum represents poorly, in the order of the model.
 
     They are parts of the linear predictor with several entries, or with a scale that is itself a hyperparameter.
-    Factors of integrated variables, and other parameters of the likelihood, are included if they have both properties:
-    thresholds, dispersions and noise usually are hyperparameters. Local scales, for example of a horseshoe, are also
-    included: factors with an entry for each integrated variable, if another hyperparameter multiplies the same
-    variables.
+    Factors of integrated variables and other likelihood parameters need both properties, since thresholds, dispersions
+    and noise usually are hyperparameters. Local scales, for example of a horseshoe, are also included. They have an
+    entry for each integrated variable, and another hyperparameter multiplies the same variables.
 
     Length scales and magnitudes of processes, and variables that the user named in `hyperparameters`, are excluded. So
     is a `pm.Flat` without a scale: it is at the maximum of the likelihood, as intended.

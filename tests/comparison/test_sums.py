@@ -65,7 +65,7 @@ def test_evidence_grids_score_sums(results):
 
 def test_missing_arguments_are_named(results):
     model, named = results
-    with pytest.raises(ValueError, match=r"need Xnew, or data of sums at these points, data=\{\.\.\.\}"):
+    with pytest.raises(ValueError, match=r"give Xnew=\.\.\., or data=\{\.\.\.\} for a sum of effects"):
         gpep.compare_methods(named, "ep", ynew=[0.4])
     with pytest.raises(TypeError, match=r"not a Fit\. Give results by name: compare_methods\(\{'ep': fit"):
         gpep.compare_methods(named["ep"], named["laplace"])

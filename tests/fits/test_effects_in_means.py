@@ -168,7 +168,7 @@ def test_evidence_grids_integrate_effects_in_means(fit, model):
     ids=["inducing inputs", "active rows", "batches"],
 )
 def test_methods_that_do_not_integrate_means_keep_their_effects_as_hyperparameters(method, options, model):
-    with model, pytest.warns(UserWarning, match=r"'b' \(Normal\), 'a' \(Normal\) are not integrated, but at"):
+    with model, pytest.warns(UserWarning, match=r"'b' \(Normal\), 'a' \(Normal\) are maximised with other"):
         fit = pm.fit(method=method, **SMALL | {"n": 2, "hyper": "map"} | options)
     assert set(fit.hyperparameters.data_vars) == {"ls", "a", "b", "level"}
     assert "'b' stays a hyperparameter: this method does not integrate means of Gaussian processes." in str(fit)

@@ -88,7 +88,7 @@ def test_placeholder_is_not_a_level_that_the_row_uses(mean, b, level):
 def test_single_level_with_another_use_is_not_a_placeholder():
     a = np.zeros(N, int)
     check(fitted(lambda u, a: u[a], levels=1, a=a), {"a": [9]}, [[0]], [[1.0]], exact(one_hot(a, 1)))
-    with pytest.raises(ValueError, match="uses all levels of the model"):
+    with pytest.raises(ValueError, match="depends on all levels of the model"):
         fitted(lambda u, a: u[a] + u[0], levels=1, a=a).predict(data={"a": [9]}, new_levels=True, progressbar=False)
 
 
@@ -98,7 +98,7 @@ def test_placeholder_of_two_levels_is_not_the_level_in_the_model_expression():
     rows = one_hot(a, 2) - one_hot(b, 2) + one_hot([0], 2)
     check(fit, {"a": [9, 9], "b": [9, 0]}, [[1, 0], [0, 0]], [[0.0], [1.0]], exact(rows))
     for value in (8, 1):
-        with pytest.raises(ValueError, match="uses all levels of the model"):
+        with pytest.raises(ValueError, match="depends on all levels of the model"):
             fit.predict(data={"a": [9], "b": [value]}, new_levels=True, progressbar=False)
 
 

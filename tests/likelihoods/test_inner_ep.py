@@ -149,7 +149,7 @@ def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match=r"do not broadcast: y \(3,\), mean \(4,\), cov \(\)"):
         gpep.inner_ep(np.zeros(3, int), np.zeros((4, 2)), np.eye(2))
     for c in ((2, 3), (1, 1)):
-        with pytest.raises(ValueError, match="of one length and at least 2"):
+        with pytest.raises(ValueError, match="one entry for each of 2 or more classes"):
             gpep.inner_ep(np.zeros(3, int), np.zeros((3, c[0])), np.eye(c[1]))
 
 

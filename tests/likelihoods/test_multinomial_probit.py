@@ -209,10 +209,10 @@ def test_integer_and_boolean_labels_are_accepted(labels):
 
 
 WRONG_VALUES = [
-    ([0, 1, 3, -1], r"y: 2 of 4 observed labels are out of range \(position: value is 2: 3; 3: -1\).*0 \.\.\. 2"),
+    ([0, 1, 3, -1], r"y: 2 of 4 observed labels are out of range \(value by position: 2: 3; 3: -1\).*0 \.\.\. 2"),
     ([1, 2, 3, 1], r"y: 1 of 4 observed labels are out of range .*: labels - 1 does so"),
     ([0, 1, 2, 3], r"y: 1 of 4 observed labels are out of range .*for 4 classes .* n_outputs=4"),
-    ([0, 1.5, 2, 1], r"y: 1 of 4 observed labels are not whole numbers \(position: value is 1: 1\.5\)"),
+    ([0, 1.5, 2, 1], r"y: 1 of 4 observed labels are not whole numbers \(value by position: 1: 1\.5\)"),
     ([0, np.inf, 2, 1], r"y: 1 of 4 observed labels are not whole numbers"),
 ]
 
@@ -238,13 +238,13 @@ def test_labels_of_wrong_type_are_refused(labels, message, as_data, in_shared_f)
         (np.ma.masked_array(LABELS, mask=True), r"labels are missing at 4 of 4 points \(position 0; 1; 2; 3\)"),
         (pytensor.shared(np.array([np.nan, 1, 2, np.nan])), r"missing at 2 of 4 points \(position 0; 3\)"),
         (pd.Series([3, None, 2, 1], dtype="Int64"), r"1 of 4 .* out of range .*0: 3.*labels - 1 does so"),
-        ([0, None, 2.5, 1], r"1 of 4 observed labels are not whole numbers \(position: value is 2: 2\.5\)"),
+        ([0, None, 2.5, 1], r"1 of 4 observed labels are not whole numbers \(value by position: 2: 2\.5\)"),
         (["a", None, "b", "a"], "whole numbers"),
         (list("abca"), "whole numbers.*'a'.*pandas.factorize"),
         (np.full(4, 9), r"4 of 4 .* out of range"),
         (np.full(30, 9), "9; ..."),
-        (LABELS[:3], r"y: observed labels have shape \(3,\), but f has one vector .* each of \(4,\)"),
-        (LABELS[:2], r"have shape \(2,\), .* each of \(4,\)\. Give each of these points one label"),
+        (LABELS[:3], r"y: observed labels have shape \(3,\), but the points of f have .*4,\), with one vector"),
+        (LABELS[:2], r"have shape \(2,\), .* shape \(4,\), .* each\. Give each of these points one label"),
         (np.eye(3, dtype=int)[LABELS], r"shape \(4, 3\).*argmax"),
         (1, r"shape \(\), but"),
     ],

@@ -76,7 +76,7 @@ def test_support_point_is_a_valid_label():
         ([np.nan] * 3, "missing at 3 of 3"),
         ([0, 1, 0.5], "not whole numbers"),
         (["a", "b", "a"], "must be whole numbers"),
-        ([[0], [1], [1]], r"shape \(3, 1\), but f has one latent value for each of \(3,\).*ravel"),
+        ([[0], [1], [1]], r"shape \(3, 1\), but the points of f have shape \(3,\), with one latent value each.*ravel"),
     ],
 )
 def test_invalid_labels_are_refused(observed, message):

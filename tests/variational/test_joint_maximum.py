@@ -308,10 +308,14 @@ def test_fit_warns_once_of_a_joint_maximum():
         fit = fitted(ordered_effects, hyper="map")
         fit.refine(1, progressbar=False)
         fit.summary()
-    (warning,) = [each for each in caught if "joint maximum" in str(each.message)]
+    (warning,) = [each for each in caught if "maximised with other" in str(each.message)]
     assert issubclass(warning.category, UserWarning)
     assert warning.filename == __file__
-    for phrase in ("'u' (Normal) is not integrated", "hyper='adaptive'", "pm.sample()"):
+    for phrase in (
+        "'u' (Normal) is maximised with other hyperparameters, not integrated",
+        "hyper='adaptive'",
+        "pm.sample()",
+    ):
         assert phrase in str(warning.message)
 
 

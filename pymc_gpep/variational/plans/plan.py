@@ -177,8 +177,8 @@ class Plan(ABC):
         wide = [str(v.name) for v, each in classifier.prior.recipes.items() if each.wide] if given.rows else []
         if wide:
             raise StructureError(
-                f"{wide[0]!r} has a flat prior, whose posterior may be improper, and only rows of the model are "
-                f"checked. Give it a density, pm.Normal({wide[0]!r}, 0, s), or put all rows into the model."
+                f"{wide[0]!r} has a flat prior, and no check is made that the rows of data=... determine it. "
+                f"Give it a density, pm.Normal({wide[0]!r}, 0, s), or put all rows into the model."
             )
         if learned := classifier.learned_parameters:
             named = ", ".join(sorted(repr(each.name) for each in learned))
