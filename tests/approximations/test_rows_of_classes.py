@@ -167,7 +167,7 @@ def test_posterior_equals_dense_posterior_of_all_latent_values(form, make):
     assert found.prior.latent(z[:2]).shape == (2, C, N)
 
 
-def test_draws_at_new_rows_have_their_moments():
+def test_draws_at_new_rows_have_predicted_moments():
     rng, new = np.random.default_rng(8), 4
     j = mixed(rng)
     found = posterior_of(RowPrior(j, rng.normal(size=(C, N))), sites_of(CoupledSites, rng))

@@ -143,7 +143,7 @@ def test_dense_prior_and_row_prior_have_equal_posteriors():
     assert_allclose(one.cov, other.cov, rtol=0.0, atol=1e-7)
 
 
-def test_normal_rows_integrate_the_location_exactly():
+def test_location_of_normal_rows_is_inner_predictor():
     likelihood, _ = likelihood_of("normal", 3)
     density = likelihood.density
     split = density.split(np.array(OBSERVED["normal"]), likelihood.parameters)

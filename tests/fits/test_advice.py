@@ -297,7 +297,7 @@ def test_advised_recovery_adds_latent_values_to_draws_of_a_marginal_model(shared
     )
 
 
-def test_advised_inputs_are_the_inputs_before_computations_of_the_model():
+def test_advised_xnew_is_the_data_before_transformation():
     with pm.Model():
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
         f = gp.prior("f", X=pm.math.exp(pm.Data("x", X[:, None])))

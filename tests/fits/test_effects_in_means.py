@@ -104,7 +104,7 @@ def test_hyperparameters_of_processes_with_effects_in_means_are_integrated(fit):
 
 
 @pytest.mark.variation
-def test_draws_of_effects_in_means_have_their_moments(fit):
+def test_draws_of_effects_in_means_have_fitted_moments(fit):
     draws, effects = fit.sample(3000, random_seed=2)["posterior"], fit.effects(["a", "b"])
     for name, moments in effects.items():
         mean, sd = moments.values

@@ -106,7 +106,7 @@ def test_gradient_in_the_scale_of_a_prior_matches_differences(name):
 
 
 @pytest.mark.slow
-def test_results_at_rows_exclude_factors_of_priors(tmp_path):
+def test_results_have_no_rows_for_prior_factors(tmp_path):
     made = model(PRIORS["HalfNormal"][0], learned=True)
     options = {"hyper": "laplace", "hyper_options": {"nodes": 3}}
     fit = pm.fit(method="ep", model=made, progressbar=False, random_seed=1, **options)

@@ -36,7 +36,7 @@ def written(terms, rows, mean, variance, y, parameters):
 @pytest.mark.parametrize("link", [probit, logit], ids=["probit", "logit"])
 @pytest.mark.parametrize("sd", [0.0, 0.001, 0.1, 1.0, 3.0, 30.0, 3000.0])
 def test_averages_for_two_classes_match_closed_forms(link, sd):
-    """Errors are relative to the size of the average and its derivatives at the centre of a density of this width."""
+    """Errors of the k-th derivative are relative to max(sd, 1)⁻ᵏ."""
     density = ScalarDensity(link.derivatives)
     mean = np.array([0.0, 0.3, -0.3, 2.0, -2.0, 5.0, -5.0, 20.0, -20.0]) * (sd or 1.0)
     arrays = mean, np.full(9, sd**2), np.repeat([1, 0, 1], 3), NO_PARAMETERS

@@ -56,7 +56,7 @@ def test_link_is_recognised_in_every_spelling(spelling, rotated):
     assert latent.classes == (0,)
 
 
-def test_prior_of_one_output_is_a_vector():
+def test_prior_with_n_outputs_1_is_one_function():
     assert read_classifier(model_of(SPELLINGS["logit_p"][1], n_outputs=1)).n_functions == 1
 
 

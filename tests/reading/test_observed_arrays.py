@@ -204,7 +204,7 @@ def test_loaded_fit_of_array_equals_the_fit(fits):
 
 
 @pytest.mark.parametrize(("groups", "labels"), [("person", PERSON), ("item", ITEM), (COUNTS % 2, COUNTS.ravel() % 2)])
-def test_groups_of_an_axis_are_left_out(fits, groups, labels):
+def test_loo_by_axis_equals_loo_by_row_labels(fits, groups, labels):
     array, rows = fits
     assert_allclose(sorted(array.loo(groups=groups).elpd_i), sorted(rows.loo(groups=labels).elpd_i), rtol=1e-6)
 

@@ -200,7 +200,7 @@ def constrained():
     return model
 
 
-def test_constraint_on_a_sum_is_kept_and_predictions_are_of_the_observed_variable():
+def test_potential_constrains_sum_of_draws_and_predictions_are_of_y():
     fit = pm.fit(method="ep", model=constrained(), progressbar=False)
     drawn = fit.sample(500, random_seed=1).posterior["u"].values.sum(-1)
     assert 0.008 < drawn.std() < 0.012

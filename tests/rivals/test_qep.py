@@ -172,7 +172,7 @@ def assert_converges_on_the_grid(X, y, full, points):
 
 @sites
 @pytest.mark.parametrize("data", DATA)
-def test_iteration_converges_on_the_grid_with_a_third_of_the_points(data, full):
+def test_qep_converges_on_a_hyperparameter_grid_for_a_third_of_the_points(data, full):
     X, y = data()
     assert_converges_on_the_grid(X[::3], y[::3], full, itertools.product(range(-2, 13, 4), range(-2, 6)))
 
@@ -180,7 +180,7 @@ def test_iteration_converges_on_the_grid_with_a_third_of_the_points(data, full):
 @sites
 @pytest.mark.slow
 @pytest.mark.parametrize("data", DATA)
-def test_iteration_converges_on_the_grid(data, full):
+def test_qep_converges_on_a_hyperparameter_grid(data, full):
     X, y = data()
     assert_converges_on_the_grid(X[::2], y[::2], full, half_of_grid())
 

@@ -39,7 +39,7 @@ def test_means_are_at_the_maximum_of_the_smoothed_density():
     assert_allclose(found.posterior.marginals()[0], found.mean, atol=1e-9)
 
 
-def test_smoothed_means_are_closer_to_exact_means():
+def test_smoothing_moves_laplace_means_to_exact_means():
     z = np.stack(np.meshgrid(np.linspace(-5, 5, 301), np.linspace(-5, 5, 301), indexing="ij")).reshape(2, -1)
     f = ROWS @ z
     weights = np.exp((Y[:, None] * f - np.exp(f)).sum(axis=0) - 0.5 * (z**2).sum(axis=0))

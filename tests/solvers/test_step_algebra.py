@@ -182,7 +182,7 @@ def test_posterior_equals_the_dense_posterior(share, single, undivided, monkeypa
         assert_allclose(covered.variance, np.einsum("kbi,kij,kbj->bk", each, covariance, each), **tolerance)
 
 
-def test_error_of_whole_log_normalisers_is_quadratic_in_small_residuals():
+def test_float32_log_normalisers_at_beta_1_have_quadratic_error():
     s, h = sites()
     whole = StepPosterior(StepArrays(), s, h, np.ones(C)).log_normalisers
     errors = [

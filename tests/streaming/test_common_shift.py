@@ -67,8 +67,8 @@ def test_shift_with_enough_test_functions_solves_the_dense_equation(share):
     assert_allclose(moved(*given, share)[0], dense(*given, share), atol=1e-6)
 
 
-def test_means_of_shared_features_sum_to_zero():
-    """If sites ν = t m + ρ with Σ ρ = 0, the functions m sum to zero at each point, and so do the means."""
+def test_shift_of_shared_features_makes_means_sum_to_zero():
+    """With ν_k = t_k m_k + ρ_k and Σ_k ρ_k = 0, posterior means sum to zero after the shift."""
     w, t, rho, seen_mean = sites(1, 9)
     rho -= rho.mean(axis=0)
     mean, new, g, location = moved(w, t, t * seen_mean + rho, seen_mean)

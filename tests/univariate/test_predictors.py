@@ -356,7 +356,7 @@ def test_sites_of_proportional_predictors_match_sites_on_a_grid():
     assert_allclose(found.cov[0], variance * np.outer([1.0, 0.8], [1.0, 0.8]), atol=1e-5)
 
 
-def test_smoothed_means_are_closer_to_quadrature():
+def test_smoothing_moves_laplace_means_to_quadrature():
     seen = FIVE
     f, g = np.meshgrid(np.linspace(-6.0, 7.0, 801), np.linspace(-3.5, 4.0, 801), indexing="ij")
     density = stats.norm.logpdf(seen, f[..., None], np.exp(g)[..., None]).sum(axis=-1) - f**2 / 8.0 - g**2 / 2.0

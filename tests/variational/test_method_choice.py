@@ -65,7 +65,7 @@ def test_text_of_a_choice_is_short():
     assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
 
 
-def test_reason_for_few_rows_names_a_single_batch():
+def test_choice_for_few_rows_uses_all_in_each_step():
     few = choose_method(classifier(140, 3), {"batch_size": 100})
     assert few.reason.endswith("inducing inputs: all rows are inducing inputs, and each step uses all rows.")
     assert str(few) == "sparse_ep, at most 1000 iterations over all rows"
@@ -126,7 +126,7 @@ def test_chosen_method_is_used_and_its_reason_logged(caplog):
     assert "few enough" in caplog.text
 
 
-def test_message_has_the_steps_given_by_the_user(caplog):
+def test_log_message_states_the_given_steps(caplog):
     with caplog.at_level("INFO", logger="pymc"), models.fixed()[0]:
         pm.fit(3, method="auto", batch_size=7, progressbar=False)
     assert ", 3 steps of 7 rows: " in caplog.text
