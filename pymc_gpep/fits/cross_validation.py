@@ -295,7 +295,7 @@ def _groups_left_out(
     log_weights = np.log(weights)[:, None]
     elpd = harmonic(log_weights, without)
     lpd = logsumexp(log_weights + within, axis=0)
-    # All nodes use the same draws, so the error is an average of the errors of the nodes, weighted by densities.
+    # All nodes use the same draws, so their errors add up. Weights are w / p(left-out rows | other rows).
     share = softmax(log_weights - without, axis=0)
     sampled = (share * error).sum(axis=0), np.where(np.isnan(pareto_k), np.inf, pareto_k).max(axis=0)
     converged = fit.converged and bool(np.isfinite(elpd).all())

@@ -63,7 +63,7 @@ class NotAffineError(Exception):
         The operation.
     sides : list of frozenset of Variable
         Groups of sources. If there are several groups, the operation is affine in the first group for fixed values of
-        the other groups. If there is a single group, fixed values of part of it may not make the operation affine.
+        the other groups. With a single group, the operation can be non-affine even if part of the group is fixed.
     """
 
     def __init__(self, node: Apply, sides: Iterable[Sources]) -> None:
@@ -443,7 +443,7 @@ def _moved(
     move: Callable[[TensorVariable], TensorVariable],
     ndim: int,
 ) -> TensorVariable:
-    """Apply `move`, a selection or change of shape of an operation's result `like`, to an operand of this operation."""
+    """Apply `move`, which selects from or reshapes an operation's result `like`, to an operand of the operation."""
     if all(operand.type.broadcastable):
         return cast(TensorVariable, operand.dimshuffle().dimshuffle(*["x"] * ndim))
     if operand.type.broadcastable == like.type.broadcastable:

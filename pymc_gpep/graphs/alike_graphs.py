@@ -58,7 +58,7 @@ class _Structure(NamedTuple):
     leaves: list[Variable]
     """Inputs, then shared variables, in the order of a traversal."""
     ops: list[Op]
-    """Operations with `stands_for`, in the order of a traversal. A reused graph gets the new graph's operations."""
+    """Operations with an attribute `stands_for`, in traversal order. They replace operations of a reused graph."""
 
 
 class _Rewritten(NamedTuple):

@@ -21,7 +21,7 @@ from pymc_gpep.log_posteriors.log_posterior import LogPosterior
 # Distances from the maximum at which the end of a density is evaluated, in standard deviations and in unconstrained
 # units. The first distance with a finite log posterior is used.
 _END, _ENDS = 100.0, (60.0, 20.0, 10.0, 5.0, 3.0)
-# Smallest distance of an end in standard deviations, and standard deviation from which a maximum counts as absent.
+# Smallest distance of an end from the maximum (sd). A maximum with a larger sd than _NO_MAXIMUM counts as absent.
 _LEAST, _NO_MAXIMUM = 5.0, 20.0
 # Smallest fall of the log posterior over the outer half of the distance; for a smaller fall the integral is infinite.
 _FALL = 0.1

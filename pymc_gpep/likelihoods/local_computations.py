@@ -20,11 +20,11 @@ class CoupledCurvature(NamedTuple):
     """Log-concave density with a curvature of the form diag(π) − ππᵀ / 1ᵀπ."""
 
     log_density: Kernel
-    """`(f, y, pi, gradient)`: Σ log p(y_i | f_i), returned; π and the gradient, written (c, n)."""
+    """`(f, y, pi, gradient)`: return Σ log p(y_i | f_i); write π and the gradient (c, n)."""
     along_line: Kernel
     """`(f, y, direction, t)`: first and minus second derivative of Σ log p(y_i | f_i + t d_i) in t."""
     curvature_slope: Kernel
-    """`(pi, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov` and the curvature W, written (c, n)."""
+    """`(pi, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov` and curvature W."""
 
 
 class CoupledQuadrature(NamedTuple):
@@ -43,34 +43,34 @@ class BlockCurvature(NamedTuple):
     """
 
     log_density: Kernel
-    """`(f, y, gradient)`: Σ log p(y_i | f_i), returned; the gradient, written (c, n)."""
+    """`(f, y, gradient)`: return Σ log p(y_i | f_i); write the gradient (c, n)."""
     curvature: Kernel
-    """`(f, y, w)`: W = −∇∇ log p(y_i | f_i), written (n, c, c)."""
+    """`(f, y, w)`: write W = −∇∇ log p(y_i | f_i) (n, c, c)."""
     curvature_slope: Kernel
-    """`(f, y, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov`, written (c, n)."""
+    """`(f, y, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov`."""
 
 
 class PredictorsDensity(NamedTuple):
     """Density of several latent values of a point, whose curvature may have eigenvalues of any sign."""
 
     log_density: Kernel
-    """`(f, y, parameters, gradient)`: Σ log p(y_i | f_i), returned; the gradient, written (c, n)."""
+    """`(f, y, parameters, gradient)`: return Σ log p(y_i | f_i); write the gradient (c, n)."""
     curvature: Kernel
-    """`(f, y, parameters, w)`: W = −∇∇ log p(y_i | f_i), written (n, c, c)."""
+    """`(f, y, parameters, w)`: write W = −∇∇ log p(y_i | f_i) (n, c, c)."""
     curvature_slope: Kernel
-    """`(f, y, parameters, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov`, written (c, n)."""
+    """`(f, y, parameters, cov, slope)`: write −½ Σ_kl S_kl ∂W_kl / ∂f into `slope` (c, n), for S = `cov`."""
     parameter_slopes: Kernel
-    """`(f, y, parameters, cov, moved, out)`: derivatives in each row of the parameters of
-    log p − ½ Σ_kl S_kl W_kl + uᵀ∇ log p for u = `moved` (c, n), written (p, n)."""
+    """`(f, y, parameters, cov, moved, out)`: write derivatives (p, n) in each row of the parameters of
+    log p − ½ Σ_kl S_kl W_kl + uᵀ∇ log p for u = `moved` (c, n) into `out`."""
 
 
 class PredictorsDerivatives(NamedTuple):
     """Derivatives of a density of several latent values of a point, for each point."""
 
     derivatives: Kernel
-    """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
+    """`(f, y, parameters)`: return log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
     slopes: Kernel
-    """`(f, y, parameters)`: derivatives of log p(y_i | f_i) in each row of the parameters, returned (p, n)."""
+    """`(f, y, parameters)`: return derivatives (p, n) of log p(y_i | f_i) in each row of the parameters."""
 
 
 class PredictorsNodes(NamedTuple):
@@ -84,7 +84,7 @@ class Utilities(NamedTuple):
     """Labels as a function of utilities, which are latent values plus independent unit noise."""
 
     draw: Kernel
-    """`(rng, f, y, v)`: an exact draw of v ~ N(f, I) given the observations, written (c, n)."""
+    """`(rng, f, y, v)`: write an exact draw of v ~ N(f, I) given the observations into `v` (c, n)."""
 
 
 class UtilityBound(NamedTuple):
@@ -156,16 +156,16 @@ class ScalarDensity(NamedTuple):
     """Density of one latent value."""
 
     derivatives: Kernel
-    """`(f, y, parameters, out)`: log p(y_i | f_i) and its first three derivatives in f, written (4, n)."""
+    """`(f, y, parameters, out)`: write log p(y_i | f_i) and its first three derivatives in f into `out` (4, n)."""
 
 
 class ColumnDensity(NamedTuple):
     """`ScalarDensity` as a function of latent values and columns, which are computed once for many latent values."""
 
     columns: Kernel
-    """`(y, parameters)`: columns, returned (q, n)."""
+    """`(y, parameters)`: return columns (q, n)."""
     two_derivatives: Kernel
-    """`(f, columns)`: log p(y_i | f_i) and its first two derivatives, returned (3, n)."""
+    """`(f, columns)`: return log p(y_i | f_i) and its first two derivatives (3, n)."""
 
 
 class PlainDensity(NamedTuple):
@@ -179,7 +179,7 @@ class GaussianAverage(NamedTuple):
     """Log of the density averaged over a normal latent value, h(μ, D) = log ∫ p(y | f) N(f | μ, D) df."""
 
     terms: Kernel
-    """`(mean, variance, y, parameters, out)`: h and its first four derivatives in μ, written (5, n).
+    """`(mean, variance, y, parameters, out)`: write h and its first four derivatives in μ into `out` (5, n).
 
     D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
     """
@@ -200,25 +200,25 @@ class AverageLogDensity(NamedTuple):
     """Average of the log density over a normal latent value, g(m, v) = ∫ log p(y | f) N(f | m, v) df."""
 
     terms: Kernel
-    """`(mean, variance, y, parameters, out)`: g, ∂g/∂m and ∂g/∂v, written (3, n). ∂²g/∂m² is 2 ∂g/∂v."""
+    """`(mean, variance, y, parameters, out)`: write g, ∂g/∂m and ∂g/∂v into `out` (3, n). ∂²g/∂m² is 2 ∂g/∂v."""
 
 
 class QuadraticBound(NamedTuple):
     """Lower bound of `AverageLogDensity` in closed form, from a quadratic lower bound of the log density."""
 
     terms: Kernel
-    """`(mean, variance, y, parameters, out)`: the bound and its derivatives in m and in v, written (3, n)."""
+    """`(mean, variance, y, parameters, out)`: write the bound and its derivatives in m and v into `out` (3, n)."""
 
 
 class ParameterSlopes(NamedTuple):
     """Derivatives with respect to each parameter, for gradients of evidences."""
 
     derivatives: Kernel
-    """`(f, y, parameters, out)`: slopes of log p(y_i | f_i) and its first two derivatives in f, written (p, 3, n)."""
+    """`(f, y, parameters, out)`: write slopes (p, 3, n) of log p(y_i | f_i) and its first two derivatives in f."""
     average: Kernel
-    """`(mean, variance, y, parameters, out)`: slopes of h of `GaussianAverage` at fixed moments, written (p, n)."""
+    """`(mean, variance, y, parameters, out)`: write slopes (p, n) of h of `GaussianAverage` at fixed moments."""
     average_log: Kernel
-    """`(mean, variance, y, parameters, out)`: slopes of g of `AverageLogDensity` at fixed moments, written (p, n)."""
+    """`(mean, variance, y, parameters, out)`: write slopes (p, n) of g of `AverageLogDensity` at fixed moments."""
 
 
 # Densities with formulas in the graphs of batch fits.

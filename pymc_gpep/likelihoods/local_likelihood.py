@@ -180,7 +180,7 @@ class LocalLikelihood(ABC):
 
     parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
     bound: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
-    """Local computations with the constants of rows (`bound_to`), which have precedence over `local`."""
+    """Computations with precomputed constants of the rows, set by `bound_to`. They override `local`."""
 
     name: ClassVar[str]
     """Name in approximations, messages and files."""

@@ -141,7 +141,7 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # Variance between classes.
     varied = np.flatnonzero(variance > _NARROW)
     probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
-    # If the variance is large, the integrand is smoother in factors than in latent values: try factors first.
+    # If the variance is large, integrate over common factors first: the integrand is smoother.
     wide = variance * mean.shape[1] > _WIDE * tolerance
     for average, worth_it in ((_over_factors, wide & (errors <= _NEARLY * tolerance)), (_averages, True)):
         at = np.flatnonzero(worth_it & ~(errors <= tolerance))

@@ -152,8 +152,8 @@ def standard_computations(
     form : callable
         Function from observations (n,) and parameters (p, n) to their standard form.
     slopes : callable, optional
-        Function that returns the slopes of the standard form in the parameters: arrays (p, n), and (p, k, n) for
-        shapes.
+        Function that returns derivatives of the standard form in the parameters: arrays (p, n), for `shapes`
+        (p, k, n).
     normal : Kernel, optional
         See `GaussianAverage`.
     """

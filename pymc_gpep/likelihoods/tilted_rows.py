@@ -71,15 +71,15 @@ class NodesDensity(NamedTuple):
     """Density of several latent values of a point, for evaluation at quadrature nodes."""
 
     columns: Kernel
-    """`(y, parameters)`: columns, returned (q, n): parts of the log density that do not depend on latent values."""
+    """`(y, parameters)`: return columns (q, n), parts of the log density that do not depend on latent values."""
     values: Kernel
-    """`(f, columns)`: log p(y_i | f_i), returned (n,)."""
+    """`(f, columns)`: return log p(y_i | f_i) (n,)."""
     inner: Kernel
     """`(f, columns, inner)`: log p(y_i | f_i) (n,), and its derivatives (q, n) and (q, q, n) in q latent values."""
     derivatives: Kernel
     """`(f, y, parameters)`: log p(y_i | f_i) (n,), its gradient (c, n) and its second derivatives (n, c, c)."""
     slopes: Kernel
-    """`(f, y, parameters)`: derivatives of log p(y_i | f_i) in each row of the parameters, returned (p, n)."""
+    """`(f, y, parameters)`: return derivatives (p, n) of log p(y_i | f_i) in each row of the parameters."""
     split: Kernel
     """`(y, parameters)`: inner and outer latent values, see `Split`."""
 
@@ -204,7 +204,7 @@ class TiltedRows:
         return root
 
     def moments(self, at: Array, root: Array) -> TiltedNumbers:
-        """Return tilted moments of cavities with means (n, k) and roots (n, k, k) of `roots`."""
+        """Return tilted moments for cavity means `at` (n, k) and roots (n, k, k) from `roots`."""
         n, o = len(at), self.split.outer
         found = TiltedNumbers.empty(n, self._k)
         begun = ~np.isfinite(self._scale).all(axis=(1, 2))

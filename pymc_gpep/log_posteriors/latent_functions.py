@@ -44,7 +44,7 @@ class DistanceToFit(NamedTuple):
     """Prior moments that show whether inputs are far from the values that determine a posterior."""
 
     cross: Array
-    """Covariances (q, m, n) of m inputs with the n values that determine the posterior; NaN entries are ignored."""
+    """Covariances (q, m, n) of functions at m inputs with the n values that determine the posterior; NaN is ignored."""
     variance: Array
     """Variances at the inputs, (q, m)."""
     own: Array

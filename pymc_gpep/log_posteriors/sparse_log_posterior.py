@@ -289,7 +289,7 @@ class BlockLogPosterior(LogPosterior):
         return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     def prior_at(self, x: Array, gps: Gps = None, solution: Any = None) -> PriorAt:
-        """Return the prior at a flat vector, with its anchors."""
+        """Return the prior and the anchors at a flat vector."""
         return PriorAt(self.blocks(gps), self.point(x), self.anchors(x, solution))
 
     def likelihood_at(self, x: Array, n_points: int) -> Likelihood:

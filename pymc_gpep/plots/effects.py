@@ -120,7 +120,7 @@ def plot_effects(
 
 
 def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
-    """Return moments of a variable with two axes as (moment, entries, series); moments with fewer axes unchanged.
+    """Transpose moments of a variable with two axes to (moment, entries, series). Other moments are unchanged.
 
     Raises
     ------

@@ -107,7 +107,7 @@ class MomentFunctions:
         return self._function([*inputs, *bars], [flat(slopes[:count]), *slopes[count:]])
 
     def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
-        """Return the form of the covariance, by comparison at values of hyperparameters and numbers; see `stationary`.
+        """Return the stationary form whose values equal the covariance at `points`, or None; see `stationary`.
 
         The form does not include effects.
         """

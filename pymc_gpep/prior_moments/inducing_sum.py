@@ -436,7 +436,7 @@ def by_inducing_rows(classifier: GPClassifier, inducing: Array, approximator: An
 
 
 def process_functions_of(prior: LatentSum) -> ProcessFunctions:
-    """Return the process of a sum as functions of inputs."""
+    """Return the mean and covariance functions of the process of a sum."""
     ((_, functions),) = functions_of(prior.without_effects(prior.processes[0]), None)
     return functions
 

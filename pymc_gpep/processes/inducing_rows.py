@@ -59,7 +59,7 @@ class _Numbers:
 
 
 class _Written:
-    """Moments of a covariance v φ(r²) in closed form.
+    """Prior moments for a covariance function v φ(r²), in closed form.
 
     The leaves are the scales (d,), the variance v, and the noise variance of a row.
     """
@@ -72,7 +72,7 @@ class _Written:
 
 
 class _ByGraphs:
-    """Moments of any covariance, computed by graphs of the model in terms of their leaves."""
+    """Prior moments for any covariance function, computed by graphs of the model from values of their leaves."""
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ def read_classifier(
         Whether Gaussian variables in the means of Gaussian processes are integrated out, if latent functions are
         processes alone. In sums with other effects they are always integrated out.
     starts : bool
-        Whether the start of a series that is not Gaussian becomes a hyperparameter, so that the rest of the series is
+        Whether a non-Gaussian start of a series becomes a hyperparameter, so that the rest of the series is
         integrated out; see `with_starts`.
     predictors : bool
         Whether a likelihood may have several latent functions with Gaussian variables, such as a mean and a log scale.
@@ -86,7 +86,7 @@ def read_classifier(
     priors : bool
         Whether effects with priors that are not normal are integrated out; see `with_prior_rows`.
     bounds : bool
-        Whether `priors` includes priors with bounds. Otherwise uniform effects are integrated out without their bounds.
+        Whether `priors` also applies to priors with bounds. Otherwise uniform effects have a flat prior without bounds.
 
     Returns
     -------
@@ -516,7 +516,7 @@ class _Numbers:
     def __init__(self, part: LatentSum, name: str) -> None:
         self.part, self._name = part, name
         by_class = part.by_class
-        if not by_class:  # A field needs no matrix root, and is as long as z.
+        if not by_class:  # The precision form (`Field`) needs no matrix root, and has the size of z.
             part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
 
         def by(z: TensorVariable, g: Mapping[TensorVariable, TensorVariable]) -> list[TensorVariable]:

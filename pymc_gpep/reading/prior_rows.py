@@ -128,7 +128,7 @@ def _read_sums(
     likelihood: str | None,
     hyperparameters: Sequence[str],
 ) -> GPClassifier:
-    """Return the classifier of a model with additive effects, whose priors become factors."""
+    """Return the classifier of a model with additive effects. Priors of the effects become factors."""
     scaled = with_local_scales(model, hyperparameters) if _have_one_shape(model) else model
     if scaled is not model:
         with suppress(StructureError):

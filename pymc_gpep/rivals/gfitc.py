@@ -117,8 +117,8 @@ class LatentPairs(SiteRule):
     """Factors Φ((f_y − f_k) / √2), or steps Θ(f_y − f_k), with a site for each latent value of a factor.
 
     This is the generalised FITC approximation (Naish-Guzman and Holden 2008) with the factors of Kim and Ghahramani
-    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Residuals of latent values are not integrated
-    out of each factor separately, so the product of the steps is the likelihood.
+    (2006), as in Villacampa-Calvo and Hernández-Lobato (2017, section 3). Residuals given the inducing
+    values are not integrated out of single factors, so the product of the steps is the likelihood.
     """
 
     name: ClassVar[str] = "latent_pairs"

@@ -241,7 +241,7 @@ class CoupledWhitened:
             yield some, [self._rows(k) @ np.ascontiguousarray(w[k][:, some]) for k in range(c)]
 
     def _rows(self, k: int) -> Array:
-        """Return the nonzero rows of the columns of R for v_k, ((c − k)M, M)."""
+        """Return the columns of R for v_k without their zero rows, ((c − k)M, M)."""
         size = self.mean.shape[1]
         return self.root[k * size :, k * size : (k + 1) * size]
 

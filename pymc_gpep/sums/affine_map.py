@@ -37,7 +37,7 @@ _PROBE_SEED = 2
 _ONE_BY_ONE = 64
 # Number of random subsets into which coefficients are split.
 _PARTS = 8
-# Number of random splits. A value with four coefficients remains unidentified once in ten million times.
+# Number of random splits. Four coefficients of a value remain unidentified with probability 1e-7.
 _ROUNDS = 30
 # Largest share of unidentified values after a split. It is 0.12 for two coefficients, 0.59 for four, 0.79 for five.
 _TOO_MANY = 0.7

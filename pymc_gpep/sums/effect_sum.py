@@ -260,9 +260,9 @@ class EffectSum(LatentPrior):
         *,
         seen: bool = False,
     ) -> list[TensorVariable]:
-        """Return expressions as functions of the recipes' standard normals z and of centred values of all processes.
+        """Return `outputs` as functions of the effects' standard normals z and of centred `values` of all processes.
 
-        `free` maps free variables of processes to their values.
+        `free` maps free variables of processes to their values. If `seen`, recipes in `self.seen` are used.
         """
         processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
         place = {rv: i for i, rv in enumerate(self.model.free_RVs)}

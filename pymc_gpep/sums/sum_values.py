@@ -250,7 +250,7 @@ class SumValues(SampledValues):
 
     @cached_property
     def _made(self) -> AffineMap:
-        """The value variables as functions of hyperparameters and parts."""
+        """The value variables as functions of hyperparameters, normals z and process values."""
         prior, model = self._sum, self._sum.model
         transforms = {rv: model.rvs_to_transforms[rv] for rv in prior.integrated}
         outputs = [rv if (t := transforms[rv]) is None else t.forward(rv, *rv.owner.inputs) for rv in transforms]

@@ -93,7 +93,7 @@ def test_factors_match_flat_ep(c):
     ("n", "c", "seed", "per_class"),
     [(4, 2, 0, True), (4, 2, 1, False), (3, 3, 0, False), (3, 3, 1, True), (2, 4, 0, True)],
 )
-def test_correction_is_closer_to_the_exact_evidence(seed, n, c, per_class):
+def test_correction_reduces_the_error_of_the_evidence(seed, n, c, per_class):
     problem = random_problem(seed, n, c, variance=8.0, per_class=per_class, with_mean=True)
     solution = TIGHT.solve(problem.K, problem.m, problem.y)
     result = corrected_evidence(TIGHT, solution)

@@ -49,7 +49,7 @@ def test_own_centres_of_a_small_class_are_limited_by_its_rows(rows, size, own):
     assert [counts(each)[k] for k, each in enumerate(z)] == own
 
 
-def test_shared_centres_of_small_classes_go_to_others():
+def test_small_classes_leave_shared_centres_to_other_classes():
     z = gpep.class_centres((X[38:], Y[38:]), 12, shared=True)
     assert counts(z) == [2, 5, 5]
     z = gpep.class_centres((X[40:], Y[40:]), 5, classes=4, shared=True)

@@ -112,9 +112,9 @@ def probit_derivatives(f, y, parameters, out):
 
 @kernel
 def probit_parameter_derivatives(f, y, parameters, out):
-    """Write slopes of log p, ∂ log p/∂f and ∂² log p/∂f² in each cutpoint into `out` (K − 1, 3, n), for F = Φ.
+    """Write ∂/∂κ of log p, ∂ log p/∂f and ∂² log p/∂f² for each cutpoint κ into `out` (K − 1, 3, n), for F = Φ.
 
-    The slopes of log p are φ(a)/p and −φ(b)/p.
+    ∂ log p/∂κ is φ(a)/p for the upper cutpoint, and −φ(b)/p for the lower cutpoint.
     """
     out[:] = 0.0
     for i in range(len(f)):

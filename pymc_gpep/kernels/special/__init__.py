@@ -24,8 +24,8 @@ Powers of σ, binomial counts : `unimodal_average`, LOGISTIC; 15 digits, 6 μs
 Powers of Φ : `unimodal_average`, NORMAL; 15 digits, 23 μs
 Poisson counts and times : `unimodal_average`, RATE; 15 digits, 3 μs
 The same, two derivatives : `unimodal_average.log_rate_normal`; 10 digits, 1.1 μs
-Poisson count above 0 : `unimodal_average`, SOME, 15 digits, 10 μs, and SOME_AND_NONE, 14 digits, 13 μs
-E log of a count above 0 : `pymc_gpep.kernels.scalar.log_rate.average_log_some`; 15 digits, 2 μs
+Poisson P, count above 0 : `unimodal_average`, SOME, 15 digits, 10 μs, and SOME_AND_NONE, 14 digits, 13 μs
+E log P, count above 0 : `pymc_gpep.kernels.scalar.log_rate.average_log_some`; 15 digits, 2 μs
 Any log concave density : `pymc_gpep.likelihoods.averages_over_cells`, one cell; 15 digits, 17 μs
 E log of a log concave density : the same module; 15 digits, 10 μs
 Any other density : the same module, several cells; 14 digits, 26 μs
@@ -35,5 +35,5 @@ Fourth derivatives for counts have about 13 digits, and by cells about ten. Time
 1,000 averages with variances from 0.01 to 10, on one core. The density of the last four lines is σ in plain NumPy.
 
 Softmax of c dependent latent values: `pymc_gpep.kernels.moments.softmax_quadrature` has a rule in c − 2 dimensions for
-a label, and in c − 1 for votes. A point with two classes takes 2 and 30 μs, with three 80 and 430 μs.
+a label, and in c − 1 for votes. A label of two classes takes 2 μs, of three 80 μs; votes take 30 and 430 μs.
 """

@@ -230,7 +230,7 @@ def _unlikely(mean, variance, room):
     """Return H(m) = log E σ(f) and four derivatives, for a `mean` m ≤ 0."""
     if variance < _WIDE:
         return _narrow(mean, math.sqrt(variance), room[0], room[1])
-    # Shift the mean to m + v, m + 2v, ... by H(m) = m + v/2 + H(−m − v), until a rule applies.
+    # H(m) = m + v/2 + H(−m − v), and H(−x) = log(1 − exp H(x)). Shift m by v until a quadrature applies.
     shifts = 0
     shifted = mean
     while -shifted > 0.5 * variance and shifted + variance < 0.0:
@@ -415,7 +415,7 @@ _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 @kernel
 def _narrow_mean(mean, sd):
-    """Return E σ(−d) and E σ(d) by the trapezoid rule in z = (d − mean) / sd, whose step follows from its error."""
+    """Return E σ(−d) and E σ(d) by the trapezoid rule in z = (d − mean) / sd, with a step for an error of 1e-16."""
     strip = min(math.pi / max(sd, 1e-300), 0.5 * math.sqrt(-2.0 * _ERROR_OF_MEAN))
     step = 2.0 * math.pi * strip / (0.5 * strip * strip - _ERROR_OF_MEAN)
     nodes = int(_RANGE_OF_MEAN / step) + 1

@@ -34,7 +34,7 @@ from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_offset, warn_of_single_class
 from pymc_gpep.variational.plans.plan import Climb, FitTask, Optimiser, Plan
 
-# Probability beyond bounds above which a fit warns. A bound that cuts off this mass moves a mean by 0.003 sd.
+# Largest probability beyond bounds without a warning. Cutting off this mass moves a mean by 0.003 sd.
 _BEYOND = 1e-3
 _SPARSE = 1e5  # Largest assumed number of operations for each row with neighbours.
 _CHOICES = 4  # Largest number of searches with newly chosen neighbours.
