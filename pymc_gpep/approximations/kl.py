@@ -63,7 +63,7 @@ def bound_response(solution: Solution) -> Posterior:
 
 
 def average_response(solution: Solution) -> Posterior:
-    """Return the Gaussian of the response for `KL`, whose variances change with its means.
+    """Return the Gaussian of the response for `KL`. Its variances change with its means.
 
     A force h changes the means m. The means change the variances v, which change the means again, by g_mv = ∂²g/∂m∂v.
     With the covariance V and S = V ∘ V, the derivative of the means in h is

@@ -90,7 +90,7 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
 
 
 def uncensored(variable: TensorVariable) -> TensorVariable:
-    """Return the inner distribution of a censored variable; other variables unchanged."""
+    """Return the inner distribution of a censored variable. Other variables are returned unchanged."""
     op, *others = distribution_parts(variable)
     return others[0] if isinstance(op, CensoredRV) else variable
 

@@ -124,7 +124,7 @@ class DenseLogPosterior(LogPosterior):
         return {}
 
     def _suited(self, classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
-        """Return the classifier with the form of the prior that `suited` selects; unchanged for compiled code."""
+        """Return the classifier with the form of the prior that `suited` selects. It is unchanged for compiled code."""
         return classifier if self.compiled else suited(classifier, approximator)
 
     @property
@@ -429,7 +429,7 @@ class NeighbourLogPosterior(DenseLogPosterior):
         return by_neighbours(classifier, self._neighbours, Hyperparameters(classifier).point(self._at))
 
     def chosen_at(self, theta: Array) -> Self:
-        """Return the log posterior with neighbours chosen at θ; itself if the neighbours are the same."""
+        """Return the log posterior with neighbours chosen at θ; this object if the neighbours are the same."""
         prior = self.classifier.prior
         assert isinstance(prior, NeighbourSum)
         if prior.keeps(self.point(theta)):

@@ -169,7 +169,7 @@ class LogPosterior(ABC):
         return self
 
     def weighing(self) -> Self:
-        """Return a copy with the accuracy for nodes of an integral, whose evaluations may have no gradient."""
+        """Return a copy with the accuracy for nodes of an integral. Its evaluations may have no gradient."""
         return self.loosely()
 
     def curvature(self, here: Evaluation) -> Curvature | None:

@@ -166,7 +166,7 @@ def check_densities(moments: Moments) -> None:
 
 
 def by_groups(classifier: GPClassifier, approximator: Any) -> GPClassifier:
-    """Return a classifier with one point for each group of rows; itself if no rows have equal latent values.
+    """Return a classifier with one point for each group of rows; the same if no rows have equal latent values.
 
     Groups are used only if the approximation supports the likelihood of a group.
     """

@@ -115,7 +115,7 @@ def _as_rows(rv: TensorVariable, value: TensorVariable, lifted: Lifted) -> Tenso
 
 
 def _partial(missing: MissingResponses, lifted: Lifted) -> TensorVariable | None:
-    """Return the observed variable of the rows with a response, whose parameters are selected from all rows."""
+    """Return the observed variable of the rows with a response. Its parameters are selected from all rows."""
     node = missing.observed.owner
     parameters = _Parameters(lifted, pt.constant(missing.mask), missing.mask.ndim)
     if not isinstance(node.op, RandomVariable) or missing.whole is missing.observed:

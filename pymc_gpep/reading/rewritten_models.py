@@ -183,7 +183,7 @@ def _apart(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
 
 
 def _without_time(start: TensorVariable) -> TensorVariable:
-    """Return the start of a walk without its time axis; unchanged if its parameters are not scalars."""
+    """Return the start of a walk without its time axis; the start itself if it is not a random variable."""
     op = start.owner.op
     if not isinstance(op, RandomVariable):
         return start

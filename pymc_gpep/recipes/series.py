@@ -61,7 +61,7 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
 
 
 def _walk_field(variable: TensorVariable, shape: Shape, make: Make) -> Field | None:
-    """Return a field for normal steps, whose vector is the start and the walk minus the start; None for other steps.
+    """Return a field of the start and the walk minus the start, for normal steps; None for other steps.
 
     The start is a separate part. Steps with a common scale are divided by this scale. Otherwise small steps have a
     large precision, next to which smaller precisions are lost to rounding.

@@ -204,7 +204,7 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         """Check observations. Return them as an array (n,)."""
 
     def _table(self, X: Any, *, reset: bool) -> list[Values]:
-        """Return the columns of a table, whose names must equal the names of the training rows."""
+        """Return the columns of a table. Their names must equal the names of the training rows."""
         if is_frame(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return read_table(X)

@@ -370,7 +370,7 @@ class EffectSum(LatentPrior):
 
     @cached_property
     def plain_map(self) -> AffineMap:
-        """Argument as a function of the recipes' standard normals, with each process equal to its mean."""
+        """Argument as a function of the effects' standard normals, with each process equal to its mean."""
 
         def by(z: TensorVariable, g: Any) -> list[TensorVariable]:
             return self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)

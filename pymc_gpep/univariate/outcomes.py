@@ -522,7 +522,7 @@ def number_moments(log_density: _LogDensity, f: Array) -> Array:
 
 
 def count_moments(log_density: _LogDensity, f: Array) -> Array:
-    """Return the moments of a count, whose distribution may have two modes, for example with excess zeros."""
+    """Return the moments of a count. Its distribution may have two modes, for example with excess zeros."""
     with np.errstate(all="ignore"):
         places = _places(f, round_off=True)
         values = np.nan_to_num(log_density(places), nan=-np.inf, posinf=-np.inf)

@@ -366,7 +366,7 @@ def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Compute the average log step likelihood with label noise, whose utilities are the latent values."""
+    """Compute the average log step likelihood with label noise. Utilities are the latent values."""
     _step_average(_LEAST, mean, variance, y, parameters, value, of_mean, of_variance)
 
 

@@ -28,7 +28,7 @@ from pymc_gpep.kernels.moments.inner_ep import change_site, label_differences, s
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
 
 _LEAST = 1e-12
-"""Smallest noise of a step likelihood, in place of 0: a variance in `_point_derivatives`, a deviation in `_update`."""
+"""Smallest noise of a step likelihood, in place of 0: a variance in `_point_derivatives`, an sd in `_update`."""
 _NODES, _WEIGHTS = LEGENDRE
 
 

@@ -300,7 +300,7 @@ def stopping_derivatives(f, y, parameters, normal, out):
 
 @kernel
 def stopping_parameter_derivatives(f, y, parameters, normal, out):
-    """Write slopes of log p, ∂ log p/∂f and ∂² log p/∂f² in each cutpoint into `out` (K − 1, 3, n)."""
+    """Write ∂/∂κ of log p, ∂ log p/∂f and ∂² log p/∂f² for each cutpoint κ into `out` (K − 1, 3, n)."""
     last = parameters.shape[0]
     for i in range(len(f)):
         out[:, :, i] = 0.0 if 0 <= y[i] <= last else math.nan
