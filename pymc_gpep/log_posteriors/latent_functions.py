@@ -41,7 +41,7 @@ class NewRows(NamedTuple):
 
 
 class DistanceToFit(NamedTuple):
-    """Prior moments that show whether inputs are far from the values that determine a posterior."""
+    """Prior moments for q covariances. They show whether inputs are far from the values that determine a posterior."""
 
     cross: Array
     """Covariances (q, m, n) of functions at m inputs with the n values that determine the posterior; NaN is ignored."""
