@@ -129,7 +129,10 @@ def test_predictions_need_no_data_for_constant_parameters():
     [
         (None, r"Parameters of the likelihood of 'y' differ .* data=\{'place': ...\}"),
         ({"place": 0.0}, r"differ between points.*data=\{'hours': ...\}"),
-        ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be numbers.*each of the 12 rows"),
+        (
+            {"place": 0.0, "hours": [1.0, 2.0]},
+            r"data\['hours'\] must have one entry for each of the 12 new rows, but has 2",
+        ),
         ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be numbers of shape \(rows\), but has type <U1"),
         ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be numbers, like the data of the model"),
         ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
