@@ -25,7 +25,7 @@ BUDGETS = {
     "progress": (74, 1),
     "pytensor_settings": (64, 1),
     "kernels": (10367, 6),
-    "solvers": (5675, 5),
+    "solvers": (5673, 5),
     "gaussians": (4234, 6),
     "likelihoods": (7427, 6),
     "approximations": (4678, 6),

@@ -229,8 +229,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
     After many steps, or if steps do not reduce the residual, the function returns. Steps with a factorisation follow.
     """
     image, pull, step = np.empty((3, *b.shape))
-    closest = np.inf
-    value = begin(problem, b, ascent, image)
+    value, closest = begin(problem, b, ascent, image), np.inf
     for _ in range(_MAX_APPROACHES):
         slope = ascent.gradient - b
         reduction = min(_REDUCTION, closest)  # Newton's method squares the error.
@@ -345,8 +344,7 @@ def newton(problem: Problem, x: Array, ascent: Ascent, history: History, *, tole
     inaccurate. The function returns log evidence and status. At the end `ascent` is at `x`.
     """
     step, image = np.empty_like(x), np.empty_like(problem.mean)
-    value = begin(problem, x, ascent, image)
-    evidence, closest = np.nan, np.inf
+    value, evidence, closest = begin(problem, x, ascent, image), np.nan, np.inf
     while not history.is_full():
         ok, log_det = ascent.factorise()
         if not ok:
