@@ -396,7 +396,7 @@ _AGREEMENT = 1e-7  # Largest difference between a rule and the rule with half th
 _POINT = 1e-10  # Smallest variance of a normal density for a rule, in units of the inverse curvature of log p.
 _NARROW = 1e-3  # Variance, in units of the inverse curvature, below which derivatives of log p are used.
 _SMOOTH = 1e-9  # Rounding error of a second derivative, relative to the inverse variance.
-_POINTS = 2048  # Number of points of a batch.
+_POINTS = 512  # Number of points of a batch, whose nodes fit into a processor's cache.
 
 
 def _floor(variance: Array, rows: int) -> Array:
