@@ -157,6 +157,7 @@ def test_slopes_with_an_intercept_are_integrated_although_a_rate_could_be_an_exp
     assert fit.classifier.hyperparameters == ()
 
 
+@pytest.mark.variation(but=["1"])
 @pytest.mark.parametrize("nu", [1, 2])
 def test_effects_without_moments_have_quantiles_and_a_note(nu):
     fit = fitted(lambda s: pm.StudentT("u", nu, mu=0, sigma=s, dims="g"))
@@ -172,6 +173,7 @@ def test_effects_without_moments_have_quantiles_and_a_note(nu):
     )
 
 
+@pytest.mark.variation(but=["False"])
 @pytest.mark.parametrize("binary", [True, False])
 def test_predictions_of_a_level_without_rows_average_over_a_prior_without_moments(binary, monkeypatch):
     if binary:
