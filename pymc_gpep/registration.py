@@ -127,6 +127,7 @@ def _fit(original: Any, signature: inspect.Signature) -> Any:
         # Imported at their first use, since they import numba.
         from pymc_gpep.argument_types import did_you_mean
         from pymc_gpep.fits.callbacks import check_callbacks
+        from pymc_gpep.graphs.interpreted import caused_by_an_interrupt
         from pymc_gpep.pytensor_settings import without_traces
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.method_choice import AUTO, chosen
@@ -160,8 +161,13 @@ def _fit(original: Any, signature: inspect.Signature) -> Any:
         options |= {each: others.pop(each) for each in set(others) - of_fit}
         if options.get("batch_size", 0) is None:
             del options["batch_size"]  # `batch_size=None` means the same as no option.
-        with without_traces():
-            arguments["method"] = GPInference(name, arguments.get("model"), **options)
-        return original(**arguments, **others)
+        try:
+            with without_traces():
+                arguments["method"] = GPInference(name, arguments.get("model"), **options)
+            return original(**arguments, **others)
+        except Exception as error:  # After an interrupt, PyTensor and Numba may raise errors of other classes.
+            if caused_by_an_interrupt(error):
+                raise KeyboardInterrupt from error
+            raise
 
     return fit

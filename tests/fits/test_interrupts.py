@@ -87,8 +87,10 @@ def interrupted():
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         except KeyboardInterrupt:
             pass
-        except SystemError as error:  # Numba's C code raises it where an interrupt arrives in Numba's own Python.
-            if not caused_by_an_interrupt(error):
+        except Exception as error:
+            # Numba's C code raises another error if an interrupt arrives in Numba's own Python. Python's import
+            # statement raises a TypeError without the interrupt.
+            if not caused_by_an_interrupt(error) and "expected a message argument" not in str(error):
                 raise
         return None, True
 

@@ -122,3 +122,17 @@ def test_corrected_class_probabilities_match_tierney_kadane(fitted):
         found.fit.predict(found.gp, x, correction="other")
     with pytest.raises(ValueError, match="probabilities is 'orthant', but must be 'average'"):
         found.fit.predict(found.gp, x, probabilities="orthant")
+
+
+def test_an_error_that_an_interrupt_caused_is_raised_as_an_interrupt(monkeypatch):
+    """PyTensor's rewriting of a graph raises an UnboundLocalError if an interrupt arrives in its first lines."""
+
+    def interrupted(*_, **__):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise UnboundLocalError("rewrite_time")
+
+    monkeypatch.setattr("pymc_gpep.variational.inference.GPInference.__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pm.fit(method="ep", model=models.bernoulli_probit()[0])
