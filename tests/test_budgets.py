@@ -45,7 +45,7 @@ BUDGETS = {
     "streaming": (3003, 5),
     "samplers": (1399, 3),
     "checks": (1418, 1),
-    "fits": (5287, 6),
+    "fits": (5302, 6),
     "variational": (2456, 6),
     "comparison": (1083, 2),
     "diagnostics": (11, 1),

@@ -382,6 +382,20 @@ def _corrections(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntrie
     return _Corrections(np.array(means), np.sqrt(variances), moments, quantiles, far, there)
 
 
+def _any_far(hyper: HyperPosterior, of: Callable[[Conditional], AffineEntries]) -> bool:
+    """Return whether an entry is far from normal at the first node with corrections, as in `_corrections`."""
+    log_posterior = hyper.log_posterior
+    values = hyper.solution(0).mean.size
+    if not _corrects_moments(log_posterior, values):
+        return False
+    own = of(Conditional(log_posterior, hyper.nodes[0].theta, hyper.solution(0)))
+    if not (looked_at := _looked_at(hyper, own.joint.size, own.mean.size, values)):
+        return False
+    s = min(looked_at)
+    each = Conditional(log_posterior, hyper.nodes[s].theta, hyper.solution(s))
+    return bool(_beyond_gaussian(of(each), each, log_posterior, len(looked_at), None).far.any())
+
+
 def _corrects_moments(log_posterior: LogPosterior, values: int) -> bool:
     """Return whether variances of this number of latent values have a correction of second order."""
     return bool(log_posterior.approximator.matches_moments) and values <= _MOST_VALUES
@@ -526,9 +540,10 @@ def marginals_of_draws(fit: Fitted) -> dict[str, Array]:
     names = [name for name in names if name not in fit.classifier.effects_by_factors]
     if not names or not hyper.log_posterior.joint:
         return {}
-    found = _corrections(hyper, entries_of(hyper, names), only_far=True)
-    if not found.far.any():
+    of = entries_of(hyper, names)
+    if not _any_far(hyper, of):  # Draws then do not need the solutions of all nodes.
         return {}
+    found = _corrections(hyper, of, only_far=True)
     shift, share, skewness = np.tensordot(hyper.weights, found.moments, 1)
     own = _quantiles_of_skew_normals(shift, np.sqrt(1.0 + share), skewness)
     for place, quantiles in found.quantiles.items():
