@@ -5,9 +5,10 @@ Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
     H(m) = m + v/2 + H(−m − v)   and   H(m) = log(1 − exp H(−m)).
 
 `log_logistic_normal` is accurate. Both equations reduce every mean to −v/2 ≤ m ≤ 0, where no term is small. The
-probability of the less likely class is integrated, and that of the other class follows without a loss of digits. For a
-narrow normal density a trapezoid rule about the mode of the integrand is used. For a wide density σ is nearly a step,
-and nodes are dense about 0 (`pymc_gpep.kernels.special.unimodal_average`).
+probability of the less likely class is integrated, and that of the other class follows without a loss of digits. A
+normal density much narrower than σ takes Gauss–Hermite nodes, a narrow density a trapezoid rule about the mode of the
+integrand. For a wide density σ is nearly a step, and nodes are dense about 0
+(`pymc_gpep.kernels.special.unimodal_average`).
 
 The mixture (`log_logistic_mixture`) is faster. It has a bounded absolute error, and normal tails. The same equations
 replace m by a mean with a larger H, if |m| > v/2. Therefore H and its derivatives do not lose digits in a tail.
@@ -58,6 +59,7 @@ _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.flo
 _NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, FURTHEST)
 _WEIGHTS = _WEIGHTS / (1.0 + np.exp(-_NODES))
 
+
 ROOM = (2, len(_NODES))
 """Shape of the workspace `room` of an average, larger than for the nodes of a narrow normal."""
 
@@ -92,6 +94,32 @@ def log_logistic(x):
 
 
 @kernel
+def _step(sd, log_error):
+    """Return the step in z of the trapezoid rule for N(z) σ(m + sd z) with this relative error."""
+    strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * log_error))  # σ has poles at ±iπ
+    return 2.0 * math.pi * strip / (0.5 * strip * strip - log_error)
+
+
+def _narrow_rules() -> tuple[np.ndarray, ...]:
+    """Return nodes and weights (2, n) of averages over N(0, 1) that have errors of 1e-14 for σ(m + sd z), m ≤ 0.
+
+    For a normal density much narrower than σ, Gauss–Hermite nodes are fewest. The trapezoid rules cover the modes
+    of N(z) σ(m + sd z)ᵏ, k ≤ 2, which are at most 2 sd.
+    """
+    rules = [np.stack(np.polynomial.hermite_e.hermegauss(n)) for n in _HERMITE_NODES]
+    for sd in _NARROW_SDS[len(rules) :]:
+        z = np.arange(-_RANGE, _RANGE + 2.0 * sd, _step(sd, _LOG_ERROR))
+        rules.append(np.stack([z, np.exp(-0.5 * z * z)]))
+    return tuple(rule / [[1.0], [rule[1].sum()]] for rule in rules)
+
+
+_HERMITE_NODES = (7, 10, 14, 20, 28)
+_NARROW_SDS = (0.1, 0.18, 0.3, 0.42, 0.57, 0.75, 1.0, 1.4, 2.0)  # Largest standard deviation for each rule.
+_NARROW_RULES = _narrow_rules()
+_LEAST_MEAN = -30.0  # Means below it take the trapezoid rule with scaled weights, since σ(f) may underflow.
+
+
+@kernel
 def _tilted_mode(mean, variance):
     """Return the mode f = mean + variance σ(−f) of N(f | mean, variance) σ(f), by Newton's method in a bracket."""
     low = mean
@@ -119,8 +147,7 @@ def _trapezoid(mean, sd):
 
     The range also covers N(f) σ(f)², whose mode is larger by up to sd².
     """
-    strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))  # σ has poles at ±iπ
-    step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
+    step = _step(sd, _LOG_ERROR)
     mode = _tilted_mode(mean, sd * sd)
     centre = (mode - mean) / sd if sd > 0.0 else 0.0
     nodes = int((2.0 * _RANGE + sd) / step) + 2
@@ -128,23 +155,19 @@ def _trapezoid(mean, sd):
 
 
 @kernel
-def _narrow(mean, sd, weights, p):
-    """Return H(mean ≤ 0) and four derivatives, with workspaces `weights` and `p` for the nodes.
+def _slopes(p, weights, nodes):
+    """Return Σ w, and four derivatives of H, for weights w at nodes with p = σ(f).
 
     Let ℓ = log σ, and take cumulants under the density proportional to N(f) σ(f). The derivatives are E ℓ′,
     E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
     """
-    first, step, nodes, top = _trapezoid(mean, sd)
     total = 0.0
     mean_p = 0.0
     mean_q = 0.0  # Mean of −ℓ″ = σ(f) σ(−f).
     for k in range(nodes):
-        z = first + k * step
-        log_p, p[k], other = log_logistic(mean + sd * z)
-        weights[k] = math.exp(log_p - 0.5 * z * z - top)
         total += weights[k]
         mean_p += weights[k] * p[k]
-        mean_q += weights[k] * p[k] * other
+        mean_q += weights[k] * p[k] * (1.0 - p[k])
     mean_p /= total
     mean_q /= total
     variance = 0.0
@@ -162,13 +185,30 @@ def _narrow(mean, sd, weights, p):
             + slope * slope * (6.0 * (mean_q - q) + slope * slope)
         )
     variance /= total
-    return (
-        top + math.log(step * _INV_SQRT_2PI * total),
-        1.0 - mean_p,
-        variance - mean_q,
-        third / total,
-        fourth / total - 3.0 * variance * variance,
-    )
+    return total, 1.0 - mean_p, variance - mean_q, third / total, fourth / total - 3.0 * variance * variance
+
+
+@kernel
+def _narrow(mean, sd, weights, p):
+    """Return H(mean ≤ 0) and four derivatives, with workspaces `weights` and `p` for the nodes."""
+    if mean > _LEAST_MEAN:
+        index = 0
+        while sd > _NARROW_SDS[index]:
+            index += 1
+        rule = _NARROW_RULES[index]
+        nodes = rule.shape[1]
+        for k in range(nodes):
+            p[k] = 1.0 / (1.0 + math.exp(-mean - sd * rule[0, k]))
+            weights[k] = rule[1, k] * p[k]
+        total, first, second, third, fourth = _slopes(p, weights, nodes)
+        return math.log(total), first, second, third, fourth
+    start, step, nodes, top = _trapezoid(mean, sd)
+    for k in range(nodes):
+        z = start + k * step
+        log_p, p[k], _ = log_logistic(mean + sd * z)
+        weights[k] = math.exp(log_p - 0.5 * z * z - top)
+    total, first, second, third, fourth = _slopes(p, weights, nodes)
+    return top + math.log(step * _INV_SQRT_2PI * total), first, second, third, fourth
 
 
 @kernel
